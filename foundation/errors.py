@@ -149,15 +149,15 @@ class UnusableColumns(DataRejected):
 
 
 class TooManyRejects(DataRejected):
-    """More rows break the format than ``--max-rejects`` allows; ``first`` is the first of them in reading order."""
+    """More rows break the format than ``option``, max_rejects, allows; ``first`` is the first of them in reading order."""
 
-    def __init__(self, first: str, limit: int, rejects: str = "") -> None:
-        super().__init__(first, limit, rejects)
-        self.first, self.limit, self.rejects = first, limit, rejects
+    def __init__(self, first: str, limit: int, rejects: str = "", option: str = "max_rejects") -> None:
+        super().__init__(first, limit, rejects, option)
+        self.first, self.limit, self.rejects, self.option = first, limit, rejects, option
 
     def __str__(self) -> str:
         listed = f"; listed in {self.rejects}" if self.rejects else ""
-        return f"{self.first} (and more bad rows than --max-rejects {self.limit} allows{listed})"
+        return f"{self.first} (and more bad rows than {self.option} {self.limit} allows{listed})"
 
 
 class TrainingDataRejected(DataRejected):

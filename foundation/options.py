@@ -22,6 +22,7 @@ rankmill.foundation.errors.InvalidParameter: --max-leaves must be 2 or more, got
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ from rankmill.foundation.units import parse_size
 
 _METADATA, _GROUP = "option", "group of options"  # of fields
 _OPTIONS = "_is_group_of_options"
-_FLAGS: dict[str, str] = {}  # of options whose flag is not their name with dashes
+_FLAGS = {"metrics": "--metric", "n_queries": "--queries"}  # of options whose flag is not their name with dashes
 _PLAIN: Mapping[str, Callable[[str, Any], object]] = {
     "int": whole_number,
     "float": real_number,
@@ -300,6 +301,15 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 def spelled(name: str) -> str:
     """Return the option ``name`` as the caller wrote it: ``max_rejects`` in Python, ``--max-rejects`` on the command line."""
     return _spelling(name)
+
+
+def respelled(text: str) -> str:
+    """Return ``text`` that names options by their flags, as what is stored does, with each as the caller wrote it.
+
+    >>> respelled("--max-grade 4 allows it")
+    'max_grade 4 allows it'
+    """
+    return re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda found: spelled(found[1].replace("-", "_")), text)
 
 
 @contextmanager

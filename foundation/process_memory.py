@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 
 MIN_MEMORY = 512 * 10**6
 DEFAULT_MEMORY = 2 * 10**9
@@ -21,7 +22,7 @@ _LARGE = 4 << 20
 def checked_memory(memory: int) -> int:
     """Return ``memory``, a bound in bytes on the process; InputError if it is less than any command needs."""
     if memory < MIN_MEMORY:
-        raise InputError(f"--memory must be at least {MIN_MEMORY // 10**6}MB, got {memory:,} bytes")
+        raise InputError(f"{spelled('memory')} must be at least {MIN_MEMORY // 10**6}MB, got {memory:,} bytes")
     return memory
 
 

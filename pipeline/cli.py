@@ -135,7 +135,7 @@ def query(
     if as_json and as_csv:
         raise InputError("--json and --csv exclude each other")
     opened = Dataset.open(dataset)
-    with query_dataset(opened, sql, memory=parse_size(memory, "--memory"), n_threads=threads) as answer:
+    with query_dataset(opened, sql, memory=parse_size(memory, "--memory"), threads=threads) as answer:
         if as_json:
             write_json(answer, sys.stdout)
         elif as_csv:

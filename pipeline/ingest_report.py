@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.progress import TaskID
 
+from rankmill.foundation.options import spelled
 from rankmill.foundation.progress import TerminalBar
 from rankmill.foundation.records import as_json, infinite_as_words
 from rankmill.pipeline.dataset_manifest import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, UNJUDGED, path_in
@@ -88,7 +89,7 @@ class IngestReport:
         highest = max((count.grade for count in self.manifest.grades), default=0)
         if highest > HIGHEST_LABEL_AS_GRADE:
             lines.append(
-                f"grades up to {highest:,}: amounts are labels (a column label, --columns label=NAME; --labels real for LETOR text)"
+                f"grades up to {highest:,}: amounts are labels (a column label, {spelled('columns')} label=NAME; {spelled('labels')} real for LETOR text)"
             )
         return lines
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 from rankmill.foundation.process_memory import checked_memory, fitting_threads
 from rankmill.pipeline.sources.batch import BATCH_BYTES
 
@@ -75,7 +76,7 @@ def writing_share(
     ids = 0 if id_bytes is None else int(id_bytes.sum(axis=0).max())
     if id_bytes is not None and id_bytes.max() > _MOST_ID_BYTES:
         raise InputError(
-            f"the largest bucket has {ids / 1e6:,.0f} MB of ids, more than one shard can hold; give more --buckets"
+            f"the largest bucket has {ids / 1e6:,.0f} MB of ids, more than one shard can hold; give more {spelled('buckets')}"
         )
     ids_and_order = bucket_rows * BYTES_A_ROW + 3 * max(0, ids - bucket_rows * USUAL_ID_BYTES)
     whole = bucket_rows * row_bytes
@@ -90,7 +91,7 @@ def writing_share(
     needed = RESIDENT + fixed + least
     raise InputError(
         f"the largest bucket has {bucket_rows:,} rows, which take {needed / 1e6:,.0f} MB to sort;"
-        f" give --memory {-(-needed // 10**8) * 100}MB or more --buckets"
+        f" give {spelled('memory')} {-(-needed // 10**8) * 100}MB or more {spelled('buckets')}"
     )
 
 
@@ -144,7 +145,7 @@ class BinPlan:
             if sampled < min(rows, LEAST_SAMPLED_ROWS):
                 needed = base + reading + LEAST_SAMPLED_ROWS * each
                 raise InputError(
-                    f"--memory: {manifest.queries:,} queries and {rows:,} rows cannot be binned in {memory:,} bytes;"
+                    f"{spelled('memory')}: {manifest.queries:,} queries and {rows:,} rows cannot be binned in {memory:,} bytes;"
                     f" give {-(-needed // 10**8) * 100}MB"
                 )
             fixed, column = _WEIGHED * sampled, _SAMPLED * sampled + _COUNTERS + reading

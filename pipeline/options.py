@@ -67,7 +67,9 @@ def parse_words(text: str) -> Words:
     for part in text.split(","):
         word, equals, grade = (piece.strip() for piece in part.rpartition("="))
         if not equals or not word or not re.fullmatch("-?[0-9]{1,10}", grade):
-            raise InputError(f"--grades: expected perfect=4,good=2,bad=0, found {part.strip()!r} in {text!r}")
+            raise InputError(
+                f"{spelled('grades')}: expected perfect=4,good=2,bad=0, found {part.strip()!r} in {text!r}"
+            )
         found.append((word, int(grade)))
     return tuple(found)
 
@@ -88,14 +90,14 @@ def check_words(words: Words, negative: NegativeGrades, highest: int) -> None:
     for word, grade in words:
         key = word_key(word)
         if key in seen:
-            raise InputError(f"--grades has {word!r} twice (capitals and blanks around do not count)")
+            raise InputError(f"{spelled('grades')} has {word!r} twice (capitals and blanks around do not count)")
         seen.add(key)
         if grade > highest:
-            limit = f"--max-grade {highest}" if highest < MAX_GRADE else f"{MAX_GRADE}, the highest grade"
-            raise InputError(f"--grades maps {word!r} to {grade}, above {limit}")
+            limit = f"{spelled('max_grade')} {highest}" if highest < MAX_GRADE else f"{MAX_GRADE}, the highest grade"
+            raise InputError(f"{spelled('grades')} maps {word!r} to {grade}, above {limit}")
         if grade < 0 and negative == "reject":
             raise InputError(
-                f"--grades maps {word!r} to {grade}: a grade is 0 or more; --negative-grades zero|unjudged gives negative ones a meaning"
+                f"{spelled('grades')} maps {word!r} to {grade}: a grade is 0 or more; {spelled('negative_grades')} zero|unjudged gives negative ones a meaning"
             )
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rankmill.foundation.errors import ConflictError, InputError, RankmillError
+from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder, publish_folder
 from rankmill.pipeline.dataset_manifest import (
@@ -39,7 +40,9 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
     if not _is_dataset(out):
         raise InputError(f"{out}: is a folder with other things in it; choose another name for the dataset")
     if not overwrite:
-        raise InputError(f"{out}: there is a dataset already; choose another name, or replace it with --overwrite")
+        raise InputError(
+            f"{out}: there is a dataset already; choose another name, or replace it with {spelled('overwrite')}"
+        )
 
 
 def publish_dataset(

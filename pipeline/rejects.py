@@ -38,7 +38,7 @@ def listing_rejects(out: Path, quarantine: Quarantine) -> Iterator[None]:
     except TooManyRejects as error:
         listed = out.with_name(f"{out.name}.rejects.parquet")
         write_rejects(listed, quarantine.rejects)
-        raise TooManyRejects(error.first, error.limit, str(listed)) from None
+        raise TooManyRejects(error.first, error.limit, str(listed), error.option) from None
 
 
 def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import DatasetFormatError, InputError
+from rankmill.foundation.options import spelled
 from rankmill.foundation.process_memory import checked_memory
 from rankmill.pipeline.dataset_manifest import (
     JUDGMENT_REJECTS_NAME,
@@ -69,7 +70,7 @@ class Answer:
 
 
 @contextmanager
-def query_dataset(dataset: Dataset, sql: str, *, memory: int = 10**9, n_threads: int = 0) -> Iterator[Answer]:
+def query_dataset(dataset: Dataset, sql: str, *, memory: int = 10**9, threads: int = 0) -> Iterator[Answer]:
     """Run one SQL statement over the views of ``dataset`` and yield its answer; rows come as they are asked for.
 
     The views are ``features`` (a missing value is NULL), ``queries``, and where the dataset has them ``bins`` (the newest),
@@ -82,7 +83,7 @@ def query_dataset(dataset: Dataset, sql: str, *, memory: int = 10**9, n_threads:
         One statement that returns rows and changes nothing.
     memory
         Bound in bytes on the memory of the process, 512 MB or more.
-    n_threads
+    threads
         0: as many as there are cores, four at most.
 
     Raises
@@ -93,12 +94,12 @@ def query_dataset(dataset: Dataset, sql: str, *, memory: int = 10**9, n_threads:
         A file of the dataset cannot be read.
     """
     checked_memory(memory)
-    if n_threads < 0:
-        raise InputError(f"--threads must be 0 or more, got {n_threads}")
+    if threads < 0:
+        raise InputError(f"{spelled('threads')} must be 0 or more, got {threads}")
     views = dict(_views(dataset))
     with (
         tempfile.TemporaryDirectory(prefix="rankmill-sql-") as spill,
-        _connection(memory, n_threads, spill) as connection,
+        _connection(memory, threads, spill) as connection,
     ):
         with _explained(memory, dataset, views):
             _restrict(connection, views)
@@ -265,7 +266,7 @@ def _explained(memory: int, dataset: Dataset | None = None, views: Collection[st
         yield
     except duckdb.OutOfMemoryException:
         raise InputError(
-            f"SQL: the statement does not fit in {memory:,} bytes; give more with --memory, or try --threads 1"
+            f"SQL: the statement does not fit in {memory:,} bytes; give more with {spelled('memory')}, or try {spelled('threads')} 1"
         ) from None
     except duckdb.IOException as error:
         if "No space left" in str(error):

@@ -41,6 +41,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder
 from rankmill.foundation.storage.staging import staging_folder
@@ -153,7 +154,7 @@ def write_synthetic(path: Path, parameters: SynthParameters, *, overwrite: bool 
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name a file")
     if path.exists() and not overwrite:
-        raise InputError(f"{path}: is there already; choose another name, or replace it with --overwrite")
+        raise InputError(f"{path}: is there already; choose another name, or replace it with {spelled('overwrite')}")
     with staging_folder(path) as staging:
         staged = staging / path.name
         counts = write(staged, parameters)

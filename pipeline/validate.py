@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import DataRejected
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset_manifest import SPLITS
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def check_one_split(
     files = [source_name[int(source[rows][split[rows] == side].min())] for side in (low[query], high[query])]
     raise DataRejected(
         f"query {qid[query].as_py()!r} is in {SPLITS[low[query]]} ({files[0]}) and in {SPLITS[high[query]]} ({files[1]}): "
-        "a query must be in one split; take it out of one of the files, or let --split decide"
+        f"a query must be in one split; take it out of one of the files, or let {spelled('split')} decide"
     )
 
 

@@ -36,6 +36,7 @@ from rankmill.foundation.command_line import AsJson
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import UnusableColumns, known_code_of, one_line
 from rankmill.foundation.exit_codes import BUG, READER_GONE, USAGE
+from rankmill.foundation.options import spelled_for_a_command_line
 from rankmill.other_libraries import OURS
 from rankmill.scorer.metrics import parse_metric
 
@@ -81,7 +82,8 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; if it cannot use columns of its input, say the command line that ignores or converts them."""
         try:
-            return super().invoke(ctx)
+            with spelled_for_a_command_line():
+                return super().invoke(ctx)
         except UnusableColumns as error:
             known = {name for param in self.params for name in param.opts}
             if len(error.problems) > 1 and error.options and known.issuperset(error.options[::2]):
@@ -226,7 +228,8 @@ def execute(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; whatever went wrong is one line on stderr, save for bugs."""
     stderr = sys.stderr
     try:
-        return _execute(arguments)
+        with spelled_for_a_command_line():
+            return _execute(arguments)
     finally:
         sys.stderr = stderr  # a command may have had it speak JSON
 

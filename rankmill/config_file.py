@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rankmill.config import Config
 from rankmill.foundation.errors import ConfigError, InputError, RankmillError
-from rankmill.foundation.options import Grouped, grouped, types_in
+from rankmill.foundation.options import Grouped, grouped, spelled_for_a_file, types_in
 from rankmill.gate.gate_rules import METRIC
 from rankmill.other_libraries import unknown_name
 from rankmill.pipeline.sources.parts import check_columns
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
+@spelled_for_a_file()
 def read_config(path: Path) -> Config:
     """Read and check all of ``path`` before anything is run.
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.errors import CandidatesRejected
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import Source
 from rankmill.pipeline.sources.trec_run import FEATURES, RunSource
@@ -44,7 +45,7 @@ def check_rows(
         base = options.index_base
         raise CandidatesRejected(
             f"{sources[0].path}: the model uses feature f{needed - 1 + base}, the highest index in the candidates is "
-            f"{width - 1 + base}; if features that are left out mean {options.absent}, say so with --n-features {needed}"
+            f"{width - 1 + base}; if features that are left out mean {options.absent}, say so with {spelled('n_features')} {needed}"
         )
 
 
@@ -66,8 +67,8 @@ def locate_features(source: Source, predictor: Predictor, options: ReadOptions) 
     needed = int(places.max(initial=-1)) + 1
     if options.n_features is not None and needed > options.n_features:
         raise CandidatesRejected(
-            f"{source.path}: the model uses feature f{needed - 1 + options.index_base}, but --n-features "
-            f"{options.n_features} says that there are fewer; give at least --n-features {needed}"
+            f"{source.path}: the model uses feature f{needed - 1 + options.index_base}, but {spelled('n_features')} "
+            f"{options.n_features} says that there are fewer; give at least {spelled('n_features')} {needed}"
         )
     return Columns(places, needed)
 
@@ -116,11 +117,11 @@ def _lacking(source: Source, lacking: Sequence[str], n_used: int) -> CandidatesR
 
 def _foreign(source: Source, foreign: Sequence[str], options: ReadOptions) -> CandidatesRejected:
     cure = (
-        "where its features count from 0: --index-base 0; where the model was read from XGBoost, whose first column is f0: "
-        "convert it anew with --features f1..fN"
+        f"where its features count from 0: {spelled('index_base')} 0; where the model was read from XGBoost, whose first column is f0: "
+        f"convert it anew with {spelled('features')} f1..fN"
         if foreign == ["f0"] and options.index_base == 1
         else "give the candidates as Parquet or CSV with columns of those names, or convert a model of another tool anew with "
-        "--features"
+        f"{spelled('features')}"
     )
     return CandidatesRejected(
         f"{source.path}: the model uses {_few(foreign)}, but LETOR text can only hold features named "

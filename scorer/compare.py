@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.group.sketch import QuerySketch
 from rankmill.scorer.comparison import Comparison, Difference, SeedNoise
 from rankmill.scorer.evaluate import EvaluationOptions, evaluate_as
@@ -130,7 +131,7 @@ class _Evaluator:
         if not isinstance(source, Forest):
             return evaluate_as(replace(self._options, split=None), source)
         if self._on is None:
-            raise InputError("a model ranks candidates: name them with --on")
+            raise InputError(f"a model ranks candidates: name them with {spelled('on')}")
         found = evaluate_as(self._options, self._on, model=source)
         self._means[source.sha256] = found.means
         return found
@@ -238,7 +239,7 @@ def _notes(
         if len(unlike):
             notes.append(
                 f"{len(unlike):,} queries, such as {first.qids[int(unlike[0])]!r}, have other grades in "
-                f"{rankings[i].name} than in {name}, so that their ideal lists differ; judgments given with --qrels would be "
+                f"{rankings[i].name} than in {name}, so that their ideal lists differ; judgments given with {spelled('qrels')} would be "
                 "the same for both"
             )
         if rankings[i].name in rankings[baseline].seeds:
@@ -257,13 +258,15 @@ def _check(
     if len(rankings) < 2:
         raise InputError(f"expected two rankings or more to compare, got {len(rankings)}")
     if not 0 <= baseline < len(rankings):
-        raise InputError(f"--baseline counts the {len(rankings)} rankings from 1, got {baseline + 1}")
+        raise InputError(f"{spelled('baseline')} counts the {len(rankings)} rankings from 1, got {baseline + 1}")
     models = [ranking.name for ranking in rankings if isinstance(ranking.source, Forest)]
     if on is None and models:
-        raise InputError(f"{models[0]} is a model: name what it is to rank, candidates or a dataset, with --on")
+        raise InputError(
+            f"{models[0]} is a model: name what it is to rank, candidates or a dataset, with {spelled('on')}"
+        )
     if not models and (on is not None or split is not None):
         raise InputError(
-            "--on and --split say what models rank; there is no model among these, scored lists bring theirs"
+            f"{spelled('on')} and {spelled('split')} say what models rank; there is no model among these, scored lists bring theirs"
         )
 
 
@@ -278,7 +281,7 @@ def _check_same_queries(found: Evaluation, name: str, first: Evaluation, other: 
         ]
         raise CandidatesRejected(
             f"{name}: expected the same queries as in {other}, found that {' and '.join(parts)}; rank all queries with both"
-            + (", or count those that a run lacks with --complete" if first.ideal == "qrels" else "")
+            + (f", or count those that a run lacks with {spelled('complete')}" if first.ideal == "qrels" else "")
         )
     for metric in first.metrics:
         unlike = np.flatnonzero(np.isnan(found.values[metric]) != np.isnan(first.values[metric]))
@@ -286,6 +289,6 @@ def _check_same_queries(found: Evaluation, name: str, first: Evaluation, other: 
             where = name if math.isnan(found.values[metric][unlike[0]]) else other
             raise CandidatesRejected(
                 f"{name}: query {found.qids[int(unlike[0])]!r} has nothing relevant for {metric} in {where}, and something in "
-                f"the other ranking ({len(unlike):,} such queries); give the judgments of both with --qrels, or count these "
-                "queries as 0 with --nothing-relevant zero"
+                f"the other ranking ({len(unlike):,} such queries); give the judgments of both with {spelled('qrels')}, or count these "
+                f"queries as 0 with {spelled('nothing_relevant')} zero"
             )

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels.randoms import random_bits_of
+from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.sources.batch import Source
 from rankmill.scorer.evaluation import Counts, Evaluation, QueryFacts
@@ -128,7 +129,9 @@ def evaluate_as(
 ) -> Evaluation:
     """Do what `evaluate` does, with the options checked before."""
     if options.complete and options.qrels is None:
-        raise InputError("--complete counts judged queries that a run lacks: give the judgments with --qrels FILE")
+        raise InputError(
+            f"{spelled('complete')} counts judged queries that a run lacks: give the judgments with {spelled('qrels')} FILE"
+        )
     if model is None:
         opened = _open_list(subject, options)
     else:
@@ -165,12 +168,14 @@ class _Opened:
 
 def _open_list(subject: PathLike | Sequence[PathLike] | pa.Table, options: EvaluationOptions) -> _Opened:
     if options.split is not None:
-        raise InputError("--split chooses a part of a dataset, which needs a model to be scored: give --model MODEL")
+        raise InputError(
+            f"{spelled('split')} chooses a part of a dataset, which needs a model to be scored: give {spelled('model')} MODEL"
+        )
     if isinstance(subject, pa.Table):
         return _Opened(scored=subject, column=partial(column_of_scored, subject))
     paths = paths_of(subject)
     if len(paths) != 1:
-        raise InputError(f"expected one scored list, got {len(paths)}; candidates need --model MODEL")
+        raise InputError(f"expected one scored list, got {len(paths)}; candidates need {spelled('model')} MODEL")
     counts, known_grade = recorded_facts(paths[0], with_counts=options.qrels is None)
     column = partial(column_of_scored, paths[0])
     return _Opened(scored=paths[0], column=column, counts=counts, known_grade=known_grade)

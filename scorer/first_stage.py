@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.group.query_splits import hash_ids
 from rankmill.pipeline.sources.batch import ColumnBatch, FeaturePart, RowBatch
@@ -97,7 +98,7 @@ class FirstStage:
             if (len(first) + rows) * BYTES_OF_A_DOCUMENT > room:
                 raise InputError(
                     f"{path}: the {len(first) + rows:,} documents up to here take {BYTES_OF_A_DOCUMENT} bytes each, "
-                    f"and there is room for {room // BYTES_OF_A_DOCUMENT:,}; give more --memory, or rank a part of the queries "
+                    f"and there is room for {room // BYTES_OF_A_DOCUMENT:,}; give more {spelled('memory')}, or rank a part of the queries "
                     "at a time"
                 )
             own_first, own_second = (np.concatenate(lane) for lane in zip(*parts, strict=True))
@@ -185,7 +186,7 @@ class FirstStage:
         cure = (
             "see that the ids are written as in the run, and that the rows name their documents (doc_id)"
             if count == len(self)
-            else "give their rows too, or leave such documents out with --lacking drop"
+            else f"give their rows too, or leave such documents out with {spelled('lacking')} drop"
         )
         raise CandidatesRejected(
             f"{where}: expected a row of features for each document of the run, found none for {count:,} of {len(self):,}, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 from rankmill.foundation.process_memory import MIN_MEMORY, fitting_threads
 
 MB = 1_000_000
@@ -40,7 +41,7 @@ class MemoryPlan:
     def of(cls, total: int) -> MemoryPlan:
         """Share out ``total`` bytes; InputError below ``LEAST``."""
         if total < LEAST:
-            raise InputError(f"--memory must be at least 512MB, got {total / MB:,.0f}MB")
+            raise InputError(f"{spelled('memory')} must be at least 512MB, got {total / MB:,.0f}MB")
         left = total - FLOOR
         return cls(total=total, block_bytes=min(max(left // 128, MIB), 8 * MIB), sort_bytes=left * 3 // 8)
 

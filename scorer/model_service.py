@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +69,7 @@ def find_models(references: Sequence[str], registry: Path) -> dict[str, tuple[Fo
         label = Path(reference).stem if identity.name is None else str(identity)
         if label in models:
             raise InputError(
-                f"--model {reference_of[label]} and --model {reference} would both be {label!r} in OUT; leave one out, or give the "
+                f"{spelled('model')} {reference_of[label]} and {spelled('model')} {reference} would both be {label!r} in OUT; leave one out, or give the "
                 "file another name"
             )
         models[label], reference_of[label] = (forest, identity), reference

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import Format, ReadOptions
 from rankmill.pipeline.sources.batch import RowBatch, Source
@@ -78,7 +79,7 @@ def open_sources(
     check_made_ids(sources)
     unnamed = next((source.path for source in sources if source.table is None), None)
     if options.columns and unnamed is not None:
-        raise InputError(f"--columns is for tables; {unnamed} is LETOR text, whose columns have no names")
+        raise InputError(f"{spelled('columns')} is for tables; {unnamed} is LETOR text, whose columns have no names")
     if announce and (guesses := guesses_of(source.table for source in sources)):
         say(guesses_line(guesses))
     return sources
@@ -93,7 +94,10 @@ def shared_options(options: Mapping[str, ReadOptions]) -> ReadOptions:
             if each.name == "known_features":
                 shared = replace(shared, known_features=mine | yours)
             elif mine != yours:
-                cure = {"absent": "say which with --absent", "index_base": "say which with --index-base"}
+                cure = {
+                    "absent": f"say which with {spelled('absent')}",
+                    "index_base": f"say which with {spelled('index_base')}",
+                }
                 raise InputError(
                     f"the models {first} and {label} were trained on data read in different ways ({each.name} {mine!r} and "
                     f"{yours!r}); {cure.get(each.name, 'rank with one after the other')}"

@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import Format, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, Source
@@ -62,7 +63,9 @@ def column_of_scored(scored: Path | pa.Table, name: str) -> pl.DataFrame:
         return _delimited(scored, separator, "qid", name)
     shards = scored_shards(scored)
     if not shards:
-        raise InputError(f"--by {name}: {scored} is a TREC run, which has no columns of its own; give a table")
+        raise InputError(
+            f"{spelled('by')} {name}: {scored} is a TREC run, which has no columns of its own; give a table"
+        )
     parts = []
     for shard in shards:
         lazy = pl.scan_parquet(shard, glob=False)
@@ -82,7 +85,9 @@ def _column_of_source(source: Source, options: ReadOptions, name: str) -> pl.Dat
     if source.columns is None:
         index = re.fullmatch("f(0|[1-9][0-9]{0,8})", name)
         if index is None or int(index[1]) < options.index_base:
-            raise InputError(f"--by {name}: {source.path} is LETOR text, whose columns are f{options.index_base}, ..")
+            raise InputError(
+                f"{spelled('by')} {name}: {source.path} is LETOR text, whose columns are f{options.index_base}, .."
+            )
         place = int(index[1]) - options.index_base
     else:
         _check(source.columns, name, str(source.path))
@@ -108,7 +113,7 @@ def _delimited(path: Path, separator: str, qid: str, name: str) -> pl.DataFrame:
 def _named(rows: pl.DataFrame, qid: str, name: str) -> pl.DataFrame:
     value = pl.col(name)
     if rows.schema[name].is_nested():
-        raise InputError(f"--by {name}: expected a column of text or numbers, found {rows.schema[name]}")
+        raise InputError(f"{spelled('by')} {name}: expected a column of text or numbers, found {rows.schema[name]}")
     if not (rows.schema[name].is_numeric() or rows.schema[name] == pl.Boolean):
         value = value.cast(pl.String)
     return rows.select(pl.col(qid).cast(pl.String).alias("qid"), value.alias("value"))
@@ -116,4 +121,4 @@ def _named(rows: pl.DataFrame, qid: str, name: str) -> pl.DataFrame:
 
 def _check(names: Sequence[str], name: str, where: str) -> None:
     if name not in names:
-        raise InputError.unknown(f"--by column of {where}", name, [*names, "query_size", "grade_mix"])
+        raise InputError.unknown(f"{spelled('by')} column of {where}", name, [*names, "query_size", "grade_mix"])

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rankmill.foundation.errors import ConflictError, InputError
+from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.disk import exchange
 from rankmill.foundation.storage.locks import LOCK_NAME, is_locked
 from rankmill.foundation.storage.publish import fsync_folder, publish_folder
@@ -95,7 +96,9 @@ def check_target(target: Path, *, overwrite: bool, several: bool = False) -> Non
         restore_replaced(target)
     if target.exists():
         if not overwrite:
-            raise InputError(f"{target}: exists already; choose another name, or replace it with --overwrite")
+            raise InputError(
+                f"{target}: exists already; choose another name, or replace it with {spelled('overwrite')}"
+            )
         if single and target.is_dir():
             raise InputError(f"{target}: is a folder, a file was asked for; remove it or choose another name")
         if not single and not is_ranked_folder(target):
@@ -108,7 +111,7 @@ def check_unchanged(target: Path, *, overwrite: bool) -> None:
     """Refuse, right before it is published, an ``OUT`` that was not there when the run began and is not to be replaced."""
     if not overwrite and target.exists():
         raise ConflictError(
-            f"{target}: another run has written it since this one began; choose another name, or replace it with --overwrite"
+            f"{target}: another run has written it since this one began; choose another name, or replace it with {spelled('overwrite')}"
         )
 
 
@@ -123,5 +126,5 @@ def _check_grades(grades: Path, target: Path, *, overwrite: bool) -> None:
         )
     if not overwrite:
         raise InputError(
-            f"{grades}: grade counts for {target.name} exist already; choose another name, or replace them with --overwrite"
+            f"{grades}: grade counts for {target.name} exist already; choose another name, or replace them with {spelled('overwrite')}"
         )

@@ -247,7 +247,7 @@ def _rerank(
     with _started(plan) as run:
         before = run.journal.place.all_rows
         if options.announce and before:
-            say(f"going on after {before:,} candidates, which an earlier run scored; --fresh starts over")
+            say(f"going on after {before:,} candidates, which an earlier run scored; {spelled('fresh')} starts over")
         if not run.journal.scored:
             run.score()
         written = run.write()

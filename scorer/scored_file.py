@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import schema_of
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, path_in
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
@@ -80,7 +81,7 @@ def scored_shards(path: Path) -> list[Path]:
         if lists:
             raise InputError(f"{path}: has the lists of several models; name one of them: {', '.join(map(str, lists))}")
         if not shards and path_in(path, MANIFEST_NAME).is_file():
-            raise InputError(f"{path}: is a dataset; name the model that ranks it with --model")
+            raise InputError(f"{path}: is a dataset; name the model that ranks it with {spelled('model')}")
         if not shards:
             raise InputError(f"{path}: no Parquet file with columns qid and score in this folder")
         return shards

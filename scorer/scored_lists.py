@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.scorer.links import MAX_GAINED_GRADE
 from rankmill.scorer.metrics import Policy
@@ -117,7 +118,7 @@ def with_scale(
     if highest > MAX_GAINED_GRADE:
         raise InputError(
             f"metric err: found grade {highest}, grades of at most {MAX_GAINED_GRADE} say how likely a document satisfies; name "
-            "other metrics with --metric"
+            f"other metrics with {spelled('metrics')}"
         )
     return rules.but(max_grade=highest)
 
@@ -131,7 +132,7 @@ def graded_lists(table: pa.Table, where: str) -> ScoredLists:
         No row has a grade.
     """
     if "grade" not in table.column_names or table.column("grade").null_count == table.num_rows:
-        raise InputError(f"{where}: there are no grades in it; give the judgments with --qrels FILE")
+        raise InputError(f"{where}: there are no grades in it; give the judgments with {spelled('qrels')} FILE")
     return _scored_lists(_by_query(pl.DataFrame(table)), n_unjudged_documents=table.column("grade").null_count)
 
 
@@ -315,7 +316,7 @@ def _grade_counts(path: Path, facts: dict[str, Any]) -> Path | None:
         if facts.get("top_k") is not None and _has_grades(path):
             raise InputError(
                 f"{path}: holds the first {facts['top_k']} of each query, but the grade counts of the whole lists, "
-                f"{counts.name}, are not there; put them back, re-rank again, or give the judgments with --qrels FILE"
+                f"{counts.name}, are not there; put them back, re-rank again, or give the judgments with {spelled('qrels')} FILE"
             )
         return None
     if not path.is_dir() and counts_belong_to(counts) != file_digest(path):

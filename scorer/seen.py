@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, SPLITS, path_in
 from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
@@ -135,7 +136,9 @@ def chosen_queries(
         dataset = Dataset.open(paths[0])
         return dataset, scope_of(dataset, split, models, qids)
     if split is not None:
-        raise InputError(f"--split chooses a part of a dataset; {', '.join(map(str, paths))} is not the folder of one")
+        raise InputError(
+            f"{spelled('split')} chooses a part of a dataset; {', '.join(map(str, paths))} is not the folder of one"
+        )
     return None, None
 
 
@@ -230,7 +233,7 @@ def _unseen_split(
     if not held_out:
         raise InputError(
             f"{dataset.path}: no split has queries that {_and([model.name for model in models])} has not seen in training; "
-            f"name another dataset, or ask for these queries with --split {ALL}"
+            f"name another dataset, or ask for these queries with {spelled('split')} {ALL}"
         )
     return held_out[0]
 

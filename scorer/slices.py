@@ -10,6 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from rankmill.foundation.errors import CandidatesRejected
+from rankmill.foundation.options import spelled
 from rankmill.scorer.evaluation import Evaluation, Figure, Slice, Slices
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.significance import percentile_interval
@@ -137,7 +138,7 @@ def _only(rows: pl.DataFrame, by: str) -> pl.DataFrame:
     if not several.is_empty():
         qid, least, most = several.row(0)
         raise CandidatesRejected(
-            f"--by {by}: expected one text in all documents of a query, found {least!r} and {most!r} in query {qid!r}; "
+            f"{spelled('by')} {by}: expected one text in all documents of a query, found {least!r} and {most!r} in query {qid!r}; "
             "slices are of queries"
         )
     return found.select("qid", value="least")

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder
 from rankmill.foundation.threads import ahead
 from rankmill.scorer.ranked_file import GRADE_COUNTS, RANKED, SCORED_ROW
@@ -284,7 +285,7 @@ class Spill:
             first_line = str(error).partition("\n")[0]
             if "Out of Memory" in first_line:
                 raise OSError(
-                    errno.ENOMEM, f"the sort needs more memory; give more with --memory ({first_line})"
+                    errno.ENOMEM, f"the sort needs more memory; give more with {spelled('memory')} ({first_line})"
                 ) from error
             raise OSError(errno.EIO, f"the sort failed: {first_line}") from error
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.options import spelled
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.assembly import trees_a_round
@@ -44,7 +45,7 @@ def check_resumable(
     if CONVERTED_FROM in forest.info:
         raise InvalidParameter(
             f"resume: the model was trained by {forest.info[CONVERTED_FROM]}, and only what was trained here goes on; put trees on "
-            "top of it with --base-model"
+            f"top of it with {spelled('base_model')}"
         )
     if "seeds" in forest.info:
         raise InvalidParameter("resume: the model is the average of several seeds; each of them is trained by itself")

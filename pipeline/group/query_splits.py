@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import parts_of
 from rankmill.pipeline.dataset_manifest import SPLITS, FoldChoice
 from rankmill.pipeline.group import _kernels
@@ -67,9 +68,11 @@ def parse_shares(text: str) -> dict[str, float]:
         except ValueError:
             equals = ""
         if not equals:
-            raise InputError(f"--split: expected name=share, found {part.strip()!r}; like train=0.8,valid=0.1,test=0.1")
+            raise InputError(
+                f"{spelled('split')}: expected name=share, found {part.strip()!r}; like train=0.8,valid=0.1,test=0.1"
+            )
         if name in shares:
-            raise InputError(f"--split: {name!r} is given twice")
+            raise InputError(f"{spelled('split')}: {name!r} is given twice")
         shares[name] = share
     check_shares(shares)
     return shares
@@ -81,10 +84,10 @@ def check_shares(shares: Mapping[str, float]) -> None:
         if name not in SPLITS:
             raise InputError.unknown("split", name, SPLITS)
         if not 0.0 <= share <= 1.0:
-            raise InputError(f"--split: the share of {name} must be in 0..1, got {share}")
+            raise InputError(f"{spelled('split')}: the share of {name} must be in 0..1, got {share}")
     total = sum(shares.values())
     if abs(total - 1.0) > 1e-9:
-        raise InputError(f"--split: the shares must add up to 1, got {total:g}")
+        raise InputError(f"{spelled('split')}: the shares must add up to 1, got {total:g}")
 
 
 def digest_of_rows(values: npt.NDArray[np.float32], grade: npt.NDArray[np.int32]) -> npt.NDArray[np.uint64]:
@@ -129,10 +132,12 @@ class ByTime:
 
     def __post_init__(self) -> None:
         if self.valid is None and self.test is None:
-            raise InputError("--split-time: say when valid or test begins, like valid=2026-01-01,test=2026-02-01")
+            raise InputError(
+                f"{spelled('split_time')}: say when valid or test begins, like valid=2026-01-01,test=2026-02-01"
+            )
         if self.valid is not None and self.test is not None and self.valid >= self.test:
             raise InputError(
-                f"--split-time: valid must begin before test, got valid={iso(self.valid)} and test={iso(self.test)}"
+                f"{spelled('split_time')}: valid must begin before test, got valid={iso(self.valid)} and test={iso(self.test)}"
             )
 
     def splits(self, qid: pa.Array[Any], latest: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:  # noqa: ARG002
@@ -170,10 +175,10 @@ class ByFold:
     def __post_init__(self) -> None:
         if not 3 <= self.folds <= MAX_FOLDS:
             raise InputError(
-                f"--folds must be in 3..{MAX_FOLDS}, got {self.folds}: train, valid and test need a part each"
+                f"{spelled('folds')} must be in 3..{MAX_FOLDS}, got {self.folds}: train, valid and test need a part each"
             )
         if not 1 <= self.fold <= self.folds:
-            raise InputError(f"--fold must be in 1..{self.folds}, got {self.fold}")
+            raise InputError(f"{spelled('fold')} must be in 1..{self.folds}, got {self.fold}")
 
     def splits(self, qid: pa.Array[Any], latest: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:  # noqa: ARG002
         """Return the split (index into SPLITS) of each of ``qid`` (n,)."""
@@ -194,7 +199,7 @@ def rule_of(
     shares: Mapping[str, float] | None, split_time: ByTime | None, folds: FoldChoice | None
 ) -> SplitRule | None:
     """Return the one rule that is given, None if none is; InputError if several are."""
-    given = {"--split": shares, "--split-time": split_time, "--folds": folds}
+    given = {spelled("split"): shares, spelled("split_time"): split_time, spelled("folds"): folds}
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
         raise InputError(f"{named[0]} and {named[1]}: the splits can be drawn in one way only")
@@ -205,7 +210,7 @@ def rule_of(
 
 def name_of(rule: SplitRule) -> str:
     """Return the option that gives ``rule``."""
-    return {ByShares: "--split", ByTime: "--split-time", ByFold: "--folds"}[type(rule)]
+    return {ByShares: spelled("split"), ByTime: spelled("split_time"), ByFold: spelled("folds")}[type(rule)]
 
 
 def parse_split_time(text: str) -> ByTime:
@@ -219,14 +224,14 @@ def parse_split_time(text: str) -> ByTime:
         name, equals, moment = part.strip().partition("=")
         if not equals:
             raise InputError(
-                f"--split-time: expected name=time, found {part.strip()!r}; like valid=2026-01-01,test=2026-02-01"
+                f"{spelled('split_time')}: expected name=time, found {part.strip()!r}; like valid=2026-01-01,test=2026-02-01"
             )
         if name == "train":
-            raise InputError("--split-time: train is what is before valid or test; leave it out")
+            raise InputError(f"{spelled('split_time')}: train is what is before valid or test; leave it out")
         if name not in SPLITS:
             raise InputError.unknown("split", name, ("valid", "test"))
         if name in bounds:
-            raise InputError(f"--split-time: {name!r} is given twice")
+            raise InputError(f"{spelled('split_time')}: {name!r} is given twice")
         bounds[name] = _bound(name, moment)
     return ByTime(bounds.get("valid"), bounds.get("test"))
 
@@ -244,7 +249,9 @@ def fold_choice(folds: int | None, fold: int | None) -> FoldChoice | None:
     if folds is None and fold is None:
         return None
     if folds is None or fold is None:
-        raise InputError("--folds and --fold go together: how many parts there are, and which fold of them this is")
+        raise InputError(
+            f"{spelled('folds')} and {spelled('fold')} go together: how many parts there are, and which fold of them this is"
+        )
     ByFold(folds, fold)
     return FoldChoice(folds=folds, fold=fold)
 
@@ -252,5 +259,5 @@ def fold_choice(folds: int | None, fold: int | None) -> FoldChoice | None:
 def _bound(name: str, text: str) -> int:
     time, good = times_of(pa.array([text]))
     if not good[0]:
-        raise InputError(f"--split-time: {name}: expected {TIME_RULE}, found {text!r}")
+        raise InputError(f"{spelled('split_time')}: {name}: expected {TIME_RULE}, found {text!r}")
     return int(time[0])

@@ -133,13 +133,13 @@ class Base:
         """Raise InputError where rows depend on judgments that are not in the dataset any more, or not as they came."""
         manifest = self.manifest
         if manifest.meaning.aggregate is not None:
-            made = f"with --aggregate {manifest.meaning.aggregate}: one judgment was made of several"
+            made = f"with {spelled('aggregate')} {manifest.meaning.aggregate}: one judgment was made of several"
         elif manifest.judgments is not None:
-            made = "with --qrels: its grades are from judgments in files of their own"
+            made = f"with {spelled('qrels')}: its grades are from judgments in files of their own"
         else:
             return
         raise InputError(
-            f"{self.dataset.path}: was made {made}; --append cannot add to it, make it anew from all files"
+            f"{self.dataset.path}: was made {made}; {spelled('append')} cannot add to it, make it anew from all files"
         )
 
     @property
@@ -156,15 +156,17 @@ class Base:
     def options(self, options: IngestOptions) -> IngestOptions:
         """Return ``options`` with what is a matter of the dataset as it was made; InputError if they differ from it."""
         if options.overwrite:
-            raise InputError("--append and --overwrite: a dataset is either added to or replaced")
+            raise InputError(
+                f"{spelled('append')} and {spelled('overwrite')}: a dataset is either added to or replaced"
+            )
         return options_for(self.dataset.path, self.manifest, options)
 
     def check_judgments(self, qrels: Collection[object], options: IngestOptions) -> None:
         """Raise InputError if new judgments are to say something about rows that are there."""
-        for option, wanted in (("--qrels", bool(qrels)), ("--aggregate", options.aggregate is not None)):
+        for option, wanted in ((spelled("qrels"), bool(qrels)), (spelled("aggregate"), options.aggregate is not None)):
             if wanted:
                 raise InputError(
-                    f"--append and {option}: a new judgment may be of a row that is in {self.dataset.path} already; "
+                    f"{spelled('append')} and {option}: a new judgment may be of a row that is in {self.dataset.path} already; "
                     "make the dataset anew from all files"
                 )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankmill.foundation.errors import DataRejected
+from rankmill.foundation.options import spelled
 from rankmill.foundation.process_memory import release_freed
 from rankmill.pipeline.dataset_manifest import FEATURES, JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, SPLITS
 from rankmill.pipeline.group.bucket_rows import Spill
@@ -281,13 +282,13 @@ def _can_be_grades(label: npt.NDArray[np.float64], max_grade: int | None) -> npt
 def _nothing_judged(judgments: Tally) -> str:
     if not judgments.judgments:
         return (
-            "no row has a grade: there is nothing to learn from; --qrels FILE names judgments, and with --pairs FILE the rows"
-            " may all have grade 0: --unjudged zero"
+            f"no row has a grade: there is nothing to learn from; {spelled('qrels')} FILE names judgments, and with {spelled('pairs')} FILE the rows"
+            f" may all have grade 0: {spelled('unjudged')} zero"
         )
     if not judgments.rows_with_id:
         return (
             f"no row has a grade: {judgments.judgments:,} judgments are of documents (qid, doc_id), and no row has a document id: "
-            "add a column doc_id, or name the one that has it with --columns doc_id=NAME (in LETOR text: #docid = X)"
+            f"add a column doc_id, or name the one that has it with {spelled('columns')} doc_id=NAME (in LETOR text: #docid = X)"
         )
     alike = "; are the ids written alike in both?" if judgments.without_row == judgments.judgments else ""
     return (

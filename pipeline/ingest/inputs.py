@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import DataRejected, InputError
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset_manifest import SPLITS, SourceFile, SplitName
 from rankmill.pipeline.group.query_splits import name_of
 from rankmill.pipeline.judgments.judgment_files import JudgmentFile, check_times_and_labels, without_grades
@@ -168,7 +169,7 @@ def _row_files(rows: Mapping[SplitName, Given], options: IngestOptions) -> list[
     train, valid, test = (rows.get(split, ()) for split in SPLITS)
     if options.rule is not None and (valid or test):
         raise InputError(
-            f"{name_of(options.rule)} draws the splits by query; it cannot be combined with --valid or --test files"
+            f"{name_of(options.rule)} draws the splits by query; it cannot be combined with {spelled('valid')} or {spelled('test')} files"
         )
     if not (train or (options.append and (valid or test))):
         raise InputError("no input files")
@@ -206,15 +207,17 @@ def _common_columns(sources: Sequence[Source], options: IngestOptions, read: Rea
     tables = [source.table for source in sources if source.table is not None]
     if tables:
         check_ignored(options.read.ignore, tables)
-    for option, given in (("--columns", options.read.columns), ("--ignore", options.read.ignore)):
+    for option, given in ((spelled("columns"), options.read.columns), (spelled("ignore"), options.read.ignore)):
         if given and not tables:
             raise InputError(f"{option} is for tables; {first.path} is LETOR text, whose columns have no names")
     if first.columns is None and read.time_column is not None and not read.time_optional:
-        raise InputError(f"--time-column is for tables; {first.path} is LETOR text, whose columns have no names")
+        raise InputError(
+            f"{spelled('time_column')} is for tables; {first.path} is LETOR text, whose columns have no names"
+        )
     if first.columns is not None and options.read.n_features is not None:
-        raise InputError(f"--n-features is for LETOR text; {first.path} names its features")
+        raise InputError(f"{spelled('n_features')} is for LETOR text; {first.path} names its features")
     if first.columns is not None and options.read.labels != "grade":
         raise InputError(
-            f"--labels is for LETOR text; {first.path} names its columns: labels go into one called 'label'"
+            f"{spelled('labels')} is for LETOR text; {first.path} names its columns: labels go into one called 'label'"
         )
     return first.columns

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import DataRejected, InputError
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array, schema_of
 from rankmill.pipeline.dataset_manifest import JudgmentSet
 from rankmill.pipeline.judgments.rules import WITH_LABEL
@@ -125,23 +126,25 @@ def check_times_and_labels(
     brought = sources[0].fields
     if how in WITH_LABEL and "label" in brought:
         raise InputError(
-            f"--aggregate {how} stores the {how} as the column label, and {sources[0].path} has labels; leave them out, or take"
+            f"{spelled('aggregate')} {how} stores the {how} as the column label, and {sources[0].path} has labels; leave them out, or take"
             " another aggregate"
         )
     if not judgments and "grade" not in brought:
-        raise InputError(f"--aggregate {how} makes one grade of several; {sources[0].path} has no grades")
+        raise InputError(f"{spelled('aggregate')} {how} makes one grade of several; {sources[0].path} has no grades")
     if how != "latest":
         return
     if time_column is None:
-        raise InputError("--aggregate latest goes by the times of judgments; name their column with --time-column")
+        raise InputError(
+            f"{spelled('aggregate')} latest goes by the times of judgments; name their column with {spelled('time_column')}"
+        )
     for source in judgments:
         if source.table is None:
             raise InputError(
-                f"{source.path}: --aggregate latest goes by the times of judgments, and TREC's text has none; give a table"
+                f"{source.path}: {spelled('aggregate')} latest goes by the times of judgments, and TREC's text has none; give a table"
             )
         if TIME not in source.table.column_of:
             raise InputError(
-                f"{source.path}: no column {time_column!r}, which --time-column names; --aggregate latest goes by it"
+                f"{source.path}: no column {time_column!r}, which {spelled('time_column')} names; {spelled('aggregate')} latest goes by it"
             )
 
 

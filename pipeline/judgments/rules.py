@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import get_args
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import Aggregate
 
 AGGREGATES: tuple[Aggregate, ...] = get_args(Aggregate)
@@ -27,4 +28,4 @@ def check_aggregate(how: str) -> Aggregate:
     for known in AGGREGATES:
         if how == known:
             return known
-    raise InputError.unknown("value of --aggregate", how, AGGREGATES)
+    raise InputError.unknown(f"value of {spelled('aggregate')}", how, AGGREGATES)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.errors import DataRejected
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.group.bucket_rows import BucketRows
 from rankmill.pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate
@@ -286,7 +287,7 @@ def _check_agreement(
         )
     raise DataRejected(
         f"query {qid!r}, document {doc_id!r}: its rows have {found[0]:g} and {found[1]:g} in {what}; "
-        f"--aggregate {how} makes one row only of rows that differ in nothing but the grade (latest keeps the latest row whole)"
+        f"{spelled('aggregate')} {how} makes one row only of rows that differ in nothing but the grade (latest keeps the latest row whole)"
     )
 
 
@@ -297,7 +298,7 @@ def _refuse_conflict(given: pl.DataFrame) -> None:
     shown = ", ".join(map(str, grades[:-1])) + f" and {grades[-1]}"
     raise DataRejected(
         f"query {qid!r}, document {doc_id!r} has the grades {shown} in the judgments; "
-        f"say what they make: --aggregate {'|'.join(AGGREGATES)}"
+        f"say what they make: {spelled('aggregate')} {'|'.join(AGGREGATES)}"
     )
 
 
@@ -308,5 +309,5 @@ def _refuse_unjudged(rows: BucketRows, which: npt.NDArray[np.bool_]) -> None:
     document = "a row without doc_id" if doc_id is None else f"document {doc_id!r}"
     raise DataRejected(
         f"query {qid!r}, {document}: expected a judgment of it, found none; "
-        "--unjudged keep stores such rows for re-ranking, --unjudged zero gives them grade 0"
+        f"{spelled('unjudged')} keep stores such rows for re-ranking, {spelled('unjudged')} zero gives them grade 0"
     )

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import ConflictError, DataRejected, InputError
+from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import fsync_folder, write_atomically
 from rankmill.foundation.storage.staging import staging_folder
@@ -139,7 +140,7 @@ def add_pairs(
     """
     dataset = Dataset.open(path)
     if dataset.manifest.pairs is not None and not overwrite:
-        raise InputError(f"{path}: the dataset has pairs already; replace them with --overwrite")
+        raise InputError(f"{path}: the dataset has pairs already; replace them with {spelled('overwrite')}")
     if not paths:
         raise InputError("no input files")
     files = sorted_files(find_files(paths))

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import MalformedLine, MalformedRow, TooManyRejects
+from rankmill.foundation.options import respelled, spelled
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES
 
 if TYPE_CHECKING:
@@ -159,10 +160,12 @@ class Quarantine:
         TooManyRejects
             This is one more than allowed, here or in this part.
         """
+        stored = error.cure  # by its flags whoever asks, so that equal input makes equal bytes
+        error.cure = respelled(error.cure)
         if self.limit == 0:
             raise error
         line = error.line if isinstance(error, MalformedLine) else error.row
-        cure = f"; {error.cure}" if error.cure else ""
+        cure = f"; {stored}" if stored else ""
         reason = f"expected {error.expected}, found {error.found or 'nothing'}{cure}"
         reject = Reject(error.path.name, line, column, reason, text[:KEPT_CHARACTERS])
         found: list[_Found] = getattr(self._own, "found", self._found)
@@ -198,7 +201,7 @@ class Quarantine:
 
     def _check(self, found: list[_Found]) -> None:
         if len(found) > self.limit:
-            raise TooManyRejects(found[0].message, self.limit)
+            raise TooManyRejects(found[0].message, self.limit, option=spelled("max_rejects"))
 
 
 class _Found(NamedTuple):

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import DataRejected
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import strings_from
 from rankmill.pipeline.sources import _kernels
 
@@ -240,7 +241,7 @@ def damaged(path: Path, error: Exception) -> DataRejected:
 
 
 def _nul_byte(path: Path, line: int) -> DataRejected:
-    return DataRejected(f"{path}:{line}: not a text file: it has a NUL byte; give --format if it is a table")
+    return DataRejected(f"{path}:{line}: not a text file: it has a NUL byte; give {spelled('format')} if it is a table")
 
 
 def _lone_cr(path: Path, line: int, data: bytearray, at: int) -> DataRejected:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from rankmill.foundation.errors import ColumnProblem, MalformedRow
+from rankmill.foundation.options import respelled
 from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import (
@@ -307,7 +308,7 @@ def problems_of_types(schema: pa.Schema, columns: TableColumns) -> list[ColumnPr
         if not fits:
             cure = f"it is taken for a feature: {columns.cure_of(name)}".rstrip(": ") if not part else ""
             reason = f"column {name!r} must hold {what}, its type is {kind}"
-            problems.append(ColumnProblem(name, reason, cure, columns.ignoring(name) if not part else ()))
+            problems.append(ColumnProblem(name, reason, respelled(cure), columns.ignoring(name) if not part else ()))
     return problems
 
 

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import MAX_FEATURES
 from rankmill.pipeline.sources.parts import HABITS, ID_COLUMNS, OPTIONAL, PARTS, RESERVED
 from rankmill.pipeline.sources.times import TIME
@@ -201,7 +202,7 @@ def guesses_line(guesses: Mapping[str, str]) -> str:
     "columns: qid from 'query_id', grade from 'rel' (guessed; --columns settles it)"
     """
     found = ", ".join(f"{part} from {name!r}" for part, name in guesses.items())
-    return f"columns: {found} (guessed; --columns settles it)"
+    return f"columns: {found} (guessed; {spelled('columns')} settles it)"
 
 
 def check_ignored(ignore: Iterable[str], tables: Sequence[TableColumns]) -> None:
@@ -209,7 +210,7 @@ def check_ignored(ignore: Iterable[str], tables: Sequence[TableColumns]) -> None
     left_out = {name for table in tables for name in table.ignored}
     for name in ignore:
         if name not in left_out and not re.search(r"[*?[]", name):
-            raise InputError.unknown("column in --ignore", name, tables[0].read)
+            raise InputError.unknown(f"column in {spelled('ignore')}", name, tables[0].read)
 
 
 def tables_disagree(first: TableColumns, first_name: str, other: TableColumns, other_name: str) -> str:
@@ -219,7 +220,7 @@ def tables_disagree(first: TableColumns, first_name: str, other: TableColumns, o
         if found != name:
             return (
                 f"{other_name}: {part} is in column {found!r}, in {first_name} it is in {name!r}; all files must have the same"
-                f" columns: rename one, or say which it is with --columns {part}=NAME"
+                f" columns: rename one, or say which it is with {spelled('columns')} {part}=NAME"
             )
     return ""
 
@@ -230,10 +231,10 @@ def _problems_of_features(features: Sequence[str]) -> list[ColumnProblem]:
     for name in features:
         ignore = (("--ignore", name),)
         if name in PARTS:
-            reason = f"column {name!r} is there, but --columns takes another one as {name}"
-            problems.append(ColumnProblem(name, reason, f"--ignore {name} leaves it out", ignore))
+            reason = f"column {name!r} is there, but {spelled('columns')} takes another one as {name}"
+            problems.append(ColumnProblem(name, reason, f"{spelled('ignore')} {name} leaves it out", ignore))
         if name in RESERVED:
-            cure = f"--ignore {name} leaves it out; rename it if it is a feature"
+            cure = f"{spelled('ignore')} {name} leaves it out; rename it if it is a feature"
             problems.append(ColumnProblem(name, f"column name {name!r} is reserved", cure, ignore))
     return problems
 
@@ -260,7 +261,7 @@ def _usable_names(header: Sequence[str], options: ReadOptions) -> tuple[list[str
         if name in names or _is_ignored(name, options) or (given and counts[given] == 1):
             names[name] = None
         elif not given and not passed_over:
-            cure = f"every column needs one; --ignore {name} leaves it out"
+            cure = f"every column needs one; {spelled('ignore')} {name} leaves it out"
             problems.append(ColumnProblem(name, f"column {number} has no name", cure, (("--ignore", name),)))
         elif given and (name in parts or name in options.known_features or not passed_over):
             names[name] = None
@@ -268,7 +269,7 @@ def _usable_names(header: Sequence[str], options: ReadOptions) -> tuple[list[str
             if name in parts or passed_over:
                 problems.append(ColumnProblem(name, reason, cure))
             else:
-                cure += f"; --ignore {name} leaves all of them out"
+                cure += f"; {spelled('ignore')} {name} leaves all of them out"
                 problems.append(ColumnProblem(name, reason, cure, (("--ignore", name),)))
     return list(names), problems
 
@@ -281,21 +282,25 @@ def _assigned(path: Path, names: Sequence[str], ignored: Sequence[str], options:
     """Return the parts of ``--columns`` in the order of PARTS; those that no column is to play are left out."""
     for part, name in options.columns.items():
         if name in ignored:
-            raise InputError(f"{path}: --columns takes {name!r} as {part}, and --ignore leaves it out")
+            raise InputError(
+                f"{path}: {spelled('columns')} takes {name!r} as {part}, and {spelled('ignore')} leaves it out"
+            )
         if name and name not in names:
             near = get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"the columns are: {_shown(names)}"
-            raise InputError(f"{path}: no column {name!r}, which --columns takes as {part}; {hint}")
+            raise InputError(f"{path}: no column {name!r}, which {spelled('columns')} takes as {part}; {hint}")
     return {part: told for part in PARTS if (told := options.columns.get(part))}
 
 
 def _time_column(path: Path, names: Sequence[str], name: str, column_of: Mapping[str, str]) -> str:
     if name in column_of.values() or name in PARTS:
-        raise InputError(f"--time-column: {name!r} has a meaning of its own; name the column that holds the times")
+        raise InputError(
+            f"{spelled('time_column')}: {name!r} has a meaning of its own; name the column that holds the times"
+        )
     if name not in names:
         near = get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"the columns are: {_shown(names)}"
-        raise DataRejected(f"{path}: no column {name!r}, which --time-column names; {hint}")
+        raise DataRejected(f"{path}: no column {name!r}, which {spelled('time_column')} names; {hint}")
     return name
 
 
@@ -307,7 +312,7 @@ def _guess(part: str, names: Sequence[str], options: ReadOptions) -> tuple[str |
     which = " or ".join(map(repr, found))
     likely = min(found, key=lambda name: HABITS[part].index(_plain(name)))
     reason = f"{part} could be column {which}"
-    cure = f"say which with --columns {part}={likely}, or with {part}= that it is none"
+    cure = f"say which with {spelled('columns')} {part}={likely}, or with {part}= that it is none"
     return likely, [ColumnProblem(likely, reason, cure, (("--columns", f"{part}={likely}"),))]
 
 
@@ -321,10 +326,12 @@ def _missing(part: str, names: Sequence[str]) -> ColumnProblem:
     reason = f"no column {part!r}"
     if near:
         option = f"{part}={near[0]}"
-        return ColumnProblem(near[0], reason, f"if it is {near[0]!r}: --columns {option}", (("--columns", option),))
+        return ColumnProblem(
+            near[0], reason, f"if it is {near[0]!r}: {spelled('columns')} {option}", (("--columns", option),)
+        )
     if len(names) == 1:
         return ColumnProblem(part, reason, f"the columns are: {_shown(names)} (is that the right delimiter?)")
-    cure = f"the columns are: {_shown(names)}; --columns {part}=NAME says which it is"
+    cure = f"the columns are: {_shown(names)}; {spelled('columns')} {part}=NAME says which it is"
     return ColumnProblem(part, reason, cure, (("--columns", f"{part}=NAME"),))
 
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
 from rankmill.foundation.errors import ColumnProblem, DataRejected, MalformedLine
+from rankmill.foundation.options import respelled, spelled
 from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, RowBatch, shorten
@@ -316,7 +317,7 @@ def _start_of_cell(text: str, cell: int, delimiter: str) -> int:
 
 def _plainly(reason: str) -> str:
     if "straddling" in reason:
-        return "a row is longer than a block; give a larger --block-size"
+        return f"a row is longer than a block; give a larger {spelled('block_size')}"
     if "out of sync" in reason:
         return _RUNS_ON
     return f"not a table of delimited text: {reason}"
@@ -390,8 +391,8 @@ class DelimitedSource(TableSource):
             else:
                 cure, options = columns.cure_of(name), columns.ignoring(name)
                 if options and times_of(batch.column(name))[1][bad].all():
-                    cure += f", --time-column {name} takes it as the time of the row"
-            problems.append(ColumnProblem(name, reason, cure, options, in_rows=True))
+                    cure += f", {spelled('time_column')} {name} takes it as the time of the row"
+            problems.append(ColumnProblem(name, reason, respelled(cure), options, in_rows=True))
         return problems
 
     def _bad_cells(self, batch: pa.RecordBatch, columns: TableColumns) -> dict[str, tuple[str, npt.NDArray[np.bool_]]]:
@@ -415,5 +416,7 @@ class DelimitedSource(TableSource):
         words = cast("list[str]", pc.unique(pc.utf8_trim(cells, characters=" \t")).to_pylist())
         if len(words) <= _MOST_WORDS and all(word[:1].isalpha() and not {*word} & set(",=") for word in words):
             option = ",".join(f"{word}=?" for word in words)
-            return f"--grades {option}, with a number for each ?, maps words to grades", (("--grades", option),)
+            return f"{spelled('grades')} {option}, with a number for each ?, maps words to grades", (
+                ("--grades", option),
+            )
         return self._rules.expected(cells[0].as_py())[1], ()

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import MAX_GRADE, NegativeGrades, ReadOptions, Unjudged, Words, check_words, word_key
 
 HIGHEST_LABEL_AS_GRADE = 31  # whole labels above it are amounts: 2^grade - 1 of them would be all of a sum
@@ -53,9 +54,9 @@ class GradeRules:
 
     def __post_init__(self) -> None:
         if self.negative not in get_args(NegativeGrades):
-            raise InputError.unknown("value of --negative-grades", self.negative, get_args(NegativeGrades))
+            raise InputError.unknown(f"value of {spelled('negative_grades')}", self.negative, get_args(NegativeGrades))
         if self.unjudged not in get_args(Unjudged):
-            raise InputError.unknown("value of --unjudged", self.unjudged, get_args(Unjudged))
+            raise InputError.unknown(f"value of {spelled('unjudged')}", self.unjudged, get_args(Unjudged))
         check_words(self.words, self.negative, self.highest)
 
     @classmethod

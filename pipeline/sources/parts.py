@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -123,9 +124,9 @@ def parse_columns(texts: Iterable[str]) -> dict[str, str]:
     for piece in (piece for text in texts for piece in text.split(",")):
         part, equals, name = (word.strip() for word in piece.partition("="))
         if not equals or not part:
-            raise InputError(f"--columns: expected qid=query_id,grade=rel, found {piece.strip()!r}")
+            raise InputError(f"{spelled('columns')}: expected qid=query_id,grade=rel, found {piece.strip()!r}")
         if part in found:
-            raise InputError(f"--columns names {part!r} twice")
+            raise InputError(f"{spelled('columns')} names {part!r} twice")
         found[part] = name
     return found
 
@@ -134,10 +135,10 @@ def check_columns(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
     """Raise InputError if ``columns`` has an unknown part or gives one column two parts, or ``ignore`` an empty name."""
     for part in columns:
         if part not in PARTS:
-            raise InputError.unknown("part in --columns", part, PARTS)
+            raise InputError.unknown(f"part in {spelled('columns')}", part, PARTS)
     several = [name for name, count in Counter(columns.values()).items() if count > 1 and name]
     if several:
         parts = " and ".join(part for part, name in columns.items() if name == several[0])
-        raise InputError(f"--columns gives {several[0]!r} two parts, {parts}; a column has one")
+        raise InputError(f"{spelled('columns')} gives {several[0]!r} two parts, {parts}; a column has one")
     if "" in ignore:
-        raise InputError("--ignore: a name is empty")
+        raise InputError(f"{spelled('ignore')}: a name is empty")

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import CandidatesRejected, DataRejected, InputError
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, RowBatch
@@ -71,9 +72,11 @@ class RunSource:
 
     def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine | None = None) -> None:
         if options.grade_required and not options.ungraded:
-            raise DataRejected(f"{path}: a run has no grades; --qrels FILE names the judgments that have them")
+            raise DataRejected(
+                f"{path}: a run has no grades; {spelled('qrels')} FILE names the judgments that have them"
+            )
         if options.time_column is not None and not options.time_optional:
-            raise InputError(f"--time-column is for tables; {path} is a run, which has no times")
+            raise InputError(f"{spelled('time_column')} is for tables; {path} is a run, which has no times")
         self.path = path
         self.position = 0
         self.table: TableColumns | None = TableColumns({"qid": "qid", "doc_id": "doc_id"}, FEATURES)

@@ -162,6 +162,6 @@ def _convention_of(digest: str) -> Convention:
         if convention_digest(convention) == digest:
             return convention
     raise InputError(
-        f"the alias asks for the metric convention {digest[:12]}, which is none that has a name; say with --convention and "
+        f"the alias asks for the metric convention {digest[:12]}, which is none that has a name; say with {spelled('convention')} and "
         "the options after it which one it is"
     )

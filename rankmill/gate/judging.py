@@ -11,6 +11,7 @@ import numpy as np
 from rankmill.foundation.code_digest import code_digest
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json
 from rankmill.gate import guardrails
 from rankmill.gate.gate_rules import NO_OPTION, Rules, convention_digest, convention_facts, option_words
@@ -167,8 +168,8 @@ def _refuse_seen_split(dataset: Dataset, split: str, contenders: Sequence[Conten
     trained = [each.name for each in contenders if dataset.digest in each.trained_on]
     if split == "train" and trained:
         raise InputError(
-            f"--split train: {' and '.join(trained)} was trained on these queries of {dataset.path}, which proves nothing; "
-            "use --split test, or valid"
+            f"{spelled('split')} train: {' and '.join(trained)} was trained on these queries of {dataset.path}, which proves nothing; "
+            f"use {spelled('split')} test, or valid"
         )
 
 

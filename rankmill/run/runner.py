@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rankmill.config_file import read_config
 from rankmill.foundation.errors import InputError, code_of, one_line
 from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
+from rankmill.foundation.options import spelled_for_a_file
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.run import LAST_RUN, LAST_SUCCESS
 from rankmill.run.data_stages import Bin, Ingest
@@ -246,6 +247,7 @@ class RunRequest:
         return Work(config, self.config.parent, self.registry, day=self.day, rehash=self.rehash)
 
 
+@spelled_for_a_file()
 def run(
     asked: RunRequest, observer: Callable[[Work], Observer], clock: Callable[[], datetime] | None = None
 ) -> RunReport:
@@ -308,6 +310,7 @@ def run(
     return report
 
 
+@spelled_for_a_file()
 def plan_of(asked: RunRequest) -> list[tuple[str, str, str]]:
     """Say of each stage what a run would do and why; nothing is written.  Errors are those of `run`."""
     work = asked.work()

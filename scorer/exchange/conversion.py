@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import ConversionRefused, ModelFormatError
+from rankmill.foundation.options import spelled
 from rankmill.scorer import model_file
 from rankmill.scorer.forest import COUNT, CUT, JSON, NODE, VALUE, Forest, compact_cuts
 
@@ -265,7 +266,7 @@ def need_names_without(forest: Forest, target: str, forbidden: str, *, blanks: b
         if any(sign in forbidden or (blanks and sign.isspace()) for sign in name):
             raise ConversionRefused(
                 f"{target} takes {'no blanks and ' if blanks else ''}none of {forbidden} in the name of a feature, found"
-                f" {name!r}; give other names with --features"
+                f" {name!r}; give other names with {spelled('features')}"
             )
 
 
@@ -274,7 +275,7 @@ def need_missing_as_zero(forest: Forest, target: str) -> None:
     if not takes_missing_as_zero(forest):
         raise ConversionRefused(
             f"{target} takes missing values for 0, and this model sends them elsewhere at some nodes; where none are missing,"
-            " or where they may count as 0, convert it with --missing zero"
+            f" or where they may count as 0, convert it with {spelled('missing')} zero"
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 from rankmill.scorer.exchange import c, lightgbm, onnx, ranklib, solr, xgboost
 from rankmill.scorer.exchange.conversion import Imported, Written, missing_as_zero
 from rankmill.scorer.forest import Forest
@@ -101,13 +102,14 @@ def read_from(
     elif found.best_rounds is not None:
         best = found.best_rounds
         notes.insert(
-            0, f"early stopping found {best} of {forest.n_rounds} rounds best: --n-rounds {best} keeps these alone"
+            0,
+            f"early stopping found {best} of {forest.n_rounds} rounds best: {spelled('n_rounds')} {best} keeps these alone",
         )
     if absent is not None:
         forest = replace(forest, info={**forest.info, "absent": absent})
     elif source == "xgboost":
         notes.append(
-            "what sparse rows and LETOR text leave out is missing to XGBoost, and zero here: --absent missing if it read such"
+            f"what sparse rows and LETOR text leave out is missing to XGBoost, and zero here: {spelled('absent')} missing if it read such"
         )
     if features is None:
         notes += _names_of_columns(forest)
@@ -121,7 +123,7 @@ def _names_of_columns(forest: Forest) -> Iterator[str]:
     names, n = forest.feature_names, forest.n_features
     for prefix in ("f", "Column_"):
         if n and all(name == f"{prefix}{column}" for column, name in enumerate(names)):
-            others = f"--features f1..f{n} names them so"
+            others = f"{spelled('features')} f1..f{n} names them so"
             if 0 in forest.used_features:
                 yield f"its features are columns, the first one {prefix}0; features of LETOR text are f1, f2, ..: {others}"
             elif prefix == "f":
@@ -131,7 +133,7 @@ def _names_of_columns(forest: Forest) -> Iterator[str]:
                 )
             else:
                 yield (
-                    f"no tree asks for Column_0: if LightGBM has read LETOR text itself, --features f0..f{n - 1} gives its features "
+                    f"no tree asks for Column_0: if LightGBM has read LETOR text itself, {spelled('features')} f0..f{n - 1} gives its features "
                     f"their names here; if Column_0 was the first feature, {others}"
                 )
 

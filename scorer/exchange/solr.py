@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import ConversionRefused
+from rankmill.foundation.options import spelled
 from rankmill.scorer.exchange.conversion import (
     PlainTree,
     Written,
@@ -74,7 +75,7 @@ def write(forest: Forest, name: str, *, nearest: bool = False) -> Written:
     if not plain:
         notes.append(
             "missing values go their own ways: Solr 9.2 or newer, and defaultValue NaN for the features in the store;"
-            " with --missing zero any Solr can read it"
+            f" with {spelled('missing')} zero any Solr can read it"
         )
     text = json.dumps(model, ensure_ascii=False, separators=(",", ":"))
     return Written(data=f"{text}\n".encode(), exactness=exactness, bound=float32_sums(forest), notes=tuple(notes))
@@ -104,7 +105,7 @@ def _lost(forest: Forest, cuts: npt.NDArray[np.float32], off: npt.NDArray[np.flo
     return ConversionRefused(
         f"Solr adds 1e-6 to a threshold as it reads it, and no float32 becomes {cut} of feature {forest.feature_names[f]!r} by"
         f" that ({np.count_nonzero(off)} of {len(cuts)} thresholds are like it, {off.max():.2g} off at most); take the nearest"
-        " with --nearest-thresholds, or train on larger values of the feature, such as 1e6 times these"
+        f" with {spelled('nearest_thresholds')}, or train on larger values of the feature, such as 1e6 times these"
     )
 
 
@@ -117,7 +118,7 @@ def _root(tree: PlainTree, names: tuple[str, ...], thresholds: dict[float, float
         depth[[tree.left[node], tree.right[node]]] = depth[node] + 1
     if depth.max() > DEEPEST:
         raise ConversionRefused(
-            f"Solr's JSON would nest {depth.max()} levels deep, more than {DEEPEST}; train with --max-depth {DEEPEST} or less"
+            f"Solr's JSON would nest {depth.max()} levels deep, more than {DEEPEST}; train with {spelled('max_depth')} {DEEPEST} or less"
         )
     built: list[dict[str, object]] = [{} for _ in values]
     columns = (tree.feature, tree.cut, tree.missing_left, tree.left, tree.right)

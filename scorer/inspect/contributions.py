@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import InputError, name_hint
+from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.scorer.forest import Forest
@@ -147,7 +148,9 @@ def chosen_two(
     elif rank_of[first] + 1 < len(order):
         second = int(order[rank_of[first] + 1])
     else:
-        raise InputError(f"query {qid}: no document stands below {doc_ids[first]!r}; name another one with --below")
+        raise InputError(
+            f"query {qid}: no document stands below {doc_ids[first]!r}; name another one with {spelled('below')}"
+        )
     if first == second:
         raise InputError(f"query {qid}: {doc_ids[first]!r} is compared with itself; name two documents")
     return (first, second), (int(rank_of[first]) + 1, int(rank_of[second]) + 1)

@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 from rankmill.scorer.forest import Forest, feature_importance
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
@@ -183,7 +184,7 @@ def path_weights(
         There are no documents.
     """
     if codes is None:
-        require_rows(paths, "give documents to take the mean over (--on)")
+        require_rows(paths, f"give documents to take the mean over ({spelled('on')})")
         return paths.value * paths.reach(*known)
     if not len(codes):
         raise ValueError("there are no documents to take the mean over")
@@ -267,7 +268,7 @@ def interactions(
     paths = leaf_paths(forest, n_rounds=n_rounds)
     codes = paths.codes(values)
     if over not in {"training", "documents"}:
-        raise InputError.unknown("value of --over", over, ("training", "documents"))
+        raise InputError.unknown(f"value of {spelled('over')}", over, ("training", "documents"))
     if not 0 <= output < paths.forest.n_outputs:
         raise InputError(f"output must be in 0..{paths.forest.n_outputs - 1}, got {output}")
     if not len(codes):
@@ -310,7 +311,7 @@ class _Compared:
         """Weigh the paths by each of the slots alone."""
         over_codes = codes if over == "documents" else None
         if over_codes is None:
-            require_rows(paths, "take the means over the documents (--over documents)")
+            require_rows(paths, f"take the means over the documents ({spelled('over')} documents)")
         alone = {
             slot: path_weights(paths, (slot,), over_codes, chosen=paths.holding(slot), n_threads=n_threads)
             for slot in slots

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from rankmill.foundation.errors import CandidatesRejected, InputError, name_hint
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.sources.batch import RowBatch, Source
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.scorer.candidates import locate_features, named_by_row
@@ -105,7 +106,7 @@ def read_documents(
         The candidates break their format.
     """
     if selection.n_queries < 0:
-        raise InputError(f"--queries must be 0 or more, got {selection.n_queries}")
+        raise InputError(f"{spelled('n_queries')} must be 0 or more, got {selection.n_queries}")
     predictor = Predictor(paths.forest)
     options = read_options(selection, paths.forest)
     models, files = models or [TrainedModel.of(paths.forest)], [Path(path) for path in subject]
@@ -131,7 +132,7 @@ def read_documents(
                 choice.outdated = False
             if sum(piece.values.nbytes for piece in pieces) > MAX_BYTES:
                 raise InputError(
-                    f"the features of these queries take more than {MAX_BYTES / 1e6:,.0f} MB; choose fewer with --queries"
+                    f"the features of these queries take more than {MAX_BYTES / 1e6:,.0f} MB; choose fewer with {spelled('n_queries')}"
                 )
     if n_read == 0:
         raise CandidatesRejected(f"{where}: there are no candidates in it")

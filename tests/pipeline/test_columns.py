@@ -153,15 +153,15 @@ def test_a_part_is_as_told_then_by_its_own_name_then_guessed(tmp_path, names, op
 
 
 BAD = [
-    ("query,topic,grade,x", {}, DataRejected, ": qid could be column 'query' or 'topic'; say which with --columns qid=query, or with qid= that it is none"),
-    ("qid,rel,rating,x", {}, DataRejected, ": grade could be column 'rel' or 'rating'; say which with --columns grade=rel, or with grade= that it is none"),
-    ("qid,grade,url,item,x", {}, DataRejected, ": doc_id could be column 'url' or 'item'; say which with --columns doc_id=url, or with doc_id= that it is none"),
-    ("qid,grade,x", {"columns": {"qid": "query_id"}}, InputError, ": no column 'query_id', which --columns takes as qid; the columns are: qid, grade, x"),
-    ("query_ids,grade,x", {"columns": {"qid": "query_id"}}, InputError, ": no column 'query_id', which --columns takes as qid; did you mean 'query_ids'?"),
-    ("qid,q,grade,x", {"columns": {"qid": "q"}}, DataRejected, ": column 'qid' is there, but --columns takes another one as qid; --ignore qid leaves it out"),
-    ("qid,grade,weight,x", {"columns": {"weight": ""}}, DataRejected, ": column 'weight' is there, but --columns takes another one as weight; --ignore weight leaves it out"),
-    ("qid,grade,x", {"columns": {"grade": "x"}, "ignore": ("x",)}, InputError, ": --columns takes 'x' as grade, and --ignore leaves it out"),
-    ("qid,grade,x", {"ignore": ("g*",)}, DataRejected, ": no column 'grade'; the columns are: qid, x; --columns grade=NAME says which it is"),
+    ("query,topic,grade,x", {}, DataRejected, ": qid could be column 'query' or 'topic'; say which with columns qid=query, or with qid= that it is none"),
+    ("qid,rel,rating,x", {}, DataRejected, ": grade could be column 'rel' or 'rating'; say which with columns grade=rel, or with grade= that it is none"),
+    ("qid,grade,url,item,x", {}, DataRejected, ": doc_id could be column 'url' or 'item'; say which with columns doc_id=url, or with doc_id= that it is none"),
+    ("qid,grade,x", {"columns": {"qid": "query_id"}}, InputError, ": no column 'query_id', which columns takes as qid; the columns are: qid, grade, x"),
+    ("query_ids,grade,x", {"columns": {"qid": "query_id"}}, InputError, ": no column 'query_id', which columns takes as qid; did you mean 'query_ids'?"),
+    ("qid,q,grade,x", {"columns": {"qid": "q"}}, DataRejected, ": column 'qid' is there, but columns takes another one as qid; ignore qid leaves it out"),
+    ("qid,grade,weight,x", {"columns": {"weight": ""}}, DataRejected, ": column 'weight' is there, but columns takes another one as weight; ignore weight leaves it out"),
+    ("qid,grade,x", {"columns": {"grade": "x"}, "ignore": ("x",)}, InputError, ": columns takes 'x' as grade, and ignore leaves it out"),
+    ("qid,grade,x", {"ignore": ("g*",)}, DataRejected, ": no column 'grade'; the columns are: qid, x; columns grade=NAME says which it is"),
     ("qid,grade,x", {"ignore": ("x",)}, DataRejected, ": no column is a feature: there are only qid, grade"),
 ]  # fmt: skip
 
@@ -203,10 +203,10 @@ def test_all_files_call_a_part_alike_and_text_has_no_names(tmp_path):
         ingest([a, b], tmp_path / "out")
     assert str(caught.value) == (
         f"{b}: grade is in column 'rating', in {a} it is in 'rel'; all files must have the same columns: rename one, or say "
-        "which it is with --columns grade=NAME"
+        "which it is with columns grade=NAME"
     )
     for options in (ReadOptions(columns={"qid": "query"}), ReadOptions(ignore=("x",))):
-        with pytest.raises(InputError, match=r"--(columns|ignore) is for tables; .*c.txt is LETOR text"):
+        with pytest.raises(InputError, match=r"(columns|ignore) is for tables; .*c.txt is LETOR text"):
             ingest([c], tmp_path / "out", options=IngestOptions(read=options))
     with pytest.raises(DataRejected, match="column 'title' is not in"):
         ingest([a, d], tmp_path / "out")

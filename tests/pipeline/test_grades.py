@@ -91,14 +91,14 @@ def test_a_bad_grade_is_told_with_its_cure(found, words, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("perfect", "--grades: expected perfect=4,good=2,bad=0, found 'perfect' in 'perfect'"),
-        ("a=1,,b=2", "--grades: expected perfect=4,good=2,bad=0, found '' in 'a=1,,b=2'"),
-        ("a=1,=2", "--grades: expected perfect=4,good=2,bad=0, found '=2' in 'a=1,=2'"),
-        ("a=x", "--grades: expected perfect=4,good=2,bad=0, found 'a=x' in 'a=x'"),
-        ("a=1, A =2", "--grades has 'A' twice (capitals and blanks around do not count)"),
-        ("1=1,1.0=2", "--grades has '1.0' twice (capitals and blanks around do not count)"),
-        ("a=6", "--grades maps 'a' to 6, above --max-grade 5"),
-        ("a=-1", "--grades maps 'a' to -1: a grade is 0 or more; --negative-grades zero|unjudged gives negative ones a meaning"),
+        ("perfect", "grades: expected perfect=4,good=2,bad=0, found 'perfect' in 'perfect'"),
+        ("a=1,,b=2", "grades: expected perfect=4,good=2,bad=0, found '' in 'a=1,,b=2'"),
+        ("a=1,=2", "grades: expected perfect=4,good=2,bad=0, found '=2' in 'a=1,=2'"),
+        ("a=x", "grades: expected perfect=4,good=2,bad=0, found 'a=x' in 'a=x'"),
+        ("a=1, A =2", "grades has 'A' twice (capitals and blanks around do not count)"),
+        ("1=1,1.0=2", "grades has '1.0' twice (capitals and blanks around do not count)"),
+        ("a=6", "grades maps 'a' to 6, above max_grade 5"),
+        ("a=-1", "grades maps 'a' to -1: a grade is 0 or more; negative_grades zero|unjudged gives negative ones a meaning"),
     ],
 )  # fmt: skip
 def test_a_map_that_is_none_is_refused(text, message):

@@ -173,9 +173,9 @@ def test_a_query_in_two_splits_is_refused(tmp_path):
         (b"", {}, DataRejected, "{path}: no rows in it"),
         (b"# nothing\n\n", {}, DataRejected, "{path}: no rows in it"),
         (b"1 qid:1\n", {}, DataRejected, "{path}: no line has a feature"),
-        (b"1 qid:1 1:1\n", {"shares": {"train": 0.5}}, InputError, "--split: the shares must add up to 1, got 0.5"),
-        (b"1 qid:1 1:1\n", {"memory": 10**6}, InputError, "--memory must be at least 512MB, got 1,000,000 bytes"),
-        (b"1 qid:1 1:1\n", {"buckets": 0}, InputError, "--buckets must be in 1..4096, got 0"),
+        (b"1 qid:1 1:1\n", {"shares": {"train": 0.5}}, InputError, "split: the shares must add up to 1, got 0.5"),
+        (b"1 qid:1 1:1\n", {"memory": 10**6}, InputError, "memory must be at least 512MB, got 1,000,000 bytes"),
+        (b"1 qid:1 1:1\n", {"buckets": 0}, InputError, "buckets must be in 1..4096, got 0"),
         (b"1 qid:1 1:1\n", {"format": "letr"}, InputError, "unknown format 'letr'; did you mean 'letor'?"),
         (b"1 qid:1 1:1\n1 1:1\n", {}, MalformedLine, "{path}:2:3: expected qid:ID after the grade, found '1:1'; every line must name its query, or in.txt.query (or .group) the sizes of all queries, one a line"),
         (b"\x80\n", {}, DataRejected, "{path}:1: not a text file: byte 0x80 is not UTF-8; convert the file to UTF-8"),
@@ -202,7 +202,7 @@ def test_files_that_are_none(tmp_path):
         with pytest.raises(InputError) as caught:
             ingest(inputs, tmp_path / "out")
         assert str(caught.value) == message
-    with pytest.raises(InputError, match="--split draws the splits by query"):
+    with pytest.raises(InputError, match="split draws the splits by query"):
         ingest([path], tmp_path / "out", valid=[path], options=IngestOptions(split={"train": 1.0}))
 
 
@@ -251,7 +251,7 @@ def test_rejects_go_into_the_dataset_or_next_to_it(tmp_path):
         ingest([b, a], tmp_path / "other", options=IngestOptions(max_rejects=1))
     beside = tmp_path / "other.rejects.parquet"
     assert str(caught.value) == (
-        f"{a}:2:13: expected index:value, found 'x' (and more bad rows than --max-rejects 1 allows; listed in {beside})"
+        f"{a}:2:13: expected index:value, found 'x' (and more bad rows than max_rejects 1 allows; listed in {beside})"
     )
     assert pq.read_table(beside).equals(table)
     assert not (tmp_path / "other").exists()
@@ -276,7 +276,7 @@ def test_what_is_in_the_way_is_left_alone(tmp_path):
     (tmp_path / "empty").mkdir()
     ingest([path], tmp_path / "empty")
     with pytest.raises(
-        InputError, match="there is a dataset already; choose another name, or replace it with --overwrite"
+        InputError, match="there is a dataset already; choose another name, or replace it with overwrite"
     ):
         ingest([path], tmp_path / "empty")
 
@@ -288,7 +288,7 @@ def test_a_dataset_with_a_damaged_manifest_is_replaced_but_not_added_to(tmp_path
     ingest([path], out)
     path.write_text("1 qid:1 1:2\n")
     (out / "_manifest.json").write_bytes(manifest)
-    with pytest.raises(InputError, match="replace it with --overwrite"):
+    with pytest.raises(InputError, match="replace it with overwrite"):
         ingest([path], out)
     with pytest.raises(DatasetFormatError, match="ingest the data again"):
         ingest([path], out, options=IngestOptions(append=True))

@@ -112,7 +112,7 @@ BAD = [
     ("[1]", 1, "an object: {..}", "[1]", "an array of objects must be written one object a line"),
     ("null", 1, "an object: {..}", "null", ""),
     ("qid,grade", 1, "an object: {..}", "qid,grade", ""),
-    ('{"qid":"q","grade":1,"x":' + DEEP + "}", 22, "a number as 'x'", "an array", "--ignore x leaves the column out"),
+    ('{"qid":"q","grade":1,"x":' + DEEP + "}", 22, "a number as 'x'", "an array", "ignore x leaves the column out"),
     ('{"qid":"q","grade":1,"x":' + "[" * 10**5, 1, "at most 64 brackets in one another", '{"qid":"q","grade":1,"x":' + "[" * 34 + "…", ""),
     ("{} {}", 4, "one object a line", "{}", ""),
     ("{}null{}", 3, "one object a line", "null{}", ""),
@@ -124,8 +124,8 @@ BAD = [
     ('{"qid":"q\t","grade":1,"x":1}', 10, "an escape in place of a control character", '","grade":1,"x":1}', ""),
     ('{"qid":"q","grade":1,"x":.5}', 26, "a value", ".5}", ""),
     ("{'qid':1}", 2, "a key in double quotes", "'qid':1}", ""),
-    ('{"qid":"q","grade":1,"x":"1"}', 22, "a number as 'x'", '"1"', "--ignore x leaves the column out"),
-    ('{"qid":"q","grade":1,"x":[1]}', 22, "a number as 'x'", "an array", "--ignore x leaves the column out"),
+    ('{"qid":"q","grade":1,"x":"1"}', 22, "a number as 'x'", '"1"', "ignore x leaves the column out"),
+    ('{"qid":"q","grade":1,"x":[1]}', 22, "a number as 'x'", "an array", "ignore x leaves the column out"),
     ('{"qid":"q","grade":1,"x":1,"x":1}', 28, "each key once", "x", ""),
     ('{"qid":1.5,"grade":1}', 2, "text or a whole number as 'qid'", "1.5", ""),
     ('{"qid":["q"],"grade":1}', 2, "text or a whole number as 'qid'", "an array", ""),
@@ -133,10 +133,10 @@ BAD = [
     ('{"qid":"\\ud800","grade":1}', 2, "text without half a surrogate pair as 'qid'", '"\\ud800"', ""),
     ('{"grade":1,"qid":""}', 12, "an id of the query", "", ""),
     ('{"grade":1}', 1, "an id of the query", "", ""),
-    ('{"qid":"q", "grade":-1}', 13, "a grade: a whole number, 0 or more", "-1", "--negative-grades zero|unjudged says what negative ones mean"),
+    ('{"qid":"q", "grade":-1}', 13, "a grade: a whole number, 0 or more", "-1", "negative_grades zero|unjudged says what negative ones mean"),
     ('{"qid":"q","grade":0.5}', 12, "a grade: a whole number, 0 or more", "0.5", ""),
-    ('{"qid":"q","grade":"best"}', 12, "a grade: a whole number, 0 or more", "best", "--grades good=1,bad=0 maps words to grades"),
-    ('{"qid":"q"}', 1, "a grade: a whole number, 0 or more", "", "--unjudged keep|zero says what no grade means"),
+    ('{"qid":"q","grade":"best"}', 12, "a grade: a whole number, 0 or more", "best", "grades good=1,bad=0 maps words to grades"),
+    ('{"qid":"q"}', 1, "a grade: a whole number, 0 or more", "", "unjudged keep|zero says what no grade means"),
 ]  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def test_a_bad_line_is_named(tmp_path, line, column, expected, found, cure, bloc
         ('{"qid":"q","grade":1}', ":2:1: expected an object of numbers at 'features', found nothing; every row must have its features there"),
         ('{"qid":"q","grade":1,"features":null}', ":2:22: expected an object of numbers at 'features', found nothing"),
         ('{"qid":"q","grade":1,"features":[1]}', ":2:22: expected an object of numbers at 'features', found 'an array'"),
-        ('{"qid":"q","grade":1,"features":{"x":"a"}}', ":2:34: expected a number as 'x', found '\"a\"'; --ignore x leaves the column out"),
+        ('{"qid":"q","grade":1,"features":{"x":"a"}}', ":2:34: expected a number as 'x', found '\"a\"'; ignore x leaves the column out"),
         ('{"qid":"q","grade":1,"features":{"x":1,"x":2}}', ":2:40: expected each key once, found 'x'"),
     ],
 )  # fmt: skip
@@ -180,7 +180,7 @@ def test_bad_features_are_named(tmp_path, line, message):
         ("\nqid,grade\n", ":2:1: expected an object: {..}, found 'qid,grade'"),
         ('{"qid":1,"grade":1}\n', ": no column is a feature: there are only grade, qid"),
         ('{"qid":1,"grade":1,"features":{"weight":1}}', ": 'weight' in 'features' has a meaning of its own; a feature needs another name"),
-        ('{"qid":1,"grade":1,"x":1}\0', ":1: not a text file: it has a NUL byte; give --format if it is a table"),
+        ('{"qid":1,"grade":1,"x":1}\0', ":1: not a text file: it has a NUL byte; give format if it is a table"),
     ],
 )  # fmt: skip
 def test_a_file_without_rows_says_why(tmp_path, text, message):

@@ -89,12 +89,12 @@ def test_rows_are_those_of_the_naive_parser_for_any_block_size(tmp_path_factory,
 GOOD = "1 qid:7 1:0.5 2:1\n"
 NO_QID = "every line must name its query, or bad.txt.query (or .group) the sizes of all queries, one a line"
 MALFORMED = [
-    ("x qid:7 1:1", 1, "a grade: a whole number, 0 or more", "x", "--grades good=1,bad=0 maps words to grades"),
+    ("x qid:7 1:1", 1, "a grade: a whole number, 0 or more", "x", "grades good=1,bad=0 maps words to grades"),
     ("x quid:7 1:1", 1, "a grade: a whole number, 0 or more", "x", ""),
-    ("-1 qid:7 1:1", 1, "a grade: a whole number, 0 or more", "-1", "--negative-grades zero|unjudged says what negative ones mean"),
+    ("-1 qid:7 1:1", 1, "a grade: a whole number, 0 or more", "-1", "negative_grades zero|unjudged says what negative ones mean"),
     ("0.5 qid:7 1:1", 1, "a grade: a whole number, 0 or more", "0.5", ""),
     ("1e0 qid:7 1:1", 1, "a grade: a whole number, 0 or more", "1e0", ""),
-    (" nan qid:7", 2, "a grade: a whole number, 0 or more", "nan", "--unjudged keep|zero says what no grade means"),
+    (" nan qid:7", 2, "a grade: a whole number, 0 or more", "nan", "unjudged keep|zero says what no grade means"),
     ("qid:7 1:1", 1, "a grade: a whole number, 0 or more", "qid:7", ""),
     (".0 qid:7", 1, "a grade: a whole number, 0 or more", ".0", ""),
     ("99999999999999999999 qid:7 1:1", 1, "a grade up to 2147483647", "99999999999999999999", ""),
@@ -103,7 +103,7 @@ MALFORMED = [
     ("1 # docid = 3", 3, "qid:ID after the grade", "#", NO_QID),
     ("1 QID:7 1:0.5", 3, "qid:ID after the grade", "QID:7", NO_QID),
     ("1 qid: 1:0.5", 3, "an id after qid:", "qid:", ""),
-    ("1 qid:7 0:0.5", 9, "a feature index from 1", "0:0.5", "if features count from 0: --index-base 0"),
+    ("1 qid:7 0:0.5", 9, "a feature index from 1", "0:0.5", "if features count from 0: index_base 0"),
     ("1 qid:7 1:0.5 1:0.5", 15, "each feature once a line", "1:0.5", ""),
     ("1 qid:7 2:1 1:0.5 2:0.5 # c", 19, "each feature once a line", "2:0.5", ""),
     ("1 qid:7 1:", 9, "index:value with a number as value", "1:", ""),
@@ -146,7 +146,7 @@ def test_bounds_that_were_asked_for(tmp_path):
     with pytest.raises(MalformedLine, match=r"bad.txt:1:1: expected a grade up to 2, found '3'"):
         read(path, max_grade=2)
     with pytest.raises(
-        MalformedLine, match=r"bad.txt:1:13: expected a feature index up to 4, found '5:1'; --n-features 4"
+        MalformedLine, match=r"bad.txt:1:13: expected a feature index up to 4, found '5:1'; n_features 4"
     ):
         read(path, n_features=4)
     with pytest.raises(MalformedLine, match=r"expected a feature index up to 4, found '5:1'"):
@@ -174,7 +174,7 @@ def test_a_million_short_lines_with_one_high_index_do_not_take_the_memory(tmp_pa
     ("data", "message"),
     [
         (b"1 qid:1 1:1\n1 qid:\xe9 1:1\n", ":2: not a text file: byte 0xE9 is not UTF-8; convert the file to UTF-8"),
-        (b"1 qid:1 1:1\n\n1 qid:\0 1:1\n", ":3: not a text file: it has a NUL byte; give --format if it is a table"),
+        (b"1 qid:1 1:1\n\n1 qid:\0 1:1\n", ":3: not a text file: it has a NUL byte; give format if it is a table"),
         ("1 qid:1 1:1\n".encode("utf-16"), ": is text in UTF-16 or UTF-32; convert the file to UTF-8"),
         (
             b"1 qid:1 1:1\r1 qid:\xc3\xa9\r\n",
@@ -214,7 +214,7 @@ def test_rejects_are_listed_up_to_the_limit(tmp_path):
         ]
         assert quarantine.rejects[1].reason.startswith("expected a grade: a whole number, 0 or more, found -1; --neg")
     with pytest.raises(
-        TooManyRejects, match=r"rows.txt:2:9: expected index:value .* \(and more bad rows than --max-rejects 1"
+        TooManyRejects, match=r"rows.txt:2:9: expected index:value .* \(and more bad rows than max_rejects 1"
     ):
         read(path, quarantine=Quarantine(limit=1))
 

@@ -230,7 +230,7 @@ def test_what_is_refused_is_one_line_and_changes_nothing(folder, dataset, sql):
     own = dataset.features_path(dataset.manifest.shards[0])
     sql = sql.replace("{out}", str(folder / "out")).replace("{own}", str(own).replace("'", "''"))
     with pytest.raises(InputError, match=r"^SQL: ") as caught:
-        ask(dataset, sql, memory=512 * 10**6, n_threads=1)
+        ask(dataset, sql, memory=512 * 10**6, threads=1)
     assert "\n" not in str(caught.value)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
@@ -239,7 +239,7 @@ def test_what_spills_leaves_nothing_behind(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     statement = "SELECT max(n) FROM (SELECT row_number() OVER (ORDER BY hash(range), range) n FROM range(9000000))"
-    with query_dataset(dataset, statement, memory=512 * 10**6, n_threads=1) as answer:
+    with query_dataset(dataset, statement, memory=512 * 10**6, threads=1) as answer:
         assert list(answer.rows) == [(9000000,)]
         (spill,) = tmp_path.iterdir()
         assert spill.name.startswith("rankmill-sql-")

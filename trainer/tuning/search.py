@@ -23,6 +23,7 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InvalidParameter, WorkerLost
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.early_stopping import DEVIANCE, stop_measure
 from rankmill.trainer.parameters import PRESET, TrainParameters, TuneOptions
@@ -114,7 +115,9 @@ def plan_tuning(
             " objective"
         )
     if options.search == "halving" and "n_rounds" in space.parts:
-        raise InvalidParameter("n_rounds is what successive halving gives its trials; vary it with --search random")
+        raise InvalidParameter(
+            f"n_rounds is what successive halving gives its trials; vary it with {spelled('search')} random"
+        )
     parameters = replace(parameters, stop_metric=str(measure), rounds_by="valid")
     space.check(parameters)
     training = plan_of(dataset, parameters, training_options)
@@ -289,7 +292,7 @@ def _run(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Outcome]]:
         yield from pool(delayed(_run_in_worker)(task) for task in tasks)
     except BrokenProcessPool as error:
         raise WorkerLost(
-            "a worker was killed, perhaps for lack of memory; take fewer --workers and run the same command again: it goes on"
+            f"a worker was killed, perhaps for lack of memory; take fewer {spelled('workers')} and run the same command again: it goes on"
         ) from error
 
 

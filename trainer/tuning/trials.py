@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import IntegrityError, InvalidParameter, RankmillError, TrainingDataRejected
+from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json, canonical_json, from_json, left_out
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
@@ -103,7 +104,7 @@ class TrialStore:
             if not fresh:
                 raise InvalidParameter(
                     f"{folder}: holds a search of other data, parameters, space, seed or code; name another folder, or let"
-                    " it go with --fresh"
+                    f" it go with {spelled('fresh')}"
                 )
             for name in (TRIALS, CHECKPOINTS):
                 shutil.rmtree(folder / name, ignore_errors=True)

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from rankmill.foundation.errors import ColumnProblem, DataRejected, MalformedLine
+from rankmill.foundation.options import respelled
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import BATCH_BYTES, Quarantine, ReadTask, RowBatch, shorten
@@ -175,7 +176,8 @@ def _problems_of_values(keys: Keys, columns: TableColumns) -> list[ColumnProblem
         value = values.get(name)
         if value is not None and not isinstance(value, (int, float)):
             reason = f"key {name!r} must hold numbers, found {shown(value)} in the first object"
-            problems.append(ColumnProblem(name, reason, columns.cure_of(name), columns.ignoring(name), in_rows=True))
+            cure = respelled(columns.cure_of(name))
+            problems.append(ColumnProblem(name, reason, cure, columns.ignoring(name), in_rows=True))
     return problems
 
 
