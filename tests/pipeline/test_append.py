@@ -421,7 +421,7 @@ def test_files_of_another_kind(dataset, tmp_path):
     more = IngestOptions(append=True)
     with pytest.raises(InputError, match="no such dataset"):
         ingest([letor(tmp_path / "1.txt", judgments(5, 2))], tmp_path / "none", options=more)
-    with pytest.raises(InputError, match="--split draws the splits by query"):
+    with pytest.raises(InputError, match="split draws the splits by query"):
         ingest([], dataset, valid=[tmp_path / "1.txt"], options=more)
     rows = ranked(10, 1)
     with pytest.raises(DataRejected, match=r"no column 'f1', which .*out has"):

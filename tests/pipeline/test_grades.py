@@ -108,9 +108,9 @@ def test_a_map_that_is_none_is_refused(text, message):
 
 
 def test_policies_are_known_by_name():
-    with pytest.raises(InputError, match="unknown value of --negative-grades 'zeros'; did you mean 'zero'"):
+    with pytest.raises(InputError, match="unknown value of negative_grades 'zeros'; did you mean 'zero'"):
         GradeRules(negative="zeros")
-    with pytest.raises(InputError, match="unknown value of --unjudged 'keeps'; did you mean 'keep'"):
+    with pytest.raises(InputError, match="unknown value of unjudged 'keeps'; did you mean 'keep'"):
         GradeRules(unjudged="keeps")
 
 
@@ -202,7 +202,7 @@ def test_a_word_that_is_not_in_the_map_is_a_bad_row_that_lists_it(tmp_path, suff
 
 
 def test_grades_that_are_mapped_are_bounded_and_no_labels(tmp_path):
-    with pytest.raises(InputError, match="--grades maps 'good' to 3, above --max-grade 2"):
+    with pytest.raises(InputError, match="grades maps 'good' to 3, above max_grade 2"):
         ReadOptions(grades=parse_words("good=3"), max_grade=2)
     with pytest.raises(InputError, match="labels real"):
         ReadOptions(grades=parse_words("good=3"), labels="real")
@@ -258,7 +258,7 @@ def test_rows_that_nobody_judged_need_judgments_or_pairs(tmp_path):
     (tmp_path / "pairs.txt").write_text("1 b a\n")
     (tmp_path / "qrels").write_text("1 0 b 2\n")
     told = {"negative_grades": "unjudged"}
-    with pytest.raises(DataRejected, match=r"no row has a grade: .*; --qrels FILE .* --pairs FILE .*: --unjudged zero"):
+    with pytest.raises(DataRejected, match=r"no row has a grade: .*; qrels FILE .* pairs FILE .*: unjudged zero"):
         ingest([tmp_path / "a.csv"], tmp_path / "out", options=IngestOptions(read=ReadOptions(**told)))
     assert not (tmp_path / "out").exists()
     options = IngestOptions(read=ReadOptions(**told, unjudged="zero"))

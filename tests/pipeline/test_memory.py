@@ -51,13 +51,13 @@ def test_the_second_pass_keeps_within_the_bound(memory, threads, bucket_rows, fe
 
 
 def test_what_does_not_fit_is_said_with_the_cure():
-    with pytest.raises(InputError, match=r"largest bucket has 9,000,000 rows.* give --memory 1600MB or more --buckets"):
+    with pytest.raises(InputError, match=r"largest bucket has 9,000,000 rows.* give memory 1600MB or more buckets"):
         writing_share(10**9, 8, row_group_bytes=1 << 26, bucket_rows=9_000_000, row_bytes=544)
     share = writing_share(16 * 10**8, 8, row_group_bytes=1 << 26, bucket_rows=9_000_000, row_bytes=544)
     assert share.threads == 1
-    with pytest.raises(InputError, match=r"--memory must be at least 512MB, got 100 bytes"):
+    with pytest.raises(InputError, match=r"memory must be at least 512MB, got 100 bytes"):
         checked_memory(100)
-    with pytest.raises(InputError, match=r"--threads must be 0 or more, got -1"):
+    with pytest.raises(InputError, match=r"threads must be 0 or more, got -1"):
         IngestOptions(threads=-1)
 
 
@@ -76,16 +76,16 @@ def test_long_ids_count_as_well(tmp_path):
         return writing_share(4 * 10**9, 8, id_bytes=np.array([[0, id_bytes], [0, 0]]), **needs).threads
 
     assert threads(20 * 10**6) == threads(0) > threads(300 * 10**6) > threads(800 * 10**6)
-    with pytest.raises(InputError, match=r"largest bucket has 1,000,000 rows, .* or more --buckets"):
+    with pytest.raises(InputError, match=r"largest bucket has 1,000,000 rows, .* or more buckets"):
         threads(1500 * 10**6)
-    with pytest.raises(InputError, match=r"largest bucket has 2,147 MB of ids, .* give more --buckets"):
+    with pytest.raises(InputError, match=r"largest bucket has 2,147 MB of ids, .* give more buckets"):
         threads(2**31)
 
 
 def test_many_columns_take_room_in_a_file_of_few_rows():
     needs = {"row_group_bytes": 1 << 26, "bucket_rows": 256, "row_bytes": 1 << 18}
     assert writing_share(2 * 10**9, 8, **needs).threads == 3
-    with pytest.raises(InputError, match=r"give --memory 800MB or more"):
+    with pytest.raises(InputError, match=r"give memory 800MB or more"):
         writing_share(MIN_MEMORY, 8, **needs)
 
 

@@ -268,7 +268,7 @@ def test_the_first_pairs_that_do_not_fit_are_put_aside_in_the_order_of_the_files
         with pytest.raises(TooManyRejects) as caught:
             ingest([judged], tmp_path / "no", pairs=files, options=IngestOptions(max_rejects=8, block_size=block))
         beside = tmp_path / "no.rejects.parquet"
-        assert str(caught.value) == f"{first.value} (and more bad rows than --max-rejects 8 allows; listed in {beside})"
+        assert str(caught.value) == f"{first.value} (and more bad rows than max_rejects 8 allows; listed in {beside})"
         assert pq.read_table(beside).to_pylist() == listed
         assert not (tmp_path / "no").exists()
     assert len(seen) == 1
@@ -333,7 +333,7 @@ def test_pairs_that_come_later_are_as_those_that_came_with_the_judgments(tmp_pat
     assert manifests[0] == manifests[1]
     assert Dataset.open(tmp_path / "later").digest != without.digest
 
-    with pytest.raises(InputError, match="the dataset has pairs already; replace them with --overwrite"):
+    with pytest.raises(InputError, match="the dataset has pairs already; replace them with overwrite"):
         add_pairs([path], tmp_path / "later")
     with pytest.raises(InputError, match="no such dataset; make one with: rankmill data ingest"):
         add_pairs([path], tmp_path / "gone")

@@ -323,7 +323,7 @@ def test_more_queries_than_memory_are_refused():
 
 
 def test_too_little_memory_is_refused(folder):
-    with pytest.raises(InputError, match="--memory must be at least 512MB, got 511,999,999 bytes"):
+    with pytest.raises(InputError, match="memory must be at least 512MB, got 511,999,999 bytes"):
         bin_plan(Dataset.open(folder / "data"), MIN_MEMORY - 1)
 
 

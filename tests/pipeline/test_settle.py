@@ -215,7 +215,7 @@ def test_judges_who_differ_need_a_rule():
             settle_by_judgments(columns, frame(order), None)
         assert str(caught.value) == (
             "query 'q', document 'b' has the grades 0, 1 and 3 in the judgments; "
-            "say what they make: --aggregate mean|median|max|majority|latest"
+            "say what they make: aggregate mean|median|max|majority|latest"
         )
 
 
@@ -236,7 +236,7 @@ def test_rows_that_differ_in_more_than_the_grade_are_not_merged(change, message)
             with pytest.raises(DataRejected) as caught:
                 settled(list(rows), how)
             assert str(caught.value) == (
-                f"query 'q', document 'b': {message}; --aggregate {how} makes one row only of rows that differ in nothing "
+                f"query 'q', document 'b': {message}; aggregate {how} makes one row only of rows that differ in nothing "
                 "but the grade (latest keeps the latest row whole)"
             )
         found = settled(list(rows), "latest")

@@ -166,14 +166,14 @@ def test_rules_do_not_mix(tmp_path):
         IngestOptions(split_time=times)
     file = tmp_path / "in.txt"
     file.write_text("1 qid:1 1:1\n")
-    with pytest.raises(InputError, match="--folds draws the splits by query; it cannot be combined"):
+    with pytest.raises(InputError, match="folds draws the splits by query; it cannot be combined"):
         ingest([file], tmp_path / "out", valid=[file], options=IngestOptions(folds=3, fold=1))
     for folds, fold, message in (
-        (2, 1, "--folds must be in 3.."),
-        (5, 0, r"--fold must be in 1..5, got 0"),
-        (5, 6, r"--fold must be in 1..5, got 6"),
-        (5, None, "--folds and --fold go together"),
-        (None, 1, "--folds and --fold go together"),
+        (2, 1, "folds must be in 3.."),
+        (5, 0, r"fold must be in 1..5, got 0"),
+        (5, 6, r"fold must be in 1..5, got 6"),
+        (5, None, "folds and fold go together"),
+        (None, 1, "folds and fold go together"),
     ):
         with pytest.raises(InputError, match=message):
             fold_choice(folds, fold)

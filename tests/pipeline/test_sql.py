@@ -258,10 +258,10 @@ def test_a_damaged_file_is_named(tmp_path, dataset):
 
 
 def test_options_out_of_range(dataset):
-    with pytest.raises(InputError, match="--memory must be at least 512MB"):
+    with pytest.raises(InputError, match="memory must be at least 512MB"):
         ask(dataset, "SELECT 1", memory=10**6)
-    with pytest.raises(InputError, match="--threads must be 0 or more"):
-        ask(dataset, "SELECT 1", n_threads=-1)
+    with pytest.raises(InputError, match="threads must be 0 or more"):
+        ask(dataset, "SELECT 1", threads=-1)
 
 
 def test_values_as_json():

@@ -67,8 +67,8 @@ def test_a_token_means_the_same_number_in_csv_and_in_letor_text(tmp_path_factory
     assert read(folder / "x.csv") == read(folder / "x.txt") == expected
 
 
-NEGATIVE = "--negative-grades zero|unjudged says what negative ones mean"
-NOTHING = "--unjudged keep|zero says what no grade means"
+NEGATIVE = "negative_grades zero|unjudged says what negative ones mean"
+NOTHING = "unjudged keep|zero says what no grade means"
 BAD_CSV = [
     ("qid,grade,x\n1,0,1\n1,0\n", MalformedLine, ":3:1: expected 3 cells as in the first line, found '2 cells'"),
     ("qid,grade,x\n1,0,1,2\n", MalformedLine, ":2:1: expected 3 cells as in the first line, found '4 cells'"),
@@ -88,39 +88,39 @@ BAD_CSV = [
     (
         'qid,grade,x\n"a,b",1,abc\n',
         MalformedLine,
-        ":2:9: expected a number in column 'x', found 'abc'; --ignore x leaves the column out",
+        ":2:9: expected a number in column 'x', found 'abc'; ignore x leaves the column out",
     ),
     (
         "qid,grade,x\n1,1,1 2\n",
         MalformedLine,
-        ":2:5: expected a number in column 'x', found '1 2'; --ignore x leaves the column out",
+        ":2:5: expected a number in column 'x', found '1 2'; ignore x leaves the column out",
     ),
-    ("qid,grad,x\n1,0,1\n", DataRejected, ": no column 'grade'; if it is 'grad': --columns grade=grad"),
+    ("qid,grad,x\n1,0,1\n", DataRejected, ": no column 'grade'; if it is 'grad': columns grade=grad"),
     (
         "q,z,x\n1,0,1\n",
         DataRejected,
-        ": 2 columns cannot be used as they are: (1) no column 'qid'; the columns are: q, z, x; --columns qid=NAME says which"
-        " it is; (2) no column 'grade'; the columns are: q, z, x; --columns grade=NAME says which it is",
+        ": 2 columns cannot be used as they are: (1) no column 'qid'; the columns are: q, z, x; columns qid=NAME says which"
+        " it is; (2) no column 'grade'; the columns are: q, z, x; columns grade=NAME says which it is",
     ),
     ("a;b;c\n", DataRejected, ": no column 'qid'; the columns are: a;b;c (is that the right delimiter?)"),
     (
         "qid,grade,x,x\n",
         DataRejected,
-        ": column 'x' is there twice; every column needs a name of its own; --ignore x leaves all of them out",
+        ": column 'x' is there twice; every column needs a name of its own; ignore x leaves all of them out",
     ),
     (
         "qid,grade,,x\n",
         DataRejected,
-        ": column 3 has no name; every column needs one; --ignore column_3 leaves it out",
+        ": column 3 has no name; every column needs one; ignore column_3 leaves it out",
     ),
     (
         "qid,grade,split\n",
         DataRejected,
-        ": column name 'split' is reserved; --ignore split leaves it out; rename it if it is a feature",
+        ": column name 'split' is reserved; ignore split leaves it out; rename it if it is a feature",
     ),
     ("qid,grade\n1,0\n", DataRejected, ": no column is a feature: there are only qid, grade"),
     ("", DataRejected, ":1: expected the names of the columns, found an empty file"),
-    ("qid,grade,x\n1,0,\0\n", DataRejected, ":2: not a text file: it has a NUL byte; give --format if it is a table"),
+    ("qid,grade,x\n1,0,\0\n", DataRejected, ":2: not a text file: it has a NUL byte; give format if it is a table"),
     ("qid,gr\0ade,x\n", DataRejected, ":1: not a text file: it has a NUL byte"),
 ]
 
@@ -170,7 +170,7 @@ def test_csv_rejects_are_listed_in_the_order_of_the_file(tmp_path):
         (5, 5, "2,1,y"),
         (8, 3, "3,3.5,z"),
     ]
-    with pytest.raises(DataRejected, match=r"a.csv:3:3: .* \(and more bad rows than --max-rejects 3 allows\)"):
+    with pytest.raises(DataRejected, match=r"a.csv:3:3: .* \(and more bad rows than max_rejects 3 allows\)"):
         read(path, Quarantine(limit=3))
 
 
@@ -230,12 +230,12 @@ BAD_PARQUET = [
     ({"grade": pa.array([None], pa.int8())}, f": row 1, column 'grade': expected a grade: a whole number, 0 or more, found nothing; {NOTHING}"),
     ({"grade": [float("inf")]}, ": row 1, column 'grade': expected a grade: a whole number, 0 or more, found inf"),
     ({"grade": [2**40]}, ": row 1, column 'grade': expected a grade up to 2147483647, found 1099511627776"),
-    ({"grade": ["x"]}, ": row 1, column 'grade': expected a grade: a whole number, 0 or more, found 'x'; --grades good=1,bad=0 maps words to grades"),
+    ({"grade": ["x"]}, ": row 1, column 'grade': expected a grade: a whole number, 0 or more, found 'x'; grades good=1,bad=0 maps words to grades"),
     ({"grade": [datetime.date(2020, 1, 1)]}, ": column 'grade' must hold numbers or words, its type is date32[day]"),
     ({"qid": [1.5]}, ": column 'qid' must hold strings or whole numbers, its type is double"),
-    ({"x": ["a"]}, ": column 'x' must hold numbers, its type is string; it is taken for a feature: --ignore x leaves the column out"),
-    ({"x": [datetime.date(2020, 1, 1)]}, ": column 'x' must hold numbers, its type is date32[day]; it is taken for a feature: --ignore x leaves the column out"),
-    ({"split": ["train"]}, ": column name 'split' is reserved; --ignore split leaves it out; rename it if it is a feature"),
+    ({"x": ["a"]}, ": column 'x' must hold numbers, its type is string; it is taken for a feature: ignore x leaves the column out"),
+    ({"x": [datetime.date(2020, 1, 1)]}, ": column 'x' must hold numbers, its type is date32[day]; it is taken for a feature: ignore x leaves the column out"),
+    ({"split": ["train"]}, ": column name 'split' is reserved; ignore split leaves it out; rename it if it is a feature"),
 ]  # fmt: skip
 
 
@@ -308,7 +308,7 @@ def test_files_must_have_the_same_features(tmp_path):
         with pytest.raises(error) as caught:
             ingest(files, tmp_path / "out")
         assert str(caught.value) == message
-    with pytest.raises(InputError, match="--n-features is for LETOR text"):
+    with pytest.raises(InputError, match="n_features is for LETOR text"):
         ingest([a], tmp_path / "out", options=IngestOptions(read=ReadOptions(n_features=3)))
 
 

@@ -217,13 +217,13 @@ def test_bad_times_have_a_place(tmp_path):
     pq.write_table(pa.table(columns | {"when": [1.5, 2.5]}), table)
     with pytest.raises(DataRejected, match="column 'when' must hold timestamps, dates, ISO text or whole seconds"):
         open_source(table, options=options)
-    with pytest.raises(DataRejected, match="no column 'wen', which --time-column names; did you mean 'when'"):
+    with pytest.raises(DataRejected, match="no column 'wen', which time_column names; did you mean 'when'"):
         open_source(text, options=ReadOptions(time_column="wen"))
     with pytest.raises(InputError, match="'grade' has a meaning of its own"):
         open_source(text, options=ReadOptions(time_column="grade"))
     letor = tmp_path / "in.txt"
     letor.write_text("1 qid:a 1:2\n")
-    with pytest.raises(InputError, match="--time-column is for tables"):
+    with pytest.raises(InputError, match="time_column is for tables"):
         ingest([letor], tmp_path / "out", options=IngestOptions(read=options))
 
 

@@ -133,12 +133,12 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         (
             "ingest",
             "folds = 5",
-            "[ingest] --folds and --fold go together: how many parts there are, and which fold of them this is",
+            "[ingest] folds and fold go together: how many parts there are, and which fold of them this is",
         ),
         (
             "ingest",
             "folds = 2\nfold = 1",
-            "[ingest] --folds must be in 3..1000, got 2: train, valid and test need a part each",
+            "[ingest] folds must be in 3..1000, got 2: train, valid and test need a part each",
         ),
         (
             "ingest",
@@ -148,7 +148,7 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         (
             "ingest",
             "time_column = 'seen'\nsplit_time = {valid = 2026-01-01, test = 'soon'}",
-            "[ingest] --split-time: test: expected a time such as 2026-01-31, 2026-01-31T08:30:00Z or whole seconds since 1970,"
+            "[ingest] split_time: test: expected a time such as 2026-01-31, 2026-01-31T08:30:00Z or whole seconds since 1970,"
             " found 'soon'",
         ),
         (
@@ -186,7 +186,7 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         ("rest", "[tell]\nkeep = 'all'", "[tell] keep: expected a size such as 2GB or 512MiB, found 'all'"),
         ("rest", "[tell]\nkeep = '1KB'", "[tell] keep must be at least 64KB, got 1KB"),
         ("rest", "[gate]\n[promote]", "[promote] and [gate] both move production; leave [promote] out"),
-        ("ingest", "split = {train = 0.8, test = 0.1}", "[ingest] --split: the shares must add up to 1, got 0.9"),
+        ("ingest", "split = {train = 0.8, test = 0.1}", "[ingest] split: the shares must add up to 1, got 0.9"),
         ("ingest", "memory = '1MB'", "[ingest] memory must be at least 512MB, got 1,000,000 bytes"),
     ],
 )

@@ -193,10 +193,10 @@ def test_positions_are_the_order_of_the_rows_where_there_are_any(tmp_path) -> No
 
 
 def test_a_split_that_a_model_was_trained_on_is_refused(tmp_path, real, model, shuffled_model) -> None:
-    with pytest.raises(InputError, match="--split train: web@1 was trained on these queries"):
+    with pytest.raises(InputError, match="split train: web@1 was trained on these queries"):
         judge(model, None, real, "train", Rules())
     stranger = contender(shuffled_model.forest, "web@9")
-    with pytest.raises(InputError, match="--split train: web@1 was"):
+    with pytest.raises(InputError, match="split train: web@1 was"):
         judge(stranger, model, real, "train", Rules())
     other = dataset_of(tmp_path, "other", *rows_of(11, queries=40), split=None)
     assert judge(model, shuffled_model, other, "train", Rules())["split"] == "train"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from rankmill import Ranker
+from rankmill import Ranker, cli
 from rankmill.cli import app
-from rankmill.foundation.errors import InvalidParameter
-from rankmill.foundation.options import declared_in, option, option_of, options, spelled_for_a_command_line
+from rankmill.foundation.errors import InvalidParameter, RankmillError
+from rankmill.foundation.options import declared_in, made_from, option, option_of, options, spelled_for_a_command_line
 from rankmill.reference import PAGES, reference
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,3 +67,36 @@ def test_a_new_option_is_one_declaration() -> None:
         Speed(warp=10)
     with pytest.raises(InvalidParameter, match=r"^warp must be a whole number, got 1\.5$"):
         Speed(warp=1.5)
+
+
+MISTAKES = [
+    ("max_rejects", -1, "{} must be 0 or more, got -1"),
+    ("buckets", 0, "{} must be in 1 .. 4096, got 0"),
+    ("unjudged", "keeep", "unknown {} 'keeep'; did you mean 'keep'?"),
+    ("folds", 2, "{} and {fold} go together"),
+    ("n_features", 1, "found '2:1'; {} 1 says so"),  # a bad row
+    ("max_rejects", 1, "(and more bad rows than {} 1 allows"),
+    ("time_column", "day", "{} is for tables; "),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), MISTAKES)
+def test_an_error_names_the_option_as_the_caller_wrote_it(tmp_path, monkeypatch, capsys, name, value, message) -> None:
+    from rankmill.pipeline.ingest.running import ingest
+    from rankmill.pipeline.options import IngestOptions
+
+    monkeypatch.chdir(tmp_path)
+    rows = "1 qid:1 1:1 2:1\n" if name != "max_rejects" else "1 qid:1 1:1\n1 qid:1 1:x\n1 qid:1 1:y\n"
+    Path("rows.txt").write_text(rows)
+    Path("rankmill.toml").write_text(f"[ingest]\nsources = ['rows.txt']\n{name} = {value!r}\n[train]\nname = 'web'\n")
+    flag = f"--{name.replace('_', '-')}"
+
+    assert cli.execute(["data", "ingest", "rows.txt", "-o", "out", flag, str(value)]) != 0
+    assert message.format(flag, fold="--fold") in capsys.readouterr().err
+    assert cli.execute(["run"]) != 0
+    assert message.format(name, fold="fold") in capsys.readouterr().err
+    with pytest.raises(RankmillError) as caught:
+        ingest([Path("rows.txt")], Path("out"), options=made_from(IngestOptions, {name: value}))
+    assert message.format(name, fold="fold") in str(caught.value)
+    for said in (capsys.readouterr().err, str(caught.value)):
+        assert "--" not in said

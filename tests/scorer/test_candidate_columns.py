@@ -58,7 +58,7 @@ def test_what_columns_are_called_and_what_else_there_is_does_not_show(tmp_path, 
     assert rerank(path, forest, tmp_path / "told", columns=other).columns_guessed == {}
     assert read_ranked(tmp_path / "told") == expected
     assert evaluate(path, model=forest, columns=other).means == mean
-    with pytest.raises(DataRejected, match=r"no column 'qid'; .*--columns qid=NAME"):
+    with pytest.raises(DataRejected, match=r"no column 'qid'; .*columns qid=NAME"):
         rerank(path, forest, tmp_path / "none")
 
 
@@ -111,9 +111,9 @@ def test_the_guess_is_told_and_mistakes_are_named(tmp_path, forest, rows, monkey
         )
         assert again.exit_code == 0
         assert line not in again.stderr
-    with pytest.raises(InputError, match="--columns is for tables"):
+    with pytest.raises(InputError, match="columns is for tables"):
         rerank(write_letor(tmp_path / "c.txt", rows), forest, tmp_path / "x", columns={"qid": "q"})
-    with pytest.raises(InputError, match="no column 'q', which --columns takes as qid"):
+    with pytest.raises(InputError, match="no column 'q', which columns takes as qid"):
         rerank(path, forest, tmp_path / "x", columns={"qid": "q"})
     lacking = write(tmp_path / "d.parquet", rows, {forest.feature_names[0]: "another"})
     with pytest.raises(CandidatesRejected, match=f"found no {forest.feature_names[0]} .*another"):
@@ -135,7 +135,7 @@ def test_grades_of_candidates_mean_what_they_meant_in_training(tmp_path, rows):
     rerank(tmp_path / "worded.parquet", forest, tmp_path / "out")
     assert read_ranked(tmp_path / "out") == ranked(plain, rows)
     assert evaluate(tmp_path / "worded.parquet", model=forest).means == evaluate(path, model=plain).means
-    with pytest.raises(DataRejected, match=r"expected a grade: .*; candidates need no grades: --columns grade= passes"):
+    with pytest.raises(DataRejected, match=r"expected a grade: .*; candidates need no grades: columns grade= passes"):
         rerank(tmp_path / "worded.parquet", plain, tmp_path / "none")
     rerank(tmp_path / "worded.parquet", plain, tmp_path / "none", columns={"grade": ""})
     assert [row[:4] for row in read_ranked(tmp_path / "none")] == [row[:4] for row in ranked(plain, rows)]

@@ -233,7 +233,7 @@ def test_runs_with_judgments(tmp_path):
         (tmp_path / name).write_text("".join(lines if seed == 1 else lines[9:]))
     pq.write_table(ranking("a", rows, 1).source, tmp_path / "a.parquet")
     arguments = ("--qrels", tmp_path / "qrels", "--convention", "trec", "--metric", "map")
-    with pytest.raises(CandidatesRejected, match="count those that a run lacks with --complete"):
+    with pytest.raises(CandidatesRejected, match="count those that a run lacks with complete"):
         call(tmp_path / "a.run", tmp_path / "b.run", *arguments)
     text = call(tmp_path / "a.run", tmp_path / "b.run", *arguments, "--complete", "--worst", "2")
     assert "the queries that lost most, by map" in text

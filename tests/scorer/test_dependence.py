@@ -115,7 +115,7 @@ def test_what_is_not_there_is_said() -> None:
         partial_dependence(replace(forest, node_rows=0 * forest.node_rows), ["f1"])
     with pytest.raises(ValueError, match="no documents"):
         partial_dependence(forest, ["f1"], values=np.zeros((0, 5), np.float32))
-    with pytest.raises(InputError, match="unknown value of --over 'docs'"):
+    with pytest.raises(InputError, match="unknown value of over 'docs'"):
         interactions(forest, random_values(0, forest), over="docs")
     with pytest.raises(InputError, match=r"output must be in 0\.\.0, got 1"):
         interactions(forest, random_values(0, forest), output=1)

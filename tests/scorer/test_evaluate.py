@@ -120,7 +120,7 @@ def test_the_highest_grade_seen_is_the_last_resort(tmp_path, forest, rows):
     assert evaluate(table, metrics=["ndcg"]).policy.max_grade is None
     for grades in (["0", "3"], [0.0, 3.0]):
         assert evaluate(table.set_column(3, "grade", [grades]), metrics=["err@2"]).policy.max_grade == 3
-    with pytest.raises(InputError, match=r"metric err: found grade 60, .* name other metrics with --metric"):
+    with pytest.raises(InputError, match=r"metric err: found grade 60, .* name other metrics with metrics"):
         evaluate(table.set_column(3, "grade", [[0, 60]]), gain="linear")
     pq.write_table(table, tmp_path / "s.parquet")
     assert evaluate(tmp_path / "s.parquet", metrics=["err@2"]).policy.max_grade == 3
@@ -165,7 +165,7 @@ def test_a_split_of_a_dataset(tmp_path, forest, rows):
         assert replace(found, scope=None).to_dict(per_query=True) == expected.to_dict(per_query=True)
     assert evaluate(tmp_path / "data", model=forest, split="all").counts.n_documents == 600
     assert evaluate(tmp_path / "data", model=forest).scope.splits == ("test",)  # who knows what it was trained on
-    with pytest.raises(InputError, match="data: is a dataset; name the model that ranks it with --model"):
+    with pytest.raises(InputError, match="data: is a dataset; name the model that ranks it with model"):
         evaluate(tmp_path / "data")
     read = DatasetSource(Dataset.open(tmp_path / "data"), "test", ["f1"])
     size = read.path.stat().st_size
@@ -211,14 +211,14 @@ def test_mistakes(tmp_path, forest, candidates):
         ({"nothing_relevant": "two"}, "unknown value of nothing_relevant 'two'"),
         ({"split": "test"}, "--split chooses a part of a dataset, which needs a model"),
         ({"qrels": tmp_path / "none"}, "none"),
-        ({"complete": True}, "--complete counts judged queries that a run lacks: give the judgments with --qrels FILE"),
+        ({"complete": True}, "complete counts judged queries that a run lacks: give the judgments with qrels FILE"),
     ]
     for options, message in cases:
         with pytest.raises(InputError, match=message):
             evaluate(tmp_path / "out", **options)
-    with pytest.raises(InputError, match=r"--split chooses a part of a dataset; .* is not the folder of one"):
+    with pytest.raises(InputError, match=r"split chooses a part of a dataset; .* is not the folder of one"):
         evaluate(candidates, model=forest, split="test")
-    with pytest.raises(InputError, match="expected one scored list, got 2; candidates need --model MODEL"):
+    with pytest.raises(InputError, match="expected one scored list, got 2; candidates need model MODEL"):
         evaluate([candidates, candidates])
     with pytest.raises(InputError, match="no such file"):
         evaluate(tmp_path / "nothing.parquet")

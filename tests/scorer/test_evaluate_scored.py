@@ -233,7 +233,7 @@ def test_no_grades_at_all_names_the_cure(tmp_path, drop):
     pq.write_table(table.drop_columns("grade") if drop else table, path)
     with pytest.raises(InputError) as caught:
         evaluate_scored(path, NDCG, POLICY)
-    assert str(caught.value) == f"{path}: there are no grades in it; give the judgments with --qrels FILE"
+    assert str(caught.value) == f"{path}: there are no grades in it; give the judgments with qrels FILE"
 
 
 def test_scores_that_are_no_numbers_name_row_and_query(tmp_path):

@@ -220,7 +220,7 @@ def test_any_damage_is_a_typed_error_or_a_sound_forest(seed, data):
 def test_several_outputs_and_names_that_lightgbm_cannot_hold_are_refused_with_a_cure():
     with pytest.raises(ConversionRefused, match=r"cannot make one score of 2 outputs .* --to c or onnx"):
         exchange.write(random_forest(0, n_outputs=2, link="softmax_grade"), "web")
-    with pytest.raises(ConversionRefused, match=r"found 'a b'; give other names with --features"):
+    with pytest.raises(ConversionRefused, match=r"found 'a b'; give other names with features"):
         exchange.write(random_forest(0, names=["a b", *"cdef"]), "web")
 
 

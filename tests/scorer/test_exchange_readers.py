@@ -49,7 +49,7 @@ def test_ranklib_stays_within_the_bound(seed, n_trees, max_leaves):
 def test_ranklib_refuses_missing_values_that_are_no_zeros():
     forest = random_forest(1)
     assert not takes_missing_as_zero(forest)
-    with pytest.raises(ConversionRefused, match=r"RankLib takes missing values for 0.*--missing zero"):
+    with pytest.raises(ConversionRefused, match=r"RankLib takes missing values for 0.*missing zero"):
         ranklib.write(forest, "web")
 
 
@@ -98,7 +98,7 @@ def test_solr_refuses_a_threshold_that_it_cannot_have_and_takes_the_nearest_if_a
     cuts = forest.cuts.copy()
     cuts[: forest.cut_starts[1]] *= np.float32(1e-20)
     forest = replace(forest, cuts=cuts)
-    with pytest.raises(ConversionRefused, match=r"Solr adds 1e-6 .* of feature 'tiny' .* --nearest-thresholds"):
+    with pytest.raises(ConversionRefused, match=r"Solr adds 1e-6 .* of feature 'tiny' .* nearest_thresholds"):
         solr.write(forest, "web")
     written = solr.write(forest, "web", nearest=True)
     assert any("thresholds lie up to" in note for note in written.notes)

@@ -178,7 +178,7 @@ def test_cover_is_no_count_of_rows_unless_curvatures_are_one():
     assert any("cover" in note for note in imported.notes)
     with pytest.raises(InputError, match=r"read from XGBoost, has sums of curvatures .*; give documents"):
         partial_dependence(imported.forest, ["a"])
-    with pytest.raises(InputError, match="--over documents"):
+    with pytest.raises(InputError, match="over documents"):
         interactions(imported.forest, rows)
     assert interactions(imported.forest, rows, over="documents")
     assert partial_dependence(imported.forest, ["a"], values=rows).n_documents == 600
@@ -386,7 +386,7 @@ def test_binary_that_is_none_is_refused_at_once(data):
 def test_what_xgboost_cannot_hold_is_refused_with_a_cure():
     with pytest.raises(ConversionRefused, match="cannot make one score of 2 outputs"):
         exchange.write(random_forest(0, n_outputs=2, link="softmax_grade"), "web")
-    with pytest.raises(ConversionRefused, match=r"found 'a<b'; give other names with --features"):
+    with pytest.raises(ConversionRefused, match=r"found 'a<b'; give other names with features"):
         exchange.write(random_forest(0, names=["a<b", *"cdef"]), "web")
     forest = random_forest(0)
     with pytest.raises(ConversionRefused, match=r"adds in float32, and scores of this model reach .*e\+38"):

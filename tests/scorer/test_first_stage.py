@@ -141,7 +141,7 @@ def test_runs_that_cannot_be_used_are_refused(tmp_path, forest):
         with pytest.raises(error, match=message):
             rerank.rerank(source, forest, tmp_path / "out", run=run)
     run.write_text("".join(f"q Q0 {k} 1 2 x\n" for k in range(100)))
-    with pytest.raises(InputError, match=r"the 100 documents up to here .*room for 99; give more --memory"):
+    with pytest.raises(InputError, match=r"the 100 documents up to here .*room for 99; give more memory"):
         FirstStage.read([run], 99 * BYTES_OF_A_DOCUMENT)
     assert len(FirstStage.read([run], 100 * BYTES_OF_A_DOCUMENT)) == 100
     with pytest.raises(InputError, match="lacking says"):

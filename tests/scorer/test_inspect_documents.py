@@ -66,12 +66,12 @@ def test_queries_by_name(tmp_path, paths):
 
 def test_documents_that_cannot_be_used_are_refused(tmp_path, paths, monkeypatch):
     path = write_letor(tmp_path / "a.txt", random_candidates(3))
-    with pytest.raises(InputError, match="--split chooses a part of a dataset"):
+    with pytest.raises(InputError, match="split chooses a part of a dataset"):
         read_documents([path], paths, Selection(split="test"))
-    with pytest.raises(InputError, match="--queries must be 0 or more"):
+    with pytest.raises(InputError, match="n_queries must be 0 or more"):
         read_documents([path], paths, Selection(n_queries=-1))
     monkeypatch.setattr(reading, "MAX_BYTES", 100)
-    with pytest.raises(InputError, match="take more than 0 MB; choose fewer with --queries"):
+    with pytest.raises(InputError, match="take more than 0 MB; choose fewer with n_queries"):
         read_documents([path], paths)
     bare = tmp_path / "bare.csv"
     bare.write_text("qid,f1,f2,f3,f4,f5\nq,1,2,3,4,5\n")

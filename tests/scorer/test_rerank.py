@@ -219,7 +219,7 @@ def test_text_that_leaves_the_last_features_out(tmp_path):
     source = write_letor(tmp_path / "c.txt", rows)
     with pytest.raises(
         CandidatesRejected,
-        match=r"c\.txt: the model uses feature f5, the highest index in the candidates is 4; .* --n-features 5",
+        match=r"c\.txt: the model uses feature f5, the highest index in the candidates is 4; .* n_features 5",
     ):
         rerank(source, forest, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -227,9 +227,7 @@ def test_text_that_leaves_the_last_features_out(tmp_path):
         rerank(source, forest, tmp_path / "out", n_features=5, absent=absent, overwrite=True)
         full = [(*row[:3], np.append(row[3], np.float32(value))) for row in rows]
         assert read_ranked(tmp_path / "out") == ranked(forest, full)
-    with pytest.raises(
-        CandidatesRejected, match=r"uses feature f5, but --n-features 4 .* give at least --n-features 5"
-    ):
+    with pytest.raises(CandidatesRejected, match=r"uses feature f5, but n_features 4 .* give at least n_features 5"):
         rerank(source, forest, tmp_path / "more", n_features=4)
 
 
@@ -241,7 +239,7 @@ def test_what_text_means_is_as_in_training(tmp_path):
     rerank(source, forest, tmp_path / "out", n_features=4)
     full = [(*row[:3], np.append(row[3], np.float32(np.nan))) for row in rows]
     assert read_ranked(tmp_path / "out") == ranked(forest, full)
-    with pytest.raises(CandidatesRejected, match=r"the model uses f0, but LETOR text can only hold .* --index-base 0"):
+    with pytest.raises(CandidatesRejected, match=r"the model uses f0, but LETOR text can only hold .* index_base 0"):
         rerank(source, forest, tmp_path / "out2", n_features=4, index_base=1)
 
 
@@ -255,9 +253,7 @@ def test_features_that_are_lacking_are_named_with_the_cure(tmp_path, forest, row
         "add the columns, empty where missing, or use a model trained without them"
     )
     foreign = random_forest(5, names=["a", "b", "c", "d", "e"])
-    with pytest.raises(
-        CandidatesRejected, match=r"the model uses a, b, c, d, e, but LETOR text can only .* --features"
-    ):
+    with pytest.raises(CandidatesRejected, match=r"the model uses a, b, c, d, e, but LETOR text can only .* features"):
         rerank(write_letor(tmp_path / "c.txt", rows), foreign, tmp_path / "out")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.parquet", "c.txt"]
 
@@ -309,9 +305,9 @@ def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
         with pytest.raises(InputError, match=f"{again.name}: is named twice; its rows would count twice"):
             rerank([source, again], forest, tmp_path / "out")
     (tmp_path / "link.txt").unlink()
-    with pytest.raises(InputError, match="--top-k must be 1 or more, got 0"):
+    with pytest.raises(InputError, match="top_k must be 1 or more, got 0"):
         rerank(source, forest, tmp_path / "out", top_k=0)
-    with pytest.raises(InputError, match="--memory must be at least 512MB, got 100MB"):
+    with pytest.raises(InputError, match="memory must be at least 512MB, got 100,000,000 bytes"):
         rerank(source, forest, tmp_path / "out", memory="100MB")
     with pytest.raises(InputError, match=r"cannot write \.xlsx"):
         rerank(source, forest, tmp_path / "out.xlsx")
@@ -336,7 +332,7 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
     for name in ("out", "out.parquet"):
         rerank(source, forest, tmp_path / name, top_k=2)
         before = tree_of(tmp_path / name)
-        with pytest.raises(InputError, match="exists already; choose another name, or replace it with --overwrite"):
+        with pytest.raises(InputError, match="exists already; choose another name, or replace it with overwrite"):
             rerank(source, forest, tmp_path / name)
         assert tree_of(tmp_path / name) == before
         with monkeypatch.context() as patch:
@@ -371,7 +367,7 @@ def test_what_another_run_has_written_meanwhile_is_not_replaced(tmp_path, forest
         return scored(*arguments)
 
     monkeypatch.setattr(scoring, "_scores", raced)
-    with pytest.raises(ConflictError, match=rf"{name}: another run has written it since this one began; .*--overwrite"):
+    with pytest.raises(ConflictError, match=rf"{name}: another run has written it since this one began; .*overwrite"):
         rerank(source, forest, tmp_path / name)
     assert evaluate(tmp_path / name).counts.n_documents == 12
     assert [p.name for p in tmp_path.iterdir() if "staging" in p.name] == []

@@ -69,7 +69,7 @@ def test_what_cannot_be_done_is_refused_with_a_reason(tmp_path, rows, forests):
             rerank_several(source, {label: two["one"]}, tmp_path / "out")
     other = random_forest(5, info={"absent": "missing"})
     with pytest.raises(
-        InputError, match=r"models one and x were trained .* \(absent 'zero' and 'missing'\); say which with --absent"
+        InputError, match=r"models one and x were trained .* \(absent 'zero' and 'missing'\); say which with absent"
     ):
         rerank_several(source, {"one": two["one"], "x": (other, None)}, tmp_path / "out")
     rerank_several(source, {"one": two["one"], "x": (other, None)}, tmp_path / "out", absent="zero")

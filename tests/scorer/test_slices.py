@@ -188,10 +188,10 @@ def test_what_cannot_be_sliced_by_is_refused(tmp_path):
     with pytest.raises(InputError, match="did you mean 'market'"):
         evaluate(table, by=["markte"])
     with pytest.raises(
-        CandidatesRejected, match=r"--by doc_id: expected one text in all documents of a query, found 'd0'"
+        CandidatesRejected, match=r"by doc_id: expected one text in all documents of a query, found 'd0'"
     ):
         evaluate(table, by=["doc_id"])
-    with pytest.raises(InputError, match=r"--by tags: expected a column of text or numbers, found List"):
+    with pytest.raises(InputError, match=r"by tags: expected a column of text or numbers, found List"):
         evaluate(table.append_column("tags", [[["a"]] * table.num_rows]), by=["tags"])
     (tmp_path / "r.run").write_text("q Q0 d 1 1.0 t\n")
     (tmp_path / "qrels").write_text("q 0 d 1\n")

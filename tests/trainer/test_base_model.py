@@ -112,7 +112,7 @@ def test_what_rows_of_the_base_are_stays_known(arrays, base):
 def test_what_another_tool_has_trained_is_a_base_and_does_not_go_on(arrays, base):
     X, y, qid = arrays
     foreign = replace(base.forest_, info={CONVERTED_FROM: "xgboost"})
-    with pytest.raises(InvalidParameter, match=r"trained by xgboost, and only .* on top of it with --base-model"):
+    with pytest.raises(InvalidParameter, match=r"trained by xgboost, and only .* on top of it with base_model"):
         small(n_rounds=2).fit(X, y, qid=qid, resume=foreign)
     assert small(n_rounds=2).fit(X, y, qid=qid, base_model=foreign).forest_.n_trees == foreign.n_trees + 2
 
