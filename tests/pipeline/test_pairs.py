@@ -172,7 +172,7 @@ TEXT = [
     ("q1 d0 d2\n", ":1:7: expected a document that query 'q1' has once, found 'd2'; it has several rows of it"),
     ("q2 d0 d1\n", ":1:4: expected a document of query 'q2', found 'd0'; its rows have no document ids: add a column doc_id (in LETOR text: #docid = X)"),
     ("# nothing\n", ": no pairs in it"),
-    ("q1 d0 d1\n\0\n", ":2: not a text file: it has a NUL byte; give --format if it is a table"),
+    ("q1 d0 d1\n\0\n", ":2: not a text file: it has a NUL byte; give format if it is a table"),
 ]  # fmt: skip
 TABLES = [
     ("qid,better\nq1,d0\n", ": no column 'worse'; a table of pairs has the columns qid, better, worse, weight, probability"),
@@ -326,7 +326,7 @@ def test_pairs_that_come_later_are_as_those_that_came_with_the_judgments(tmp_pat
     ingest([judged], tmp_path / "at-once", pairs=[path], options=options)
     ingest([judged], tmp_path / "later", options=options)
     without = Dataset.open(tmp_path / "later")
-    report = add_pairs([path], tmp_path / "later", block_bytes=3)
+    report = add_pairs([path], tmp_path / "later", block_size=3)
     assert report.pairs.pairs == len(wanted)
     assert files_of(tmp_path / "later") == files_of(tmp_path / "at-once")
     manifests = [(tmp_path / name / "_manifest.json").read_bytes() for name in ("at-once", "later")]

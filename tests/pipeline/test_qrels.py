@@ -128,7 +128,7 @@ def test_whole_numbers_may_be_ids_and_grades_may_be_floats(tmp_path):
         ("a", "1 0 d1 good\n", ":1:8: expected a grade: a whole number, 0 or more, found 'good'; --grades good=1,bad=0 maps words to grades"),
         ("a", "1 0 d1 null\n", ":1:8: expected a grade: a whole number, 0 or more, found 'null'; --unjudged keep|zero says what no grade means"),
         ("a", "1 0 d1 99\n", ":1:8: expected a grade up to 9, found '99'"),
-        ("a", "1 0 \0 1\n", ":1: not a text file: it has a NUL byte; give --format if it is a table"),
+        ("a", "1 0 \0 1\n", ":1: not a text file: it has a NUL byte; give format if it is a table"),
         ("a.csv", "qid,doc_id\n1,2\n", ": no column 'grade'; the columns are: qid, doc_id; --columns grade=NAME says which it is"),
         ("a.csv", "qid,doc_id,grade,qid\n", ": column 'qid' is there twice; every column needs a name of its own"),
         ("a.csv", "qid,doc_id,grade\n1,2,\n", ":2:5: expected a grade: a whole number, 0 or more, found nothing; --unjudged keep|zero says what no grade means"),

@@ -210,7 +210,7 @@ def test_an_error_in_the_first_part_wins_over_bad_rows_behind_it(tmp_path):
     for threads in (1, 3):
         assert rejects_and_error([path], 10, threads, 16) == (
             [],
-            f"{path}:1: not a text file: it has a NUL byte; give --format if it is a table",
+            f"{path}:1: not a text file: it has a NUL byte; give format if it is a table",
         )
 
 
