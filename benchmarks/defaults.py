@@ -23,7 +23,7 @@ from benchmarks.report import render, surroundings, table
 from rankmill import Ranker
 from rankmill.pipeline.synth import SynthParameters, generate
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows

@@ -13,14 +13,14 @@ import numpy.typing as npt
 from benchmarks.letor import PARTS, Split, make_fold
 from rankmill.pipeline.binspec import BinSpec, apply_bins, matrix_bins
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.metrics.queries import PreparedQueries, mean_of
+from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
 from rankmill.scorer.predict import predict
 from rankmill.trainer.boosting import boost
-from rankmill.trainer.history import TrainingResult
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.training_options import TrainingOptions
+from rankmill.trainer.training_result import TrainingResult
 
 METRICS = tuple(parse_metric(name) for name in ("ndcg@1", "ndcg@3", "ndcg@10", "err@10", "map"))
 Scores = npt.NDArray[np.float64]

@@ -25,10 +25,10 @@ from rich.table import Table
 
 from benchmarks.letor import PARTS, Fold, Split, make_fold, missing_parts
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
-from rankmill.scorer.metrics.queries import PreparedQueries, mean_of
+from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
 from rankmill.scorer.predict import predict
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.training import train
+from rankmill.trainer.train_on_dataset import train
 
 METRICS = tuple(parse_metric(name) for name in ("ndcg@1", "ndcg@3", "ndcg@10", "err@10", "map"))
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.report import render, spread, surroundings, table
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.metrics.queries import PreparedQueries, mean_of
+from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
 
 METRICS = {"ndcg@10": "ndcg@10", "ndcg": "ndcg", "map": "map", "mrr": "mrr", "precision@10": "precision@10"}
 POLICY = Policy(gain="linear", nothing_relevant="zero")

@@ -80,7 +80,7 @@ def _give_memory_back() -> None:
 
 def _run(folder: Path, name: str, task: Task) -> dict[str, Any]:
     from rankmill.scorer.metrics import Policy, parse_metric
-    from rankmill.scorer.metrics.queries import PreparedQueries
+    from rankmill.scorer.metrics.per_query import PreparedQueries
 
     system = SYSTEMS[name]
     tiny = Task(task.leaves, task.threads, 2)

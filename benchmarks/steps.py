@@ -20,7 +20,7 @@ from benchmarks.cases import CASES, Data, prepare
 from benchmarks.report import render, surroundings, table
 from rankmill.pipeline.binspec import apply_bins, matrix_bins
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.growing import packing

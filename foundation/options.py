@@ -12,7 +12,7 @@ parameters of Python functions and classes, the checks with their messages, and 
 63
 >>> Growth(grow="bestfirst")
 Traceback (most recent call last):
-rankmill.foundation.errors.InvalidParameter: unknown grow 'bestfirst'; did you mean 'best_first'?
+rankmill.foundation.errors.InvalidParameter: unknown value of grow 'bestfirst'; did you mean 'best_first'?
 >>> with spelled_for_a_command_line():
 ...     Growth(max_leaves=1)
 Traceback (most recent call last):
@@ -295,7 +295,7 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         near = get_close_matches(str(value), choices, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(filter(None, choices))}"
-        raise InvalidParameter(f"unknown {spelled(name)} {value!r}; {hint}")
+        raise InvalidParameter(f"unknown value of {spelled(name)} {value!r}; {hint}")
 
 
 def spelled(name: str) -> str:

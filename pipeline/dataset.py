@@ -32,7 +32,7 @@ from rankmill.pipeline.dataset_manifest import (
     path_in,
 )
 from rankmill.pipeline.pairs.stored_pairs import Pairs, by_rows
-from rankmill.pipeline.sources.parts import OPTIONAL
+from rankmill.pipeline.sources.column_roles import OPTIONAL
 from rankmill.pipeline.stored_shards import QUERY_WEIGHT, StoredShards, batches, blocks, read_manifest
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?")
 
 
 def _columns(texts: Iterable[str]) -> Mapping[str, str]:
-    from rankmill.pipeline.sources.parts import parse_columns
+    from rankmill.pipeline.sources.column_roles import parse_columns
 
     return parse_columns(texts)
 
@@ -222,7 +222,7 @@ class ReadOptions:
 
     def check_together(self) -> None:
         """Raise InputError if values do not go together."""
-        from rankmill.pipeline.sources.parts import check_columns
+        from rankmill.pipeline.sources.column_roles import check_columns
 
         if self.columns or self.ignore:
             check_columns(self.columns, self.ignore)

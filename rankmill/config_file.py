@@ -18,7 +18,7 @@ from rankmill.foundation.errors import ConfigError, InputError, RankmillError
 from rankmill.foundation.options import Grouped, grouped, spelled_for_a_file, types_in
 from rankmill.gate.gate_rules import METRIC
 from rankmill.other_libraries import unknown_name
-from rankmill.pipeline.sources.parts import check_columns
+from rankmill.pipeline.sources.column_roles import check_columns
 from rankmill.registry.names import check_alias, check_name
 from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.metrics.conventions import named_convention

@@ -20,7 +20,7 @@ from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.synth import ideal_scores
 from rankmill.scorer.evaluate import evaluate_scored
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.metrics.queries import evaluate_queries, mean_of
+from rankmill.scorer.metrics.per_query import evaluate_queries, mean_of
 
 METRICS = ("ndcg@10", "err@10", "map")
 MAX_GRADE = 4

@@ -15,7 +15,7 @@ from typing import Any
 from rankmill.foundation.errors import InputError, Unhealthy
 from rankmill.foundation.units import spell
 from rankmill.run import LAST_RUN, LAST_SUCCESS
-from rankmill.run.lease import holder_of, left_behind
+from rankmill.run.run_lock import holder_of, left_behind
 
 WORKED = {0: "done", 11: "gate not passed", 12: "drift"}
 

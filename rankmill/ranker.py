@@ -29,17 +29,17 @@ from rankmill.pipeline.binspec import BinSpec, matrix_bins
 from rankmill.pipeline.options import MAX_BIN, MIN_MAX_BIN
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
 from rankmill.trainer.combined_forests import BaseModel, after_base
-from rankmill.trainer.fitting import fit
-from rankmill.trainer.history import CrossValidation, RoundRecord
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
 from rankmill.trainer.parameters import GRADES, TrainParameters
 from rankmill.trainer.progress import TrainingProgress, verbosely
 from rankmill.trainer.rows import RankedRows, TrainingData
+from rankmill.trainer.train_on_rows import fit
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
+from rankmill.trainer.training_result import CrossValidation, RoundRecord
 from rankmill.trainer.training_rows import given_pairs, settled, what_is_learnt_from
 from rankmill.trainer.workers import workers_for
 
@@ -117,7 +117,7 @@ class Ranker(Routed):
     best_round_
         Rounds that were kept.
     history_
-        One :class:`rankmill.trainer.history.RoundRecord` a round.
+        One :class:`rankmill.trainer.training_result.RoundRecord` a round.
     cross_validation_
         What said how many rounds to take, where ``rounds_by`` is ``cv``.
     loaded_from_

@@ -9,7 +9,7 @@ from typing import Any
 from rankmill.foundation.options import Option, declared_in, default_of, option_of
 from rankmill.gate.gate_rules import GateOptions
 from rankmill.pipeline.options import BinOptions, IngestOptions
-from rankmill.scorer.metrics.policy import Policy
+from rankmill.scorer.metrics.metric_options import Policy
 from rankmill.scorer.options import RerankOptions
 from rankmill.trainer.parameters import CheckpointOptions, SeedOptions, TrainParameters, TuneOptions
 

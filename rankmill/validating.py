@@ -12,12 +12,12 @@ from rankmill.arrays import check_same_rows, made_up_names, matrix_of, queries_o
 from rankmill.other_libraries import checked_metrics
 from rankmill.pipeline.binspec import matrix_bins
 from rankmill.ranker import Ranker
-from rankmill.trainer.fitting import cross_validate_rows
-from rankmill.trainer.history import CrossValidation, RoundRecord
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.progress import verbosely
 from rankmill.trainer.rows import TrainingData
+from rankmill.trainer.train_on_rows import cross_validate_rows
 from rankmill.trainer.training_options import TrainingOptions
+from rankmill.trainer.training_result import CrossValidation, RoundRecord
 from rankmill.trainer.workers import workers_for
 
 

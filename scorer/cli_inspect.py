@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rankmill.scorer.inspect.reports import Report
     from rankmill.scorer.metrics import Metric, Policy
     from rankmill.scorer.model_service import ModelIdentity
-    from rankmill.scorer.seen import TrainedModel
+    from rankmill.scorer.train_test_overlap import TrainedModel
 
 app = typer.Typer(no_args_is_help=True, help="Look into a model: features, contributions, mixtures, optimality.")
 
@@ -380,7 +380,7 @@ def optimality(
     """
     from rankmill.scorer.inspect.optimality import Moves, local_optimality
     from rankmill.scorer.inspect.reports import optimality_report
-    from rankmill.scorer.metrics.queries import PreparedQueries
+    from rankmill.scorer.metrics.per_query import PreparedQueries
 
     inspected = _Inspected(model, registry, options.n_rounds)
     selection = _selection(

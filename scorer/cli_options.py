@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rankmill.foundation.options import ChangesOf
-from rankmill.scorer.metrics.policy import Policy
+from rankmill.scorer.metrics.metric_options import Policy
 from rankmill.scorer.options import THREADS
 
 Conventions = Annotated[Mapping[str, Any], ChangesOf(Policy)]

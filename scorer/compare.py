@@ -14,14 +14,14 @@ import pyarrow as pa
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.group.sketch import QuerySketch
+from rankmill.scorer.candidate_sources import PathLike, paths_of
 from rankmill.scorer.comparison import Comparison, Difference, SeedNoise
 from rankmill.scorer.evaluate import EvaluationOptions, evaluate_as
 from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.significance import FLIPS, MOST_SHOWN, Paired, compare_paired, holm, sign_flip_p
-from rankmill.scorer.opening import PathLike, paths_of
-from rankmill.scorer.seen import ALL, TrainedModel, chosen_queries, scope_of_candidates
+from rankmill.scorer.train_test_overlap import ALL, TrainedModel, chosen_queries, scope_of_candidates
 
 _FEW_QUERIES = 50  # below, a percentile interval is narrower than it should be: docs/gates.md has figures
 _NAMED = 3  # queries in a message

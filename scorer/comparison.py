@@ -13,7 +13,7 @@ from rankmill.foundation.terminal import labelled, text_table
 from rankmill.scorer.evaluation import IDEAL_WORDS, Evaluation
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, EXACT_UP_TO, FLIP_SEED, REPLICATES, TIED, Paired
-from rankmill.scorer.seen import Scope
+from rankmill.scorer.train_test_overlap import Scope
 
 _LEAST_SHOWN = 1e-5
 _FEW_NAMES = 5

@@ -22,21 +22,21 @@ from rankmill.foundation.kernels.randoms import random_bits_of
 from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.sources.batch import Source
+from rankmill.scorer.candidate_sources import DatasetSource, PathLike, files_of, open_sources, paths_of, read_options
 from rankmill.scorer.evaluation import Counts, Evaluation, QueryFacts
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import DEFAULT_METRICS, Metric, Policy, parse_metric
 from rankmill.scorer.metrics._kernels import count_tied
 from rankmill.scorer.metrics.conventions import OURS, Convention, as_convention, named_convention
 from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, REPLICATES, percentile_interval
-from rankmill.scorer.opening import DatasetSource, PathLike, files_of, open_sources, paths_of, read_options
 from rankmill.scorer.options import CandidateOptions
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.query_columns import column_of_candidates, column_of_dataset, column_of_scored
 from rankmill.scorer.ranked_file import SCORED_ROW
 from rankmill.scorer.scored_lists import ScoredLists, known_scale, prepared, read_lists, recorded_facts, with_scale
 from rankmill.scorer.scoring import InputPosition, Scored, ScoringLimits, score_in_order
-from rankmill.scorer.seen import Scope, TrainedModel, chosen_queries, scope_of_candidates
 from rankmill.scorer.slices import slices_of
+from rankmill.scorer.train_test_overlap import Scope, TrainedModel, chosen_queries, scope_of_candidates
 
 BLOCK_BYTES = 16 << 20
 COLUMNS_BYTES = 64 << 20  # of a group of rows of Parquet, in a thread
@@ -103,7 +103,7 @@ def evaluate(
     model
         The forest, or path of a model file, that scores the candidates.
     trained
-        What the model was trained on, where more is known than it says itself; see `rankmill.scorer.seen`.
+        What the model was trained on, where more is known than it says itself; see `rankmill.scorer.train_test_overlap`.
     **options
         ``metrics``, such as ``["ndcg@10", "map"]`` (see `rankmill.scorer.metrics.parse_metric`); ``convention``, "rankmill" or
         the name of a tool (see `rankmill.scorer.metrics.conventions`); the fields of `rankmill.scorer.metrics.Policy`, which

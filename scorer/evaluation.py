@@ -15,8 +15,8 @@ from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import labelled, text_table
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
-from rankmill.scorer.metrics.queries import mean_of
-from rankmill.scorer.seen import Scope
+from rankmill.scorer.metrics.per_query import mean_of
+from rankmill.scorer.train_test_overlap import Scope
 
 IDEAL_WORDS = {
     "list": "the scored documents of the query",

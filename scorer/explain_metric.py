@@ -21,7 +21,7 @@ from rankmill.scorer.evaluation import IDEAL_WORDS
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.arrangement import tie_order
 from rankmill.scorer.metrics.conventions import OURS, Convention, named_convention
-from rankmill.scorer.metrics.queries import POOLED, PreparedQueries
+from rankmill.scorer.metrics.per_query import POOLED, PreparedQueries
 from rankmill.scorer.metrics.steps import RankedQuery, Steps, ideal_steps, steps_of
 from rankmill.scorer.scored_lists import ScoredLists, prepared, read_lists, recorded_facts, with_scale
 

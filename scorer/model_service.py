@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rankmill.registry import Version
     from rankmill.scorer.compare import Ranking
     from rankmill.scorer.forest import Forest
-    from rankmill.scorer.seen import TrainedModel
+    from rankmill.scorer.train_test_overlap import TrainedModel
 
 MODEL_SUFFIX = ".rankmill"
 LIST_SUFFIXES = frozenset({".run", ".parquet", ".tsv", ".csv", ".txt"})
@@ -115,7 +115,7 @@ def trained_model(forest: Forest, identity: ModelIdentity, registry: Path, refer
 
     ``reference`` is what a file is called.
     """
-    from rankmill.scorer.seen import TrainedModel
+    from rankmill.scorer.train_test_overlap import TrainedModel
 
     name = reference if identity.name is None else str(identity)
     return TrainedModel.of(forest, name, queries_trained_on(identity, registry))

@@ -18,7 +18,7 @@ from rankmill.pipeline.options import Format, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, Source
 from rankmill.pipeline.sources.delimited import DelimitedCells, DelimitedSource
 from rankmill.pipeline.sources.parquet import ParquetSource
-from rankmill.scorer.opening import open_sources
+from rankmill.scorer.candidate_sources import open_sources
 from rankmill.scorer.scored_file import delimiter_of, scored_shards, text_columns
 
 BLOCK_BYTES = 16 << 20

@@ -25,17 +25,25 @@ from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import Source
 from rankmill.pipeline.sources.columns import guesses_of
+from rankmill.scorer.candidate_sources import (
+    PathLike,
+    files_of,
+    open_sources,
+    paths_of,
+    read_options,
+    say,
+    shared_options,
+)
 from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.journal import Journal, OfModel, Shard, run_key
 from rankmill.scorer.memory import MB, MemoryPlan
 from rankmill.scorer.model_service import ModelIdentity
-from rankmill.scorer.opening import PathLike, files_of, open_sources, paths_of, read_options, say, shared_options
 from rankmill.scorer.options import RerankOptions
 from rankmill.scorer.predict import Predictor
+from rankmill.scorer.publish_ranked import check_apart, check_target, check_unchanged, replace_folder
 from rankmill.scorer.ranked_file import MANIFEST, SEVERAL, checked_suffix
 from rankmill.scorer.ranked_writer import RankedFiles, publish_file, write_lists
-from rankmill.scorer.replacing import check_apart, check_target, check_unchanged, replace_folder
 from rankmill.scorer.scoring import InputPosition, Scored, ScoringLimits, score_in_order
 from rankmill.scorer.sorting import Spill
 

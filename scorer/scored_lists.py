@@ -24,7 +24,7 @@ from rankmill.foundation.storage.publish import file_digest
 from rankmill.scorer.links import MAX_GAINED_GRADE
 from rankmill.scorer.metrics import Policy
 from rankmill.scorer.metrics.conventions import Convention
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.ranked_file import BESIDE, FACTS, GRADE_COUNTS, GRADE_TABLE, MANIFEST, counts_belong_to, side_file
 from rankmill.scorer.scored_file import as_scored, read_qrels, read_scored
 

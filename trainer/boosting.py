@@ -24,7 +24,6 @@ from rankmill.trainer.early_stopping import EarlyStopping
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import total_of
 from rankmill.trainer.growing.tree import Tree, add_tree
-from rankmill.trainer.history import GRADIENTS, METRICS, TRAIN, VALID_SPLITS, RoundRecord, Stopwatch, TrainingResult
 from rankmill.trainer.layout import ROW
 from rankmill.trainer.line_search import best_step
 from rankmill.trainer.objectives.protocol import QUERIES, PairCurvatures
@@ -36,6 +35,15 @@ from rankmill.trainer.round_metrics import RoundMetrics, starting_scores
 from rankmill.trainer.rows import TrainingData
 from rankmill.trainer.sampling import OutOfBag, Sample, Sampler
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
+from rankmill.trainer.training_result import (
+    GRADIENTS,
+    METRICS,
+    TRAIN,
+    VALID_SPLITS,
+    RoundRecord,
+    Stopwatch,
+    TrainingResult,
+)
 from rankmill.trainer.training_rows import learnt_from_facts, rows_learnt_from, settled
 from rankmill.trainer.workers import Team, with_team, workers_for
 

@@ -120,7 +120,7 @@ def cv(
     from rankmill.foundation.kernels.compiling import compilation_announced
     from rankmill.pipeline.dataset import Dataset
     from rankmill.trainer.progress import TrainingProgress, to_stderr
-    from rankmill.trainer.training import cross_validate, plan_of
+    from rankmill.trainer.train_on_dataset import cross_validate, plan_of
     from rankmill.trainer.training_options import TrainingOptions
 
     opened, parameters = Dataset.open(dataset), replace(parameters, rounds_by="cv")

@@ -15,8 +15,8 @@ from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.progress import TerminalBar
 from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.units import spell
-from rankmill.trainer.history import RoundRecord
 from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.training_result import RoundRecord
 
 LOG_SECONDS = 10.0
 

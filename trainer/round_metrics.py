@@ -13,16 +13,16 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.links import apply_link
 from rankmill.scorer.metrics import Metric, Policy
-from rankmill.scorer.metrics.queries import PreparedQueries, mean_of
+from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
 from rankmill.scorer.predict import Predictor
 from rankmill.trainer import _kernels
 from rankmill.trainer.early_stopping import DEVIANCE, Measure, parse_measure, stop_measure
 from rankmill.trainer.growing.tree import Tree
-from rankmill.trainer.history import TRAIN, QueryValues
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows, TrainingData
+from rankmill.trainer.training_result import TRAIN, QueryValues
 from rankmill.trainer.training_rows import LEARNT_FROM, read_columns, rows_learnt_from
 from rankmill.trainer.workers import Team
 

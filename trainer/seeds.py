@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.training_facts import Metrics, NoiseFloor, Spread
-from rankmill.trainer.history import TRAIN
 from rankmill.trainer.parameters import CHOICES, SeedOptions
+from rankmill.trainer.training_result import TRAIN
 
 MOST_SEEDS = 100
 

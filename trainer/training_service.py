@@ -14,11 +14,11 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry, Version
 from rankmill.registry.names import check_name
 from rankmill.scorer.model_service import find_model, queries_trained_on
-from rankmill.trainer.candidate import Candidate, SeedRecord, plan_candidate, train_candidate
-from rankmill.trainer.history import Curves
+from rankmill.trainer.multi_seed_training import Candidate, SeedRecord, plan_candidate, train_candidate
 from rankmill.trainer.parameters import SeedOptions, TrainParameters
 from rankmill.trainer.progress import to_stderr, training_progress
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
+from rankmill.trainer.training_result import Curves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ def train_and_register(
 
     Messages and, where there is no bar, progress go to ``options.on_message``, or stderr where that is left out; ``log_every`` is
     that of :class:`rankmill.trainer.progress.TrainingProgress`, ``reason`` that of the registration.  What can be refused is refused
-    before the training, with the errors of :func:`rankmill.trainer.candidate.train_candidate` and of the registry.
+    before the training, with the errors of :func:`rankmill.trainer.multi_seed_training.train_candidate` and of the registry.
     """
     check_name(name)
     say = options.on_message or to_stderr

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
     from rankmill.pipeline.dataset_manifest import Meaning, SourceFile
     from rankmill.scorer.forest import Forest
-    from rankmill.trainer.history import QueryValues, TrainingResult
     from rankmill.trainer.training_options import StartingModel
+    from rankmill.trainer.training_result import QueryValues, TrainingResult
 
 MOST_SOURCES = 100  # of a kind; of more only their number and a digest of the list are written
 LIBRARIES = ("rankmill", "numpy", "numba", "llvmlite", "polars", "pyarrow", "duckdb", "joblib", "pydantic")

@@ -26,7 +26,7 @@ from rankmill.pipeline.arrow import as_array, bytes_of, schema_of
 from rankmill.pipeline.group import _kernels
 from rankmill.pipeline.group.query_splits import buckets_of
 from rankmill.pipeline.sources.batch import BATCH_BYTES
-from rankmill.pipeline.sources.parts import TYPES
+from rankmill.pipeline.sources.column_roles import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.group import _kernels
 from rankmill.pipeline.group.bucket_rows import BucketRows, padded, read_bucket, runs_of
-from rankmill.pipeline.judgments.tally import Tally, repeats
+from rankmill.pipeline.judgments.judgment_counts import Tally, repeats
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.pipeline.sources.times import TIME
 from rankmill.pipeline.validate import check_one_split
@@ -21,7 +21,7 @@ from rankmill.pipeline.validate import check_one_split
 if TYPE_CHECKING:
     from rankmill.pipeline.group.bucket_rows import Spill
     from rankmill.pipeline.group.query_splits import SplitRule
-    from rankmill.pipeline.judgments.settle import Settling
+    from rankmill.pipeline.judgments.aggregate import Settling
 
 
 ROW_GROUP_BYTES = 64 << 20  # decoded; a group has the largest power of two of rows that fits, so 32 to 64 MiB

@@ -28,7 +28,7 @@ from rankmill.pipeline.dataset_manifest import (
 from rankmill.pipeline.group import _kernels
 from rankmill.pipeline.group.bucket_rows import BucketRows, runs_of
 from rankmill.pipeline.group.settled_bucket import Bucket, read_settled
-from rankmill.pipeline.sources.parts import TYPES
+from rankmill.pipeline.sources.column_roles import TYPES
 from rankmill.pipeline.sources.times import TIME
 from rankmill.pipeline.statistics.feature_statistics import ColumnCollector, QueryCounts
 from rankmill.pipeline.validate import check_one_split, check_one_weight
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from rankmill.pipeline.group.bucket_rows import Spill
     from rankmill.pipeline.group.settled_bucket import Layout
-    from rankmill.pipeline.judgments.tally import Tally
+    from rankmill.pipeline.judgments.judgment_counts import Tally
 
 
 _QUERIES = schema_of(

@@ -13,7 +13,7 @@ from rankmill.foundation.process_memory import release_freed
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import PAIR_REJECTS_NAME, REJECTS_NAME, path_in
-from rankmill.pipeline.ingest.described import extended, with_pairs
+from rankmill.pipeline.ingest.manifest_builder import extended, with_pairs
 from rankmill.pipeline.ingest.stored_input import Counts, StoredPairs, places_among, spread, stored_rows, unjudged_rows
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.rejects import read_rejects

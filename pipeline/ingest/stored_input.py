@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.dataset_manifest import SPLITS
-from rankmill.pipeline.judgments.tally import Tally, repeats
+from rankmill.pipeline.judgments.judgment_counts import Tally, repeats
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES
 from rankmill.pipeline.pairs.pair_files import PairBatch
 from rankmill.pipeline.sources.batch import BATCH_BYTES, RowBatch
+from rankmill.pipeline.sources.column_roles import TYPES
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
-from rankmill.pipeline.sources.parts import TYPES
 from rankmill.pipeline.sources.times import TIME
 from rankmill.pipeline.stored_shards import QUERY_WEIGHT
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rankmill.pipeline.dataset_manifest import SourceFile
-    from rankmill.pipeline.judgments.tally import Tally
+    from rankmill.pipeline.judgments.judgment_counts import Tally
     from rankmill.pipeline.options import Aggregate, ReadOptions
     from rankmill.pipeline.query_spill import QuerySpill
     from rankmill.pipeline.sources.batch import Quarantine, Source

@@ -20,9 +20,9 @@ from rankmill.foundation.errors import ColumnProblem, DataRejected, UnusableColu
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import shorten
+from rankmill.pipeline.sources.column_roles import NUMBERS, PAIR_PARTS
 from rankmill.pipeline.sources.columns import TableColumns
 from rankmill.pipeline.sources.open_source import NarrowFile
-from rankmill.pipeline.sources.parts import NUMBERS, PAIR_PARTS
 from rankmill.pipeline.sources.role_columns import read_parts
 from rankmill.pipeline.sources.table_rows import Problems
 from rankmill.pipeline.sources.words import PAIRS

@@ -42,7 +42,7 @@ class RowBatch:
     values: npt.NDArray[np.float32]
     """(n, width) row-major, NaN where missing.  Text may widen from batch to batch: what follows is absent."""
     extras: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    """Optional columns (see :mod:`rankmill.pipeline.sources.parts`), (n,) each, as they are stored; ``time`` as int64 microseconds."""
+    """Optional columns (see :mod:`rankmill.pipeline.sources.column_roles`), (n,) each, as they are stored; ``time`` as int64 microseconds."""
 
     def __len__(self) -> int:
         return len(self.values)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import strings_from
-from rankmill.pipeline.sources import _kernels
+from rankmill.pipeline.sources import _text_kernels as _kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,9 +28,9 @@ from rankmill.pipeline.sources.batch import (
     shorten,
     without_values,
 )
+from rankmill.pipeline.sources.column_roles import IDS, OPTIONAL, PAIR_PARTS, PARTS
 from rankmill.pipeline.sources.columns import TableColumns, table_columns
 from rankmill.pipeline.sources.grades import GradeRules
-from rankmill.pipeline.sources.parts import IDS, OPTIONAL, PAIR_PARTS, PARTS
 from rankmill.pipeline.sources.role_columns import are_ids, are_numbers, as_floats, feature_numbers, read_parts
 from rankmill.pipeline.sources.table_rows import Mask, Problems, TableRows
 from rankmill.pipeline.sources.times import TIME, is_timelike

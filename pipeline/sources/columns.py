@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import MAX_FEATURES
-from rankmill.pipeline.sources.parts import HABITS, ID_COLUMNS, OPTIONAL, PARTS, RESERVED
+from rankmill.pipeline.sources.column_roles import HABITS, ID_COLUMNS, OPTIONAL, PARTS, RESERVED
 from rankmill.pipeline.sources.times import TIME
 
 if TYPE_CHECKING:

@@ -25,11 +25,11 @@ from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, RowBatch, shorten
 from rankmill.pipeline.sources.blocks import compression_of, damaged, read_blocks
+from rankmill.pipeline.sources.column_roles import OPTIONAL
 from rankmill.pipeline.sources.columnar import ColumnsOf, TableSource
 from rankmill.pipeline.sources.columns import TableColumns, table_columns
 from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.number_text import read_floats
-from rankmill.pipeline.sources.parts import OPTIONAL
 from rankmill.pipeline.sources.role_columns import feature_numbers
 from rankmill.pipeline.sources.table_rows import Problems, TableRows
 from rankmill.pipeline.sources.times import times_of

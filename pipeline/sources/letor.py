@@ -26,13 +26,13 @@ import pyarrow as pa
 from rankmill.foundation.errors import InputError, MalformedLine
 from rankmill.pipeline.arrow import ScratchBuffer, as_array
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, MAX_FEATURES, ReadOptions
-from rankmill.pipeline.sources import _kernels
+from rankmill.pipeline.sources import _text_kernels as _kernels
 from rankmill.pipeline.sources.batch import BATCH_BYTES, Quarantine, ReadTask, RowBatch, shorten
 from rankmill.pipeline.sources.blocks import copy_tokens, read_blocks, unchecked_blocks
+from rankmill.pipeline.sources.column_roles import OPTIONAL
 from rankmill.pipeline.sources.files import uncompressed
 from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.number_text import read_finite
-from rankmill.pipeline.sources.parts import OPTIONAL
 from rankmill.pipeline.sources.query_sizes import QuerySizes, find_sizes
 
 if TYPE_CHECKING:

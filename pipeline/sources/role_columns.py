@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from rankmill.pipeline.arrow import as_array, parts_of
+from rankmill.pipeline.sources.column_roles import IDS, NUMBERS
 from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.number_text import read_floats
-from rankmill.pipeline.sources.parts import IDS, NUMBERS
 from rankmill.pipeline.sources.times import NO_TIME, TIME, TIME_RULE, times_of
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def read_parts(
     Parameters
     ----------
     columns
-        (n,) each, by the part it plays: ids (:data:`~rankmill.pipeline.sources.parts.IDS`), ``grade``, numbers
-        (:data:`~rankmill.pipeline.sources.parts.NUMBERS`) and ``time``.
+        (n,) each, by the part it plays: ids (:data:`~rankmill.pipeline.sources.column_roles.IDS`), ``grade``, numbers
+        (:data:`~rankmill.pipeline.sources.column_roles.NUMBERS`) and ``time``.
     problems
         Takes the rows that break a rule.
     needed

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import MalformedLine
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES
-from rankmill.pipeline.sources import _kernels
+from rankmill.pipeline.sources import _text_kernels as _kernels
 from rankmill.pipeline.sources.batch import Quarantine, shorten
 from rankmill.pipeline.sources.blocks import Block, copy_tokens, read_blocks
 from rankmill.pipeline.sources.table_rows import Problems, TableRows

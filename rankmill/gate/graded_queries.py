@@ -19,7 +19,7 @@ from rankmill.pipeline.dataset_manifest import SPLITS
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import Predictor
 
 if TYPE_CHECKING:

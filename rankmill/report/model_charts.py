@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rankmill.report import Facts
-from rankmill.report.drawing import Drawing, Scale, clipped, tick_words, widest
 from rankmill.report.formatting import count, metric_name, number, percent, short
+from rankmill.report.svg import Drawing, Scale, clipped, tick_words, widest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,7 +27,7 @@ _DECIDING = ("valid", "holdout", "cv", "test")  # sets that say how many rounds 
 def learning_facts(training: Mapping[str, Any] | None, metric: str | None = None) -> Facts | None:
     """Tell the curves of ``training``, what ``WORK/model/training.json`` holds; None where it has none.
 
-    ``seeds`` are objects with ``seed``, ``best_round`` and ``curves`` (`rankmill.trainer.history.Curves`); one of them may
+    ``seeds`` are objects with ``seed``, ``best_round`` and ``curves`` (`rankmill.trainer.training_result.Curves`); one of them may
     be ``chosen``, or the object itself names it.  ``metric`` is shown where it was measured, else the first one that was.
     """
     if training is None:

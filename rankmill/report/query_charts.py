@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rankmill.report import Facts
-from rankmill.report.drawing import NORMAL, Drawing, Scale, clipped, ticks, widest
 from rankmill.report.formatting import count, counted, interval, metric_name, number, percent, short, signed
+from rankmill.report.svg import NORMAL, Drawing, Scale, clipped, ticks, widest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

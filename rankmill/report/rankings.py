@@ -23,8 +23,8 @@ from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.significance import TIED, compare_paired, sign_flip_p
 from rankmill.scorer.model_service import train_queries
 from rankmill.scorer.query_columns import column_of_dataset
-from rankmill.scorer.seen import Scope, TrainedModel, scope_of
 from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE, WITHOUT_SLICES, slices_of
+from rankmill.scorer.train_test_overlap import Scope, TrainedModel, scope_of
 
 if TYPE_CHECKING:
     from rankmill.report.subject import Subject

@@ -13,7 +13,7 @@ from rankmill.foundation.options import values_of
 from rankmill.pipeline.binning import bin_dataset, bin_plan
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.sources.parts import OPTIONAL
+from rankmill.pipeline.sources.column_roles import OPTIONAL
 from rankmill.pipeline.sources.query_sizes import find_sizes
 from rankmill.run.drift import drift_of
 from rankmill.run.events import Artefact

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from rankmill.registry import Registry
 from rankmill.run import DRIFT, EVALUATION, GATE, LAST_RUN, REPORT
-from rankmill.run.lease import LEASE
+from rankmill.run.run_lock import LEASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -15,10 +15,10 @@ from rankmill.run import GATE
 from rankmill.run.events import Artefact
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
 from rankmill.run.stage_facts import GateFacts, PromoteFacts
+from rankmill.scorer.candidate_sources import open_sources, read_options
 from rankmill.scorer.first_stage import FirstStage
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.metrics.conventions import OURS, named_convention
-from rankmill.scorer.opening import open_sources, read_options
 from rankmill.scorer.options import CandidateOptions
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.scoring import check_first_rows

@@ -38,10 +38,10 @@ from rankmill.run.events import (
     StageStarted,
 )
 from rankmill.run.gate_stages import Gate, Promote, refuse_protected
-from rankmill.run.lease import hold
 from rankmill.run.model_stages import Evaluate, Train
 from rankmill.run.outcome import RunReport
 from rankmill.run.output_stages import Report, Rerank
+from rankmill.run.run_lock import hold
 from rankmill.run.stage import Record, decide, key_of, read_record, write_record
 from rankmill.run.work import Work
 

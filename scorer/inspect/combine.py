@@ -21,7 +21,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.metrics import Metric, Policy
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.per_query import PreparedQueries
 
 MAX_CHANGE_POINTS = 1 << 24  # of all queries together: some 700 MB
 _CLOSE = 1e-10  # intervals whose running sums are so near to the greatest are evaluated anew

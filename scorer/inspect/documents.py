@@ -21,13 +21,13 @@ from rankmill.foundation.errors import CandidatesRejected, InputError, name_hint
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.sources.batch import RowBatch, Source
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
+from rankmill.scorer.candidate_sources import DatasetSource, files_of, open_sources, read_options
 from rankmill.scorer.candidates import locate_features, named_by_row
 from rankmill.scorer.inspect.paths import Paths
-from rankmill.scorer.opening import DatasetSource, files_of, open_sources, read_options
 from rankmill.scorer.options import CandidateOptions
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.scored_file import read_scored
-from rankmill.scorer.seen import Scope, TrainedModel, chosen_queries, scope_of_candidates
+from rankmill.scorer.train_test_overlap import Scope, TrainedModel, chosen_queries, scope_of_candidates
 
 BLOCK_BYTES = 16 << 20
 MAX_BYTES = 1 << 30  # of the features held
@@ -67,7 +67,7 @@ class Selection(CandidateOptions):
     """Which documents are read, beside how candidates are read (`CandidateOptions`)."""
 
     split: str | None = None
-    """The split of the dataset, or ``all``; None: as `rankmill.scorer.seen.scope_of` chooses."""
+    """The split of the dataset, or ``all``; None: as `rankmill.scorer.train_test_overlap.scope_of` chooses."""
     qids: tuple[str, ...] = ()
     """The queries; none: ``n_queries`` of them."""
     n_queries: int = 0

@@ -27,7 +27,7 @@ from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Codes, Paths, leaf_paths, on_threads
 from rankmill.scorer.links import apply_link
 from rankmill.scorer.metrics import Metric
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.per_query import PreparedQueries
 
 MAX_BYTES = 1 << 30  # of the table of leaves, four bytes a document and tree
 CURVE = tuple(round(-3.0 + 0.25 * i, 2) for i in range(25))

@@ -20,7 +20,7 @@ from rankmill.scorer.inspect.contributions import Explained, Why
 from rankmill.scorer.inspect.dependence import Dependence, Interaction
 from rankmill.scorer.inspect.optimality import Optimality
 from rankmill.scorer.model_service import ModelIdentity
-from rankmill.scorer.seen import Scope
+from rankmill.scorer.train_test_overlap import Scope
 
 BAR = 30  # characters of the longest bar
 MAX_PIECES = 500  # of a combination's curve in its JSON

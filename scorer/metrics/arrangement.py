@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels.randoms import random_bits_of
-from rankmill.scorer.metrics.policy import Policy
+from rankmill.scorer.metrics.metric_options import Policy
 
 Grades = npt.NDArray[np.int32]
 Offsets = npt.NDArray[np.int64]

@@ -14,7 +14,7 @@ from typing import Any
 
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.metrics.metric import METRIC_NAMES, Metric
-from rankmill.scorer.metrics.policy import Policy
+from rankmill.scorer.metrics.metric_options import Policy
 
 Exceptions = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
 OURS = "rankmill"

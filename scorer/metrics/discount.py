@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
-from rankmill.scorer.metrics.policy import Discount, Gain, table_of
+from rankmill.scorer.metrics.metric_options import Discount, Gain, table_of
 
 _SQRT_HALF = 0.7071067811865476
 _TWO_OVER_LN_2 = 2.8853900817779268

@@ -32,7 +32,7 @@ class Metric:
         has the best grade of its list; ``rbp``: rank-biased precision; ``concordance``: the share of a query's pairs of
         different grade that are in the right order, ``concordance_micro``: that of the pairs of all queries together;
         ``balanced_error``: the error rate of "relevant if the score is above a threshold", where both classes weigh
-        the same (see `rankmill.scorer.metrics.queries.PreparedQueries` for all of these).
+        the same (see `rankmill.scorer.metrics.per_query.PreparedQueries` for all of these).
     k
         The cutoff, or None for the whole list.
     parameter

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.scorer.metrics import _kernels
-from rankmill.scorer.metrics.queries import mean_of
+from rankmill.scorer.metrics.per_query import mean_of
 
 REPLICATES = 1000
 BOOTSTRAP_SEED = 20080131
@@ -217,7 +217,7 @@ def compare_paired(
     qids
         (q,) ids, an Arrow array of strings.
     weights
-        (q,) of the queries in the mean, where they differ (`rankmill.scorer.metrics.queries.PreparedQueries.weights`).
+        (q,) of the queries in the mean, where they differ (`rankmill.scorer.metrics.per_query.PreparedQueries.weights`).
     higher_is_better
         Whether a larger value is a better one.
     most_shown

@@ -15,7 +15,7 @@ import numpy as np
 
 from rankmill.scorer.metrics.discount import discounts, gains, persistence, stop_probabilities
 from rankmill.scorer.metrics.metric import Metric
-from rankmill.scorer.metrics.policy import Policy
+from rankmill.scorer.metrics.metric_options import Policy
 
 Row = tuple[float, ...]
 

@@ -16,8 +16,8 @@ from rankmill.scorer.metrics import _kernels
 from rankmill.scorer.metrics.arrangement import grade_levels
 from rankmill.scorer.metrics.discount import discounts, gains, persistence, stop_probabilities
 from rankmill.scorer.metrics.metric import Metric
-from rankmill.scorer.metrics.policy import Policy
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.metric_options import Policy
+from rankmill.scorer.metrics.per_query import PreparedQueries
 
 Floats = npt.NDArray[np.float64]
 Order = npt.NDArray[np.uint32]

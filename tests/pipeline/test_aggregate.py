@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from rankmill.foundation.errors import InputError
+from rankmill.pipeline.judgments.aggregate import one_judgment
 from rankmill.pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate
-from rankmill.pipeline.judgments.settle import one_judgment
 from tests import naive_judgments
 
 

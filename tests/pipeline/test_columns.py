@@ -16,9 +16,9 @@ from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
+from rankmill.pipeline.sources.column_roles import HABITS, OPTIONAL, PARTS
 from rankmill.pipeline.sources.columns import table_columns
 from rankmill.pipeline.sources.open_source import open_source
-from rankmill.pipeline.sources.parts import HABITS, OPTIONAL, PARTS
 
 NAMES = {
     "qid": "Query ID",

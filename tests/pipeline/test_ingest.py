@@ -16,7 +16,9 @@ from typer.testing import CliRunner
 from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputError, MalformedLine, TooManyRejects
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import building, ingest, running
+from rankmill.pipeline.ingest import dataset_builder as building
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.ingest import run_ingest as running
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from tests import naive
 

@@ -20,7 +20,7 @@ from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.jsonl.json_lines import JsonSource
 from rankmill.pipeline.sources.open_source import open_source, share_features
-from rankmill.scorer.opening import open_sources
+from rankmill.scorer.candidate_sources import open_sources
 from tests import naive_json
 from tests.pipeline.test_ingest import files_of
 

@@ -165,7 +165,7 @@ def test_neither_order_nor_files_nor_memory_show(tmp_path, how, by_qrels, monkey
         rng = random.Random(seed)
         rng.shuffle(judgments)
         if seed == 1:  # too much to be held
-            monkeypatch.setattr("rankmill.pipeline.ingest.building.writing_share", lambda *_, **__: Share(2, 1))
+            monkeypatch.setattr("rankmill.pipeline.ingest.dataset_builder.writing_share", lambda *_, **__: Share(2, 1))
         else:
             monkeypatch.undo()
         names = []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numba import njit
 
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources import _kernels
+from rankmill.pipeline.sources import _text_kernels as _kernels
 from rankmill.pipeline.sources.letor import LetorSource
 from rankmill.pipeline.sources.number_text import read_floats
 from rankmill.pipeline.sources.role_columns import feature_numbers

@@ -16,9 +16,9 @@ from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
+from rankmill.pipeline.sources.column_roles import OPTIONAL
 from rankmill.pipeline.sources.number_text import read_finite
 from rankmill.pipeline.sources.open_source import open_source
-from rankmill.pipeline.sources.parts import OPTIONAL
 from rankmill.pipeline.statistics.describe_dataset import describe
 
 COLUMNS = ("label", "event", "weight", "offset")

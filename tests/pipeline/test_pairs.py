@@ -14,7 +14,8 @@ from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputEr
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import building, ingest
+from rankmill.pipeline.ingest import dataset_builder as building
+from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.pairs.add_pairs import add_pairs
 from rankmill.pipeline.statistics.describe_dataset import describe

@@ -13,7 +13,7 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.letor import LetorSource
-from rankmill.scorer.opening import open_sources
+from rankmill.scorer.candidate_sources import open_sources
 from tests import naive
 
 

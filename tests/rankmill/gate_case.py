@@ -14,7 +14,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.training import train
+from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import TrainingOptions
 
 QUERIES, DOCUMENTS, FEATURES = 160, 12, 5

@@ -14,10 +14,10 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.history import Curves
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.training import train
+from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import TrainingOptions
+from rankmill.trainer.training_result import Curves
 from rankmill.trainer.version_facts import attachments_of, facts_of
 from tests.rankmill.gate_case import dataset_of, rows_of
 

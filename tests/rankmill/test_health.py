@@ -17,7 +17,7 @@ from rankmill.foundation.exit_codes import TRY_AGAIN
 from rankmill.foundation.units import parse_span, spell
 from rankmill.health import WORKED, Health
 from rankmill.run import LAST_RUN, LAST_SUCCESS, runner
-from rankmill.run.lease import hold
+from rankmill.run.run_lock import hold
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 DAY = timedelta(hours=26)

@@ -82,7 +82,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("name", "value", "message"), MISTAKES)
 def test_an_error_names_the_option_as_the_caller_wrote_it(tmp_path, monkeypatch, capsys, name, value, message) -> None:
-    from rankmill.pipeline.ingest.running import ingest
+    from rankmill.pipeline.ingest.run_ingest import ingest
     from rankmill.pipeline.options import IngestOptions
 
     monkeypatch.chdir(tmp_path)

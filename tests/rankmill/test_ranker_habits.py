@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.metrics.queries import evaluate_queries, mean_of
+from rankmill.scorer.metrics.per_query import evaluate_queries, mean_of
 from rankmill.trainer.parameters import TrainParameters
 from tests.rankmill.small_ranker import planted_arrays, small
 

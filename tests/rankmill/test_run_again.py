@@ -16,7 +16,7 @@ from rankmill.foundation.errors import InputError, RunUnderWay
 from rankmill.registry import Registry
 from rankmill.run.dry_run import KEPT
 from rankmill.run.events import Event, RunEnded, RunStarted, StageSkipped, StageStarted
-from rankmill.run.lease import hold, holder_of
+from rankmill.run.run_lock import hold, holder_of
 from rankmill.run.runner import NAMES, RunRequest, StageChoice, plan_of, run
 from rankmill.run.stage import differences, read_record
 from rankmill.run.stage_facts import BinFacts, TrainFacts

@@ -15,7 +15,7 @@ from rankmill.gate.recording import gate
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.run.events import Event, RunEnded, StageStarted
-from rankmill.run.lease import left_behind
+from rankmill.run.run_lock import left_behind
 from rankmill.run.runner import RunRequest, StageChoice, plan_of, run
 from tests.rankmill.test_run import write_project
 from tests.rankmill.test_run_again import again, edit, outcome

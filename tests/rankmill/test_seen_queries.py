@@ -18,7 +18,7 @@ from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.report.report_files import write_report
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.seen import TrainedModel, scope_of
+from rankmill.scorer.train_test_overlap import TrainedModel, scope_of
 from tests.rankmill.report_case import Work
 from tests.trainer.small_dataset import SHARES, small_dataset
 

@@ -7,8 +7,8 @@ import pytest
 
 from rankmill import Ranker, cross_validate
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.trainer.history import HOLDOUT
 from rankmill.trainer.sampling import fold_of_queries
+from rankmill.trainer.training_result import HOLDOUT
 from tests.rankmill.small_ranker import planted_arrays, small
 
 

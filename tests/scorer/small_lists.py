@@ -8,7 +8,7 @@ import numpy as np
 
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CUTOFF
-from rankmill.scorer.metrics.queries import POOLED
+from rankmill.scorer.metrics.per_query import POOLED
 from tests import naive, naive_metrics
 
 CUTS = (None, 1, 2, 3, 7)

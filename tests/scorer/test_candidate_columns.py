@@ -18,7 +18,7 @@ from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.rerank import rerank
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.training import train
+from rankmill.trainer.train_on_dataset import train
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, read_ranked, write_letor
 from tests.scorer.forests import random_forest
 

@@ -13,7 +13,7 @@ from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.inspect import combine as combining
 from rankmill.scorer.inspect.combine import combine
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.metrics.queries import PreparedQueries, evaluate_queries, mean_of
+from rankmill.scorer.metrics.per_query import PreparedQueries, evaluate_queries, mean_of
 
 METRICS = (
     "ndcg@3",

@@ -15,7 +15,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.conventions import CONVENTIONS, as_convention, named_convention
-from rankmill.scorer.metrics.queries import evaluate_queries, mean_of
+from rankmill.scorer.metrics.per_query import evaluate_queries, mean_of
 
 DRAWS = 12
 

@@ -15,10 +15,10 @@ from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
+from rankmill.scorer.candidate_sources import DatasetSource
 from rankmill.scorer.compare import Ranking, compare
 from rankmill.scorer.evaluate import evaluate, write_per_query
 from rankmill.scorer.explain_metric import explain_metric
-from rankmill.scorer.opening import DatasetSource
 from rankmill.scorer.rerank import rerank
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, write_letor, write_parquet
 from tests.scorer.forests import random_forest

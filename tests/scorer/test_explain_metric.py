@@ -16,7 +16,7 @@ from rankmill.scorer.explain_metric import explain_metric
 from rankmill.scorer.metrics import TIES, Policy, parse_metric
 from rankmill.scorer.metrics.conventions import CONVENTIONS as TOOLS
 from rankmill.scorer.metrics.conventions import named_convention
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.metrics.steps import RankedQuery, steps_of
 from tests.scorer.small_lists import CONVENTIONS, METRICS, cases_up_to, orders_up_to
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rankmill.scorer.metrics import TIES, Metric, Policy
-from rankmill.scorer.metrics.queries import PreparedQueries, evaluate_queries
+from rankmill.scorer.metrics.per_query import PreparedQueries, evaluate_queries
 from tests import naive_metrics
 from tests.scorer.small_lists import CONVENTIONS, METRICS, ORDERS, Orders, cases_up_to, lists, orders_up_to
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.metrics import TIES, Metric, Policy, _kernels, arrangement
 from rankmill.scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CUTOFF
-from rankmill.scorer.metrics.queries import POOLED, PreparedQueries, evaluate_queries, mean_of
+from rankmill.scorer.metrics.per_query import POOLED, PreparedQueries, evaluate_queries, mean_of
 from rankmill.scorer.metrics.significance import percentile_interval
 
 ALL = [

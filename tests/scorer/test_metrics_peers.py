@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rankmill.scorer.evaluate import evaluate_scored
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.conventions import CONVENTIONS
-from rankmill.scorer.metrics.queries import evaluate_queries
+from rankmill.scorer.metrics.per_query import evaluate_queries
 
 TREC = CONVENTIONS["trec"].policy
 CUTS = (5, 10, 15, 20, 30, 100, 200, 500, 1000)

@@ -13,7 +13,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.scorer.inspect import optimality
 from rankmill.scorer.inspect.optimality import CURVE, Moves, directions_needed, local_optimality, share_interval
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.metrics.queries import PreparedQueries, evaluate_queries, mean_of
+from rankmill.scorer.metrics.per_query import PreparedQueries, evaluate_queries, mean_of
 from rankmill.scorer.predict import predict
 from tests.scorer.forests import random_forest
 from tests.scorer.inspect_case import random_values, several_outputs

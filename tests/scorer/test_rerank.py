@@ -344,7 +344,7 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
         assert read_ranked(tmp_path / name) == ranked(forest, rows)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.txt", "out", "out.parquet"]  # no stale side table
     with monkeypatch.context() as patch:
-        patch.setattr("rankmill.scorer.replacing.publish_folder", lambda *_: 1 / 0)
+        patch.setattr("rankmill.scorer.publish_ranked.publish_folder", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             rerank(source, forest, tmp_path / "out", top_k=1, overwrite=True)
     assert read_ranked(tmp_path / "out") == ranked(forest, rows)

@@ -10,7 +10,7 @@ import pytest
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.metric import NEED_CUTOFF, WITHOUT_CUTOFF
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.metrics.swaps import BY_PLACE, SWAPPABLE, TABLE, swap_deltas
 from tests import naive_pairs
 

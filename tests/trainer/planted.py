@@ -8,11 +8,11 @@ import numpy as np
 
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
 from rankmill.trainer.boosting import boost
-from rankmill.trainer.history import TrainingResult
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
+from rankmill.trainer.training_result import TrainingResult
 
 
 def planted(seed, n_queries=60, n_features=7):

@@ -27,7 +27,7 @@ from rankmill.trainer.bin_cache import CachedBins
 from rankmill.trainer.growing._histogram_kernels import column_of
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.training import plan_of, train
+from rankmill.trainer.train_on_dataset import plan_of, train
 from rankmill.trainer.training_options import TrainingOptions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -370,7 +370,7 @@ from pathlib import Path
 
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.training import plan_of, train
+from rankmill.trainer.train_on_dataset import plan_of, train
 from rankmill.trainer.training_options import TrainingOptions
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
 from rankmill.trainer.early_stopping import EarlyStopping
 from rankmill.trainer.parameters import TrainParameters

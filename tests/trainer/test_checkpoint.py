@@ -13,10 +13,10 @@ import pytest
 from rankmill.foundation.interrupts import HeldSignals
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.candidate import train_candidate
 from rankmill.trainer.checkpoints import Checkpoint, Checkpoints
+from rankmill.trainer.multi_seed_training import train_candidate
 from rankmill.trainer.parameters import SeedOptions
-from rankmill.trainer.training import train
+from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import TrainingOptions
 from tests.trainer.planted import fit, small_data
 from tests.trainer.small_dataset import SMALL, small_dataset
@@ -123,7 +123,7 @@ import os, signal, sys
 from pathlib import Path
 from rankmill.pipeline.dataset import Dataset
 from tests.trainer.small_dataset import SMALL
-from rankmill.trainer.candidate import train_candidate
+from rankmill.trainer.multi_seed_training import train_candidate
 from rankmill.trainer.seeds import SeedOptions
 from rankmill.trainer.training_options import TrainingOptions
 

@@ -16,7 +16,7 @@ from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import predict
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.training import cross_validate, plan_of, train
+from rankmill.trainer.train_on_dataset import cross_validate, plan_of, train
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.training_rows import read_rows
 

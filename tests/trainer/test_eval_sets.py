@@ -10,10 +10,10 @@ import pytest
 
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
-from rankmill.trainer.history import PHASES
 from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.training_result import PHASES
 from tests.trainer.planted import boost_rows, fit, planted, rows_of, small_data
 
 

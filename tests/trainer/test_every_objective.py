@@ -14,7 +14,7 @@ import pytest
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.binspec import BinSpec, feature_bins
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer.objectives.protocol import ROWS, Objective
 from rankmill.trainer.objectives.registry import criterion_of, objective_class, objective_of
 from rankmill.trainer.objectives.spelling import OBJECTIVES

@@ -22,10 +22,10 @@ from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics.significance import NORMAL_FROM, interval_of_mean, percentile_interval
 from rankmill.scorer.model_service import ModelIdentity
 from rankmill.trainer import version_facts
-from rankmill.trainer.history import TrainingResult
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.training import train
+from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
+from rankmill.trainer.training_result import TrainingResult
 from rankmill.trainer.version_facts import attachments_of, facts_of
 
 SMALL = TrainParameters(n_rounds=12, max_leaves=4, learning_rate=0.5, early_stopping_rounds=4)

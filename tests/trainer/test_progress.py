@@ -13,8 +13,8 @@ from rich.console import Console
 from rankmill import Ranker, cross_validate
 from rankmill.cli import execute
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.trainer.history import RoundRecord
 from rankmill.trainer.progress import TrainingProgress
+from rankmill.trainer.training_result import RoundRecord
 from tests.trainer.small_dataset import small_dataset
 
 

@@ -11,13 +11,13 @@ import pytest
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.predict import predict
 from rankmill.trainer.early_stopping import EarlyStopping
-from rankmill.trainer.fitting import cross_validate_rows
-from rankmill.trainer.fitting import fit as fit_rounds
-from rankmill.trainer.history import HOLDOUT, Curves
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import Preferences, RankedRows
 from rankmill.trainer.sampling import Sampler, fold_of_queries, queries_apart
+from rankmill.trainer.train_on_rows import cross_validate_rows
+from rankmill.trainer.train_on_rows import fit as fit_rounds
+from rankmill.trainer.training_result import HOLDOUT, Curves
 from tests.trainer.planted import boost_rows, fit, rows_of, small_data
 
 NAMES = np.random.default_rng(5).permutation(100)

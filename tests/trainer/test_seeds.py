@@ -17,10 +17,10 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_service import ModelIdentity, recipe_and_seed
 from rankmill.scorer.predict import Predictor
-from rankmill.trainer import training
-from rankmill.trainer.candidate import Candidate, plan_candidate, train_candidate
+from rankmill.trainer import train_on_dataset as training
 from rankmill.trainer.checkpoints import FinishedTrainings, training_key
 from rankmill.trainer.combined_forests import average
+from rankmill.trainer.multi_seed_training import Candidate, plan_candidate, train_candidate
 from rankmill.trainer.parameters import SeedOptions, parse_seeds
 from rankmill.trainer.round_metrics import measure
 from rankmill.trainer.seeds import checked_seeds

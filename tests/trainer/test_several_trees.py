@@ -10,7 +10,7 @@ import pytest
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
 from rankmill.trainer import round_metrics
 from rankmill.trainer.growing import tree as tree_module

@@ -15,9 +15,9 @@ from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.cli import train as command
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
-from rankmill.trainer.history import PHASES
 from rankmill.trainer.objectives import registry
 from rankmill.trainer.parameters import MachineOptions, TrainParameters
+from rankmill.trainer.training_result import PHASES
 
 SMALL = ["--n-rounds", "3", "--max-leaves", "3", "--n-threads", "1"]
 
@@ -47,7 +47,7 @@ def test_a_registry_that_cannot_be_is_refused_before_the_training(dataset: str, 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("trained in vain")
 
-    monkeypatch.setattr("rankmill.trainer.training.train", never)
+    monkeypatch.setattr("rankmill.trainer.train_on_dataset.train", never)
     Path("foreign").mkdir()
     Path("foreign/precious.txt").write_text("mine")
     assert execute(["train", dataset, "--name", "web", "--registry", "foreign", *SMALL]) == 2

@@ -17,7 +17,7 @@ from rankmill.cli import execute
 from rankmill.foundation.errors import DatasetFormatError, InvalidParameter
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.parameters import TrainParameters, TuneOptions
-from rankmill.trainer.training import cross_validate, train
+from rankmill.trainer.train_on_dataset import cross_validate, train
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.tuning import search, trials
 from rankmill.trainer.tuning.search import plan_tuning, tune

@@ -11,7 +11,7 @@ import pytest
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.ranker import Ranker
 from rankmill.scorer.metrics import Metric, Policy
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer.objectives.pairwise import pair_loss as pairwise
 from rankmill.trainer.objectives.user import check_lambdas, remember_delta, remember_objective, spelled
 from rankmill.trainer.workers import with_team

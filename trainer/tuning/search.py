@@ -27,7 +27,7 @@ from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.early_stopping import DEVIANCE, stop_measure
 from rankmill.trainer.parameters import PRESET, TrainParameters, TuneOptions
-from rankmill.trainer.training import TrainingPlan, plan_of
+from rankmill.trainer.train_on_dataset import TrainingPlan, plan_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.tuning.space import Space
 from rankmill.trainer.tuning.table import Row, Table
@@ -106,7 +106,7 @@ def plan_tuning(
         The space leaves the bounds of a parameter, rounds are both varied and what is halved, or objectives are compared by
         their own losses.
     TrainingDataRejected, rankmill.foundation.errors.InputError, rankmill.foundation.errors.InputError
-        As :func:`rankmill.trainer.training.plan_of`.
+        As :func:`rankmill.trainer.train_on_dataset.plan_of`.
     """
     measure = stop_measure(parameters)
     if measure == DEVIANCE and "objective" in space.parts:

@@ -22,7 +22,7 @@ from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.training import cross_validate, train
+from rankmill.trainer.train_on_dataset import cross_validate, train
 from rankmill.trainer.training_options import TrainingOptions
 
 SEARCH, TRIALS, CHECKPOINTS, TABLE, WINNER = "search.json", "trials", "checkpoints", "table.json", "winner.toml"

@@ -7,9 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rankmill.pipeline.sources.batch import shorten
+from rankmill.pipeline.sources.column_roles import IDS
 from rankmill.pipeline.sources.jsonl._kernels import DEEPEST
 from rankmill.pipeline.sources.jsonl.json_keys import FEATURES
-from rankmill.pipeline.sources.parts import IDS
 from rankmill.pipeline.sources.times import TIME
 
 if TYPE_CHECKING:

@@ -28,12 +28,12 @@ from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import BATCH_BYTES, Quarantine, ReadTask, RowBatch, shorten
 from rankmill.pipeline.sources.blocks import read_blocks, unchecked_blocks
+from rankmill.pipeline.sources.column_roles import IDS, PARTS, RESERVED
 from rankmill.pipeline.sources.columnar import ColumnsOf, TableSource
 from rankmill.pipeline.sources.columns import TableColumns, of_candidates, table_columns
 from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.jsonl.explain_line import explain, place_of, shown
 from rankmill.pipeline.sources.jsonl.json_keys import FEATURES, Keys, as_object, lines_of, naturally_sorted, read_keys
-from rankmill.pipeline.sources.parts import IDS, PARTS, RESERVED
 from rankmill.pipeline.sources.table_rows import TableRows
 from rankmill.pipeline.sources.times import TIME
 

@@ -11,8 +11,8 @@ import numpy as np
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics.discount import discounts
 from rankmill.scorer.metrics.metric import Metric, parse_metric
-from rankmill.scorer.metrics.policy import Policy
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.metric_options import Policy
+from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer.objectives.listwise import _expected_kernels
 from rankmill.trainer.objectives.listwise.list_loss import (
     AT_REST,

@@ -10,8 +10,8 @@ import numpy as np
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.metrics.discount import discounts, gains
 from rankmill.scorer.metrics.metric import parse_metric
-from rankmill.scorer.metrics.policy import Policy
-from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.metric_options import Policy
+from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.metrics.swaps import SWAPPABLE, swap_deltas
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.pair_loss import (

@@ -16,7 +16,7 @@ from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.digests import SourceDigests
 from rankmill.pipeline.ingest.append_base import Base
-from rankmill.pipeline.ingest.building import Building
+from rankmill.pipeline.ingest.dataset_builder import Building
 from rankmill.pipeline.ingest.inputs import open_inputs
 from rankmill.pipeline.ingest_report import IngestReport
 from rankmill.pipeline.options import IngestOptions

@@ -20,8 +20,8 @@ from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.group.bucket_rows import BucketRows
+from rankmill.pipeline.judgments.judgment_counts import Settled, Tally, settled_as
 from rankmill.pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate
-from rankmill.pipeline.judgments.tally import Settled, Tally, settled_as
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.pipeline.sources.times import TIME
 

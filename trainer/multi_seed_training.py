@@ -25,16 +25,16 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.training_facts import Metrics, NoiseFloor, SeedFacts, SeedsFacts, TrainingFacts
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
-from rankmill.trainer import training
+from rankmill.trainer import train_on_dataset as training
 from rankmill.trainer.checkpoints import Checkpoints, FinishedTrainings, training_key
 from rankmill.trainer.combined_forests import BaseModel, after_base, average
 from rankmill.trainer.early_stopping import stop_measure
-from rankmill.trainer.history import TRAIN, Curves, RoundRecord, TrainingResult
 from rankmill.trainer.parameters import SeedOptions, TrainParameters
 from rankmill.trainer.round_metrics import measure
 from rankmill.trainer.seeds import ONE_SEED, best_of, check_choice, checked_seeds, noise_floor
-from rankmill.trainer.training import TrainingPlan, plan_of
+from rankmill.trainer.train_on_dataset import TrainingPlan, plan_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, TrainingOptions
+from rankmill.trainer.training_result import TRAIN, Curves, RoundRecord, TrainingResult
 from rankmill.trainer.version_facts import (
     Intervals,
     attachments_of,

@@ -13,11 +13,11 @@ from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
-from rankmill.trainer.history import HOLDOUT, CrossValidation, TrainingResult
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.sampling import fold_of_queries, queries_apart
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, StartingModel, TrainingOptions
+from rankmill.trainer.training_result import HOLDOUT, CrossValidation, TrainingResult
 from rankmill.trainer.training_rows import settled
 
 

@@ -19,17 +19,17 @@ from rankmill.trainer.boosting import FEWEST_DRAWN_PAIRS, directions_of
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.early_stopping import DEVIANCE, parse_measure
-from rankmill.trainer.fitting import cross_validate_rows, fit
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import HistogramPool
-from rankmill.trainer.history import CrossValidation, TrainingResult
 from rankmill.trainer.layout import BLOCK_WIDTH, blocks_shape
 from rankmill.trainer.objectives.protocol import ROWS, Objective, array_bytes
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.parameters import BOTH, TrainParameters
 from rankmill.trainer.resuming import check_resumable
 from rankmill.trainer.rows import TrainingData
+from rankmill.trainer.train_on_rows import cross_validate_rows, fit
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
+from rankmill.trainer.training_result import CrossValidation, TrainingResult
 from rankmill.trainer.training_rows import (
     bin_batches,
     given_pairs,
@@ -249,7 +249,7 @@ def cross_validate(
     options: TrainingOptions = DEFAULT_OPTIONS,
     checkpoints: Checkpoints | None = None,
 ) -> CrossValidation:
-    """Cross-validate a training on the train split of a binned dataset: :func:`rankmill.trainer.fitting.cross_validate_rows`.
+    """Cross-validate a training on the train split of a binned dataset: :func:`rankmill.trainer.train_on_rows.cross_validate_rows`.
 
     Queries go to folds by the seed and a hash of their ids.  Arguments and errors are those of :func:`train`.
     """

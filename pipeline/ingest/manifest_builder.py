@@ -15,7 +15,7 @@ from rankmill.pipeline.dataset_manifest import (
     SourceFile,
     SplitCount,
 )
-from rankmill.pipeline.judgments.tally import Tally
+from rankmill.pipeline.judgments.judgment_counts import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

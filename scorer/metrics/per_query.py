@@ -24,7 +24,7 @@ from rankmill.scorer.metrics.arrangement import (
 )
 from rankmill.scorer.metrics.discount import discounts, gains, persistence, stop_probabilities
 from rankmill.scorer.metrics.metric import Metric
-from rankmill.scorer.metrics.policy import Policy
+from rankmill.scorer.metrics.metric_options import Policy
 
 _KINDS = {
     "ndcg": _kernels.SHARE,

@@ -105,7 +105,9 @@ class QueryValues:
     """A metric query by query: its mean stands in a record."""
 
     values: npt.NDArray[np.float64]  # (n_queries,) NaN where a query does not count
-    weights: npt.NDArray[np.float64] | None  # (n_queries,) see rankmill.scorer.metrics.queries.PreparedQueries.weights
+    weights: (
+        npt.NDArray[np.float64] | None
+    )  # (n_queries,) see rankmill.scorer.metrics.per_query.PreparedQueries.weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,17 @@ from rankmill.pipeline.dataset_manifest import FEATURES, JUDGMENT_REJECTS_NAME, 
 from rankmill.pipeline.group.bucket_rows import Spill
 from rankmill.pipeline.group.settled_bucket import Layout
 from rankmill.pipeline.group.shard_writer import write_shards
-from rankmill.pipeline.ingest.described import described
+from rankmill.pipeline.ingest.manifest_builder import described
 from rankmill.pipeline.ingest.read_rows import read_all
+from rankmill.pipeline.judgments.judgment_counts import Tally
 from rankmill.pipeline.judgments.judgment_files import SPILLED as JUDGMENTS
 from rankmill.pipeline.judgments.judgment_files import judgment_set, read_judgments
-from rankmill.pipeline.judgments.tally import Tally
 from rankmill.pipeline.memory_plans import reading_threads, writing_share
 from rankmill.pipeline.pairs.add_pairs import pair_set, read_ids, read_pairs, source_files
 from rankmill.pipeline.pairs.pair_join import SPILLED, join_pairs
 from rankmill.pipeline.query_spill import QuerySpill
+from rankmill.pipeline.sources.column_roles import TYPES
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
-from rankmill.pipeline.sources.parts import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from rankmill.pipeline.ingest.append_base import Base
     from rankmill.pipeline.ingest.inputs import Inputs
     from rankmill.pipeline.ingest_report import Stage
+    from rankmill.pipeline.judgments.aggregate import Settling
     from rankmill.pipeline.judgments.judgment_files import JudgmentFile
-    from rankmill.pipeline.judgments.settle import Settling
     from rankmill.pipeline.options import IngestOptions
     from rankmill.pipeline.pairs.pair_files import PairSource
     from rankmill.pipeline.sources.batch import Quarantine, Reject, RowBatch, Source
@@ -226,7 +226,7 @@ class Building:
         sources, options = self._inputs.judgments, self._options
         if not sources and options.aggregate is None:
             return None
-        from rankmill.pipeline.judgments.settle import Settling
+        from rankmill.pipeline.judgments.aggregate import Settling
 
         spill = QuerySpill(self._staging / "judgments-spill", options.buckets, JUDGMENTS) if sources else None
         if spill is not None:
