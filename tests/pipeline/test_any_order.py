@@ -162,7 +162,7 @@ def build(rows: list[Row], kinds: tuple[str, ...], way: Way, folder: Path, monke
     monkeypatch.setattr(layout, "ROW_GROUP_BYTES", ROW_GROUP)
     if way.held is not None:
         monkeypatch.setattr(building, "writing_share", lambda *_, **__: Share(way.threads, way.held))
-    options = replace(options, threads=way.threads, memory=way.memory, block_bytes=way.block_bytes)
+    options = replace(options, threads=way.threads, memory=way.memory, block_size=way.block_bytes)
     ingest(rng.sample(parts, len(parts)), folder / "out", options=options)
     bin_dataset(Dataset.open(folder / "out"), max_bin=15)
     return folder / "out"

@@ -235,7 +235,7 @@ def test_the_dataset_does_not_depend_on_threads_or_memory(tmp_path):
     digests = set()
     for threads, memory, block_bytes in ((1, 512, 1 << 20), (2, 512, 1000), (3, 4000, 200)):
         options = IngestOptions(
-            shares={"train": 1.0}, threads=threads, memory=memory * 10**6, block_bytes=block_bytes, overwrite=True
+            split={"train": 1.0}, threads=threads, memory=memory * 10**6, block_size=block_bytes, overwrite=True
         )
         digests.add(ingest(paths, tmp_path / "out", options=options).manifest.data_digest())
     assert len(digests) == 1
