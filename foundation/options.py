@@ -376,10 +376,10 @@ def _as_size(amount: float | None) -> str:
     """Return bytes as people write them.
 
     >>> [_as_size(512 * 10**6), _as_size(1 << 30), _as_size(1)]
-    ['512MB', '1GiB', '1 bytes']
+    ['512MB', '1GiB', '1 byte']
     """
     whole = int(amount or 0)
     for unit, factor in (("GiB", 2**30), ("MB", 10**6)):
         if whole and whole % factor == 0:
             return f"{whole // factor}{unit}"
-    return f"{whole} bytes"
+    return f"{whole} byte{'s' * (whole != 1)}"

@@ -397,7 +397,7 @@ def test_the_same_file_again(dataset, tmp_path):
         (IngestOptions(append=True, read=ReadOptions(index_base=0)), "was made with index_base 1"),
         (IngestOptions(append=True, read=ReadOptions(max_grade=5)), "was made without max_grade"),
         (IngestOptions(append=True, read=ReadOptions(labels="real")), "was made with labels grade"),
-        (IngestOptions(append=True, overwrite=True), "--append and --overwrite"),
+        (IngestOptions(append=True, overwrite=True), "append and overwrite"),
     ],
 )
 def test_options_that_differ_from_the_dataset(dataset, tmp_path, options, message):

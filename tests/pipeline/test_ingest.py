@@ -161,7 +161,7 @@ def test_a_query_in_two_splits_is_refused(tmp_path):
         ingest([a, b], tmp_path / "out", test=[c])
     assert str(caught.value) == (
         f"query 'y' is in train ({a}) and in test ({c}): a query must be in one split; "
-        "take it out of one of the files, or let --split decide"
+        "take it out of one of the files, or let split decide"
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt", "c.txt"]
 
@@ -178,7 +178,7 @@ def test_a_query_in_two_splits_is_refused(tmp_path):
         (b"1 qid:1 1:1\n", {"shares": {"train": 0.5}}, InputError, "split: the shares must add up to 1, got 0.5"),
         (b"1 qid:1 1:1\n", {"memory": 10**6}, InputError, "memory must be at least 512MB, got 1,000,000 bytes"),
         (b"1 qid:1 1:1\n", {"buckets": 0}, InputError, "buckets must be in 1 .. 4096, got 0"),
-        (b"1 qid:1 1:1\n", {"format": "letr"}, InputError, "unknown format 'letr'; did you mean 'letor'?"),
+        (b"1 qid:1 1:1\n", {"format": "letr"}, InputError, "unknown value of format 'letr'; did you mean 'letor'?"),
         (b"1 qid:1 1:1\n1 1:1\n", {}, MalformedLine, "{path}:2:3: expected qid:ID after the grade, found '1:1'; every line must name its query, or in.txt.query (or .group) the sizes of all queries, one a line"),
         (b"\x80\n", {}, DataRejected, "{path}:1: not a text file: byte 0x80 is not UTF-8; convert the file to UTF-8"),
     ],
@@ -341,7 +341,7 @@ def test_a_killed_run_leaves_no_dataset_and_the_next_one_clears_up(tmp_path):
     path, out = tmp_path / "in.txt", tmp_path / "out"
     path.write_text("".join(judgments(40)))
     script = (
-        "import sys, time, pathlib; from rankmill.pipeline.ingest import building, ingest\n"
+        "import sys, time, pathlib; from rankmill.pipeline.ingest import dataset_builder as building, ingest\n"
         "def wait(*a, **k): print('there', flush=True); time.sleep(1000)\n"
         "building.write_shards = wait\n"
         "ingest([pathlib.Path(sys.argv[1])], pathlib.Path(sys.argv[2]))\n"
@@ -386,7 +386,7 @@ def test_the_command_hands_mistakes_to_the_front_door(tmp_path):
     path.write_text("1 qid:1 1:1\n")
     for arguments, message in (
         (["--memory", "2 geese"], "--memory: expected a size such as 2GB or 512MiB, found '2 geese'"),
-        (["--absent", "zeor"], "unknown --absent 'zeor'; did you mean 'zero'?"),
+        (["--absent", "zeor"], "unknown value of --absent 'zeor'; did you mean 'zero'?"),
         (["--format", "lettor"], "unknown --format 'lettor'; did you mean 'letor'?"),
         (["--split", "train=2"], "--split: the share of train must be in 0..1, got 2.0"),
     ):

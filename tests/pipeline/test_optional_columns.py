@@ -289,7 +289,7 @@ def test_files_bring_the_same_columns_and_text_has_an_option_of_its_own(tmp_path
     with pytest.raises(InputError) as caught:
         ingest([c], tmp_path / "out", options=IngestOptions(read=ReadOptions(labels="real")))
     assert str(caught.value) == f"labels is for LETOR text; {c} names its columns: labels go into one called 'label'"
-    with pytest.raises(InputError, match="unknown labels 'reel'; did you mean 'real'"):
+    with pytest.raises(InputError, match="unknown value of labels 'reel'; did you mean 'real'"):
         ReadOptions(labels="reel")
 
 

@@ -107,16 +107,19 @@ def test_judgments_that_break_the_format(place: Path, capsys, content: str | byt
         (["data", "bin", "gone"], "gone: no such dataset"),
         (["train", "gone", "--name", "web"], "gone: no such dataset"),
         (["train", "dataset", "--name", "web", "--metric", "ndgc@10"], "unknown metric 'ndgc'; did you mean 'ndcg'?"),
-        (["train", "dataset", "--name", "web", "--gain", "expo"], "unknown gain 'expo'; did you mean 'exp'?"),
+        (
+            ["train", "dataset", "--name", "web", "--gain", "expo"],
+            "unknown value of --gain 'expo'; did you mean 'exp'?",
+        ),
         (
             ["train", "dataset", "--name", "web", "--objective", "lambdamat"],
             "unknown objective 'lambdamat'; did you mean",
         ),
         (["train", "dataset", "--name", "web", "--stop-metric", "mapp"], "unknown metric 'mapp'; did you mean 'map'?"),
-        (["train", "dataset", "--name", "web", "--learning-rate", "2"], "learning_rate must be in (0, 1], got 2.0"),
+        (["train", "dataset", "--name", "web", "--learning-rate", "2"], "--learning-rate must be in (0, 1], got 2.0"),
         (["train", "dataset", "--name", "Web site"], "model name 'Web site': expected"),
-        (["train", "dataset", "--name", "web", "--max-leaves", "1"], "max_leaves must be in 2 .. 65536, got 1"),
-        (["data", "bin", "dataset", "--max-bin", "300"], "max_bin must be 15 to 255, got 300"),
+        (["train", "dataset", "--name", "web", "--max-leaves", "1"], "--max-leaves must be in 2 .. 65536, got 1"),
+        (["data", "bin", "dataset", "--max-bin", "300"], "--max-bin must be in 15 .. 255, got 300"),
         (["run", "gone.toml"], "gone.toml: no such file"),
         (["models", "show", "wbe"], "unknown model 'wbe'; did you mean 'web'?"),
         (["models", "verify", "--registry", "gone"], "gone: no registry; name its folder with --registry"),
@@ -135,7 +138,7 @@ def test_judgments_that_break_the_format(place: Path, capsys, content: str | byt
         ),
         (
             ["evaluate", "good.txt", "--model", "web", "--nothing-relevant", "zer"],
-            "unknown value of nothing_relevant 'zer'; did you mean 'zero'?",
+            "unknown value of --nothing-relevant 'zer'; did you mean 'zero'?",
         ),
         (["evaluate", "gone.parquet"], "gone.parquet: no such file"),
         (
@@ -144,7 +147,7 @@ def test_judgments_that_break_the_format(place: Path, capsys, content: str | byt
         ),
         (
             ["evaluate", "good.txt", "--model", "web", "--ties", "docid"],
-            "unknown value of ties 'docid'; did you mean 'doc_id'?",
+            "unknown value of --ties 'docid'; did you mean 'doc_id'?",
         ),
     ],
 )

@@ -114,7 +114,7 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         ("train", "max_leaves = '3'", "[train] max_leaves must be a whole number, got '3'"),
         ("train", "max_leaves = 1", "[train] max_leaves must be in 2 .. 65536, got 1"),
         ("train", "max_leaves = true", "[train] max_leaves must be a whole number, got True"),
-        ("train", "gain = 'expo'", "[train] unknown gain 'expo'; did you mean 'exp'?"),
+        ("train", "gain = 'expo'", "[train] unknown value of gain 'expo'; did you mean 'exp'?"),
         ("train", "stop_metric = 'ncdg@10'", "train.stop_metric: unknown metric 'ncdg'; did you mean 'ndcg'?"),
         ("train", "eval_metrics = ['ncdg']", "train.eval_metrics: unknown metric 'ncdg'; did you mean 'ndcg'?"),
         (
@@ -124,7 +124,7 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         ),
         ("train", "monotone = {f1 = 2}", "[train] monotone['f1'] must be -1, 0 or 1, got 2"),
         ("train", "monotone = {f1 = 'up'}", "train.monotone.f1: expected a valid integer, found 'up'"),
-        ("train", "grow = 'obvious'", "[train] unknown grow 'obvious'; did you mean 'oblivious'?"),
+        ("train", "grow = 'obvious'", "[train] unknown value of grow 'obvious'; did you mean 'oblivious'?"),
         ("train", "seed = 2024-01-01", "[train] seed must be a whole number, got '2024-01-01'"),
         ("ingest", "memroy = '2GB'", "unknown key 'memroy' in [ingest]; did you mean 'memory'?"),
         ("ingest", "memory = 'lots'", "[ingest] memory: expected a size such as 2GB or 512MiB, found 'lots'"),
@@ -154,7 +154,7 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         (
             "ingest",
             "format = 'letr'",
-            "[ingest] unknown format 'letr'; did you mean 'letor'?",
+            "[ingest] unknown value of format 'letr'; did you mean 'letor'?",
         ),
         ("rest", "[ingst]", "unknown key 'ingst' in the configuration; did you mean 'ingest'?"),
         ("rest", "[evaluate]\nmetrics = []", "evaluate.metrics: expected at least one value, found none"),

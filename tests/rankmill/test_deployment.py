@@ -185,7 +185,7 @@ def test_only_what_trying_again_may_mend_is_tried_again() -> None:
 def test_the_memory_bounds_of_the_configuration_fit_into_the_container() -> None:
     config = configuration()
     assert config.rerank is not None
-    bounds = {config.ingest.memory, config.bin.memory, config.rerank.memory}
+    bounds = {config.ingest.options.memory, config.bin.options.memory, config.rerank.options.memory}
     assert bounds == {"2GB"}
     assert SERVICE["mem_limit"] == "4g"
     assert CONTAINER["resources"]["limits"]["memory"] == "4Gi"

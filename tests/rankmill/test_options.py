@@ -72,7 +72,7 @@ def test_a_new_option_is_one_declaration() -> None:
 MISTAKES = [
     ("max_rejects", -1, "{} must be 0 or more, got -1"),
     ("buckets", 0, "{} must be in 1 .. 4096, got 0"),
-    ("unjudged", "keeep", "unknown {} 'keeep'; did you mean 'keep'?"),
+    ("unjudged", "keeep", "unknown value of {} 'keeep'; did you mean 'keep'?"),
     ("folds", 2, "{} and {fold} go together"),
     ("n_features", 1, "found '2:1'; {} 1 says so"),  # a bad row
     ("max_rejects", 1, "(and more bad rows than {} 1 allows"),

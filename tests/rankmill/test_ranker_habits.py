@@ -129,7 +129,7 @@ def test_importances_are_shares_of_gain_or_of_splits(arrays):
     inner = ranker.forest_.node_feature[ranker.forest_.node_feature >= 0]
     splits = ranker.set_params(importance_type="split").feature_importances_
     assert np.allclose(splits, np.bincount(inner, minlength=5) / len(inner))
-    with pytest.raises(InvalidParameter, match="unknown importance_type 'gian'; did you mean 'gain'"):
+    with pytest.raises(InvalidParameter, match="unknown value of importance_type 'gian'; did you mean 'gain'"):
         small(importance_type="gian").fit(X, y, qid=qid)
 
 

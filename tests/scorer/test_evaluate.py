@@ -209,7 +209,7 @@ def test_mistakes(tmp_path, forest, candidates):
         ({"gain": "expo"}, "unknown value of gain 'expo'; did you mean 'exp'"),
         ({"ties": "docid"}, "unknown value of ties 'docid'; did you mean 'doc_id'"),
         ({"nothing_relevant": "two"}, "unknown value of nothing_relevant 'two'"),
-        ({"split": "test"}, "--split chooses a part of a dataset, which needs a model"),
+        ({"split": "test"}, "split chooses a part of a dataset, which needs a model"),
         ({"qrels": tmp_path / "none"}, "none"),
         ({"complete": True}, "complete counts judged queries that a run lacks: give the judgments with qrels FILE"),
     ]

@@ -106,11 +106,11 @@ def test_a_misspelt_metric_is_told_what_is_meant(text, message):
         ({"short_lists": "nil"}, "unknown value of short_lists 'nil'; known: normal, zero"),
         ({"map_normalisation": "min(R,K)"}, "unknown value of map_normalisation 'min(R,K)'; did you mean 'min(R,k)'?"),
         ({"precision_normalisation": "n"}, "unknown value of precision_normalisation 'n'; known: k, min(k,n)"),
-        ({"ties_seed": -1}, "ties_seed must be between 0 and 2**63 - 1, got -1"),
+        ({"ties_seed": -1}, "ties_seed must be in 0 .. 9223372036854775807, got -1"),
         ({"ties": "docid"}, "unknown value of ties 'docid'; did you mean 'doc_id'?"),
         ({"nothing_relevant": "skipped"}, "unknown value of nothing_relevant 'skipped'; did you mean 'skip'?"),
-        ({"relevant_from": 0}, "relevant_from must be at least 1, got 0"),
-        ({"max_grade": 0}, "max_grade must be between 1 and 52, got 0"),
+        ({"relevant_from": 0}, "relevant_from must be 1 or more, got 0"),
+        ({"max_grade": 0}, "max_grade must be in 1 .. 52, got 0"),
     ],
 )
 def test_a_wrong_policy_is_refused(options, message):

@@ -319,7 +319,7 @@ def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
     def full(*_arguments, **_options):
         raise OSError(28, "No space left on device")
 
-    for name in ("replacing.publish_folder", "ranked_writer.file_digest"):
+    for name in ("publish_ranked.publish_folder", "ranked_writer.file_digest"):
         with monkeypatch.context() as patch:
             patch.setattr(f"rankmill.scorer.{name}", full)
             with pytest.raises(OSError, match="No space"):

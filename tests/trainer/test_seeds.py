@@ -260,7 +260,7 @@ def test_an_average_cannot_be_gone_on_with(dataset: Dataset, kept: Path) -> None
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"seeds": (1, 2), "choose": "worst"}, "expected best or average, found 'worst'"),
+        ({"seeds": (1, 2), "choose": "worst"}, "unknown value of choose 'worst'; known: best, average"),
         ({"seeds": (1, 2, 1)}, "1 is there 2 times"),
         ({"seeds": (1, -2)}, "found -2"),
         ({"seeds": (1, 2), "choose": "average", "parameters": {"objective": "mcrank"}}, "made of probabilities"),

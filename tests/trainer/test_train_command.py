@@ -15,7 +15,7 @@ from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.cli import train as command
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
-from rankmill.trainer.objectives import registry
+from rankmill.trainer.objectives import spelling
 from rankmill.trainer.parameters import MachineOptions, TrainParameters
 from rankmill.trainer.training_result import PHASES
 
@@ -113,7 +113,7 @@ def test_options_reach_the_model(dataset: str, capsys) -> None:
         (["--monotone", "f1"], "monotone: expected NAME:1 or NAME:-1, found 'f1'"),
         (["--monotone", "f1:1", "--monotone", "f1:-1"], "monotone: the feature 'f1' is given twice"),
         (["--monotone", "f99:1"], "monotone: the data have no feature 'f99'"),
-        (["--grow", "best"], "unknown --grow 'best'"),
+        (["--grow", "best"], "unknown value of --grow 'best'"),
         (["--eval-metric", "nddg"], "unknown metric 'nddg'"),
         (["--histogram-memory", "much"], "--histogram-memory: expected a size such as 2GB or 512MiB, found 'much'"),
         (["--resume", "none@1"], "none"),
@@ -186,7 +186,7 @@ def test_more_metrics_and_less_memory_leave_the_model_as_it_is(split_dataset: st
 
 
 def test_a_model_of_several_outputs_says_so(dataset: str, capsys, monkeypatch) -> None:
-    monkeypatch.setitem(registry.OBJECTIVES, "multinomial", "tests.trainer.several_trees:Multinomial")
+    monkeypatch.setitem(spelling.OBJECTIVES, "multinomial", "tests.trainer.several_trees:Multinomial")
     assert execute(["train", dataset, "--name", "web", "--objective", "multinomial", *SMALL]) == 0
     out, _ = capsys.readouterr()
     assert ": 15 trees, 3 rounds of 3 trained; " in out
@@ -247,7 +247,7 @@ def test_several_seeds_are_trained_and_told(split_dataset: str, capsys) -> None:
     ("asked", "message"),
     [
         (["--seeds", "1,two"], "seeds: expected whole numbers with commas, as in 1,2,3, found '1,two'"),
-        (["--seeds", "1,2", "--choose", "mean"], "unknown --choose 'mean'; known: best, average"),
+        (["--seeds", "1,2", "--choose", "mean"], "unknown value of --choose 'mean'; known: best, average"),
         (["--seeds", "1,2"], "choose: there is no valid split"),
         (["--seeds", "1,2", "--choose", "average", "--resume", "web@latest"], "resume: going on is for one seed"),
     ],

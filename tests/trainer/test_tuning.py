@@ -218,8 +218,8 @@ def test_a_folder_of_another_search_is_refused_or_let_go_of(dataset: Dataset, tm
 @pytest.mark.parametrize(
     ("options", "space", "message"),
     [
-        ({"search": "grid"}, {}, "expected random or halving, found 'grid'"),
-        ({"trials": 0}, {}, "trials: expected 1"),
+        ({"search": "grid"}, {}, "unknown value of search 'grid'; known: random, halving"),
+        ({"trials": 0}, {}, "trials must be in 1 .."),
         ({"search": "halving"}, {"n_rounds": "10..90"}, "n_rounds is what successive halving gives"),
     ],
 )
