@@ -175,7 +175,7 @@ def test_a_query_in_two_splits_is_refused(tmp_path):
         (b"", {}, DataRejected, "{path}: no rows in it"),
         (b"# nothing\n\n", {}, DataRejected, "{path}: no rows in it"),
         (b"1 qid:1\n", {}, DataRejected, "{path}: no line has a feature"),
-        (b"1 qid:1 1:1\n", {"shares": {"train": 0.5}}, InputError, "split: the shares must add up to 1, got 0.5"),
+        (b"1 qid:1 1:1\n", {"split": {"train": 0.5}}, InputError, "split: the shares must add up to 1, got 0.5"),
         (b"1 qid:1 1:1\n", {"memory": 10**6}, InputError, "memory must be at least 512MB, got 1,000,000 bytes"),
         (b"1 qid:1 1:1\n", {"buckets": 0}, InputError, "buckets must be in 1 .. 4096, got 0"),
         (b"1 qid:1 1:1\n", {"format": "letr"}, InputError, "unknown value of format 'letr'; did you mean 'letor'?"),
@@ -387,7 +387,7 @@ def test_the_command_hands_mistakes_to_the_front_door(tmp_path):
     for arguments, message in (
         (["--memory", "2 geese"], "--memory: expected a size such as 2GB or 512MiB, found '2 geese'"),
         (["--absent", "zeor"], "unknown value of --absent 'zeor'; did you mean 'zero'?"),
-        (["--format", "lettor"], "unknown --format 'lettor'; did you mean 'letor'?"),
+        (["--format", "lettor"], "unknown value of --format 'lettor'; did you mean 'letor'?"),
         (["--split", "train=2"], "--split: the share of train must be in 0..1, got 2.0"),
     ):
         result = run("ingest", path, "-o", tmp_path / "out", *arguments)

@@ -186,7 +186,7 @@ def test_the_memory_bounds_of_the_configuration_fit_into_the_container() -> None
     config = configuration()
     assert config.rerank is not None
     bounds = {config.ingest.options.memory, config.bin.options.memory, config.rerank.options.memory}
-    assert bounds == {"2GB"}
+    assert bounds == {2 * 10**9}
     assert SERVICE["mem_limit"] == "4g"
     assert CONTAINER["resources"]["limits"]["memory"] == "4Gi"
 

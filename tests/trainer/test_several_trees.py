@@ -14,7 +14,7 @@ from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
 from rankmill.trainer import round_metrics
 from rankmill.trainer.growing import tree as tree_module
-from rankmill.trainer.objectives import registry
+from rankmill.trainer.objectives import spelling
 from tests.trainer.planted import fit, small_data
 
 SHAPES = {"multinomial": ("softmax_grade", 5, 5), "averaged": ("identity", 1, 2)}
@@ -23,7 +23,7 @@ SHAPES = {"multinomial": ("softmax_grade", 5, 5), "averaged": ("identity", 1, 2)
 @pytest.fixture(autouse=True)
 def known_losses(monkeypatch):
     for name, kind in (("multinomial", "Multinomial"), ("averaged", "Averaged")):
-        monkeypatch.setitem(registry.OBJECTIVES, name, f"tests.trainer.several_trees:{kind}")
+        monkeypatch.setitem(spelling.OBJECTIVES, name, f"tests.trainer.several_trees:{kind}")
     for module, least in (
         (tree_module, "_LEAST_WALKED"),
         (round_metrics, "_LEAST_WALKED"),
