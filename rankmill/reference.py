@@ -16,7 +16,7 @@ from rankmill.trainer.parameters import CheckpointOptions, SeedOptions, TrainPar
 HEAD = """\
 # Options
 
-This page is made by `python -m rankmill.reference > docs/options.md` from the classes that declare the options; `make lint` says if
+This page is made by `python -m rankmill.reference > docs/options.md` from the classes that declare the options; a test says if
 it is out of date. An option has one name: `max_leaves` in Python and in `rankmill.toml`, `--max-leaves` on the command line.
 """
 
