@@ -7,7 +7,7 @@
     def train(dataset: Annotated[Path, typer.Argument()], parameters: TrainParameters) -> None: ...
 
 has an option for every field of ``TrainParameters`` and gets the checked group.  ``Annotated[TrainParameters, Without("folds")]`` leaves
-some out.  ``Annotated[Mapping[str, Any], ChangesOf(Policy)]`` has the same options without defaults and gets what was given.
+some out, ``Annotated[Selection, With(n_queries=200)]`` has another default.  ``Annotated[Mapping[str, Any], ChangesOf(Policy)]`` has the same options without defaults and gets what was given.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import typer
 
-from rankmill.foundation.options import Grouped, default_of, grouped, option_of, spelled_for_a_command_line, types_in
+from rankmill.foundation.options import Grouped, grouped, option_of, spelled_for_a_command_line, types_in
 
 EMPTY: tuple[Any, ...] = ("", (), {}, None)
 
@@ -59,7 +59,7 @@ def _parameters_of(group: Grouped) -> Iterator[inspect.Parameter]:
     for each in group.options:
         if not option_of(each).on_command_line:
             continue
-        said, default = option_of(each), default_of(each)
+        said, default = option_of(each), group.default_of(each)
         kind = _typer_type(types[each.name], as_text=said.read is not None or said.size, repeat=said.repeat)
         flags = list(said.flags)
         if kind is bool and default is False and not flags:

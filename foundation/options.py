@@ -118,6 +118,13 @@ class Without:
         self.names = names
 
 
+class With:
+    """Marks, in ``Annotated[Group, With(n_queries=200)]``, other defaults that a command has for options of a group."""
+
+    def __init__(self, **defaults: Any) -> None:
+        self.defaults = defaults
+
+
 @dataclass(frozen=True, slots=True)
 class ChangesOf:
     """Marks what holds only the options of ``group`` that were given, by name: ``Annotated[Mapping[str, Any], ChangesOf(Policy)]``."""
@@ -132,11 +139,16 @@ class Grouped:
     kind: type
     options: tuple[Field[Any], ...]
     changes: bool
+    defaults: Mapping[str, Any]  # other than the group's own
+
+    def default_of(self, declared: Field[Any]) -> Any:
+        """Return the default of an option here; ``...`` where it must be given."""
+        return self.defaults.get(declared.name, default_of(declared))
 
     def made_of(self, given: Mapping[str, Any]) -> Any:
         """Return the group, or only what is given of it."""
         found = {each.name: given[each.name] for each in self.options if each.name in given}
-        return found if self.changes else made_of(self.kind, found)
+        return found if self.changes else made_of(self.kind, {**self.defaults, **found})
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, option_like, group, field))
@@ -181,7 +193,8 @@ def grouped(hint: Any) -> Grouped | None:
         return None
     left_out = {name for mark in marks if isinstance(mark, Without) for name in mark.names}
     found = [each for each in declared_in(kind) if each.name not in left_out]
-    return Grouped(kind, tuple(found), changes is not None)
+    defaults = {name: value for mark in marks if isinstance(mark, With) for name, value in mark.defaults.items()}
+    return Grouped(kind, tuple(found), changes is not None, defaults)
 
 
 def values_of(made: Any) -> dict[str, Any]:

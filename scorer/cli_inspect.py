@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rankmill.foundation.command_line import AsJson, Overwrite, takes_options
-from rankmill.foundation.options import Without, values_of
+from rankmill.foundation.options import With, Without, values_of
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
-from rankmill.scorer.cli_options import ConventionName, OneQuery, Split
+from rankmill.scorer.cli_options import ConventionName, OneQuery
 from rankmill.scorer.model_service import MODEL_SUFFIX, find_model, looks_like_a_list, trained_model
-from rankmill.scorer.options import CandidateOptions
+from rankmill.scorer.options import MoveOptions, Selection
 
 if TYPE_CHECKING:
     from rankmill.scorer.forest import Forest
-    from rankmill.scorer.inspect.documents import Documents, Selection
+    from rankmill.scorer.inspect.documents import Documents
     from rankmill.scorer.inspect.reports import Report
     from rankmill.scorer.metrics import Metric, Policy
     from rankmill.scorer.model_service import ModelIdentity
@@ -34,19 +34,12 @@ On = Annotated[
         "--on", metavar="CANDIDATES", help="A dataset, or files of candidates as rerank reads them; repeat for several."
     ),
 ]
-Qid = Annotated[
-    list[str] | None, typer.Option("--qid", help="Look at this query; repeat for several.  Rules over --queries.")
-]
-Seed = Annotated[
-    int, typer.Option("--seed", min=0, max=2**63 - 1, help="Which queries are drawn, where not all are taken.")
-]
 NRounds = Annotated[int | None, typer.Option("--n-rounds", help="Look only at so many rounds of the model.")]
 Top = Annotated[int, typer.Option("--top", min=0, help="Show so many rows; 0: all.")]
 Output = Annotated[
     int, typer.Option("--output", min=0, help="Of a model with several outputs, such as mcrank: which, from 0.")
 ]
 MetricName = Annotated[str, typer.Option("--metric", help="A metric of ranks, as evaluate knows them.")]
-NQueries = Annotated[int, typer.Option("--queries", min=0, help="Draw at most so many queries; 0: all.")]
 
 
 class _Inspected:
@@ -66,7 +59,9 @@ class _Inspected:
         """Read the documents of ``on`` at which the model, and others ``trained``, are inspected."""
         from rankmill.scorer.inspect.documents import read_documents
 
-        documents = read_documents(on, self.paths, selection, models=trained or [self.trained()])
+        documents = read_documents(
+            on, self.paths, replace(selection, announce=True), models=trained or [self.trained()]
+        )
         if len(documents.doc_ids) < documents.n_read and not selection.qids:
             typer.echo(
                 f"{len(documents.qids):,} queries were drawn, {len(documents.doc_ids):,} of {documents.n_read:,} documents; "
@@ -74,12 +69,6 @@ class _Inspected:
                 err=True,
             )
         return documents
-
-
-def _selection(options: CandidateOptions, qid: list[str] | None, **chosen: Any) -> Selection:
-    from rankmill.scorer.inspect.documents import Selection
-
-    return Selection(qids=tuple(qid or ()), **values_of(replace(options, announce=True)), **chosen)
 
 
 def _print(report: Report, documents: Documents | None, *, as_json: bool) -> None:
@@ -124,11 +113,7 @@ def dependence(
             min=0, help="Show at most so many values of each feature, besides missing; 0: all; by default 20, of two 8."
         ),
     ] = None,
-    split: Split = None,
-    qid: Qid = None,
-    queries: NQueries = 200,
-    seed: Seed = 0,
-    options: CandidateOptions,
+    selection: Annotated[Selection, With(n_queries=200)],
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -144,20 +129,17 @@ def dependence(
     from rankmill.scorer.inspect.dependence import partial_dependence, some_steps
     from rankmill.scorer.inspect.reports import dependence_report
 
-    inspected = _Inspected(model, registry, options.n_rounds)
+    inspected = _Inspected(model, registry, selection.n_rounds)
     paths = inspected.paths
-    if on is None and (split is not None or qid):
+    if on is None and (selection.split is not None or selection.qids):
         raise InputError("--split and --qid choose documents: name them with --on CANDIDATES")
     documents = None
     if on is not None:
-        selection = _selection(
-            options, qid, split=split, n_queries=queries, seed=seed,
-        )  # fmt: skip
         documents = inspected.read(on, selection)
     values = None if documents is None else documents.values
     shown = (20 if len(features) == 1 else 8) if points is None else points
     axes = [some_steps(paths, paths.slot_of(name), shown) for name in features]
-    found = partial_dependence(paths, features, points=axes, values=values, n_threads=options.threads)
+    found = partial_dependence(paths, features, points=axes, values=values, n_threads=selection.threads)
     _print(dependence_report(found, inspected.identity), documents, as_json=as_json)
 
 
@@ -175,11 +157,7 @@ def interaction(
     ] = "training",
     output: Output = 0,
     top: Top = 20,
-    split: Split = None,
-    qid: Qid = None,
-    queries: NQueries = 50,
-    seed: Seed = 0,
-    options: CandidateOptions,
+    selection: Annotated[Selection, With(n_queries=50)],
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -190,14 +168,11 @@ def interaction(
     from rankmill.scorer.inspect.dependence import interactions
     from rankmill.scorer.inspect.reports import interaction_report
 
-    inspected = _Inspected(model, registry, options.n_rounds)
-    selection = _selection(
-        options, qid, split=split, n_queries=queries, seed=seed,
-    )  # fmt: skip
+    inspected = _Inspected(model, registry, selection.n_rounds)
     documents = inspected.read(on, selection)
     found = interactions(
         inspected.paths, documents.values, features=features or None, over=over, output=output,
-        n_threads=options.threads,
+        n_threads=selection.threads,
     )  # fmt: skip
     n_documents = len(documents.doc_ids)
     report = interaction_report(
@@ -217,11 +192,7 @@ def shap(
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Keep in what all documents of a query have alike.")] = False,
     top: Top = 20,
-    split: Split = None,
-    qid: Qid = None,
-    queries: NQueries = 100,
-    seed: Seed = 0,
-    options: CandidateOptions,
+    selection: Annotated[Selection, With(n_queries=100)],
     overwrite: Overwrite = False,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
@@ -239,13 +210,10 @@ def shap(
         checked_name(out)
         if out.exists() and not overwrite:
             raise InputError(f"{out}: exists already; choose another name, or replace it with --overwrite")
-    inspected = _Inspected(model, registry, options.n_rounds)
+    inspected = _Inspected(model, registry, selection.n_rounds)
     explainer = Explainer(inspected.paths)
-    selection = _selection(
-        options, qid, split=split, n_queries=queries, seed=seed,
-    )  # fmt: skip
     documents = inspected.read(on, selection)
-    found = explain_documents(explainer, documents, centred=not raw, out=out, n_threads=options.threads)
+    found = explain_documents(explainer, documents, centred=not raw, out=out, n_threads=selection.threads)
     report = shap_report(found, inspected.identity, top=top, out=None if out is None else str(out))
     _print(report, documents, as_json=as_json)
 
@@ -263,8 +231,7 @@ def why(
     ] = None,
     output: Output = 0,
     top: Top = 15,
-    split: Split = None,
-    options: Annotated[CandidateOptions, Without("n_threads")],
+    selection: Annotated[Selection, Without("n_threads", "qids", "n_queries", "seed")],
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -277,11 +244,9 @@ def why(
     from rankmill.scorer.inspect.reports import why_report
     from rankmill.scorer.inspect.shap import Explainer
 
-    inspected = _Inspected(model, registry, options.n_rounds)
+    inspected = _Inspected(model, registry, selection.n_rounds)
     explainer = Explainer(inspected.paths)
-    selection = _selection(
-        options, [qid], split=split
-    )  # fmt: skip
+    selection = replace(selection, qids=(qid,))
     documents = inspected.read(on, selection)
     scores = inspected.paths.scores(documents.values)
     (first, second), ranks = chosen_two(documents.doc_ids, scores, above, below, qid)
@@ -306,11 +271,7 @@ def combine(
     low: Annotated[float, typer.Option("--from", help="Least weight of OTHER; negative ones are allowed.")] = 0.0,
     high: Annotated[float, typer.Option("--to", help="Greatest weight of OTHER.")] = 1.0,
     convention: ConventionName = "rankmill",
-    split: Split = None,
-    qid: Qid = None,
-    queries: NQueries = 1000,
-    seed: Seed = 0,
-    options: Annotated[CandidateOptions, Without("n_rounds", "n_threads")],
+    selection: Annotated[Selection, Without("n_rounds", "n_threads"), With(n_queries=1000)],
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -325,9 +286,6 @@ def combine(
     from rankmill.scorer.inspect.documents import listed_scores
     from rankmill.scorer.inspect.reports import combination_report
 
-    selection = _selection(
-        options, qid, split=split, n_queries=queries, seed=seed,
-    )  # fmt: skip
     first, path = _Inspected(model, registry), Path(other)
     ranker: ModelIdentity | str
     if _is_list(path):
@@ -355,20 +313,9 @@ def optimality(
     model: Model,
     on: On,
     metric: MetricName = "ndcg@10",
-    step: Annotated[
-        float, typer.Option(help="How far to go, as a share of the length of the vector of leaf values.")
-    ] = 0.1,
-    p0: Annotated[
-        float, typer.Option(help="Draw directions until the share that rise is known to be below this ..")
-    ] = 0.01,
-    delta: Annotated[float, typer.Option(help=".. with confidence 1 - delta, where none does.")] = 0.01,
-    curves: Annotated[int, typer.Option(min=0, help="Also move so many leaves one at a time.")] = 0,
+    moves: MoveOptions,
     convention: ConventionName = "rankmill",
-    split: Split = None,
-    qid: Qid = None,
-    queries: NQueries = 200,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Which queries and directions are drawn.")] = 0,
-    options: CandidateOptions,
+    selection: Annotated[Selection, With(n_queries=200)],
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -382,15 +329,12 @@ def optimality(
     from rankmill.scorer.inspect.reports import optimality_report
     from rankmill.scorer.metrics.per_query import PreparedQueries
 
-    inspected = _Inspected(model, registry, options.n_rounds)
-    selection = _selection(
-        options, qid, split=split, n_queries=queries, seed=seed,
-    )  # fmt: skip
+    inspected = _Inspected(model, registry, selection.n_rounds)
     documents = inspected.read(on, selection)
     wanted, policy, words = _policy(metric, convention, inspected.paths.forest, documents)
     graded = PreparedQueries(documents.graded(), documents.starts, policy, doc_order=documents.order())
-    moves = Moves(step=step, p0=p0, delta=delta, n_curves=curves, seed=seed)
-    found = local_optimality(inspected.paths, documents.values, graded, wanted, moves, n_threads=options.threads)
+    moved = Moves(**values_of(moves), seed=selection.seed)
+    found = local_optimality(inspected.paths, documents.values, graded, wanted, moved, n_threads=selection.threads)
     _print(optimality_report(found, inspected.identity, words), documents, as_json=as_json)
 
 

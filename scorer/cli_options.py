@@ -10,7 +10,7 @@ import typer
 
 from rankmill.foundation.options import ChangesOf
 from rankmill.scorer.metrics.metric_options import Policy
-from rankmill.scorer.options import THREADS
+from rankmill.scorer.options import SPLIT, THREADS
 
 Conventions = Annotated[Mapping[str, Any], ChangesOf(Policy)]
 """What rules over the convention of metrics."""
@@ -29,8 +29,7 @@ Split = Annotated[
     str | None,
     typer.Option(
         "--split",
-        help="Split of a dataset: train, valid, test, or all.  By default what the models have not seen in training: test, else"
-        " valid; all of a dataset that they were not trained on.",
+        help=SPLIT,
         show_default=False,
     ),
 ]

@@ -12,6 +12,10 @@ from rankmill.foundation.options import option, option_like, options
 from rankmill.pipeline.options import MEMORY, Absent, Format, IngestOptions, ReadOptions
 
 THREADS = "Threads; 0: the cores there are.  Never changes the result."
+SPLIT = (
+    "Split of a dataset: train, valid, test, or all.  By default what the models have not seen in training: test, else"
+    " valid; all of a dataset that they were not trained on."
+)
 Lacking = Literal["reject", "drop"]
 
 
@@ -65,3 +69,29 @@ class RerankOptions(CandidateOptions):
         default=False, help="Replace OUT if it exists; a folder only if it is one of ranked lists."
     )
     fresh: bool = option(default=False, help="Start over, where a run that was killed could be gone on with.")
+
+
+@options
+class Selection(CandidateOptions):
+    """Which documents are inspected: all of the queries ``qids``, or ``n_queries`` drawn ones, of a split or of all candidates."""
+
+    split: str | None = option(default=None, help=SPLIT)
+    qids: tuple[str, ...] = option(
+        default=(),
+        help="Look at this query; repeat for several.  Rules over --queries.",
+        flags=("--qid",),
+        read=tuple,
+        repeat=True,
+    )
+    n_queries: int = option(default=0, help="Draw at most so many queries; 0: all.", flags=("--queries",), least=0)
+    seed: int = option(default=0, help="Which queries are drawn, where not all are taken.", least=0, most=2**63 - 1)
+
+
+@options
+class MoveOptions:
+    """How leaf values are moved to see whether they are a local maximum."""
+
+    step: float = option(default=0.1, help="How far to go, as a share of the length of the vector of leaf values.")
+    p0: float = option(default=0.01, help="Draw directions until the share that rise is known to be below this ..")
+    delta: float = option(default=0.01, help=".. with confidence 1 - delta, where none does.")
+    n_curves: int = option(default=0, help="Also move so many leaves one at a time.", flags=("--curves",), least=0)

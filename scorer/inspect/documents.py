@@ -24,7 +24,7 @@ from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.scorer.candidate_sources import DatasetSource, files_of, open_sources, read_options
 from rankmill.scorer.candidates import locate_features, named_by_row
 from rankmill.scorer.inspect.paths import Paths
-from rankmill.scorer.options import CandidateOptions
+from rankmill.scorer.options import Selection
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.scored_file import read_scored
 from rankmill.scorer.train_test_overlap import Scope, TrainedModel, chosen_queries, scope_of_candidates
@@ -62,24 +62,13 @@ class Documents:
         return np.arange(len(self.doc_ids))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection(CandidateOptions):
-    """Which documents are read, beside how candidates are read (`CandidateOptions`)."""
-
-    split: str | None = None
-    """The split of the dataset, or ``all``; None: as `rankmill.scorer.train_test_overlap.scope_of` chooses."""
-    qids: tuple[str, ...] = ()
-    """The queries; none: ``n_queries`` of them."""
-    n_queries: int = 0
-    """Maximum number of queries, drawn at random; 0: all."""
-    seed: int = 0
-    """Which ones are drawn."""
+ALL_OF_THEM = Selection()
 
 
 def read_documents(
     subject: Sequence[str | os.PathLike[str]],
     paths: Paths,
-    selection: Selection = Selection(),
+    selection: Selection = ALL_OF_THEM,
     *,
     models: Sequence[TrainedModel] = (),
 ) -> Documents:

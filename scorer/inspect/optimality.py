@@ -28,32 +28,24 @@ from rankmill.scorer.inspect.paths import Codes, Paths, leaf_paths, on_threads
 from rankmill.scorer.links import apply_link
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
+from rankmill.scorer.options import MoveOptions
 
 MAX_BYTES = 1 << 30  # of the table of leaves, four bytes a document and tree
 CURVE = tuple(round(-3.0 + 0.25 * i, 2) for i in range(25))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moves:
+class Moves(MoveOptions):
     """How the leaf values are moved; InputError where a number is out of its range."""
 
-    step: float = 0.1
-    """Length of every move, as a share of the length of the vector of contributions."""
-    p0: float = 0.01
-    """As many directions are drawn as show, where none rises, that p is below this .."""
-    delta: float = 0.01
-    """.. with confidence 1 - ``delta``."""
-    n_curves: int = 0
-    """Leaves to move one at a time, drawn from those that a document reaches."""
     seed: int = 0
     """Direction j is drawn by the key (seed, j)."""
 
-    def __post_init__(self) -> None:
+    def check_together(self) -> None:
+        """Raise InputError where a number is out of its range."""
         directions_needed(self.p0, self.delta)
         if not (math.isfinite(self.step) and self.step > 0.0):
             raise InputError(f"the step must be a number above 0, got {self.step:g}")
-        if self.n_curves < 0:
-            raise InputError(f"the number of curves must be 0 or more, got {self.n_curves}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

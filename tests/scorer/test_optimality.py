@@ -150,7 +150,7 @@ def test_what_cannot_be_tested_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         local_optimality(forest, x, PreparedQueries(0 * grades, starts, Policy()), METRIC)
     with pytest.raises(InputError, match="has no split"):
         local_optimality(forest.truncated(0), x, PreparedQueries(grades, starts, Policy()), METRIC)
-    with pytest.raises(InputError, match="number of curves must be 0 or more"):
+    with pytest.raises(InputError, match="n_curves must be 0 or more"):
         local_optimality(forest, x, PreparedQueries(grades, starts, Policy()), METRIC, Moves(n_curves=-1))
     monkeypatch.setattr(optimality, "MAX_BYTES", 1000)
     with pytest.raises(InputError, match="240 documents in 6 trees need 0 MB"):
