@@ -10,7 +10,7 @@ from rankmill.foundation.options import Option, declared_in, default_of, option_
 from rankmill.gate.gate_rules import GateOptions
 from rankmill.pipeline.options import BinOptions, IngestOptions
 from rankmill.scorer.metrics.metric_options import Policy
-from rankmill.scorer.options import RerankOptions, Selection
+from rankmill.scorer.options import JudgedOptions, RerankOptions, Selection
 from rankmill.trainer.parameters import CheckpointOptions, SeedOptions, TrainParameters, TuneOptions
 
 HEAD = """\
@@ -40,6 +40,7 @@ PAGES = (
     Page("Seeds", SeedOptions, "`train`", "[train]", "`SeedOptions`"),
     Page("Tuning", TuneOptions, "`tune`", "", "`TuneOptions`"),
     Page("Re-ranking", RerankOptions, "`rerank`", "[rerank]", "`RerankOptions`, `rerank`"),
+    Page("Evaluation", JudgedOptions, "`evaluate`", "", "`evaluate`, `compare`"),
     Page("Inspected documents", Selection, "`inspect shap`", "", "`Selection`"),
     Page("Gate", GateOptions, "`models gate`", "[gate]", "`GateOptions`"),
     Page(

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from rankmill.foundation.command_line import AsJson, takes_options
-from rankmill.foundation.options import values_of
+from rankmill.foundation.options import Without, values_of
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
-from rankmill.scorer.cli_options import Complete, ConventionName, Conventions, ModelOption, OneQuery, Qrels, Split
-from rankmill.scorer.options import CandidateOptions, RerankOptions
+from rankmill.scorer.cli_options import ConventionName, Conventions, ModelOption, OneQuery, Qrels
+from rankmill.scorer.options import JudgedOptions, RerankOptions
 
 app = typer.Typer()
 
@@ -80,29 +80,11 @@ def evaluate(
         ),
     ],
     model: Annotated[str | None, ModelOption] = None,
-    qrels: Qrels = None,
-    split: Split = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Repeat for several; by default ndcg@1, @5, @10, err@10, map, mrr and precision@10.  Also dcg, recall@k, "
-            "wta, rbp(0.8), concordance, concordance_micro and balanced_error."
-        ),
-    ] = None,
-    convention: ConventionName = "rankmill",
+    options: JudgedOptions,
     conventions: Conventions,
-    complete: Complete = False,
     per_query: Annotated[
         Path | None, typer.Option(help="Write the values per query to a .tsv, .csv or .parquet.")
     ] = None,
-    by: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Slice the queries by a column of the subject, by query_size, or by grade_mix; repeat for several.",
-        ),
-    ] = None,
-    options: CandidateOptions,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -126,11 +108,8 @@ def evaluate(
     if model is not None:
         forest, identity = find_model(model, registry)
         trained = trained_model(forest, identity, registry, model)
-    evaluation = evaluating.evaluate(
-        subject, model=forest, qrels=qrels, metrics=metric or DEFAULT_METRICS, split=split, trained=trained,
-        convention=convention, complete=complete, by=by or (),
-        **conventions, **values_of(replace(options, announce=True)),
-    )  # fmt: skip
+    asked = values_of(replace(options, announce=True, metrics=options.metrics or DEFAULT_METRICS))
+    evaluation = evaluating.evaluate(subject, model=forest, trained=trained, **conventions, **asked)
     if per_query is not None:
         evaluating.write_per_query(evaluation, per_query)
     typer.echo(evaluation.to_json() if as_json else evaluation.render(), nl=as_json)
@@ -175,13 +154,7 @@ def compare(
             "--on", metavar="CANDIDATES|DATASET", help="What the models rank; repeat for several files of candidates."
         ),
     ] = None,
-    split: Split = None,
-    qrels: Qrels = None,
     baseline: Annotated[int, typer.Option(metavar="N", min=1, help="The others are compared with the N-th.")] = 1,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(help="Repeat for several, as in evaluate; the worst queries are those of the first."),
-    ] = None,
     worst: Annotated[
         int, typer.Option(metavar="N", min=0, help="How many of the queries that lost most to name.")
     ] = 20,
@@ -191,16 +164,14 @@ def compare(
             "--seeds/--no-seeds", help="Look at the registry's versions of each model that differ in their seed only."
         ),
     ] = True,
-    convention: ConventionName = "rankmill",
     conventions: Conventions,
-    complete: Complete = False,
-    options: CandidateOptions,
+    options: Annotated[JudgedOptions, Without("by")],
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
     """Compare rankings of the same queries: differences with intervals, p, wins and losses, and the seed noise.
 
-    Each ranking is compared with the first, query by query.  Where versions of a model are registered that differ in
+    Each ranking is compared with the first, query by query; the worst queries are those of the first metric.  Where versions of a model are registered that differ in
     their seed only, the report says whether the difference is more than these differ by.
 
     Example: rankmill compare web@production web@latest --on web.dataset
@@ -211,10 +182,9 @@ def compare(
     from rankmill.scorer.metrics import DEFAULT_METRICS
     from rankmill.scorer.model_service import find_ranking
 
+    asked = values_of(replace(options, announce=True, metrics=options.metrics or DEFAULT_METRICS))
     comparison = comparing.compare(
         [find_ranking(subject, registry, seeds=on is not None and seeds) for subject in subjects],
-        on=on, split=split, metrics=metric or DEFAULT_METRICS, baseline=baseline - 1, worst=worst, qrels=qrels,
-        convention=convention, complete=complete,
-        **conventions, **values_of(replace(options, announce=True)),
+        on=on, baseline=baseline - 1, worst=worst, **conventions, **asked,
     )  # fmt: skip
     typer.echo(comparison.to_json() if as_json else comparison.render(), nl=as_json)

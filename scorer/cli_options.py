@@ -10,7 +10,7 @@ import typer
 
 from rankmill.foundation.options import ChangesOf
 from rankmill.scorer.metrics.metric_options import Policy
-from rankmill.scorer.options import SPLIT, THREADS
+from rankmill.scorer.options import CONVENTION, QRELS, SPLIT, THREADS
 
 Conventions = Annotated[Mapping[str, Any], ChangesOf(Policy)]
 """What rules over the convention of metrics."""
@@ -21,8 +21,7 @@ ConventionName = Annotated[
     str,
     typer.Option(
         "--convention",
-        help="Whose conventions: rankmill, trec, gdeval, lightgbm, xgboost, catboost, ranklib, letor4, mslr, yahoo, "
-        "sklearn.  Options of single conventions rule over it.",
+        help=CONVENTION,
     ),
 ]
 Split = Annotated[
@@ -33,6 +32,5 @@ Split = Annotated[
         show_default=False,
     ),
 ]
-Qrels = Annotated[Path | None, typer.Option("--qrels", help="TREC judgments; they rule over grades in the file.")]
-Complete = Annotated[bool, typer.Option("--complete", help="With --qrels: count judged queries that a run lacks.")]
+Qrels = Annotated[Path | None, typer.Option("--qrels", help=QRELS)]
 OneQuery = Annotated[str, typer.Option("--qid", help="The query.")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -16,6 +16,11 @@ SPLIT = (
     "Split of a dataset: train, valid, test, or all.  By default what the models have not seen in training: test, else"
     " valid; all of a dataset that they were not trained on."
 )
+CONVENTION = (
+    "Whose conventions: rankmill, trec, gdeval, lightgbm, xgboost, catboost, ranklib, letor4, mslr, yahoo, "
+    "sklearn.  Options of single conventions rule over it."
+)
+QRELS = "TREC judgments; they rule over grades in the file."
 Lacking = Literal["reject", "drop"]
 
 
@@ -69,6 +74,31 @@ class RerankOptions(CandidateOptions):
         default=False, help="Replace OUT if it exists; a folder only if it is one of ranked lists."
     )
     fresh: bool = option(default=False, help="Start over, where a run that was killed could be gone on with.")
+
+
+@options
+class JudgedOptions(CandidateOptions):
+    """What is measured, on which queries and by which judgments; options of single conventions come beside it."""
+
+    metrics: Sequence[str] = option(
+        default=(),
+        help="Repeat for several; by default ndcg@1, @5, @10, err@10, map, mrr and precision@10.  Also dcg, recall@k, "
+        "wta, rbp(0.8), concordance, concordance_micro and balanced_error.",
+        flags=("--metric",),
+        read=tuple,
+        repeat=True,
+    )
+    convention: str = option(default="rankmill", help=CONVENTION)
+    qrels: Path | None = option(default=None, help=QRELS)
+    split: str | None = option(default=None, help=SPLIT)
+    complete: bool = option(default=False, help="With qrels: count judged queries that a run lacks.")
+    by: Sequence[str] = option(
+        default=(),
+        help="Slice the queries by a column of the subject, by query_size, or by grade_mix; repeat for several.",
+        metavar="COLUMN",
+        read=tuple,
+        repeat=True,
+    )
 
 
 @options

@@ -192,7 +192,6 @@ MEANS_DIFFERENT_THINGS = {
     "--overwrite": "a file, a dataset, ranked lists",
     "--protect": "aliases to name, or that of the command",
     "--qid": "the one query, or those to look at",
-    "--qrels": "that are read into a dataset, or that rule over the grades of a file",
     "--queries": "to generate, to generate for the demo (50 at least), to draw",
     "--seed": "of judgments, of a training, of what is drawn",
     "--seeds": "whether to look for them, or which to train with",

@@ -143,7 +143,7 @@ def test_what_cannot_be_compared_is_refused(three):
     model = Ranking(name="m", source=forest)
     for rankings, options, message in (
         (three[:1], {}, "expected two rankings or more"),
-        (three, {"baseline": 3}, "--baseline counts the 3 rankings from 1, got 4"),
+        (three, {"baseline": 3}, "baseline counts the 3 rankings from 1, got 4"),
         ([model, model], {}, "m is a model: name what it is to rank"),
         (three, {"on": "c.txt"}, "there is no model among these"),
         (three, {"metrics": ["ngcd"]}, "unknown metric 'ngcd'"),
@@ -233,7 +233,7 @@ def test_runs_with_judgments(tmp_path):
         (tmp_path / name).write_text("".join(lines if seed == 1 else lines[9:]))
     pq.write_table(ranking("a", rows, 1).source, tmp_path / "a.parquet")
     arguments = ("--qrels", tmp_path / "qrels", "--convention", "trec", "--metric", "map")
-    with pytest.raises(CandidatesRejected, match="count those that a run lacks with complete"):
+    with pytest.raises(CandidatesRejected, match="count those that a run lacks with --complete"):
         call(tmp_path / "a.run", tmp_path / "b.run", *arguments)
     text = call(tmp_path / "a.run", tmp_path / "b.run", *arguments, "--complete", "--worst", "2")
     assert "the queries that lost most, by map" in text
