@@ -199,7 +199,7 @@ def guesses_line(guesses: Mapping[str, str]) -> str:
     """Tell a person what was guessed.
 
     >>> guesses_line({"qid": "query_id", "grade": "rel"})
-    "columns: qid from 'query_id', grade from 'rel' (guessed; --columns settles it)"
+    "columns: qid from 'query_id', grade from 'rel' (guessed; columns settles it)"
     """
     found = ", ".join(f"{part} from {name!r}" for part, name in guesses.items())
     return f"columns: {found} (guessed; {spelled('columns')} settles it)"

@@ -194,7 +194,7 @@ def test_rows_without_a_judgment_may_be_zero_or_refused():
         settle_by_judgments(columns, frame([("p", "a", 2, 0)]), None, "reject")
     assert str(caught.value) == (
         "query 'q', document 'a': expected a judgment of it, found none; "
-        "--unjudged keep stores such rows for re-ranking, --unjudged zero gives them grade 0"
+        "unjudged keep stores such rows for re-ranking, unjudged zero gives them grade 0"
     )
     with pytest.raises(DataRejected, match="query 'q', a row without doc_id: expected a judgment of it, found none"):
         settle_by_judgments(columns, frame([(q, d, 2, 0) for q in "pq" for d in "az"]), None, "reject")

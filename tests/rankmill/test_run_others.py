@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rankmill.foundation.errors import InputError, RankmillError, UnknownModel
+from rankmill.gate.gate_rules import GateOptions
 from rankmill.gate.recording import gate
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry
@@ -65,7 +66,13 @@ def test_who_passed_before_does_not_promote_another(project: Path) -> None:
     registry = Registry(project / "registry")
     until = StageChoice(last="gate")
     assert again(project, choice=until)[0] == ["gate"]
-    gate(registry, "web@1", Dataset.open(project / "out" / "dataset"), "test", alias="staging", margin=0.9)
+    gate(
+        registry,
+        "web@1",
+        Dataset.open(project / "out" / "dataset"),
+        "test",
+        asked=GateOptions(alias="staging", margin=0.9),
+    )
     assert again(project, choice=until)[0] == ["gate"]  # by the rules of the configuration, once
     assert again(project, choice=until)[0] == []
     edit(project, "n_rounds = 12", "n_rounds = 13")

@@ -17,7 +17,7 @@ from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer.objectives.protocol import ROWS, Objective
 from rankmill.trainer.objectives.registry import criterion_of, objective_class, objective_of
-from rankmill.trainer.objectives.spelling import OBJECTIVES
+from rankmill.trainer.objectives.spelling import OBJECTIVES, class_named
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team, with_team
@@ -204,4 +204,4 @@ def test_the_objective_of_the_guide_works(monkeypatch):
     scores = shaped(objective, rows)
     above, below = (objective.losses(scores + step).sum() for step in (1e-4, -1e-4))
     assert gradients(objective, scores)[0].sum() == pytest.approx((above - below) / 2e-4, rel=1e-6)
-    objective_class.cache_clear()
+    class_named.cache_clear()

@@ -152,7 +152,7 @@ def test_rows_with_pairs_alone_learn_from_them():
         build(rows, "gbrank", learn_from="both")
     with pytest.raises(InvalidParameter, match="pairs_weight must be a number above 0"):
         TrainParameters(pairs_weight=0.0)
-    with pytest.raises(InvalidParameter, match="unknown learn_from 'pair'; did you mean 'pairs'"):
+    with pytest.raises(InvalidParameter, match="unknown value of learn_from 'pair'; did you mean 'pairs'"):
         TrainParameters(learn_from="pair")
 
 

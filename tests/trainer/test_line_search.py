@@ -94,5 +94,5 @@ def test_the_same_bytes_for_any_threads():
 
 
 def test_an_unknown_search_is_named():
-    with pytest.raises(InvalidParameter, match="unknown step_search 'lines'; did you mean 'line'"):
+    with pytest.raises(InvalidParameter, match="unknown value of step_search 'lines'; did you mean 'line'"):
         TrainParameters(step_search="lines")
