@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import cache
 from math import isfinite
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
@@ -208,7 +209,8 @@ def values_of(made: Any) -> dict[str, Any]:
     return found
 
 
-def types_in(kind: Any) -> dict[str, Any]:
+@cache  # every command with the group asks at the start
+def types_in(kind: Any) -> Mapping[str, Any]:
     """Return the types of the options of a group by name."""
     found = get_type_hints(kind)
     for each in fields(kind):
