@@ -27,7 +27,6 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from difflib import get_close_matches
 from functools import cache
 from math import isfinite
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
@@ -224,10 +223,7 @@ def made_from(kind: type[T], given: Mapping[str, Any]) -> T:
     known = [each.name for each in declared_in(kind)]
     for name in given:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            raise InvalidParameter(
-                f"unknown option {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")
-            )
+            raise InvalidParameter.unknown("option", name, known)
     return made_of(kind, given)
 
 
@@ -308,9 +304,7 @@ def check(made: Any) -> None:
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise InvalidParameter if ``value`` of the option ``name`` is none of ``choices``, with the nearest spelling."""
     if value not in choices:
-        near = get_close_matches(str(value), choices, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(filter(None, choices))}"
-        raise InvalidParameter(f"unknown value of {spelled(name)} {value!r}; {hint}")
+        raise InvalidParameter.unknown(f"value of {spelled(name)}", str(value), filter(None, choices))
 
 
 def spelled(name: str) -> str:

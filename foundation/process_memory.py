@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
+from rankmill.foundation.units import MIN_MEMORY
 
-MIN_MEMORY = 512 * 10**6
 DEFAULT_MEMORY = 2 * 10**9
 _M_MMAP_THRESHOLD = -3  # of malloc.h
 _LARGE = 4 << 20

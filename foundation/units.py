@@ -7,6 +7,8 @@ from datetime import timedelta
 
 from rankmill.foundation.errors import InputError
 
+MIN_MEMORY = 512 * 10**6  # bytes that a command needs at least, libraries and compiled kernels included
+
 _BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BYTES |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 

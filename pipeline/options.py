@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import group, option, options, spelled
+from rankmill.foundation.units import MIN_MEMORY
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset_manifest import FoldChoice
@@ -125,12 +126,6 @@ def _times(given: Any) -> Mapping[str, str] | None:
     if given is None or isinstance(given, ByTime):
         return None if given is None else given.bounds()
     return split_time_of(given.get("valid"), given.get("test")).bounds()
-
-
-def _aggregate(how: str | None) -> str | None:
-    if how is not None and how not in get_args(Aggregate):
-        raise InputError.unknown(f"value of {spelled('aggregate')}", how, get_args(Aggregate))
-    return how
 
 
 @options
@@ -291,8 +286,7 @@ class IngestOptions:
     aggregate: Aggregate | None = option(
         default=None,
         help="What several judgments of one document make; default: keep all.",
-        metavar="|".join(get_args(Aggregate)),
-        convert=_aggregate,
+        choices=get_args(Aggregate),
         panel=_GRADES,
     )
     max_rejects: int = option(
@@ -303,7 +297,7 @@ class IngestOptions:
         default="2GB",
         help=MEMORY,
         size=True,
-        least=512 * 10**6,
+        least=MIN_MEMORY,
         panel=_LIMITS,
     )
     threads: int = option(default=0, help="Threads, as far as the memory allows; 0: all cores.", least=0, panel=_LIMITS)
@@ -361,4 +355,4 @@ class BinOptions:
     max_bin: int = option(
         default=MAX_BIN, help="Bins a feature has at most, 15 to 255.", least=MIN_MAX_BIN, most=MAX_BIN
     )
-    memory: int = option(default="2GB", help=MEMORY, size=True, least=512 * 10**6)
+    memory: int = option(default="2GB", help=MEMORY, size=True, least=MIN_MEMORY)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,9 +45,7 @@ class Extras:
         found.pop("init_score", None)
         for name in found:
             if name not in known:
-                near = get_close_matches(str(name), known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-                raise InvalidParameter(f"unknown column {name!r}; {hint}")
+                raise InvalidParameter.unknown("column", str(name), known)
         return cls(**found)
 
     def weights(self, n_rows: int) -> Floats | None:

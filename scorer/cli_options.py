@@ -10,7 +10,7 @@ import typer
 
 from rankmill.foundation.options import ChangesOf
 from rankmill.scorer.metrics.metric_options import Policy
-from rankmill.scorer.options import CONVENTION, QRELS, SPLIT, THREADS
+from rankmill.scorer.options import CONVENTION, QRELS, THREADS
 
 Conventions = Annotated[Mapping[str, Any], ChangesOf(Policy)]
 """What rules over the convention of metrics."""
@@ -22,14 +22,6 @@ ConventionName = Annotated[
     typer.Option(
         "--convention",
         help=CONVENTION,
-    ),
-]
-Split = Annotated[
-    str | None,
-    typer.Option(
-        "--split",
-        help=SPLIT,
-        show_default=False,
     ),
 ]
 Qrels = Annotated[Path | None, typer.Option("--qrels", help=QRELS)]

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
-from rankmill.foundation.process_memory import MIN_MEMORY, fitting_threads
+from rankmill.foundation.process_memory import fitting_threads
+from rankmill.foundation.units import MIN_MEMORY
 
 MB = 1_000_000
 MIB = 1 << 20

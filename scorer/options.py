@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.options import option, option_like, options
+from rankmill.foundation.units import MIN_MEMORY
 from rankmill.pipeline.options import MEMORY, Absent, Format, IngestOptions, ReadOptions
 
 THREADS = "Threads; 0: the cores there are.  Never changes the result."
@@ -56,7 +57,7 @@ class RerankOptions(CandidateOptions):
     """
 
     top_k: int | None = option(default=None, help="Write only the first so many of each query.", least=1)
-    memory: int = option(default="2GB", help=MEMORY, size=True, least=512 * 10**6)
+    memory: int = option(default="2GB", help=MEMORY, size=True, least=MIN_MEMORY)
     run: str | os.PathLike[str] | tuple[str | os.PathLike[str], ...] = option(
         default=(),
         help="TREC run of a first stage, or a folder of them: only its documents are ranked, by their rows in CANDIDATES."

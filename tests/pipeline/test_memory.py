@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.process_memory import MIN_MEMORY, checked_memory
+from rankmill.foundation.process_memory import checked_memory
+from rankmill.foundation.units import MIN_MEMORY
 from rankmill.pipeline.group.bucket_rows import Spill
 from rankmill.pipeline.group.query_splits import buckets_of
 from rankmill.pipeline.memory_plans import (

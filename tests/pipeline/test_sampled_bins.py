@@ -20,7 +20,7 @@ from hypothesis.extra import numpy as hnp
 from typer.testing import CliRunner
 
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.process_memory import MIN_MEMORY
+from rankmill.foundation.units import MIN_MEMORY
 from rankmill.pipeline import binning, sampled_bins
 from rankmill.pipeline.binning import bin_dataset, bin_plan, find_bins
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
