@@ -11,7 +11,7 @@ COMPILE = $(CLEAR_UV) $(BIN)/uv pip compile --no-config --quiet --universal --py
 	--generate-hashes --no-header --no-annotate $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo test test-slow lint format bench bench-letor lock clean
+.PHONY: help setup dev demo test test-slow lint format bench bench-letor dist lock clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,13 +54,18 @@ bench-letor: $(VENV)/.bench ## Set up with the peers, then run the five folds of
 	@test -n "$(DATA)" || { echo "usage: make bench-letor DATA=path/to/letor/folder"; exit 2; }
 	$(BIN)/python benchmarks/letor5.py $(DATA) --peers
 
+dist: $(VENV)/.dev ## Build the sdist and the wheel in dist/ and check them as a package index does.
+	rm -rf dist
+	$(BIN)/python -m build
+	$(CLEAR_UV) $(BIN)/uvx twine check --strict dist/*
+
 lock: $(VENV)/.dev ## Resolve the locks anew (UPGRADE=--upgrade for the newest versions).
 	$(COMPILE) pyproject.toml locks/build.in -o locks/runtime.txt
 	$(COMPILE) --extra dev -c locks/runtime.txt pyproject.toml locks/build.in -o locks/dev.txt
 	$(COMPILE) --extra bench -c locks/dev.txt pyproject.toml locks/build.in -o locks/bench.txt
 
 clean: ## Remove what set-up and the tests made.
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .numba-cache
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .numba-cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp a lock: set-up happens once, and again when a lock or pyproject.toml changes.

@@ -1,0 +1,134 @@
+"""What is released: the sdist and the wheel, what they say of themselves, and the rule for commit subjects."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.metadata import Metadata
+from packaging.specifiers import SpecifierSet
+
+import rankmill
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_the_classifiers_name_every_python_that_is_allowed() -> None:
+    allowed = SpecifierSet(PROJECT["requires-python"])
+    minors = [f"3.{minor}" for minor in range(30) if f"3.{minor}.1" in allowed]
+    found = re.findall(r"Python :: (3\.\d+)$", "\n".join(PROJECT["classifiers"]), flags=re.MULTILINE)
+    assert found == minors
+    assert "Typing :: Typed" in PROJECT["classifiers"]
+    assert PROJECT["classifiers"] == sorted(PROJECT["classifiers"])
+
+
+def test_a_chart_library_is_an_extra() -> None:
+    assert not any("altair" in line for line in PROJECT["dependencies"])
+    assert any("altair" in line for line in PROJECT["optional-dependencies"]["plots"])
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and the wheel that was built from it, in an environment without a network."""
+    folder = tmp_path_factory.mktemp("dist")
+    source = folder / "source"  # the build writes beside the sources
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "*.egg-info", "work", "registry-data")
+    shutil.copytree(ROOT, source, symlinks=True, ignore=ignored)
+    subprocess.run([sys.executable, "-m", "build", "--no-isolation", "-o", str(folder), str(source)], check=True)
+    shutil.rmtree(source)
+    return folder
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        names = set(wheel.namelist())
+        described = wheel.read(next(name for name in names if name.endswith("METADATA")))
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "rankmill").rglob("*.py")}
+    for room in ("foundation", "pipeline", "registry", "scorer", "trainer"):
+        modules |= {f"rankmill/{path.relative_to(ROOT)}" for path in (ROOT / room).rglob("*.py")}
+    assert {name for name in names if name.endswith(".py")} == modules
+    assert {"rankmill/py.typed", "rankmill/report/templates/style.css"} <= names
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"rankmill"}
+    metadata = Metadata.from_email(described, validate=True)
+    assert (metadata.name, str(metadata.version)) == ("rankmill", rankmill.__version__)
+    assert metadata.license_expression == "Apache-2.0"
+    assert set(metadata.provides_extra or ()) == set(PROJECT["optional-dependencies"])
+    assert not metadata.project_urls
+    assert not metadata.home_page
+
+
+@pytest.mark.slow
+def test_the_sdist_holds_plain_files(built: Path) -> None:
+    with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
+        members = sdist.getmembers()
+    assert all(member.isfile() or member.isdir() for member in members)  # links would not survive everywhere
+    names = {member.name.partition("/")[2] for member in members}
+    assert {"LICENSE", "README.md", "pyproject.toml", "rankmill/py.typed", "rankmill/trainer/boosting.py"} <= names
+    assert not any(name.startswith(("tests/test_", "docs", "benchmarks")) for name in names)
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_runs_the_demo_beside_a_users_own_modules(built: Path, tmp_path: Path) -> None:
+    home = tmp_path / "environment"
+    venv.create(home, with_pip=True)
+    python = home / "bin" / "python"
+    command = [python, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet", *built.glob("*.whl")]
+    subprocess.run(command, check=True)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
+    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")  # after the wheel, and no network
+    for name in ("pipeline", "trainer", "scorer", "registry"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('this is not rankmill')\n")
+    outside = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "RANKMILL"))}
+
+    def run(*words: str | Path) -> str:
+        done = subprocess.run(words, cwd=tmp_path, env=outside, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert str(packages) in run(python, "-c", "import rankmill; from rankmill import Ranker; print(rankmill.__file__)")
+    assert "the model" in run(home / "bin" / "rankmill", "demo", "--queries", "120")
+
+
+@pytest.mark.parametrize(
+    ("subject", "accepted"),
+    [
+        ("x" * 72, True),
+        ("x" * 73, False),
+        ("é" * 72, True),
+        ("é" * 73, False),
+        ("short\n\n" + "a body may have long lines, such as a command or an error " * 2, True),
+        ("fixup! " + "x" * 72, True),
+    ],
+)
+def test_the_hook_refuses_long_commit_subjects(tmp_path: Path, subject: str, accepted: bool) -> None:
+    shutil.copy(ROOT / ".pre-commit-config.yaml", tmp_path)
+    (tmp_path / "message").write_text(subject, encoding="utf-8")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "add", ".pre-commit-config.yaml"], cwd=tmp_path, check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pre_commit",
+        "run",
+        "--hook-stage",
+        "commit-msg",
+        "--commit-msg-filename",
+        "message",
+    ]
+    outside = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    environment = outside | {"PRE_COMMIT_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == accepted, done.stdout
+    assert "commit subject of at most 72 characters" in done.stdout
