@@ -81,7 +81,8 @@ def prepare(case: Case, seed: int, root: Path, letor: Path | None = None) -> Pat
 
 
 def _generate(case: Case, part: str, queries: int, seed: int, folder: Path) -> None:
-    from rankmill.pipeline.synth import SynthParameters, generate
+    from rankmill.pipeline.options import SynthParameters
+    from rankmill.pipeline.synth import generate
 
     parameters = SynthParameters(
         queries=queries, documents_per_query=DOCUMENTS_PER_QUERY, features=case.features, seed=seed

@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from benchmarks.report import render, surroundings, table
 from rankmill import Ranker
-from rankmill.pipeline.synth import SynthParameters, generate
+from rankmill.pipeline.options import SynthParameters
+from rankmill.pipeline.synth import generate
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer.objectives.registry import objective_of

@@ -29,7 +29,8 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.report import render, spread, surroundings, table
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.options import SynthParameters
+from rankmill.pipeline.synth import write_synthetic
 
 _BYTES_A_VALUE = 8.4
 _ROOT = Path(__file__).parents[1]

@@ -27,7 +27,8 @@ from benchmarks.folds import BinnedFold, binned, letor_folds
 from benchmarks.letor import Split, missing_parts
 from benchmarks.report import render, surroundings, table
 from rankmill.pipeline.binspec import apply_bins
-from rankmill.pipeline.synth import SynthParameters, generate
+from rankmill.pipeline.options import SynthParameters
+from rankmill.pipeline.synth import generate
 from rankmill.scorer.metrics import Policy
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.parameters import TrainParameters

@@ -11,7 +11,7 @@ import typer
 
 from rankmill.foundation.command_line import AsJson, Overwrite, takes_options
 from rankmill.pipeline.cli_ingest import ingest
-from rankmill.pipeline.options import MEMORY, BinOptions
+from rankmill.pipeline.options import BinOptions, QueryOptions, SynthParameters
 
 app = typer.Typer(no_args_is_help=True, help="Turn raw judgments into a dataset, and look at it.")
 
@@ -105,11 +105,12 @@ def describe(
 
 
 @app.command()
+@takes_options
 def query(
+    *,
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder that rankmill data ingest made.")],
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT statement.")],
-    memory: Annotated[str, typer.Option(help=MEMORY)] = "1GB",
-    threads: Annotated[int, typer.Option(min=0, help="Threads; 0: as many as there are cores, 4 at most.")] = 0,
+    options: QueryOptions,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="CSV on stdout, with a header line.")] = False,
 ) -> None:
@@ -127,7 +128,6 @@ def query(
     """
     from rankmill.foundation.errors import InputError
     from rankmill.foundation.terminal import page_width
-    from rankmill.foundation.units import parse_size
     from rankmill.pipeline.dataset import Dataset
     from rankmill.pipeline.sql import query_dataset
     from rankmill.pipeline.sql_answer import render_answer, write_csv, write_json
@@ -135,7 +135,7 @@ def query(
     if as_json and as_csv:
         raise InputError("--json and --csv exclude each other")
     opened = Dataset.open(dataset)
-    with query_dataset(opened, sql, memory=parse_size(memory, "--memory"), threads=threads) as answer:
+    with query_dataset(opened, sql, options) as answer:
         if as_json:
             write_json(answer, sys.stdout)
         elif as_csv:
@@ -145,13 +145,11 @@ def query(
 
 
 @app.command()
+@takes_options
 def synth(
+    *,
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write: .parquet, or .txt for LETOR text.")],
-    queries: Annotated[int, typer.Option(help="Number of queries.")] = 1000,
-    docs_per_query: Annotated[int, typer.Option(help="Documents a query has on average.")] = 40,
-    features: Annotated[int, typer.Option(help="Number of features; the first 10 carry the signal.")] = 50,
-    seed: Annotated[int, typer.Option(help="Another seed, other judgments.")] = 1,
-    noise: Annotated[float, typer.Option(help="How much the grades are disturbed; 0 is not at all.")] = 0.6,
+    parameters: SynthParameters,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -161,10 +159,7 @@ def synth(
 
     rankmill data synth -o judgments.parquet --queries 6000 --docs-per-query 120 --features 136
     """
-    from rankmill.pipeline.synth import SynthParameters, write_synthetic
+    from rankmill.pipeline.synth import write_synthetic
 
-    parameters = SynthParameters(
-        queries=queries, documents_per_query=docs_per_query, features=features, seed=seed, noise=noise
-    )
     report = write_synthetic(out, parameters, overwrite=overwrite)
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())

@@ -27,6 +27,8 @@ MAX_FEATURES = 65536
 MAX_GRADE = 2**31 - 1
 MAX_BUCKETS = 4096
 MIN_MAX_BIN, MAX_BIN = 15, 255  # value bins of a feature
+N_SIGNAL = 10  # features of generated judgments that carry the signal
+MAX_SEED = 2**63 - 1  # of generated judgments
 DEFAULT_BLOCK_BYTES = 16 << 20
 MEMORY = "Bound on the memory of the process, 512MB or more."  # of commands and groups that have this option
 
@@ -346,6 +348,40 @@ class IngestOptions:
     def allowed_threads(self) -> int:
         """How many threads there may be."""
         return self.threads or available_cores()
+
+
+@options
+class QueryOptions:
+    """What a query in SQL may take of the machine."""
+
+    memory: int = option(default="1GB", help=MEMORY, size=True, least=MIN_MEMORY)
+    threads: int = option(default=0, help="Threads; 0: as many as there are cores, 4 at most.", least=0)
+
+
+@options
+class SynthParameters:
+    """What to generate; the defaults are small enough for a first look.
+
+    Sizes of queries spread over 1 to twice ``documents_per_query``.  ``noise`` is the standard deviation of what disturbs the
+    grades; that of the hidden relevance is 0.7.
+    """
+
+    queries: int = option(default=1000, help="Number of queries.", least=1, most=1 << 40)
+    documents_per_query: int = option(
+        default=40,
+        help="Documents a query has on average.",
+        flags=("--docs-per-query",),
+        least=1,
+        most=1_000_000,
+    )
+    features: int = option(
+        default=50,
+        help="Number of features; the first 10 carry the signal.",
+        least=N_SIGNAL,
+        most=100_000,
+    )
+    seed: int = option(default=1, help="Another seed, other judgments.", least=0, most=MAX_SEED)
+    noise: float = option(default=0.6, help="How much the grades are disturbed; 0 is not at all.", least=0, most=1000)
 
 
 @options

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.foundation.options import spelled
-from rankmill.foundation.process_memory import checked_memory
 from rankmill.pipeline.dataset_manifest import (
     JUDGMENT_REJECTS_NAME,
     PAIR_REJECTS_NAME,
@@ -30,6 +29,7 @@ from rankmill.pipeline.dataset_manifest import (
     path_in,
     read_even_if_replaced,
 )
+from rankmill.pipeline.options import QueryOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from rankmill.pipeline.dataset import Dataset
 
+DEFAULTS = QueryOptions()
 _RESIDENT = 220 * 10**6  # the process with its libraries
 _TRACKED = 0.75  # of the rest: not all that DuckDB takes counts for its own limit
 _MOST_THREADS = 4  # each holds decoded columns
@@ -70,7 +71,7 @@ class Answer:
 
 
 @contextmanager
-def query_dataset(dataset: Dataset, sql: str, *, memory: int = 10**9, threads: int = 0) -> Iterator[Answer]:
+def query_dataset(dataset: Dataset, sql: str, options: QueryOptions = DEFAULTS) -> Iterator[Answer]:
     """Run one SQL statement over the views of ``dataset`` and yield its answer; rows come as they are asked for.
 
     The views are ``features`` (a missing value is NULL), ``queries``, and where the dataset has them ``bins`` (the newest),
@@ -81,25 +82,21 @@ def query_dataset(dataset: Dataset, sql: str, *, memory: int = 10**9, threads: i
     ----------
     sql
         One statement that returns rows and changes nothing.
-    memory
-        Bound in bytes on the memory of the process, 512 MB or more.
-    threads
-        0: as many as there are cores, four at most.
+    options
+        Bounds on memory and threads.
 
     Raises
     ------
     InputError
-        The statement is wrong, not of the kind that is allowed, or does not fit in ``memory``; options out of range.
+        The statement is wrong, not of the kind that is allowed, or does not fit in the memory.
     DatasetFormatError
         A file of the dataset cannot be read.
     """
-    checked_memory(memory)
-    if threads < 0:
-        raise InputError(f"{spelled('threads')} must be 0 or more, got {threads}")
+    memory = options.memory
     views = dict(_views(dataset))
     with (
         tempfile.TemporaryDirectory(prefix="rankmill-sql-") as spill,
-        _connection(memory, threads, spill) as connection,
+        _connection(memory, options.threads, spill) as connection,
     ):
         with _explained(memory, dataset, views):
             _restrict(connection, views)

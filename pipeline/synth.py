@@ -46,17 +46,17 @@ from rankmill.foundation.records import as_json
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline import _kernels
+from rankmill.pipeline.options import MAX_SEED, N_SIGNAL, SynthParameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-N_SIGNAL = 10
 SHARES = (0.52, 0.32, 0.13, 0.02, 0.01)
 _SIGNAL_DECIMALS = (4, 6, 0, 0, 3, 0, 4, 0, 3, 0)
 _FILLER_KINDS = 9
 _NOISE_ROWS = 2  # 32-bit draws a document for the noise of its grade
 _HEADER = 8  # 64-bit draws a query
-_CALIBRATION_KEY = 1 << 63  # seeds lie below: no data set shares draws with the calibration
+_CALIBRATION_KEY = MAX_SEED + 1  # seeds lie below: no data set shares draws with the calibration
 _CALIBRATION_QUERIES, _CALIBRATION_DOCUMENTS = 4096, 32
 _BLOCK_CELLS = 4_000_000  # values generated at once
 
@@ -65,32 +65,6 @@ _ROOT_OF_3 = 1.7320508075688772
 Floats = npt.NDArray[np.float64]
 Grid = npt.NDArray[np.int32]
 Draws = npt.NDArray[np.uint32]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SynthParameters:
-    """What to generate; the defaults are small enough for a first look."""
-
-    queries: int = 1000
-    documents_per_query: int = 40
-    """Mean number; sizes spread over 1 to twice as many."""
-    features: int = 50
-    """10 carry the signal."""
-    seed: int = 1
-    noise: float = 0.6
-    """Standard deviation of what disturbs the grades; that of the hidden relevance is 0.7."""
-
-    def __post_init__(self) -> None:
-        for name, low, high in (
-            ("queries", 1, 1 << 40),
-            ("documents_per_query", 1, 1_000_000),
-            ("features", N_SIGNAL, 100_000),
-            ("seed", 0, _CALIBRATION_KEY - 1),
-            ("noise", 0.0, 1000.0),
-        ):
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise InputError(f"{name} must be {low} to {high}, got {value}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,18 @@ from typing import Annotated
 
 import typer
 
-from rankmill.foundation.command_line import AsJson, Overwrite
+from rankmill.foundation.command_line import AsJson, Overwrite, takes_options
 from rankmill.foundation.errors import InputError
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
+from rankmill.scorer.options import ConvertOptions
 
 app = typer.Typer()
 
 
 @app.command()
+@takes_options
 def convert(
+    *,
     model: Annotated[
         str,
         typer.Argument(
@@ -34,34 +37,7 @@ def convert(
     ] = None,
     source: Annotated[str | None, typer.Option("--from", metavar="FORMAT", help="lightgbm or xgboost.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write.")] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            help="With --from: register the model under this name.  With --to: what Solr, ONNX and C call it."
-        ),
-    ] = None,
-    features: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B,..|FILE",
-            help="Other names for the features, in the model's order: between commas (f1..f46 is 46 of them), or a file with one a line.",
-        ),
-    ] = None,
-    missing: Annotated[
-        str | None,
-        typer.Option(
-            help="With --to: keep sends missing values where the model does; zero sends them where 0 goes.",
-            show_default="keep",
-        ),
-    ] = None,
-    nearest_thresholds: Annotated[
-        bool, typer.Option("--nearest-thresholds", help="For solr: take the nearest where it cannot have a threshold.")
-    ] = False,
-    absent: Annotated[
-        str | None,
-        typer.Option(help="With --from: what a feature left out of LETOR text was to that tool: zero or missing."),
-    ] = None,
-    n_rounds: Annotated[int | None, typer.Option(help="Take only so many rounds of the model.")] = None,
+    options: ConvertOptions,
     overwrite: Overwrite = False,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
@@ -79,9 +55,8 @@ def convert(
 
     Example: rankmill convert old-model.json --from xgboost --name web
     """
-    from rankmill.convert import convert_from, convert_to, names_in, target_of
+    from rankmill.convert import convert_from, convert_to, target_of
 
-    names = None if features is None else names_in(features)
     if to is None and source is None and out is not None:
         to = target_of(out)
     if (to is None) == (source is None):
@@ -91,19 +66,13 @@ def convert(
     if to is not None:
         if out is None:
             raise InputError("name the file to write with -o FILE")
-        if absent is not None:
+        if options.absent is not None:
             raise InputError("--absent is for --from: what is written has --missing")
-        done = convert_to(
-            to, model, out, registry, name=name, features=names, missing=missing or "keep",
-            nearest_thresholds=nearest_thresholds, n_rounds=n_rounds, overwrite=overwrite,
-        )  # fmt: skip
+        done = convert_to(to, model, out, registry, options=options, overwrite=overwrite)
     else:
-        if missing is not None or nearest_thresholds:
+        if options.missing != "keep" or options.nearest_thresholds:
             raise InputError(
                 "--missing and --nearest-thresholds are for --to: what is read keeps its directions and thresholds"
             )
-        done = convert_from(
-            str(source), Path(model), out=out, name=name, registry=registry, features=names, n_rounds=n_rounds,
-            absent=absent, overwrite=overwrite,
-        )  # fmt: skip
+        done = convert_from(str(source), Path(model), out=out, registry=registry, options=options, overwrite=overwrite)
     typer.echo(done.to_json() if as_json else done.render())

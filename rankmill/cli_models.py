@@ -9,7 +9,7 @@ import typer
 
 from rankmill.foundation.command_line import takes_options
 from rankmill.foundation.errors import InputError
-from rankmill.gate.gate_rules import SPLIT, GateOptions
+from rankmill.gate.gate_rules import GateRequest
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, NewModel, Reason, RegistryFolder
 from rankmill.registry.rendering import print_json, print_table, safe
 from rankmill.scorer.cli_options import Conventions, NThreads
@@ -22,14 +22,7 @@ app = typer.Typer()
 def gate(
     *,
     model: Annotated[str, typer.Argument(help="The candidate: NAME (its latest version) or NAME@7.")],
-    on: Annotated[
-        Path | None, typer.Option("--on", metavar="DATASET", help="Judged queries that no model was trained on.")
-    ] = None,
-    split: Annotated[str, typer.Option(help="Split of the dataset: test, or valid.")] = SPLIT,
-    options: GateOptions,
-    against: Annotated[
-        Path | None, typer.Option(metavar="OLD_DATASET", help="Fail if features or grades drifted from this one.")
-    ] = None,
+    asked: GateRequest,
     convention: Annotated[
         str | None,
         typer.Option(help="Whose metric conventions, as in evaluate; by default as the alias asks for, else rankmill."),
@@ -59,19 +52,19 @@ def gate(
     if show:
         from rankmill.gate.recording import stored_result
 
-        result = stored_result(store, model, options.alias)
+        result = stored_result(store, model, asked.rules.alias)
     else:
         from rankmill.gate.recording import gate as through_the_gate
         from rankmill.pipeline.dataset import Dataset
         from rankmill.scorer.metrics.conventions import OURS, named_convention
 
-        if on is None:
+        if asked.on is None:
             raise InputError("name the dataset to compare on with --on DATASET, or look at a stored report with --show")
-        asked = convention is not None or conventions
+        named = convention is not None or conventions
         result = through_the_gate(
-            store, model, Dataset.open(on), split, asked=options,
-            convention=named_convention(convention or OURS).but(**conventions) if asked else None,
-            against=None if against is None else Dataset.open(against), n_threads=n_threads, reason=reason,
+            store, model, Dataset.open(asked.on), asked.split, asked=asked.rules,
+            convention=named_convention(convention or OURS).but(**conventions) if named else None,
+            against=None if asked.against is None else Dataset.open(asked.against), n_threads=n_threads, reason=reason,
         )  # fmt: skip
     if as_json:
         print_json(result.to_dict())

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankmill.foundation.command_line import AsJson
+from rankmill.foundation.command_line import AsJson, takes_options
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
+from rankmill.run.stage_choice import StageChoice
 
 if TYPE_CHECKING:
     from rankmill.run.events import Observer
@@ -26,11 +27,10 @@ class Log(StrEnum):
     json = "json"
 
 
-STAGES = "ingest, bin, train, evaluate, gate, promote, rerank, report"
-
-
 @app.command()
+@takes_options
 def run(
+    *,
     config: Annotated[Path, typer.Argument(help="The configuration file.")] = Path("rankmill.toml"),
     registry_folder: RegistryFolder = DEFAULT_FOLDER,
     date: Annotated[
@@ -49,24 +49,7 @@ def run(
             help="Do all of it over links to the work folder and the registry: nothing that anybody uses changes.",
         ),
     ] = False,
-    first: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="STAGE",
-            help=f"Begin with this stage ({STAGES}); what comes before it is taken as it is.",
-            show_default=False,
-        ),
-    ] = None,
-    last: Annotated[
-        str | None, typer.Option("--until", metavar="STAGE", help="End after this stage.", show_default=False)
-    ] = None,
-    force: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="STAGE", help="Do this stage though nothing has changed; repeat for several.", show_default=False
-        ),
-    ] = None,
+    choice: StageChoice,
     rehash: Annotated[
         bool, typer.Option("--rehash", help="Read files again whose size, time and inode are as they were.")
     ] = False,
@@ -87,12 +70,11 @@ def run(
 
     from rankmill.run.json_stderr import speak_json
     from rankmill.run.observers import observer_of
-    from rankmill.run.runner import NAMES, RunRequest, StageChoice, plan_of
+    from rankmill.run.runner import RunRequest, plan_of
     from rankmill.run.runner import run as run_chain
 
     if log is Log.json:  # from here on, so that a mistake in the configuration is JSON as well
         speak_json()
-    choice = StageChoice(first=first or NAMES[0], last=last or NAMES[-1], forced=frozenset(force or ()))
     asked = RunRequest(
         config=config,
         registry=registry_folder,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM, SOURCE_SHA256, Imported
 from rankmill.scorer.exchange.formats import read_from, write_as
 from rankmill.scorer.model_service import ModelIdentity
+from rankmill.scorer.options import ConvertOptions
 
 SUFFIXES = {"xgboost": ".json"}  # where the tool knows its own files by their names
 TARGETS = {".onnx": "onnx", ".c": "c", ".txt": "lightgbm", ".xml": "ranklib"}
@@ -69,11 +69,7 @@ def convert_to(
     out: Path,
     registry: Path,
     *,
-    name: str | None = None,
-    features: Sequence[str] | None = None,
-    missing: str = "keep",
-    nearest_thresholds: bool = False,
-    n_rounds: int | None = None,
+    options: ConvertOptions,
     overwrite: bool = False,
 ) -> Conversion:
     """Write ``model``, a file or a version in ``registry``, in the format ``target`` to ``out``, and say how exact it is.
@@ -92,10 +88,15 @@ def convert_to(
     if suffix is not None and out.suffix != suffix:
         raise InputError(f"{out}: {target} knows its models by their suffix, name it {out.stem or 'model'}{suffix}")
     forest, identity = find_model(model, registry)
-    called = name or _called(identity, model)
-    forest = forest if n_rounds is None else forest.truncated(n_rounds)
+    called = options.name or _called(identity, model)
+    forest = forest if options.n_rounds is None else forest.truncated(options.n_rounds)
     written = write_as(
-        target, forest, name=called, features=features, missing=missing, nearest_thresholds=nearest_thresholds
+        target,
+        forest,
+        name=called,
+        features=names_in(options.features),
+        missing=options.missing,
+        nearest_thresholds=options.nearest_thresholds,
     )
     write_atomically(out, written.data)
     return Conversion(
@@ -117,11 +118,8 @@ def convert_from(
     file: Path,
     *,
     out: Path | None = None,
-    name: str | None = None,
     registry: Path,
-    features: Sequence[str] | None = None,
-    n_rounds: int | None = None,
-    absent: str | None = None,
+    options: ConvertOptions,
     overwrite: bool = False,
 ) -> Conversion:
     """Read the model of another tool and write it to ``out``, or register it as the next version of ``name``.
@@ -137,6 +135,7 @@ def convert_from(
     from rankmill.registry import Registry
     from rankmill.registry.names import check_name
 
+    name, features = options.name, names_in(options.features)
     if (out is None) == (name is None):
         raise InputError("name one place for the model: --name NAME registers it, -o FILE.rankmill writes a file")
     if out is not None:
@@ -145,7 +144,9 @@ def convert_from(
         check_name(name)
     if not file.is_file():
         raise InputError(f"{file}: expected a model of {source}, found no such file")
-    found = read_from(source, file.read_bytes(), str(file), features=features, n_rounds=n_rounds, absent=absent)
+    found = read_from(
+        source, file.read_bytes(), str(file), features=features, n_rounds=options.n_rounds, absent=options.absent
+    )
     forest = found.forest
     done = Conversion(
         format=source, sha256=forest.sha256, trees=forest.n_trees, features=forest.n_features, notes=found.notes,
@@ -185,12 +186,14 @@ def checked_out(out: Path, *, overwrite: bool) -> None:
         raise InputError(f"{out}: there is no folder {out.parent}")
 
 
-def names_in(given: str) -> list[str]:
-    """Return the names of features that ``--features`` gives: a file with one a line, or names between commas.
+def names_in(given: str | None) -> list[str] | None:
+    """Return the names of features that ``--features`` gives: a file with one a line, or names between commas; None for none.
 
     >>> names_in("bm25,f2..f4")
     ['bm25', 'f2', 'f3', 'f4']
     """
+    if given is None:
+        return None
     path = Path(given)
     if path.is_file():
         try:

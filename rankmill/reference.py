@@ -8,10 +8,11 @@ from typing import Any
 
 from rankmill.foundation.options import Option, declared_in, default_of, option_of
 from rankmill.gate.gate_rules import GateOptions
-from rankmill.pipeline.options import BinOptions, IngestOptions
+from rankmill.pipeline.options import BinOptions, IngestOptions, QueryOptions, SynthParameters
+from rankmill.run.stage_choice import StageChoice
 from rankmill.scorer.metrics.metric_options import Policy
-from rankmill.scorer.options import JudgedOptions, RerankOptions, Selection
-from rankmill.trainer.parameters import CheckpointOptions, SeedOptions, TrainParameters, TuneOptions
+from rankmill.scorer.options import ConvertOptions, JudgedOptions, RerankOptions, Selection
+from rankmill.trainer.parameters import CheckpointOptions, SeedOptions, SpaceOptions, TrainParameters, TuneOptions
 
 HEAD = """\
 # Options
@@ -35,13 +36,17 @@ class Page:
 PAGES = (
     Page("Ingest", IngestOptions, "`data ingest`", "[ingest]", "`IngestOptions`, `ReadOptions`"),
     Page("Bins", BinOptions, "`data bin`", "[bin]", "`bin_dataset`"),
+    Page("Queries in SQL", QueryOptions, "`data query`", "", "`query_dataset`"),
+    Page("Generated judgments", SynthParameters, "`data synth`", "", "`SynthParameters`"),
     Page("Training", TrainParameters, "`train`, `cv`, `tune`", "[train]", "`TrainParameters`, `Ranker`"),
     Page("Machine and checkpoints of a training", CheckpointOptions, "`train`", "[train]", "`TrainingOptions`"),
     Page("Seeds", SeedOptions, "`train`", "[train]", "`SeedOptions`"),
     Page("Tuning", TuneOptions, "`tune`", "", "`TuneOptions`"),
+    Page("What tuning searches", SpaceOptions, "`tune`", "", "`SpaceOptions`"),
     Page("Re-ranking", RerankOptions, "`rerank`", "[rerank]", "`RerankOptions`, `rerank`"),
     Page("Evaluation", JudgedOptions, "`evaluate`", "", "`evaluate`, `compare`"),
     Page("Inspected documents", Selection, "`inspect shap`", "", "`Selection`"),
+    Page("Conversion", ConvertOptions, "`convert`", "", "`ConvertOptions`"),
     Page("Gate", GateOptions, "`models gate`", "[gate]", "`GateOptions`"),
     Page(
         "Metric conventions",
@@ -50,6 +55,7 @@ PAGES = (
         "[evaluate]",
         "`Policy`, `evaluate`",
     ),
+    Page("Stages of a run", StageChoice, "`run`", "", "`StageChoice`"),
 )
 
 

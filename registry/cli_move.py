@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankmill.foundation.command_line import takes_options
 from rankmill.foundation.errors import InputError, InvalidName
-from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder, bare_name
+from rankmill.foundation.options import values_of
+from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, PolicyTerms, Reason, RegistryFolder, bare_name
 from rankmill.registry.names import PRODUCTION, check_tag
 from rankmill.registry.rendering import entry_json, print_json, print_table, safe, time_text, what_of
 
@@ -86,22 +88,14 @@ def rollback(
 
 
 @app.command()
+@takes_options
 def alias(
+    *,
     name: Annotated[str, typer.Argument(help="Name of the model.")],
     chosen: Annotated[str | None, typer.Argument(metavar="[ALIAS]", help="One alias; all of them if left out.")] = None,
     unset: Annotated[bool, typer.Option("--unset", help="Let the alias mean nothing any more.")] = False,
     protect: Annotated[bool, typer.Option("--protect", help="From now on only a passed gate promotes to it.")] = False,
-    metric: Annotated[str | None, typer.Option(help="With --protect: the gate must go by this metric.")] = None,
-    margin: Annotated[
-        float | None, typer.Option(min=0.0, help="With --protect: the widest margin that the gate may grant.")
-    ] = None,
-    convention: Annotated[
-        str | None,
-        typer.Option(metavar="SHA256", help="With --protect: metric conventions, as models gate --json names them."),
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(metavar="SHA256", help="With --protect: the gate must go by this dataset.")
-    ] = None,
+    asked: PolicyTerms,
     open_: Annotated[bool, typer.Option("--open", help="Take the protection away: it moves without a gate.")] = False,
     expect: Expect = None,
     reason: Reason = "",
@@ -121,22 +115,22 @@ def alias(
     from rankmill.registry import Registry, listings
 
     bare_name(name)
-    asked = [f"--{word}" for word, given in (("unset", unset), ("protect", protect), ("open", open_)) if given]
-    if len(asked) > 1:
-        raise InputError(f"{asked[0]} and {asked[1]} are two things; ask for one at a time")
-    if asked and chosen is None:
-        raise InputError(f"{asked[0]}: say which alias, such as rankmill models alias {name} production {asked[0]}")
-    terms = {"metric": metric, "margin": margin, "convention": convention, "dataset": dataset}
+    changes = [f"--{word}" for word, given in (("unset", unset), ("protect", protect), ("open", open_)) if given]
+    if len(changes) > 1:
+        raise InputError(f"{changes[0]} and {changes[1]} are two things; ask for one at a time")
+    if changes and chosen is None:
+        raise InputError(f"{changes[0]}: say which alias, such as rankmill models alias {name} production {changes[0]}")
+    terms = values_of(asked)
     for word, term in terms.items():
         if term is not None and not protect:
             raise InputError(f"--{word} says what the gate must have found; it goes with --protect")
-    if metric is not None:
+    if asked.metric is not None:
         for check in metric_checks:
-            check(metric)
+            check(asked.metric)
     if expect is not None and not unset:
         raise InputError("--expect goes with --unset")
     store = Registry(registry)
-    if chosen is None or not asked:
+    if chosen is None or not changes:
         histories = listings.alias_histories(store, name, chosen)
         if as_json:
             print_json({"name": name, "aliases": histories})

@@ -9,18 +9,46 @@ import typer
 
 from rankmill.foundation.command_line import AsJson
 from rankmill.foundation.errors import InputError, InvalidName
+from rankmill.foundation.options import option, options
 from rankmill.registry.names import DEFAULT_FOLDER, FOLDER_VARIABLE
 
 if TYPE_CHECKING:
     from rankmill.registry import Registry
 
-__all__ = ["DEFAULT_FOLDER", "AsJson", "NewModel", "Reason", "RegistryFolder", "bare_name", "existing_registry"]
+__all__ = [
+    "DEFAULT_FOLDER",
+    "AsJson",
+    "NewModel",
+    "PolicyTerms",
+    "Reason",
+    "RegistryFolder",
+    "bare_name",
+    "existing_registry",
+]
 
 RegistryFolder = Annotated[
     Path, typer.Option("--registry", envvar=FOLDER_VARIABLE, file_okay=False, help="Folder of the registry.")
 ]
 NewModel = Annotated[str, typer.Option("--name", help="Register the model under this name.")]
 Reason = Annotated[str, typer.Option("--reason", help="One line for the log.")]
+
+
+@options
+class PolicyTerms:
+    """What a gate must have gone by before an alias moves."""
+
+    metric: str | None = option(default=None, help="With --protect: the gate must go by this metric.")
+    margin: float | None = option(
+        default=None, help="With --protect: the widest margin that the gate may grant.", least=0
+    )
+    convention: str | None = option(
+        default=None,
+        help="With --protect: metric conventions, as models gate --json names them.",
+        metavar="SHA256",
+    )
+    dataset: str | None = option(
+        default=None, help="With --protect: the gate must go by this dataset.", metavar="SHA256"
+    )
 
 
 def bare_name(name: str) -> str:

@@ -119,6 +119,33 @@ class Selection(CandidateOptions):
 
 
 @options
+class ConvertOptions:
+    """How a model is written for another tool, or read from its file."""
+
+    name: str | None = option(
+        default=None,
+        help="With --from: register the model under this name.  With --to: what Solr, ONNX and C call it.",
+    )
+    features: str | None = option(
+        default=None,
+        help="Other names for the features, in the model's order: between commas (f1..f46 is 46 of them), or a file with one a line.",
+        metavar="A,B,..|FILE",
+    )
+    missing: str = option(
+        default="keep",
+        help="With --to: keep sends missing values where the model does; zero sends them where 0 goes.",
+    )
+    nearest_thresholds: bool = option(
+        default=False, help="For solr: take the nearest where it cannot have a threshold."
+    )
+    absent: str | None = option(
+        default=None,
+        help="With --from: what a feature left out of LETOR text was to that tool: zero or missing.",
+    )
+    n_rounds: int | None = option(default=None, help="Take only so many rounds of the model.")
+
+
+@options
 class MoveOptions:
     """How leaf values are moved to see whether they are a local maximum."""
 

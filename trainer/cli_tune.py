@@ -9,7 +9,7 @@ import typer
 
 from rankmill.foundation.command_line import AsJson, takes_options
 from rankmill.foundation.options import Without, values_of
-from rankmill.trainer.parameters import MachineOptions, TrainParameters, TuneOptions
+from rankmill.trainer.parameters import MachineOptions, SpaceOptions, TrainParameters, TuneOptions
 
 if TYPE_CHECKING:
     from rankmill.trainer.tuning.trials import Outcome, Task
@@ -29,24 +29,7 @@ def tune(
             "--out", "-o", file_okay=False, help="Folder for the trials; a search that was killed goes on in it."
         ),
     ],
-    space: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False,
-            metavar="FILE",
-            help='What to search, in TOML: learning_rate = "0.02..0.3:log", objective = ["lambdamart", "l2"].',
-            show_default=False,
-        ),
-    ] = None,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUES",
-            help="Search this, over what FILE says of it: LOW..HIGH, LOW..HIGH:log, or A,B,C; repeat for several.  Without"
-            " it and FILE: objective, learning rate, sizes of leaves, what a tree sees.",
-            show_default=False,
-        ),
-    ] = None,
+    searched: SpaceOptions,
     parameters: TrainParameters,
     options: TuneOptions,
     machine: Annotated[MachineOptions, Without("n_threads")],
@@ -79,9 +62,9 @@ def tune(
     from rankmill.trainer.tuning.search import tune as search_for
     from rankmill.trainer.tuning.space import default_space, parse_vary, read_space, space_of
 
-    varied = parse_vary(vary or ())
-    if space is not None:
-        found = read_space(space)
+    varied = parse_vary(searched.vary)
+    if searched.space is not None:
+        found = read_space(searched.space)
         found = found if not varied else found.but(space_of(varied, "--vary"))
     else:
         found = space_of(varied, "--vary") if varied else default_space(without=_given(context))

@@ -347,6 +347,25 @@ class SeedOptions:
 
 
 @options
+class SpaceOptions:
+    """What to search, in a file, on the command line, or both."""
+
+    space: Path | None = option(
+        default=None,
+        help='What to search, in TOML: learning_rate = "0.02..0.3:log", objective = ["lambdamart", "l2"].',
+        metavar="FILE",
+    )
+    vary: tuple[str, ...] = option(
+        default=(),
+        help="Search this, over what FILE says of it: LOW..HIGH, LOW..HIGH:log, or A,B,C; repeat for several.  Without"
+        " it and FILE: objective, learning rate, sizes of leaves, what a tree sees.",
+        metavar="NAME=VALUES",
+        read=tuple,
+        repeat=True,
+    )
+
+
+@options
 class TuneOptions:
     """How to search for parameters.
 

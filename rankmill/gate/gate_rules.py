@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import InputError, InvalidParameter
-from rankmill.foundation.options import defaults_of, option, options, spelled
+from rankmill.foundation.options import defaults_of, group, option, options, spelled
 from rankmill.registry.names import PRODUCTION
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.scorer.metrics.conventions import CONVENTIONS, OURS, Convention, named_convention
@@ -58,6 +59,18 @@ class GateOptions(GateLimits):
         default=None,
         help=f"How much worse it may be at most; by default as the alias asks for, else {MARGIN}.",
         least=0,
+    )
+
+
+@options
+class GateRequest:
+    """What a candidate is judged on, and by which rules."""
+
+    on: Path | None = option(default=None, help="Judged queries that no model was trained on.", metavar="DATASET")
+    split: str = option(default=SPLIT, help="Split of the dataset: test, or valid.")
+    rules: GateOptions = group(default_factory=GateOptions)
+    against: Path | None = option(
+        default=None, help="Fail if features or grades drifted from this one.", metavar="OLD_DATASET"
     )
 
 

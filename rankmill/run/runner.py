@@ -43,57 +43,13 @@ from rankmill.run.outcome import RunReport
 from rankmill.run.output_stages import Report, Rerank
 from rankmill.run.run_lock import hold
 from rankmill.run.stage import Record, decide, key_of, read_record, write_record
+from rankmill.run.stage_choice import STAGE_NAMES, StageChoice
 from rankmill.run.work import Work
 
 if TYPE_CHECKING:
     from rankmill.run.stage import Stage
 
 STAGES: tuple[type[Stage], ...] = (Ingest, Bin, Train, Evaluate, Gate, Promote, Rerank, Report)
-NAMES = tuple(stage.name for stage in STAGES)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageChoice:
-    """Which stages a run looks at.
-
-    Attributes
-    ----------
-    first, last
-        The first and the last stage; what comes before the first must have been done, and is taken as it is.
-    forced
-        Stages that are done though nothing has changed.
-
-    Raises
-    ------
-    InputError
-        There is no such stage, the first comes after the last, or one that is forced is not between them.
-    """
-
-    first: str = NAMES[0]
-    last: str = NAMES[-1]
-    forced: frozenset[str] = frozenset()
-
-    def __post_init__(self) -> None:
-        for option, names in (("--from", [self.first]), ("--until", [self.last]), ("--force", sorted(self.forced))):
-            for name in names:
-                if name not in NAMES:
-                    raise InputError(f"{option} {name}: expected one of {', '.join(NAMES)}")
-        if NAMES.index(self.first) > NAMES.index(self.last):
-            raise InputError(f"--from {self.first} --until {self.last}: {self.first} comes after {self.last}")
-        if outside := [name for name in NAMES if name in self.forced - {*self.stages}]:
-            raise InputError(
-                f"--force {outside[0]}: is not between --from {self.first} and --until {self.last}; leave one of them out"
-            )
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """The stages from the first to the last."""
-        return self.reached[NAMES.index(self.first) :]
-
-    @property
-    def reached(self) -> tuple[str, ...]:
-        """The same and those before, which are taken as they are."""
-        return NAMES[: NAMES.index(self.last) + 1]
 
 
 def check_inputs(work: Work, choice: StageChoice) -> None:
@@ -136,7 +92,7 @@ def run_stages(work: Work, choice: StageChoice, tell: Observer, at: Callable[[st
         Whatever a room raises; what the stages before it made stays, and the next run goes on there.
     """
     done = []
-    for kind in STAGES[: NAMES.index(choice.last) + 1]:
+    for kind in STAGES[: STAGE_NAMES.index(choice.last) + 1]:
         stage = kind(work)
         if kind.name not in choice.stages:
             _take_over(stage, choice)
@@ -193,7 +149,7 @@ def plan(work: Work, choice: StageChoice) -> list[tuple[str, str, str]]:
     """
     rows: list[tuple[str, str, str]] = []
     waits_for: str | None = None
-    for kind in STAGES[: NAMES.index(choice.last) + 1]:
+    for kind in STAGES[: STAGE_NAMES.index(choice.last) + 1]:
         stage = kind(work)
         if kind.name not in choice.stages:
             _take_over(stage, choice)
@@ -297,7 +253,9 @@ def run(
             if asked.dry:  # whose registry is gone at the end: there is nothing to roll back
                 report = replace(report, registry=asked.registry, former={})
             tell(_ended(report, done))
-            if work.config.drift is not None and asked.choice.last == NAMES[-1]:  # with --until it is not at its end
+            if (
+                work.config.drift is not None and asked.choice.last == STAGE_NAMES[-1]
+            ):  # with --until it is not at its end
                 keep_for_next(work.dataset(), work.path)
         except BaseException as error:
             stopped, code = isinstance(error, (SystemExit, KeyboardInterrupt)), code_of(error)

@@ -16,8 +16,8 @@ from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.binspec import apply_bins, feature_bins
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.options import IngestOptions
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.options import IngestOptions, SynthParameters
+from rankmill.pipeline.synth import write_synthetic
 
 SPLITS = ("train", "valid", "test")
 

@@ -18,9 +18,9 @@ from rankmill.pipeline.memory_plans import (
     reading_threads,
     writing_share,
 )
-from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, IngestOptions
+from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, IngestOptions, SynthParameters
 from rankmill.pipeline.sources.batch import BATCH_BYTES, RowBatch
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.synth import write_synthetic
 
 
 @pytest.mark.parametrize("memory", [MIN_MEMORY, 10**9, 4 * 10**9, 64 * 10**9])

@@ -20,10 +20,10 @@ from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.options import IngestOptions, ReadOptions
+from rankmill.pipeline.options import IngestOptions, QueryOptions, ReadOptions, SynthParameters
 from rankmill.pipeline.sql import Answer, query_dataset
 from rankmill.pipeline.sql_answer import json_value, render_answer
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.synth import write_synthetic
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def dataset(folder: Path) -> Dataset:
 
 
 def ask(dataset: Dataset, sql: str, **options: int) -> list[tuple[object, ...]]:
-    with query_dataset(dataset, sql, **options) as answer:
+    with query_dataset(dataset, sql, QueryOptions(**options)) as answer:
         return list(answer.rows)
 
 
@@ -239,7 +239,7 @@ def test_what_spills_leaves_nothing_behind(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     statement = "SELECT max(n) FROM (SELECT row_number() OVER (ORDER BY hash(range), range) n FROM range(9000000))"
-    with query_dataset(dataset, statement, memory=512 * 10**6, threads=1) as answer:
+    with query_dataset(dataset, statement, QueryOptions(memory=512 * 10**6, threads=1)) as answer:
         assert list(answer.rows) == [(9000000,)]
         (spill,) = tmp_path.iterdir()
         assert spill.name.startswith("rankmill-sql-")

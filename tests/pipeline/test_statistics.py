@@ -19,7 +19,7 @@ from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group import settled_bucket as layout
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.options import IngestOptions, ReadOptions
+from rankmill.pipeline.options import IngestOptions, ReadOptions, SynthParameters
 from rankmill.pipeline.statistics.describe_dataset import describe
 from rankmill.pipeline.statistics.feature_statistics import (
     ColumnCollector,
@@ -29,7 +29,7 @@ from rankmill.pipeline.statistics.feature_statistics import (
     statistics_of,
     stored_statistics,
 )
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.synth import write_synthetic
 from tests import naive_statistics
 
 law = settings(deadline=None)

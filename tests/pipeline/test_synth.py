@@ -12,7 +12,8 @@ import pytest
 
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline import synth
-from rankmill.pipeline.synth import SynthParameters, generate, ideal_scores, write_synthetic
+from rankmill.pipeline.options import SynthParameters
+from rankmill.pipeline.synth import generate, ideal_scores, write_synthetic
 from tests import naive
 
 
@@ -180,10 +181,10 @@ def test_queries_of_one_document(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"queries": 0}, "queries must be 1 to"),
-        ({"features": 9}, "features must be 10 to 100000, got 9"),
-        ({"seed": -1}, "seed must be 0 to"),
-        ({"noise": float("nan")}, "noise must be"),
+        ({"queries": 0}, "queries must be in 1 .. 1099511627776, got 0"),
+        ({"features": 9}, r"features must be in 10 \.\. 100000, got 9"),
+        ({"seed": -1}, "seed must be in 0"),
+        ({"noise": float("nan")}, r"noise must be in \[0, 1000\], got nan"),
     ],
 )
 def test_impossible_parameters_are_refused(arguments, message):

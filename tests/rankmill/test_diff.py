@@ -13,7 +13,8 @@ import pytest
 from rankmill.cli import execute
 from rankmill.diff import Side, changes, depths_of, diff, same_scores, same_trees, shape_of
 from rankmill.diff_table import rows_of
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.options import SynthParameters
+from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.forest import Forest, compact_cuts, feature_importance
 from rankmill.scorer.predict import Predictor
 from tests.scorer.forests import random_forest

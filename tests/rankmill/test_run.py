@@ -13,9 +13,10 @@ from rankmill.cli import execute
 from rankmill.config_file import read_config
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage.publish import file_digest
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.options import SynthParameters
+from rankmill.pipeline.synth import write_synthetic
 from rankmill.registry import Registry
-from rankmill.run.runner import NAMES
+from rankmill.run.stage_choice import STAGE_NAMES
 from rankmill.run.work import Work
 
 CONFIG = """
@@ -120,7 +121,7 @@ def test_a_person_reads_stages_on_stderr_and_a_summary_on_stdout(project: Path, 
     assert run(project) == 0
     out, err = capsys.readouterr()
     stages = dict.fromkeys(line.split(":")[0] for line in err.splitlines() if ": " in line)
-    assert list(stages) == [*NAMES, "run"]
+    assert list(stages) == [*STAGE_NAMES, "run"]
     lines = out.splitlines()
     assert lines[0].startswith(f"dataset   {project / 'out' / 'dataset'}: ")
     assert lines[1].startswith(f"model     web@1 in {project / 'registry'}, not promoted; sha256 ")

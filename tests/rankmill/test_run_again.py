@@ -17,8 +17,9 @@ from rankmill.registry import Registry
 from rankmill.run.dry_run import KEPT
 from rankmill.run.events import Event, RunEnded, RunStarted, StageSkipped, StageStarted
 from rankmill.run.run_lock import hold, holder_of
-from rankmill.run.runner import NAMES, RunRequest, StageChoice, plan_of, run
+from rankmill.run.runner import RunRequest, plan_of, run
 from rankmill.run.stage import differences, read_record
+from rankmill.run.stage_choice import STAGE_NAMES, StageChoice
 from rankmill.run.stage_facts import BinFacts, TrainFacts
 from tests.rankmill.test_run import files_of, write_project
 
@@ -26,7 +27,7 @@ from tests.rankmill.test_run import files_of, write_project
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_project(tmp_path_factory.mktemp("done"))
-    assert again(folder)[0] == list(NAMES)
+    assert again(folder)[0] == list(STAGE_NAMES)
     return folder
 
 
@@ -64,7 +65,7 @@ def test_nothing_is_done_where_nothing_has_changed(project: Path) -> None:
     stages, events = again(project)
     assert stages == []
     assert outcome(events) == ("unchanged", 0)
-    assert [event.stage for event in events if isinstance(event, StageSkipped)] == list(NAMES)
+    assert [event.stage for event in events if isinstance(event, StageSkipped)] == list(STAGE_NAMES)
     assert files_of(project) == before
     told = json.loads((project / "out" / "last_success.json").read_text())
     assert told == json.loads((project / "out" / "last_run.json").read_text())
@@ -153,7 +154,7 @@ def test_new_judgments_make_a_new_version(project: Path) -> None:
     first = sorted(project.glob("judgments/*.txt"))[0]
     (project / "judgments" / "c.txt").write_text(first.read_text().replace("qid:a", "qid:c"))
     done, events = again(project)
-    assert done == list(NAMES)
+    assert done == list(STAGE_NAMES)
     (started,) = [event for event in events if isinstance(event, StageStarted) and event.stage == "ingest"]
     assert started.why == "sources judgments/c.txt is new"
     assert Registry(project / "registry").state("web").target("production") == 2
@@ -187,17 +188,17 @@ def test_stages_can_be_chosen(project: Path) -> None:
     shutil.rmtree(project / "out" / "stages")
     with pytest.raises(InputError, match="--from train: ingest was not done yet"):
         again(project, choice=StageChoice(first="train"))
-    with pytest.raises(InputError, match="--until trian: expected one of ingest, bin"):
+    with pytest.raises(InputError, match="last trian: expected one of ingest, bin"):
         StageChoice(last="trian")
     with pytest.raises(InputError, match="train comes after bin"):
         StageChoice(first="train", last="bin")
-    with pytest.raises(InputError, match="--force bin: is not between --from train and --until report"):
+    with pytest.raises(InputError, match="forced bin: is not between first train and last report"):
         StageChoice(first="train", forced=frozenset({"bin"}))
 
 
 def test_a_plan_says_what_the_run_then_does(project: Path, capsys) -> None:
     question = RunRequest(config=project / "rankmill.toml", registry=project / "registry")
-    assert [what for _, what, _ in plan_of(question)] == ["skip"] * len(NAMES)
+    assert [what for _, what, _ in plan_of(question)] == ["skip"] * len(STAGE_NAMES)
     edit(project, "n_rounds = 12", "n_rounds = 13")
     before = files_of(project)
     rows = plan_of(question)

@@ -16,8 +16,9 @@ import pytest
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.registry import Registry
 from rankmill.run import runner
-from rankmill.run.runner import NAMES, RunRequest, run
+from rankmill.run.runner import RunRequest, run
 from rankmill.run.stage import Record
+from rankmill.run.stage_choice import STAGE_NAMES
 from tests.rankmill.test_run import files_of, write_project
 from tests.waiting import until
 
@@ -49,7 +50,7 @@ def test_dead_between_what_a_stage_makes_and_its_record(tmp_path: Path, monkeypa
     """Once at every stage: each run goes on where the one before it died."""
     whole, killed = write_project(tmp_path / "whole"), write_project(tmp_path / "killed")
     write_record = runner.write_record
-    for stage in NAMES:
+    for stage in STAGE_NAMES:
 
         def die(folder: Path, record: Record, stage: str = stage) -> None:
             if record.stage == stage:

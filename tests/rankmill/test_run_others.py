@@ -17,7 +17,8 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.run.events import Event, RunEnded, StageStarted
 from rankmill.run.run_lock import left_behind
-from rankmill.run.runner import RunRequest, StageChoice, plan_of, run
+from rankmill.run.runner import RunRequest, plan_of, run
+from rankmill.run.stage_choice import StageChoice
 from tests.rankmill.test_run import write_project
 from tests.rankmill.test_run_again import again, edit, outcome
 

@@ -14,7 +14,8 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.storage.publish import file_digest
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.options import SynthParameters
+from rankmill.pipeline.synth import write_synthetic
 
 
 def facts(capsys, *command: object) -> dict:

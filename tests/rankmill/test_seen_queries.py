@@ -13,8 +13,8 @@ from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.sketch import QuerySketch
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.options import IngestOptions
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.options import IngestOptions, SynthParameters
+from rankmill.pipeline.synth import write_synthetic
 from rankmill.report.report_files import write_report
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest

@@ -22,7 +22,8 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.storage.publish import file_digest
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.options import SynthParameters
+from rankmill.pipeline.synth import write_synthetic
 from tests.pipeline.interrupted import ROOT, start
 from tests.waiting import LIMIT
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.options import IngestOptions
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.options import IngestOptions, SynthParameters
+from rankmill.pipeline.synth import write_synthetic
 from rankmill.trainer.parameters import TrainParameters
 
 SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}

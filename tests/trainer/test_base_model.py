@@ -12,7 +12,8 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.options import SynthParameters
+from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
 from rankmill.scorer.forest import COVER, Forest
 from rankmill.scorer.predict import predict

@@ -20,8 +20,8 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.options import IngestOptions
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.options import IngestOptions, SynthParameters
+from rankmill.pipeline.synth import write_synthetic
 from rankmill.trainer import bin_cache
 from rankmill.trainer.bin_cache import CachedBins
 from rankmill.trainer.growing._histogram_kernels import column_of

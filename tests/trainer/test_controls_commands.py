@@ -12,7 +12,8 @@ import pytest
 from rankmill import Ranker
 from rankmill.cli import execute
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.options import SynthParameters
+from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import predict
 from rankmill.trainer.parameters import TrainParameters

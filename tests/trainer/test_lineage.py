@@ -16,8 +16,8 @@ from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch, overlap
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.options import IngestOptions
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.options import IngestOptions, SynthParameters
+from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics.significance import NORMAL_FROM, interval_of_mean, percentile_interval
 from rankmill.scorer.model_service import ModelIdentity

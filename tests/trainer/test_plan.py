@@ -15,9 +15,9 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.options import IngestOptions
+from rankmill.pipeline.options import IngestOptions, SynthParameters
 from rankmill.pipeline.pairs.add_pairs import add_pairs
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.synth import write_synthetic
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.objectives.spelling import OBJECTIVES
 from rankmill.trainer.parameters import TrainParameters

@@ -11,7 +11,8 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.training_facts import Circumstances
-from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.options import SynthParameters
+from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.cli import train as command
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES

@@ -1,0 +1,73 @@
+"""Which stages a run looks at: the options of ``rankmill run`` that say so.  Knows no numeric library."""
+
+from __future__ import annotations
+
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import option, options, spelled
+
+STAGE_NAMES = ("ingest", "bin", "train", "evaluate", "gate", "promote", "rerank", "report")
+
+
+@options
+class StageChoice:
+    """Which stages a run looks at.
+
+    Attributes
+    ----------
+    first, last
+        The first and the last stage; what comes before the first must have been done, and is taken as it is.
+    forced
+        Stages that are done though nothing has changed.
+
+    Raises
+    ------
+    InputError
+        There is no such stage, the first comes after the last, or one that is forced is not between them.
+    """
+
+    first: str = option(
+        default="",
+        help=f"Begin with this stage ({', '.join(STAGE_NAMES)}); what comes before it is taken as it is.",
+        flags=("--from",),
+        metavar="STAGE",
+        convert=lambda name: name or STAGE_NAMES[0],
+    )
+    last: str = option(
+        default="",
+        help="End after this stage.",
+        flags=("--until",),
+        metavar="STAGE",
+        convert=lambda name: name or STAGE_NAMES[-1],
+    )
+    forced: frozenset[str] = option(
+        default=frozenset(),
+        help="Do this stage though nothing has changed; repeat for several.",
+        flags=("--force",),
+        metavar="STAGE",
+        read=frozenset,
+        repeat=True,
+    )
+
+    def check_together(self) -> None:
+        """Raise InputError if stages are unknown or do not follow each other."""
+        first, last, forced = map(spelled, ("first", "last", "forced"))
+        for option_, names in ((first, [self.first]), (last, [self.last]), (forced, sorted(self.forced))):
+            for name in names:
+                if name not in STAGE_NAMES:
+                    raise InputError(f"{option_} {name}: expected one of {', '.join(STAGE_NAMES)}")
+        if STAGE_NAMES.index(self.first) > STAGE_NAMES.index(self.last):
+            raise InputError(f"{first} {self.first} {last} {self.last}: {self.first} comes after {self.last}")
+        if outside := [name for name in STAGE_NAMES if name in self.forced - {*self.stages}]:
+            raise InputError(
+                f"{forced} {outside[0]}: is not between {first} {self.first} and {last} {self.last}; leave one of them out"
+            )
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages from the first to the last."""
+        return self.reached[STAGE_NAMES.index(self.first) :]
+
+    @property
+    def reached(self) -> tuple[str, ...]:
+        """The same and those before, which are taken as they are."""
+        return STAGE_NAMES[: STAGE_NAMES.index(self.last) + 1]
