@@ -26,9 +26,10 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
-from math import isfinite
+from math import inf, isfinite
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from rankmill.foundation.errors import InvalidParameter
@@ -45,6 +46,7 @@ _PLAIN: Mapping[str, Callable[[str, Any], object]] = {
     "str": text,
 }  # by the annotation of a field
 _spelling: Callable[[str], str] = str
+_call: ContextVar[str] = ContextVar("_call", default="")  # whose options are written in brackets after its name
 
 T = TypeVar("T")
 
@@ -85,7 +87,8 @@ def option(
     help
         One or two sentences, the same on the command line, in the reference and in Python's help.
     said
-        The other fields of :class:`Option`.  ``least``, ``most``: bounds that are allowed; ``above``, ``below``: bounds that are not.
+        The other fields of :class:`Option`.  ``least``, ``most``: bounds that are allowed; ``above``, ``below``: bounds that are not (of
+        -inf and inf: whatever is finite).
         ``choices``: the texts that are allowed, ``""`` among them where it means "left out".  ``size``: bytes, also as text such as
         ``2GB``.  ``read``: makes the value of the text of a command line (of the list of texts where it may be given more
         than once, ``repeat``).  ``convert``: makes the value that is kept of the value that is given, however it was given.
@@ -309,7 +312,8 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 def spelled(name: str) -> str:
     """Return the option ``name`` as the caller wrote it: ``max_rejects`` in Python, ``--max-rejects`` on the command line."""
-    return _spelling(name)
+    call = _call.get()
+    return f"{call}({name})" if call else _spelling(name)
 
 
 def respelled(text: str) -> str:
@@ -333,6 +337,16 @@ def spelled_for_a_file() -> Iterator[None]:
     """Name options by their keys in this context, though it lies in a command: what runs in it was asked for by a file."""
     with _spelled_by(str):
         yield
+
+
+@contextmanager
+def spelled_in_brackets(call: str) -> Iterator[None]:
+    """Name options in messages as ``call(option)`` in this context of this thread: they were written in brackets after a name."""
+    token = _call.set(call)
+    try:
+        yield
+    finally:
+        _call.reset(token)
 
 
 @contextmanager
@@ -369,6 +383,8 @@ def _bounds(said: Option, value: float) -> str:
             if said.least is not None and value < said.least
             else f"at most {_as_size(said.most)}"
         )
+    if said.above == -inf:
+        return "a finite number"
     number = "a number " if isinstance(value, float) else ""
     if said.least is not None:
         if said.most is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
+from math import inf
 from typing import Any
 
 from rankmill.foundation.options import Option, declared_in, default_of, option_of
@@ -12,6 +13,7 @@ from rankmill.pipeline.options import BinOptions, IngestOptions, QueryOptions, S
 from rankmill.run.stage_choice import StageChoice
 from rankmill.scorer.metrics.metric_options import Policy
 from rankmill.scorer.options import ConvertOptions, JudgedOptions, RerankOptions, Selection
+from rankmill.trainer.objectives.spelling import OBJECTIVES, class_named
 from rankmill.trainer.parameters import CheckpointOptions, SeedOptions, SpaceOptions, TrainParameters, TuneOptions
 
 HEAD = """\
@@ -61,7 +63,28 @@ PAGES = (
 
 def reference() -> str:
     """Return the page as Markdown."""
-    return HEAD + "".join(map(_section, PAGES))
+    return HEAD + "".join(map(_section, PAGES)) + _objectives()
+
+
+def _objectives() -> str:
+    """Return the section about the options that stand in the brackets of objectives, each class of them once."""
+    lines = [
+        "\n## Objectives",
+        "",
+        "In brackets after the name: `quantile(alpha=0.9)`. Objectives that are not listed have no options.",
+        "",
+        "| objective | option | default | allowed | what it does |",
+        "|---|---|---|---|---|",
+    ]
+    names: dict[type[Any], list[str]] = {}
+    for name in OBJECTIVES:
+        names.setdefault(class_named(name).Options, []).append(name)
+    for group, of in names.items():
+        lines += [
+            f"| {', '.join(f'`{name}`' for name in of)} | `{each.name}` | {_about(each)} |"
+            for each in declared_in(group)
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def _section(page: Page) -> str:
@@ -77,8 +100,14 @@ def _section(page: Page) -> str:
         said = option_of(each)
         flag = said.flags[0].partition("/")[0] if said.flags else f"--{each.name.replace('_', '-')}"
         named = f"`{each.name}`" if flag == f"--{each.name.replace('_', '-')}" else f"`{each.name}`, `{flag}`"
-        lines.append(f"| {named} | {_default(default_of(each))} | {_allowed(said)} | {_cell(said.help)} |")
+        lines.append(f"| {named} | {_about(each)} |")
     return "\n".join(lines) + "\n"
+
+
+def _about(each: Field[Any]) -> str:
+    """Return the last three cells of a row: the default, what is allowed and what the option does."""
+    said = option_of(each)
+    return f"{_default(default_of(each))} | {_allowed(said)} | {_cell(said.help)}"
 
 
 def _default(value: Any) -> str:
@@ -94,6 +123,8 @@ def _default(value: Any) -> str:
 def _allowed(said: Option) -> str:
     if said.choices:
         return ", ".join(f"`{choice}`" for choice in said.choices if choice)
+    if said.above == -inf:
+        return "finite"
     low = [f"at least {said.least:g}" if not said.size else ""] if said.least is not None else []
     low += [f"above {said.above:g}"] if said.above is not None else []
     high = [f"at most {said.most:g}"] if said.most is not None and not said.size else []

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.options import spelled_for_a_command_line
 from rankmill.pipeline.binspec import BinSpec, feature_bins
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer.objectives.protocol import ROWS, Objective
 from rankmill.trainer.objectives.registry import criterion_of, objective_class, objective_of
-from rankmill.trainer.objectives.spelling import OBJECTIVES, class_named
+from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical, class_named
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team, with_team
@@ -205,3 +206,9 @@ def test_the_objective_of_the_guide_works(monkeypatch):
     above, below = (objective.losses(scores + step).sum() for step in (1e-4, -1e-4))
     assert gradients(objective, scores)[0].sum() == pytest.approx((above - below) / 2e-4, rel=1e-6)
     class_named.cache_clear()
+
+
+def test_options_are_named_by_their_objective_and_not_as_flags():
+    with spelled_for_a_command_line(), pytest.raises(InvalidParameter) as raised:
+        canonical("apxdcg(samples=1)")
+    assert str(raised.value) == "apxdcg(samples) must be in 2 .. 100000, got 1"

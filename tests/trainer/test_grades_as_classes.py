@@ -113,7 +113,7 @@ def test_far_scores_keep_finite_derivatives():
 
 
 def test_what_it_refuses():
-    with pytest.raises(InvalidParameter, match="grade or gain"):
+    with pytest.raises(InvalidParameter, match=r"mcrank\(score\) .rank.; known: grade, gain"):
         objective_on("mcrank(score=rank)", ROWS)
     with pytest.raises(TrainingDataRejected, match=r"mcrank\(max_grade"):
         objective_on("mcrank(max_grade=2)", ROWS).start()

@@ -95,7 +95,7 @@ def test_the_same_bits_for_any_team(leaf, monkeypatch):
 
 
 def test_what_it_refuses():
-    for wrong, hint in [("leaf=paper2", "leaf must be"), ("top=-1", "top must be")]:
+    for wrong, hint in [("leaf=paper2", r"logistrank\(leaf\) 'paper2'; did you mean"), ("top=-1", r"top\) must be 0")]:
         with pytest.raises(InvalidParameter, match=hint):
             objective_on(f"logistrank({wrong})", rows_with(grades=GRADES))
     with pytest.raises(TrainingDataRejected, match="two classes"):

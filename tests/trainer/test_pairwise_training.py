@@ -81,13 +81,13 @@ def test_what_cannot_be_learnt_from_is_refused():
             build(RankedRows(np.array([1, 0], np.int32), np.array([0, 2]), [], pairs=one), "ranknet")
     rows, _ = case(0)
     for objective, message in (
-        ("ranknet(normalise=pair)", "must be none, or query"),
+        ("ranknet(normalise=pair)", r"unknown value of ranknet\(normalise\) \'pair\'; known: none, query"),
         ("rankboost(pair_fraction=0)", r"must be in \(0, 1\]"),
         ("lambdamart(max_grade=90)", r"must be in 0 \.\. 52"),
         ("ranknet(truncation=-1)", r"must be in 0 \.\."),
         ("yetirank(permutations=0)", r"must be in 1 \.\."),
         ("yetirank(decay=1.5)", r"must be in \(0, 1\]"),
-        ("yetirank(noise=white)", "must be one of logistic, gumbel"),
+        ("yetirank(noise=white)", r"unknown value of yetirank\(noise\) \'white\'; known: logistic, gumbel"),
     ):
         with pytest.raises(InvalidParameter, match=message):
             build(rows, objective)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.options import options
 from rankmill.trainer import _kernels
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 ROWS, QUERIES = "rows", "queries"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class NoOptions:
     """Options of a loss that has none besides the parameters that all losses share."""
 
@@ -61,7 +62,7 @@ class Objective(ABC):
     parameters
         Those that losses share: ``metric``, ``gain``, ``sigma``, ``truncation``, ``lambda_normalisation``, ``seed``.
     options
-        Of the class's own ``Options``.
+        Of the class's own ``Options``, a group of options (``rankmill.foundation.options``).
 
     Raises
     ------

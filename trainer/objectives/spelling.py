@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any, ClassVar, Protocol
 
 from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.options import spelled_in_brackets
 from rankmill.foundation.scalars import real_number, text, truth, whole_number
 
 OBJECTIVES: Mapping[str, str] = {
@@ -158,11 +159,8 @@ def options_of(objective: str, kind: type[Any], given: Mapping[str, str]) -> Any
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
             raise InvalidParameter(f"objective {objective}: unknown option {name or value!r}; {hint}")
         values[name] = _READERS[types[name]](f"{objective}({name})", value)
-    try:
+    with spelled_in_brackets(objective):
         return kind(**values)
-    except InvalidParameter as error:
-        told = str(error)
-        raise InvalidParameter(told if told.startswith(objective) else f"{objective}: {told}") from None
 
 
 def spelling_of(objective: str, options: Any) -> str:

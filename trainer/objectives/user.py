@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.options import option, options
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.protocol import QUERIES, Objective
 from rankmill.trainer.objectives.spelling import parse_spelling
@@ -31,11 +32,11 @@ _OBJECTIVES: dict[str, Lambdas] = {}
 _DELTAS: dict[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class UserOptions:
-    """``function``: the name under which the loss is remembered."""
+    """Options of ``user``."""
 
-    function: str = ""
+    function: str = option(default="", help="Name under which the loss is remembered.")
 
 
 class UserObjective(Objective):

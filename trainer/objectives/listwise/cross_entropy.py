@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.foundation.options import option, options
 from rankmill.trainer.objectives.listwise import _kernels
 from rankmill.trainer.objectives.listwise.list_loss import DRAWS, ListLoss, gains_of, key_of, list_weights, mixed_lists
 from rankmill.trainer.objectives.protocol import Floats, PairCurvatures
@@ -16,25 +16,18 @@ from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
-TARGETS = ("gain", "exp_grade")
 _LEAST_WORK = 20_000  # documents a worker: some 300 us
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class ListNetOptions:
-    """``target``: a document's share of the gains of its list, or of the exp(grade), which ListNet was published with.
+    """Options of ``listnet`` and ``softmax``."""
 
-    Raises
-    ------
-    InvalidParameter
-        ``target`` is neither ``gain`` nor ``exp_grade``.
-    """
-
-    target: str = "gain"
-
-    def __post_init__(self) -> None:
-        if self.target not in TARGETS:
-            raise InvalidParameter(f"target must be one of {', '.join(TARGETS)}, got {self.target!r}")
+    target: str = option(
+        default="gain",
+        choices=("gain", "exp_grade"),
+        help="A document's share of the gains of its list, or of the exp(grade), which ListNet was published with.",
+    )
 
 
 class ListNet(ListLoss):
@@ -101,25 +94,19 @@ class Softmax(ListNet):
     name: ClassVar[str] = "softmax"
 
 
-_MOST_TERMS = 10
 _LEAST_DRAWN_WORK = 10_000  # documents a worker: some 300 us
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class XendcgOptions:
-    """``terms``, 1 to 10: of the series below that make up g; LightGBM has 3, with 1 it is the gradient itself.
+    """Options of ``rank_xendcg``."""
 
-    Raises
-    ------
-    InvalidParameter
-        ``terms`` is outside its bounds.
-    """
-
-    terms: int = 3
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.terms <= _MOST_TERMS:
-            raise InvalidParameter(f"terms must be between 1 and {_MOST_TERMS}, got {self.terms}")
+    terms: int = option(
+        default=3,
+        least=1,
+        most=10,
+        help="Terms of the series that make up g; LightGBM has 3, with 1 it is the gradient itself.",
+    )
 
 
 class RankXendcg(ListLoss):

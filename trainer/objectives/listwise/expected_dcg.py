@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import isfinite
 from typing import ClassVar
 
 import numpy as np
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.options import option, options
 from rankmill.scorer.metrics.discount import discounts
 from rankmill.scorer.metrics.metric import Metric, parse_metric
 from rankmill.scorer.metrics.metric_options import Policy
@@ -77,35 +76,21 @@ class ExpectedDcg(ListLoss):
             self.scales = self.weights / np.where(self.ideal > 0.0, self.ideal, 1.0)
 
 
-_MOST_SAMPLES, _MOST_EXACT = 100_000, 12
+_MOST_SAMPLES = 100_000
 _LEAST_WORK = 10_000  # draws, or pairs, a worker: some 300 us
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class ApxDcgOptions:
-    """How the expectation is taken.
+    """How ``apxdcg`` takes the expectation."""
 
-    Attributes
-    ----------
-    samples
-        Orders drawn for every list at every step, 2 to 100000.
-    exact
-        Lists of at most so many documents are not sampled, 0 to 12: n documents cost n 2^n.
-
-    Raises
-    ------
-    InvalidParameter
-        A value is outside its bounds.
-    """
-
-    samples: int = 16
-    exact: int = 7
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.samples <= _MOST_SAMPLES:
-            raise InvalidParameter(f"samples must be between 2 and {_MOST_SAMPLES}, got {self.samples}")
-        if not 0 <= self.exact <= _MOST_EXACT:
-            raise InvalidParameter(f"exact must be between 0 and {_MOST_EXACT}, got {self.exact}")
+    samples: int = option(default=16, least=2, most=_MOST_SAMPLES, help="Orders drawn for every list at every step.")
+    exact: int = option(
+        default=7,
+        least=0,
+        most=12,
+        help="Lists of at most so many documents are not sampled; n documents cost n 2^n.",
+    )
 
 
 class ApxDcg(ExpectedDcg):
@@ -181,24 +166,12 @@ class ApxDcg(ExpectedDcg):
         return out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class StochasticRankOptions:
-    """``noise``, above 0: the standard deviation of what is added to scores; ``samples``, 1 to 100000, a list and step.
+    """Options of ``stochasticrank``."""
 
-    Raises
-    ------
-    InvalidParameter
-        A value is outside its bounds.
-    """
-
-    noise: float = 1.0
-    samples: int = 8
-
-    def __post_init__(self) -> None:
-        if not (self.noise > 0.0 and isfinite(self.noise)):
-            raise InvalidParameter(f"noise must be a number above 0, got {self.noise}")
-        if not 1 <= self.samples <= _MOST_SAMPLES:
-            raise InvalidParameter(f"samples must be between 1 and {_MOST_SAMPLES}, got {self.samples}")
+    noise: float = option(default=1.0, above=0, help="Standard deviation of what is added to scores.")
+    samples: int = option(default=8, least=1, most=_MOST_SAMPLES, help="Draws for every list at every step.")
 
 
 class StochasticRank(ExpectedDcg):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import fsum
 from typing import ClassVar
 
 import numpy as np
 
-from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.options import option, options
 from rankmill.trainer.objectives.listwise import _kernels, _query_logit_kernels
 from rankmill.trainer.objectives.listwise.list_loss import ListLoss
 from rankmill.trainer.objectives.pointwise.document_loss import TwoClasses, check_both_classes, classes_of
@@ -72,22 +71,11 @@ class QueryRmse(ListLoss):
 _LEAST_SHIFT_WORK = 2_000  # documents a worker: some 300 us
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class QueryCrossEntropyOptions(TwoClasses):
-    """``threshold``: labels, or grades, from here on are relevant; ``alpha``, 0 to 1: the part within queries.
+    """Options of ``query_cross_entropy``."""
 
-    Raises
-    ------
-    InvalidParameter
-        A value is outside its bounds.
-    """
-
-    alpha: float = 0.95
-
-    def __post_init__(self) -> None:
-        TwoClasses.__post_init__(self)
-        if not 0.0 <= self.alpha <= 1.0:
-            raise InvalidParameter(f"alpha must be between 0 and 1, got {self.alpha}")
+    alpha: float = option(default=0.95, least=0, most=1, help="The part of the loss within queries.")
 
 
 class QueryCrossEntropy(ListLoss):

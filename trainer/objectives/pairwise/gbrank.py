@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import isfinite
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.options import option, options
 from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.preferences import Pairs, merged_pairs
@@ -24,33 +23,23 @@ Floats = npt.NDArray[np.float64]
 _LEAST_WORK = 100_000  # pairs a worker: some 300 us
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class GbRankOptions:
-    """Options of ``gbrank``.
+    """Options of ``gbrank``."""
 
-    Attributes
-    ----------
-    tau
-        By how much the better document has to be above the other one; above 0.
-    trees
-        Trees of the small forest that each round fits to the targets.
-    eta
-        What the forest of a round is multiplied by when it is added; it does not change how the forest is fitted.
-    keep
-        Whether a pair stays once it has been misranked, with the targets of its present scores.
-    """
-
-    tau: float = 0.1
-    trees: int = 20
-    eta: float = 1.0
-    keep: bool = False
-
-    def __post_init__(self) -> None:
-        for name, value in (("tau", self.tau), ("eta", self.eta)):
-            if not (value > 0.0 and isfinite(value)):
-                raise InvalidParameter(f"gbrank({name}) must be a number above 0, got {value}")
-        if not 1 <= self.trees <= 10_000:
-            raise InvalidParameter(f"gbrank(trees) must be in 1 .. 10000, got {self.trees}")
+    tau: float = option(default=0.1, above=0, help="By how much the better document has to be above the other one.")
+    trees: int = option(
+        default=20, least=1, most=10_000, help="Trees of the small forest that each round fits to the targets."
+    )
+    eta: float = option(
+        default=1.0,
+        above=0,
+        help="What the forest of a round is multiplied by when it is added; it does not change how the forest is fitted.",
+    )
+    keep: bool = option(
+        default=False,
+        help="Whether a pair stays once it has been misranked, with the targets of its present scores.",
+    )
 
 
 class GbRank(Objective):

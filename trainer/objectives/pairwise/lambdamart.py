@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.options import option, option_like, options
 from rankmill.scorer.metrics.discount import discounts, gains
 from rankmill.scorer.metrics.metric import parse_metric
 from rankmill.scorer.metrics.metric_options import Policy
@@ -15,46 +15,33 @@ from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.metrics.swaps import SWAPPABLE, swap_deltas
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.pair_loss import (
+    PER_PAIR,
     PairObjective,
+    PairOptions,
     PairRules,
     Weighing,
-    checked_fraction,
-    divides_by_pairs,
 )
 from rankmill.trainer.objectives.user import delta_of, swap_filler
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class LambdaMartOptions:
-    """Options of ``lambdamart``.
+    """Options of ``lambdamart``."""
 
-    Attributes
-    ----------
-    normalise
-        ``query``: divide the loss of each query by the number of its pairs of different grades (gbm's v_i).
-    tail
-        Of ``ndcg@k`` and ``dcg@k``: whether discounts go on below rank k, as for LightGBM; the ideal is that of k.
-    max_grade
-        Highest grade of the scale, for ``err``; 0: that of the rows.
-    pair_fraction
-        Share of the pairs that is drawn each round.
-    delta
-        Name of a user's own swap delta, see :func:`rankmill.trainer.objectives.user.remember_delta`; it replaces the metric's.
-    """
-
-    normalise: str = "none"
-    tail: bool = True
-    max_grade: int = 0
-    pair_fraction: float = 1.0
-    delta: str = ""
-
-    def __post_init__(self) -> None:
-        divides_by_pairs("lambdamart(normalise)", self.normalise)
-        checked_fraction("lambdamart(pair_fraction)", self.pair_fraction)
-        if not 0 <= self.max_grade <= 52:
-            raise InvalidParameter(f"lambdamart(max_grade) must be in 0 .. 52, got {self.max_grade}")
+    normalise: str = option_like(PairOptions, "normalise", default="none")
+    tail: bool = option(
+        default=True,
+        help="Of ndcg@k and dcg@k: whether discounts go on below rank k, as for LightGBM; the ideal is that of k.",
+    )
+    max_grade: int = option(
+        default=0, least=0, most=52, help="Highest grade of the scale, for err; 0: that of the rows."
+    )
+    pair_fraction: float = option_like(PairOptions, "pair_fraction", default=1.0)
+    delta: str = option(
+        default="", help="Name of a swap delta of your own, see Ranker; it replaces that of the metric."
+    )
 
 
 class LambdaMart(PairObjective):
@@ -86,7 +73,7 @@ class LambdaMart(PairObjective):
                 sigma=parameters.sigma,
                 truncation=parameters.truncation,
                 normalise=parameters.lambda_normalisation,
-                per_pair=divides_by_pairs("lambdamart(normalise)", options.normalise),
+                per_pair=options.normalise == PER_PAIR,
                 fraction=options.pair_fraction,
                 seed=parameters.seed,
             ),
@@ -113,16 +100,12 @@ class LambdaMart(PairObjective):
         return Weighing.of_swaps(deltas)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class LambdaLossOptions:
-    """Options of ``lambdaloss``: ``normalise`` and ``pair_fraction`` as for ``lambdamart``."""
+    """Options of ``lambdaloss``."""
 
-    normalise: str = "none"
-    pair_fraction: float = 1.0
-
-    def __post_init__(self) -> None:
-        divides_by_pairs("lambdaloss(normalise)", self.normalise)
-        checked_fraction("lambdaloss(pair_fraction)", self.pair_fraction)
+    normalise: str = option_like(PairOptions, "normalise", default="none")
+    pair_fraction: float = option_like(PairOptions, "pair_fraction", default=1.0)
 
 
 class LambdaLoss(PairObjective):
@@ -163,7 +146,7 @@ class LambdaLoss(PairObjective):
         rules = PairRules(
             sigma=parameters.sigma,
             truncation=parameters.truncation,
-            per_pair=divides_by_pairs("lambdaloss(normalise)", options.normalise),
+            per_pair=options.normalise == PER_PAIR,
             fraction=options.pair_fraction,
             seed=parameters.seed,
         )

@@ -10,8 +10,9 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.kernels.randoms import random_bits
+from rankmill.foundation.options import option, options
 from rankmill.scorer.metrics import swaps
 from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels, queries_of
 from rankmill.scorer.metrics.swaps import SwapDeltas
@@ -32,6 +33,27 @@ Fill = Callable[[Order, int, int, int, Cells, Floats], None]
 _LEAST_WORK = 60_000  # pairs a worker: some 200 us
 _MOST_CELLS = 1 << 20  # of a table of weights, 8 MB a worker; more than one query only if they fit
 _SHAPES = {swaps.BY_RANK: _kernels.BY_RANK, swaps.BY_PLACE: _kernels.BY_PLACE, swaps.TABLE: _kernels.TABLE}
+
+
+PER_PAIR = "query"
+
+
+@options
+class PairOptions:
+    """What losses over pairs can be told."""
+
+    normalise: str = option(
+        default="none",
+        choices=("none", PER_PAIR),
+        help="query: divide the loss of each query by the number of its pairs (gbm's v_i).",
+    )
+    truncation: int = option(
+        default=0,
+        least=0,
+        most=2**31,
+        help="Pairs need a document among the first so many by score; 0: all pairs count.",
+    )
+    pair_fraction: float = option(default=1.0, above=0, most=1, help="Share of the pairs that is drawn each round.")
 
 
 def _nothing(*_: object) -> None:
@@ -361,22 +383,3 @@ class PairObjective(Objective):
 _NONE = np.empty(0, dtype=np.float64)
 _NO_ROWS = np.empty(0, dtype=np.int32)
 _NO_SUMS = np.empty(0, dtype=np.int64)
-
-
-def checked_fraction(name: str, fraction: float) -> None:
-    """Raise InvalidParameter unless a share of pairs is in (0, 1]."""
-    if not 0.0 < fraction <= 1.0:
-        raise InvalidParameter(f"{name} must be in (0, 1], got {fraction}")
-
-
-def checked_truncation(name: str, truncation: int) -> None:
-    """Raise InvalidParameter unless a depth is in 0 .. 2^31."""
-    if not 0 <= truncation <= 2**31:
-        raise InvalidParameter(f"{name} must be in 0 .. {2**31}, got {truncation}")
-
-
-def divides_by_pairs(name: str, normalise: str) -> bool:
-    """Tell whether ``normalise`` says that a query's loss is divided by the number of its pairs."""
-    if normalise not in {"none", "query"}:
-        raise InvalidParameter(f"{name} must be none, or query to divide by the number of pairs, got {normalise!r}")
-    return normalise == "query"

@@ -2,48 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.options import option, option_like, options
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.pair_loss import (
+    PER_PAIR,
     PairObjective,
+    PairOptions,
     PairRules,
     Weighing,
-    checked_fraction,
-    checked_truncation,
-    divides_by_pairs,
 )
 from rankmill.trainer.parameters import BOTH, TrainParameters
 from rankmill.trainer.rows import RankedRows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class RankNetOptions:
-    """Options of ``ranknet``.
+    """Options of ``ranknet``."""
 
-    Attributes
-    ----------
-    normalise
-        ``query``: divide the loss of each query by the number of its pairs.
-    ties
-        Whether documents of equal grade are pairs too, with target probability 1/2.
-    truncation
-        Pairs need a document among the first so many by score; 0: all pairs count.
-    pair_fraction
-        Share of the pairs that is drawn each round.
-    """
-
-    normalise: str = "none"
-    ties: bool = False
-    truncation: int = 0
-    pair_fraction: float = 1.0
-
-    def __post_init__(self) -> None:
-        divides_by_pairs("ranknet(normalise)", self.normalise)
-        checked_fraction("ranknet(pair_fraction)", self.pair_fraction)
-        checked_truncation("ranknet(truncation)", self.truncation)
+    normalise: str = option_like(PairOptions, "normalise", default="none")
+    ties: bool = option(
+        default=False, help="Whether documents of equal grade are pairs too, with target probability 1/2."
+    )
+    truncation: int = option_like(PairOptions, "truncation", default=0)
+    pair_fraction: float = option_like(PairOptions, "pair_fraction", default=1.0)
 
 
 class RankNet(PairObjective):
@@ -72,36 +56,12 @@ class RankNet(PairObjective):
             PairRules(
                 sigma=parameters.sigma,
                 truncation=options.truncation or 2**31,
-                per_pair=divides_by_pairs("ranknet(normalise)", options.normalise),
+                per_pair=options.normalise == PER_PAIR,
                 ties=options.ties,
                 fraction=options.pair_fraction,
                 seed=parameters.seed,
             ),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankBoostOptions:
-    """Options of ``rankboost``.
-
-    Attributes
-    ----------
-    normalise
-        ``query``: divide the loss of each query by the number of its pairs.
-    truncation
-        Pairs need a document among the first so many by score; 0: all pairs count.
-    pair_fraction
-        Share of the pairs that is drawn each round.
-    """
-
-    normalise: str = "none"
-    truncation: int = 0
-    pair_fraction: float = 1.0
-
-    def __post_init__(self) -> None:
-        divides_by_pairs("rankboost(normalise)", self.normalise)
-        checked_fraction("rankboost(pair_fraction)", self.pair_fraction)
-        checked_truncation("rankboost(truncation)", self.truncation)
 
 
 class RankBoost(PairObjective):
@@ -118,16 +78,16 @@ class RankBoost(PairObjective):
     """
 
     name: ClassVar[str] = "rankboost"
-    Options: ClassVar[type[RankBoostOptions]] = RankBoostOptions
+    Options: ClassVar[type[PairOptions]] = PairOptions
 
-    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: RankBoostOptions) -> None:
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: PairOptions) -> None:
         self._set_up(
             rows,
             Weighing.even(rows),
             PairRules(
                 loss=_kernels.EXPONENTIAL,
                 truncation=options.truncation or 2**31,
-                per_pair=divides_by_pairs("rankboost(normalise)", options.normalise),
+                per_pair=options.normalise == PER_PAIR,
                 fraction=options.pair_fraction,
                 seed=parameters.seed,
             ),

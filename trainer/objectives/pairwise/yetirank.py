@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import fsum
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.kernels.randoms import all_random_bits, random_bits
+from rankmill.foundation.options import option, options
 from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels
 from rankmill.scorer.metrics.discount import gains
 from rankmill.trainer.objectives.pairwise import _kernels
@@ -22,36 +22,21 @@ from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 Floats = npt.NDArray[np.float64]
-NOISES = ("logistic", "gumbel")
 _LEAST_WORK = 5_000  # documents times permutations a worker: some 300 us
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class YetiRankOptions:
-    """Options of ``yetirank``.
+    """Options of ``yetirank``."""
 
-    Attributes
-    ----------
-    permutations
-        Orders drawn for each query and round.
-    decay
-        What each rank counts of the one above it.
-    noise
-        What is added to sigma s: ``logistic``, log(u / (1 - u)) as published, or ``gumbel``, -log(-log u), which draws from
-        the Plackett-Luce model.
-    """
-
-    permutations: int = 10
-    decay: float = 0.85
-    noise: str = "logistic"
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.permutations <= 10_000:
-            raise InvalidParameter(f"yetirank(permutations) must be in 1 .. 10000, got {self.permutations}")
-        if not 0.0 < self.decay <= 1.0:
-            raise InvalidParameter(f"yetirank(decay) must be in (0, 1], got {self.decay}")
-        if self.noise not in NOISES:
-            raise InvalidParameter(f"yetirank(noise) must be one of {', '.join(NOISES)}, got {self.noise!r}")
+    permutations: int = option(default=10, least=1, most=10_000, help="Orders drawn for each query and round.")
+    decay: float = option(default=0.85, above=0, most=1, help="What each rank counts of the one above it.")
+    noise: str = option(
+        default="logistic",
+        choices=("logistic", "gumbel"),
+        help="What is added to sigma s: logistic, log(u / (1 - u)) as published, or gumbel, -log(-log u), which draws from the"
+        " Plackett-Luce model.",
+    )
 
 
 class YetiRank(Objective):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import fsum
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.options import option, options
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import (
     Floats,
@@ -53,11 +52,13 @@ class Bernoulli(Pointwise):
         kernels.logistic_losses(scores, self._classes, self._weights, self._slope, out)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Logistic2Options(TwoClasses):
-    """Options of ``logistic2``; ``balanced``: both classes weigh the same, however many documents they have."""
+    """Options of ``logistic2``."""
 
-    balanced: bool = False
+    balanced: bool = option(
+        default=False, help="Whether both classes weigh the same, however many documents they have."
+    )
 
 
 class Logistic2(Bernoulli):
@@ -121,19 +122,12 @@ class AdaBoost(Pointwise):
 SCALES = 3.0, 2.0, 1.0  # of the top grade, the one below it, all others
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class LogistRankOptions(TwoClasses):
     """Options of ``logistrank``."""
 
-    leaf: str = "paper"  # or newton
-    top: int = 0  # the grade that counts three times; 0: the highest of the rows
-
-    def __post_init__(self) -> None:
-        TwoClasses.__post_init__(self)
-        if self.leaf not in {"paper", "newton"}:
-            raise InvalidParameter(f"logistrank: leaf must be paper or newton, got {self.leaf!r}")
-        if self.top < 0:
-            raise InvalidParameter(f"logistrank: top must be a grade of 0 or more, got {self.top}")
+    leaf: str = option(default="paper", choices=("paper", "newton"), help="Steps of leaves: as printed, or Newton's.")
+    top: int = option(default=0, least=0, help="The grade that counts three times; 0: the highest of the rows.")
 
 
 class LogistRank(Pointwise):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import fsum, isfinite
+from math import fsum, inf
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.foundation.options import option, options
 from rankmill.trainer.objectives.protocol import ROWS, Objective
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
@@ -81,15 +81,13 @@ def share_leaves(team: Team, starts: npt.NDArray[np.int64], task: Callable[[int,
     team.each(lambda worker: task(int(cuts[worker]), int(cuts[worker + 1])))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class TwoClasses:
     """Options of a loss over two classes."""
 
-    threshold: float = 1.0  # labels, or grades, from here on are the class 1
-
-    def __post_init__(self) -> None:
-        if not isfinite(self.threshold):
-            raise InvalidParameter(f"threshold must be a number, got {self.threshold}")
+    threshold: float = option(
+        default=1.0, above=-inf, below=inf, help="Labels, or grades, from here on are the class 1."
+    )
 
 
 def classes_of(targets: Floats, threshold: float) -> Floats:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.foundation.options import option, options
 from rankmill.scorer.links import link_fault
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import Floats, Pointwise
@@ -15,25 +15,25 @@ from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class GradeOptions:
     """Options of losses whose outputs are probabilities of grades."""
 
-    score: str = "grade"  # what the score is the expectation of: the grade, or its gain 2^k - 1
-    max_grade: int = 0  # highest grade of the scale; 0: the highest of the rows
-
-    def __post_init__(self) -> None:
-        if self.score not in {"grade", "gain"}:
-            raise InvalidParameter(f"score must be grade or gain, got {self.score!r}")
-        if self.max_grade < 0:
-            raise InvalidParameter(f"max_grade must be 0 or more, got {self.max_grade}")
+    score: str = option(
+        default="grade",
+        choices=("grade", "gain"),
+        help="What the score is the expectation of: the grade, or its gain 2^k - 1.",
+    )
+    max_grade: int = option(default=0, least=0, help="Highest grade of the scale; 0: the highest of the rows.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class McRankOptions(GradeOptions):
     """Options of ``mcrank``."""
 
-    friedman_factor: bool = False  # leaves times (K - 1) / K, K being the number of grades
+    friedman_factor: bool = option(
+        default=False, help="Whether leaves are multiplied by (K - 1) / K, K being the number of grades."
+    )
 
 
 class _Grades(Pointwise):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.foundation.options import option, options
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import LEAST_ROWS, Floats, Pointwise, share_leaves
 from rankmill.trainer.objectives.protocol import NoOptions
@@ -93,20 +93,13 @@ class Residuals:
         return out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class QuantileOptions:
-    """Which quantile: 0.9 is the value that nine labels of ten stay below."""
+    """Options of ``quantile``."""
 
-    alpha: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_alpha("quantile", self.alpha)
-
-
-def check_alpha(name: str, alpha: float) -> None:
-    """Raise InvalidParameter unless alpha is between 0 and 1, both excluded."""
-    if not 0.0 < alpha < 1.0:
-        raise InvalidParameter(f"{name}: alpha must be above 0 and below 1, got {alpha}")
+    alpha: float = option(
+        default=0.5, above=0, below=1, help="Which quantile: 0.9 is the value that nine labels of ten stay below."
+    )
 
 
 class Quantile(Pointwise):
@@ -162,14 +155,16 @@ class Laplace(Quantile):
         self._slopes = 1.0, 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class HuberOptions:
-    """Which part of the residuals, the smallest ones, counts with its square."""
+    """Options of ``huber``."""
 
-    alpha: float = 0.9
-
-    def __post_init__(self) -> None:
-        check_alpha("huber", self.alpha)
+    alpha: float = option(
+        default=0.9,
+        above=0,
+        below=1,
+        help="Which part of the residuals, the smallest ones, counts with its square.",
+    )
 
 
 class Huber(Pointwise):
