@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import rankmill
 import rankmill.cli_convert
+import rankmill.cli_doctor
 import rankmill.cli_models
 import rankmill.cli_report
 import rankmill.cli_run
@@ -202,6 +203,7 @@ app.registered_commands += (
 app.registered_commands += rankmill.scorer.cli.app.registered_commands
 app.registered_commands += rankmill.cli_convert.app.registered_commands
 app.registered_commands += rankmill.cli_report.app.registered_commands
+app.registered_commands += rankmill.cli_doctor.app.registered_commands
 app.add_typer(rankmill.pipeline.cli.app, name="data")
 models = typer.Typer(no_args_is_help=True, help=rankmill.registry.cli.app.info.help)
 rankmill.registry.cli_move.metric_checks.append(parse_metric)  # a policy that no gate can satisfy would lock the alias

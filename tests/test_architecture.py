@@ -309,6 +309,7 @@ def test_the_commands_are_the_documented_ones() -> None:
             "run",
             "schedule",
             "health",
+            "doctor",
             "report",
             "train",
             "cv",

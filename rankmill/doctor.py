@@ -1,0 +1,255 @@
+"""What a bug report needs to say about the machine: versions, cores, memory, compiled kernels, and the disk of the registry."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from pkgutil import walk_packages
+from typing import Any
+
+import rankmill
+from rankmill.foundation.cores import available_cores
+from rankmill.foundation.records import to_line
+from rankmill.foundation.storage.disk import Disk
+from rankmill.foundation.storage.locks import try_lock
+from rankmill.foundation.storage.staging import Staging
+from rankmill.foundation.terminal import labelled
+from rankmill.registry.registry_format import WAYS
+from rankmill.registry.rendering import size_text
+
+OPTIONAL = ("altair", "pandas", "scikit-learn")
+SETTINGS = ("NUMBA_CACHE_DIR", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_DISABLE_JIT", "RANKMILL_REGISTRY")
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # version 2 and 1
+_UNLIMITED = 1 << 60  # what version 1 writes for "max" is a little less than 2**63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes of the machine, those that are free for processes, and the limit of the container; None: not known or none."""
+
+    total: int
+    available: int | None
+    limit: int | None
+
+    @classmethod
+    def read(cls) -> Memory:
+        """Ask the system."""
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        available = re.search(r"^MemAvailable: *(\d+)", _text("/proc/meminfo"), flags=re.MULTILINE)
+        limits = [int(text) for path in LIMITS if (text := _text(path).strip()).isdecimal()]
+        limit = min((limit for limit in limits if limit < _UNLIMITED), default=None)
+        return cls(total=total, available=None if available is None else int(available[1]) * 1024, limit=limit)
+
+    def words(self) -> str:
+        """Say it in one line."""
+        available = "" if self.available is None else f", {size_text(self.available)} available"
+        limit = "no container limit" if self.limit is None else f"container limit {size_text(self.limit)}"
+        return f"{size_text(self.total)}{available}; {limit}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCache:
+    """Where compiled kernels are kept, and how many of all are there for this version, this Numba and this CPU."""
+
+    folder: str
+    writable: bool
+    kernels: int
+    compiled: int
+
+    @classmethod
+    def read(cls) -> KernelCache:
+        """Import all kernels and look for their machine code; nothing is compiled."""
+        caches = [(kernel, kernel._cache) for kernel in _kernels()]  # noqa: SLF001 - Numba has no other way to ask
+        folders = {cache.cache_path for _, cache in caches}
+        compiled = 0
+        for kernel, cache in caches:
+            machine = kernel.targetctx.codegen().magic_tuple()
+            with suppress(OSError):
+                compiled += any(key[1] == machine for key in cache._cache_file._load_index())  # noqa: SLF001 - as above
+        return cls(
+            folder=_short(os.path.commonpath(folders)) if folders else "",
+            writable=all(os.access(_nearest(Path(folder)), os.W_OK) for folder in folders),
+            kernels=len(caches),
+            compiled=compiled,
+        )
+
+    def words(self) -> str:
+        """Say it in one line."""
+        cold = "" if self.compiled else "; the first commands compile what they need"
+        how = "writable" if self.writable else "NOT writable: what is missing is compiled in every process"
+        return f"{self.folder}: {how}; {self.compiled} of {self.kernels} kernels compiled{cold}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSystem:
+    """What the file system of a registry's folder can do; ``problem`` says why it cannot keep a registry, None if it can."""
+
+    folder: str
+    exists: bool
+    """Whether the folder is there; if not, its nearest existing parent was tried."""
+    publishes_by: str | None
+    """``link`` or ``rename``: how files get their names."""
+    flushes_files: bool
+    flushes_folders: bool
+    locks: bool
+    free: int
+    problem: str | None
+
+    @classmethod
+    def probe(cls, folder: Path) -> FileSystem:
+        """Try everything on a few small files in a folder of its own, which is gone afterwards."""
+        place = _nearest(folder)
+        inside = folder / "tmp"  # where a registry stages: if this process dies, the next writer clears it away
+        able: dict[str, Any] = dict.fromkeys(("flushes_files", "flushes_folders", "locks"), False) | {
+            "publishes_by": None
+        }
+        problem = None
+        try:
+            with tempfile.TemporaryDirectory(prefix="doctor.", dir=inside if inside.is_dir() else place) as trial:
+                able |= _abilities(Path(trial))
+        except OSError as error:
+            problem = f"cannot keep a registry: {error.strerror or error}"
+        return cls(
+            folder=_short(folder),
+            exists=folder.is_dir(),
+            free=shutil.disk_usage(place).free,
+            problem=problem,
+            **able,
+        )
+
+    def words(self) -> str:
+        """Say it in one line."""
+        where = self.folder if self.exists else f"{self.folder} (not made yet)"
+        free = f"{size_text(self.free)} free"
+        if self.publishes_by is None:
+            return f"{where}: {self.problem}; {free}"
+        able = {"fsync of files": self.flushes_files, "fsync of folders": self.flushes_folders, "locks": self.locks}
+        return f"{where}: {WAYS[self.publishes_by]}; {', '.join(name if can else f'NO {name}' for name, can in able.items())}; {free}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doctor:
+    """All of it.  Paths begin with ``~`` where they are in the home folder."""
+
+    rankmill: str
+    installed_in: str
+    python: str
+    system: str
+    libraries: Mapping[str, str]
+    """Versions by name: those that rankmill needs, then the optional ones that are installed."""
+    cores: int
+    usable_cores: int
+    memory: Memory
+    kernel_cache: KernelCache
+    registry: FileSystem
+    settings: Mapping[str, str]
+    """Environment variables that rankmill goes by."""
+
+    @classmethod
+    def of(cls, registry: Path) -> Doctor:
+        """Look at this installation and at the folder ``registry``; nothing is left there."""
+        return cls(
+            rankmill=rankmill.__version__,
+            installed_in=_short(Path(rankmill.__file__).parent),
+            python=f"{platform.python_version()} ({platform.python_implementation()})",
+            system=platform.platform(),
+            libraries=dict(_versions([*_required(), *OPTIONAL])),
+            cores=os.cpu_count() or 1,
+            usable_cores=available_cores(),
+            memory=Memory.read(),
+            kernel_cache=KernelCache.read(),
+            registry=FileSystem.probe(registry),
+            settings={name: _short(os.environ[name]) for name in SETTINGS if name in os.environ},
+        )
+
+    def render(self, *, json: bool = False) -> str:
+        """Return it as text, or as one JSON object."""
+        if json:
+            return to_line(self)
+        lines = [
+            ("rankmill", f"{self.rankmill}, in {self.installed_in}"),
+            ("Python", f"{self.python} on {self.system}"),
+            ("libraries", ", ".join(f"{name} {version}" for name, version in self.libraries.items())),
+            ("cores", f"{self.usable_cores} usable of {self.cores}"),
+            ("memory", self.memory.words()),
+            ("kernel cache", self.kernel_cache.words()),
+            ("registry", self.registry.words()),
+            ("settings", ", ".join(f"{name}={value}" for name, value in self.settings.items()) or "none"),
+        ]
+        return "\n".join(labelled(label, words) for label, words in lines)
+
+    def require(self) -> None:
+        """Raise OSError if the folder cannot keep a registry."""
+        if self.registry.problem is not None:
+            raise OSError(errno.EOPNOTSUPP, self.registry.problem, self.registry.folder)
+
+
+def _kernels() -> Iterator[Any]:
+    """Yield every compiled function of the package that keeps its machine code."""
+    from rankmill.foundation.kernels import compiling
+
+    seen = set()
+    for module in walk_packages(rankmill.__path__, "rankmill."):
+        if module.name.endswith("_kernels") or module.name.startswith(compiling.__package__ or ""):
+            for found in vars(import_module(module.name)).values():
+                if isinstance(getattr(found, "_cache", None), compiling._KernelCache) and id(found) not in seen:  # noqa: SLF001
+                    seen.add(id(found))
+                    yield found
+
+
+def _abilities(trial: Path) -> dict[str, Any]:
+    """Return what works in the folder ``trial``; OSError if files cannot be published there."""
+    disk, file = Disk(), trial / "file"
+    file.write_bytes(b"")
+    able: dict[str, Any] = {"publishes_by": Staging(trial / "staged", disk).probe()}
+    with file.open("r+b") as first, file.open("r+b") as second:
+        with suppress(OSError):
+            disk.fsync(first.fileno())
+            able["flushes_files"] = True
+        with suppress(OSError):
+            disk.fsync_folder(trial)
+            able["flushes_folders"] = True
+        with suppress(OSError):
+            able["locks"] = try_lock(first) and not try_lock(second)
+    return able
+
+
+def _required() -> list[str]:
+    """Return the names of what rankmill needs to run."""
+    try:
+        lines = metadata.requires("rankmill") or []
+    except metadata.PackageNotFoundError:  # a source tree that is not installed
+        lines = []
+    return [re.split(r"[^A-Za-z0-9._-]", line)[0] for line in lines if "extra ==" not in line]
+
+
+def _versions(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            yield name, metadata.version(name)
+
+
+def _nearest(folder: Path) -> Path:
+    """Return ``folder``, or the nearest of its parents that is there."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+
+
+def _short(path: str | Path) -> str:
+    text, home = os.fspath(path), os.path.expanduser("~")  # noqa: PTH111 - Path.home() fails without a home
+    return "~" + text[len(home) :] if home != "/" and (text + os.sep).startswith(home + os.sep) else text
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
