@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.letor import PARTS, Fold, Split, make_fold, missing_parts
+from rankmill.foundation.records import as_json
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
 from rankmill.scorer.predict import predict
@@ -221,7 +222,7 @@ def run(
             half = 1.96 * difference.std(ddof=1) / np.sqrt(len(difference))
             row["minus_ours"] = {"mean": difference.mean(), "half_width_95": half}
         rows.append(row)
-    return {"policy": policy.to_dict(), "seeds": seeds, "systems": rows}
+    return {"policy": as_json(policy), "seeds": seeds, "systems": rows}
 
 
 def show(console: Console, report: dict) -> None:

@@ -2,7 +2,7 @@
 
 A record is a frozen dataclass.  Its fields may be plain values, other records, tuples, lists, mappings, enums, paths, dates and
 NumPy's numbers and arrays.  A field made by :func:`left_out` has no key in the JSON while it is None, so that a record can gain a
-field and old files keep their bytes.  Reading is strict (the text ``"7"`` is no number), takes defaults for keys that are not there and
+field and old files keep their bytes; one made by :func:`not_in_json` never has one.  Reading is strict (the text ``"7"`` is no number), takes defaults for keys that are not there and
 passes over keys that it does not know, so that old and newer files can both be read.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import field, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from datetime import date, datetime
 from enum import Enum
 from math import isinf
@@ -23,13 +23,19 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 T = TypeVar("T")
-_LEFT_OUT = "left out while None"
+_LEFT_OUT, _NEVER = "left out while None", "not in JSON"
 _READERS: dict[type, TypeAdapter[Any]] = {}  # made once a type and process
 
 
 def left_out() -> Any:
     """Declare a field whose default is None and which is not in the JSON while it is."""
     return field(default=None, metadata={_LEFT_OUT: True})
+
+
+def not_in_json(*, default: Any = MISSING) -> Any:
+    """Declare a field that the JSON does not have."""
+    declared: Any = field(default=default, metadata={_NEVER: True})
+    return declared
 
 
 def as_json(value: object) -> Any:
@@ -49,7 +55,7 @@ def as_json(value: object) -> Any:
     if value is None or type(value) in {bool, int, float, str}:
         return value
     if is_dataclass(value):
-        found = ((each, getattr(value, each.name)) for each in fields(value))
+        found = ((each, getattr(value, each.name)) for each in fields(value) if _NEVER not in each.metadata)
         return {each.name: as_json(held) for each, held in found if held is not None or _LEFT_OUT not in each.metadata}
     if isinstance(value, Enum):
         return as_json(value.value)

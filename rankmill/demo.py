@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import values_of
 from rankmill.gate.graded_queries import best_single_feature
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import ReadOptions
@@ -52,7 +53,7 @@ class DemoReport:
             "orders": self.orders,
             "share_won": self.share_won,
             "queries": self.queries,
-            "policy": self.policy.to_dict(),
+            "policy": values_of(self.policy),
             "written": self.written,
         }
         return json.dumps(report, sort_keys=True)

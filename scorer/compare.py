@@ -193,7 +193,7 @@ def _differences(
     return {
         i: {
             metric: Difference(
-                paired=pairs[i, metric],
+                **{name: getattr(pairs[i, metric], name) for name in Paired.__slots__},
                 p=p[i, metric],
                 p_holm=adjusted[i, metric],
                 seed_noise=_seed_noise(metric, pairs[i, metric], [groups[j] for j in (baseline, i) if j in groups]),

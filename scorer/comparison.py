@@ -6,13 +6,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rankmill.foundation.records import as_json, left_out
 from rankmill.foundation.terminal import labelled, text_table
-from rankmill.scorer.evaluation import IDEAL_WORDS, Evaluation
-from rankmill.scorer.metrics import Metric
-from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, EXACT_UP_TO, FLIP_SEED, REPLICATES, TIED, Paired
+from rankmill.scorer.evaluation import IDEAL_WORDS, Counts, Evaluation, Figure
+from rankmill.scorer.metrics import Metric, Policy
+from rankmill.scorer.metrics.conventions import Convention
+from rankmill.scorer.metrics.significance import EXACT_UP_TO, FLIP_SEED, REPLICATES, TIED, Bootstrap, Paired
 from rankmill.scorer.train_test_overlap import Scope
 
 _LEAST_SHOWN = 1e-5
@@ -33,23 +33,60 @@ class SeedNoise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Paired):
     """One metric of one ranking against the baseline's.
 
     ``p`` is that of the sign-flip test, ``p_holm`` the same adjusted for all rankings compared with the baseline by this
     metric; ``seed_noise`` is None where no seeds are known.
     """
 
-    paired: Paired
     p: float
     p_holm: float
     seed_noise: SeedNoise | None = left_out()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, those of ``paired`` among the others."""
-        facts: dict[str, Any] = as_json(self)
-        paired: dict[str, Any] = facts.pop("paired")
-        return paired | facts
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignFlips:
+    """How p was found: so many choices of signs drawn with this seed, all of them for so few queries that differ."""
+
+    drawn: int
+    seed: int = FLIP_SEED
+    counted_out_up_to: int = EXACT_UP_TO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankingRecord:
+    """What is written of each ranking."""
+
+    name: str
+    metrics: Mapping[Metric, Figure]
+    ideal: str
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifferencesRecord:
+    """What is written of a ranking beside the baseline."""
+
+    name: str
+    against: str
+    metrics: Mapping[Metric, Difference | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonRecord:
+    """A `Comparison` as it is written as JSON; what is not a number is None."""
+
+    rankings: tuple[RankingRecord, ...]
+    baseline: str
+    convention: Convention
+    policy: Policy
+    bootstrap: Bootstrap
+    sign_flips: SignFlips
+    tied_within: float
+    comparisons: tuple[DifferencesRecord, ...]
+    notes: tuple[str, ...]
+    scope: Scope | None = left_out()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,38 +124,31 @@ class Comparison:
         """The metrics, the same for every ranking."""
         return self.evaluations[0].metrics
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values; what is not a number is None."""
-        first = self.evaluations[self.baseline]
-        rankings = []
-        for name, evaluation in zip(self.names, self.evaluations, strict=True):
-            report = evaluation.to_dict()
-            rankings.append({"name": name, **{key: report[key] for key in ("metrics", "ideal", "counts")}})
-        return {
-            "rankings": rankings,
-            "baseline": self.names[self.baseline],
-            "convention": first.convention.to_dict(),
-            "policy": first.policy.to_dict(),
-            "bootstrap": {"level": 0.95, "replicates": REPLICATES, "seed": BOOTSTRAP_SEED},
-            "sign_flips": {"drawn": self.flips, "seed": FLIP_SEED, "counted_out_up_to": EXACT_UP_TO},
-            "tied_within": TIED,
-            "comparisons": [
-                {
-                    "name": self.names[i],
-                    "against": self.names[self.baseline],
-                    "metrics": {
-                        str(metric): None if each is None else each.to_dict() for metric, each in found.items()
-                    },
-                }
+    def record(self) -> ComparisonRecord:
+        """Return what is written of it."""
+        first, baseline = self.evaluations[self.baseline], self.names[self.baseline]
+        return ComparisonRecord(
+            rankings=tuple(
+                RankingRecord(name=name, metrics=each.figures, ideal=each.ideal, counts=each.counts)
+                for name, each in zip(self.names, self.evaluations, strict=True)
+            ),
+            baseline=baseline,
+            convention=first.convention,
+            policy=first.policy,
+            bootstrap=Bootstrap(),
+            sign_flips=SignFlips(drawn=self.flips),
+            tied_within=TIED,
+            comparisons=tuple(
+                DifferencesRecord(name=self.names[i], against=baseline, metrics=found)
                 for i, found in self.differences.items()
-            ],
-            "notes": list(self.notes),
-            **({} if self.scope is None else {"scope": self.scope.to_dict()}),
-        }
+            ),
+            notes=self.notes,
+            scope=self.scope,
+        )
 
     def to_json(self) -> str:
-        """Return `to_dict` as one JSON object in one line; numbers keep all their digits."""
-        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False)
+        """Return `record` as one JSON object in one line; numbers keep all their digits."""
+        return json.dumps(as_json(self.record()), ensure_ascii=False, allow_nan=False)
 
     def render(self) -> str:
         """Return the report as text."""
@@ -154,25 +184,23 @@ class Comparison:
             if found is None:
                 rows.append([str(metric), *["too few queries", *[""] * (len(head) - 2)]])
                 continue
-            pair = found.paired
-            row = [str(metric), f"{pair.n_queries:,}", f"{pair.other:.4f}", f"{pair.candidate:.4f}"]
-            row += [f"{pair.difference:+.4f}", f"{pair.interval[0]:+.4f} to {pair.interval[1]:+.4f}", _p(found.p)]
+            row = [str(metric), f"{found.n_queries:,}", f"{found.other:.4f}", f"{found.candidate:.4f}"]
+            row += [f"{found.difference:+.4f}", f"{found.interval[0]:+.4f} to {found.interval[1]:+.4f}", _p(found.p)]
             row += [_p(found.p_holm)] if several else []
-            row += [f"{pair.wins:,} / {pair.ties:,} / {pair.losses:,}"]
-            row += ["" if pair.effect_size is None else f"{pair.effect_size:+.3f}"]
-            rows.append(row + [f"{pair.quantiles[share]:+.4f}" for share in ("0.05", "0.5", "0.95")])
+            row += [f"{found.wins:,} / {found.ties:,} / {found.losses:,}"]
+            row += ["" if found.effect_size is None else f"{found.effect_size:+.3f}"]
+            rows.append(row + [f"{found.quantiles[share]:+.4f}" for share in ("0.05", "0.5", "0.95")])
             if found.seed_noise is not None:
-                noise.append(labelled("seeds", _noise_words(metric, pair.difference, found.seed_noise)))
+                noise.append(labelled("seeds", _noise_words(metric, found.difference, found.seed_noise)))
         lines = [f"{name} against {other}", text_table(head, rows), *noise]
         return lines + self._worst(i)
 
     def _worst(self, i: int) -> list[str]:
         metric, found = next(iter(self.differences[i].items()))
-        if found is None or not found.paired.worst:
+        if found is None or not found.worst:
             return []
         rows = [
-            [lost.qid, f"{lost.other:.4f}", f"{lost.candidate:.4f}", f"{lost.difference:+.4f}"]
-            for lost in found.paired.worst
+            [lost.qid, f"{lost.other:.4f}", f"{lost.candidate:.4f}", f"{lost.difference:+.4f}"] for lost in found.worst
         ]
         head = ["qid", self.names[self.baseline], self.names[i], "difference"]
         return ["", f"the queries that lost most, by {metric}", text_table(head, rows)]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.records import as_json
+from rankmill.foundation.records import as_json, left_out
 from rankmill.foundation.terminal import labelled, text_table
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
@@ -42,11 +41,10 @@ class Counts:
     n_missing_queries: int  # judged queries that were not scored
     n_cut_queries: int = 0  # queries of which the top was kept, and more documents are known by their grades
     fewest_kept: int | None = None  # documents of such a query
+    tied_share: float = field(init=False)  # of documents that share their score
 
-    @property
-    def tied_share(self) -> float:
-        """Share of documents that share their score with another one of their query."""
-        return self.n_tied_documents / self.n_documents if self.n_documents else 0.0
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tied_share", self.n_tied_documents / self.n_documents if self.n_documents else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -114,6 +112,20 @@ class Slices:
         return text_table([self.by, "queries", "documents", *map(str, metrics)], rows)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRecord:
+    """An `Evaluation` as it is written as JSON; what is not a number is None."""
+
+    metrics: Mapping[Metric, Figure]
+    convention: Convention
+    policy: Policy
+    ideal: str
+    counts: Counts
+    scope: Scope | None = left_out()
+    slices: tuple[Slices, ...] | None = left_out()
+    per_query: tuple[Mapping[str, str | float | None], ...] | None = left_out()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evaluation:
     """Metrics of scored lists.
@@ -163,29 +175,28 @@ class Evaluation:
         kept = self.counts.fewest_kept
         return kept is not None and metric.name not in _OF_THE_TOP and (metric.k is None or metric.k > kept)
 
-    def to_dict(self, *, per_query: bool = False) -> dict[str, Any]:
-        """Return everything as plain values; what is not a number is None."""
-        report: dict[str, Any] = {
-            "metrics": {str(metric): as_json(figure) for metric, figure in self.figures.items()},
-            "convention": self.convention.to_dict(),
-            "policy": self.policy.to_dict(),
-            "ideal": self.ideal,
-            "counts": as_json(self.counts) | {"tied_share": self.counts.tied_share},
-        }
-        if self.scope is not None:
-            report["scope"] = self.scope.to_dict()
-        if self.slices:
-            report["slices"] = as_json(self.slices)
-        if per_query:
-            columns = [(str(metric), self.values[metric].tolist()) for metric in self.metrics]
-            report["per_query"] = [
-                {"qid": qid} | {name: _number(column[i]) for name, column in columns} for i, qid in enumerate(self.qids)
-            ]
-        return report
+    def record(self, *, per_query: bool = False) -> EvaluationRecord:
+        """Return what is written of it, with the values of each query if so asked."""
+        return EvaluationRecord(
+            metrics=self.figures,
+            convention=self.convention,
+            policy=self.policy,
+            ideal=self.ideal,
+            counts=self.counts,
+            scope=self.scope,
+            slices=self.slices or None,
+            per_query=self._values_per_query() if per_query else None,
+        )
+
+    def _values_per_query(self) -> tuple[Mapping[str, str | float | None], ...]:
+        columns = [(str(metric), self.values[metric].tolist()) for metric in self.metrics]
+        return tuple(
+            {"qid": qid} | {name: _number(column[i]) for name, column in columns} for i, qid in enumerate(self.qids)
+        )
 
     def to_json(self, *, per_query: bool = False) -> str:
-        """Return `to_dict` as one JSON object in one line; numbers keep all their digits."""
-        return json.dumps(self.to_dict(per_query=per_query), ensure_ascii=False, allow_nan=False)
+        """Return `record` as one JSON object in one line; numbers keep all their digits."""
+        return json.dumps(as_json(self.record(per_query=per_query)), ensure_ascii=False, allow_nan=False)
 
     def render(self, *, per_query: bool = False) -> str:
         """Return the report as text: a table of means, the conventions, and what the means hide."""

@@ -71,8 +71,7 @@ class Explanation:
 
     def to_json(self) -> str:
         """Return everything as one JSON object in one line; numbers keep all their digits."""
-        rules = {"convention": self.convention.to_dict(), "policy": self.policy.to_dict()}
-        return json.dumps(as_json(self) | rules, ensure_ascii=False, allow_nan=False)
+        return json.dumps(as_json(self), ensure_ascii=False, allow_nan=False)
 
     def render(self) -> str:
         """Return the calculation as text."""

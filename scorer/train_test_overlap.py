@@ -8,12 +8,12 @@ asked for, and what was seen is called so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled
+from rankmill.foundation.records import not_in_json
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, SPLITS, path_in
 from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
@@ -69,57 +69,49 @@ class Scope:
 
     Attributes
     ----------
-    split
-        The split to read; None: the whole dataset.
     splits
         Those with queries among what is scored.
-    seen
+    seen_in_training
         By model: the splits among these that it was trained on.
     chose_rounds
         By model: the splits among these that decided how many trees it has.
-    known_ids
+    seen_by_id
         By model trained on another dataset: how many of these queries have the ids of queries that it was trained on.
-    unknown
+    training_data_unknown
         Models that do not say what they were trained on.
+    remarks
+        All of it in words; one of them at least.
+    split
+        The split to read; None: the whole dataset.
     """
 
-    split: str | None
-    splits: tuple[str, ...]
-    seen: Mapping[str, tuple[str, ...]]
-    chose_rounds: Mapping[str, tuple[str, ...]]
-    known_ids: Mapping[str, Overlap]
-    unknown: tuple[str, ...]
+    splits: tuple[str, ...] = ()
+    seen_in_training: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    chose_rounds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    seen_by_id: Mapping[str, Overlap] = field(default_factory=dict)
+    training_data_unknown: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = field(init=False)
+    split: str | None = not_in_json(default=None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "splits": list(self.splits),
-            "seen_in_training": {name: list(splits) for name, splits in self.seen.items()},
-            "chose_rounds": {name: list(splits) for name, splits in self.chose_rounds.items()},
-            "seen_by_id": {
-                name: {"queries": found.queries, "looked_at": found.looked_at, "found": found.found}
-                for name, found in self.known_ids.items()
-            },
-            "training_data_unknown": list(self.unknown),
-            "remarks": self.remarks(),
-        }
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "remarks", tuple(self._remarks()))
 
     def words(self) -> str:
         """Return one line for people: the splits, and `remarks`."""
-        return "; ".join([", ".join(self.splits) or "candidates", *self.remarks()])
+        return "; ".join([", ".join(self.splits) or "candidates", *self.remarks])
 
-    def remarks(self) -> list[str]:
-        """Return what the models have seen of these queries, in words; one of them at least."""
-        parts = [f"{name} was trained on {_and(splits)}: SEEN IN TRAINING" for name, splits in self.seen.items()]
+    def _remarks(self) -> list[str]:
+        seen, unknown = self.seen_in_training, self.training_data_unknown
+        parts = [f"{name} was trained on {_and(splits)}: SEEN IN TRAINING" for name, splits in seen.items()]
         parts += [
             f"{name} was trained on {'' if found.exact else 'about '}{round(found.estimate):,} queries with the ids of "
             f"these {found.queries:,}: SEEN IN TRAINING"
-            for name, found in self.known_ids.items()
+            for name, found in self.seen_by_id.items()
         ]
-        if not parts and not self.unknown:
+        if not parts and not unknown:
             parts.append("not seen in training")
         parts += [f"{_and(splits)} decided how many trees {name} has" for name, splits in self.chose_rounds.items()]
-        return parts + [f"{name} does not say what it was trained on" for name in self.unknown]
+        return parts + [f"{name} does not say what it was trained on" for name in unknown]
 
 
 def chosen_queries(
@@ -194,14 +186,14 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
     return Scope(
         split=split,
         splits=scored,
-        seen={model.name: (TRAIN,) for model in learnt if TRAIN in scored},
+        seen_in_training={model.name: (TRAIN,) for model in learnt if TRAIN in scored},
         chose_rounds={model.name: (VALID,) for model in learnt if model.chose_rounds and VALID in scored},
-        known_ids={
+        seen_by_id={
             model.name: found
             for model, of_split in by_id.items()
             if (found := _together([of_split[name] for name in scored])).found
         },
-        unknown=unknown,
+        training_data_unknown=unknown,
     )
 
 
@@ -209,7 +201,7 @@ def scope_of_candidates(models: Sequence[TrainedModel], qids: Sequence[str]) -> 
     """Say which models were trained on queries with these ids, as far as a registry knows; None where none was."""
     found = {model.name: overlap(model.queries, qids) for model in models if model.queries is not None}
     found = {name: of_model for name, of_model in found.items() if of_model.found}
-    return Scope(split=None, splits=(), seen={}, chose_rounds={}, known_ids=found, unknown=()) if found else None
+    return Scope(seen_by_id=found) if found else None
 
 
 def _unseen_split(

@@ -119,9 +119,9 @@ class QuerySketch:
 class Overlap:
     """How many of some queries are in a sketch; ``found`` of ``looked_at`` of them that could be looked up."""
 
-    found: int
-    looked_at: int
     queries: int  # different ones that were asked about
+    looked_at: int
+    found: int
 
     @property
     def exact(self) -> bool:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import InputError, InvalidParameter
-from rankmill.foundation.options import defaults_of, group, option, options, spelled
+from rankmill.foundation.options import defaults_of, group, option, options, spelled, values_of
+from rankmill.foundation.records import as_json, canonical_json
 from rankmill.registry.names import PRODUCTION
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.scorer.metrics.conventions import CONVENTIONS, OURS, Convention, named_convention
@@ -127,8 +128,8 @@ def convention_facts(convention: Convention) -> dict[str, Any]:
     """Return what a convention does, as plain values: what its digest is about, so without remarks."""
     return {
         "name": convention.name,
-        "policy": convention.policy.to_dict(),
-        "exceptions": {metric: dict(own) for metric, own in convention.exceptions},
+        "policy": values_of(convention.policy),
+        "exceptions": as_json(convention.exceptions),
     }
 
 
@@ -137,8 +138,6 @@ def convention_digest(convention: Convention) -> str:
 
     It is that of the convention as it was asked for: a ``max_grade`` that the data decide is not in it.
     """
-    from rankmill.foundation.records import canonical_json
-
     return hashlib.sha256(canonical_json(convention_facts(convention))).hexdigest()
 
 

@@ -171,7 +171,7 @@ def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Gu
     ``overlaps`` says by the name of each model which of the queries its sketch knows; None: it came without a sketch.
     """
     known = {name: found for name, found in overlaps.items() if found is not None}
-    value = {name: asdict(found) for name, found in known.items()}
+    value = {name: dict(sorted(asdict(found).items())) for name, found in known.items()}
     parts = [
         f"{name} was trained on {'' if found.exact else 'about '}{round(found.estimate):,} of {found.queries:,}"
         for name, found in known.items()

@@ -20,7 +20,7 @@ from rankmill.gate.guardrails import Guardrail
 from rankmill.pipeline.group.sketch import QuerySketch, overlap
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric
-from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, REPLICATES, Paired, compare_paired, queries_for
+from rankmill.scorer.metrics.significance import Bootstrap, Paired, compare_paired, queries_for
 from rankmill.scorer.predict import Predictor
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def judge(
         "convention": convention_facts(rules.convention),
         "convention_sha256": convention_digest(rules.convention),
         "max_grade": convention.policy.max_grade,
-        "bootstrap": {"level": 0.95, "replicates": REPLICATES, "seed": BOOTSTRAP_SEED},
+        "bootstrap": as_json(Bootstrap()),
         "comparisons": comparisons,
         "guardrails": [rail.to_dict() for rail in rails if rail.name != "latency"],
         "code": code_digest("rankmill.gate", "rankmill.scorer"),

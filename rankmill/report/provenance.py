@@ -6,6 +6,7 @@ import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from rankmill.foundation.options import values_of
 from rankmill.foundation.records import as_json
 from rankmill.foundation.training_facts import CIRCUMSTANCES, Circumstances
 from rankmill.pipeline.dataset_manifest import SPLITS
@@ -245,6 +246,6 @@ def _options(version: Version) -> str:
 def _conventions(subject: Subject) -> str:
     convention = subject.convention
     words = [] if convention.name == "rankmill" else [f"--convention {convention.name}"]
-    policy = convention.policy.to_dict()
+    policy = values_of(convention.policy)
     words += [f"--{name.replace('_', '-')} {shlex.quote(str(policy[name]))}" for name in convention.changed]
     return "".join(f" {word}" for word in words)

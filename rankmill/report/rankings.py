@@ -122,7 +122,7 @@ def difference(now: Ranked, then: Ranked, metric: Metric) -> Facts | None:
 def metrics_facts(rankings: Rankings, subject: Subject) -> Facts:
     """Tell the means with their intervals of every ranking, and how the version differs from each of the others."""
     candidate = rankings.candidate
-    evaluation = candidate.evaluation.to_dict()
+    evaluation = candidate.evaluation
     told = []
     for each in rankings.ranked:
         against = None
@@ -131,23 +131,22 @@ def metrics_facts(rankings: Rankings, subject: Subject) -> Facts:
             for metric, found in against.items():
                 if found is not None and (metric != str(subject.metric) or each is not rankings.rival):
                     del found["worst"]
-        means = each.evaluation.to_dict()["metrics"]
         told.append(
             {
                 "kind": each.kind,
                 "name": each.name,
                 "words": each.words,
-                "metrics": means,
+                "metrics": as_json(each.evaluation.figures),
                 "candidate_less_this": against,
             }
         )
     return {
         "split": subject.split,
-        "seen": "; ".join(_scope(subject).remarks()),
-        "counts": evaluation["counts"],
-        "convention": candidate.evaluation.convention.describe(),
-        "policy": evaluation["policy"],
-        "remarks": evaluation["convention"]["remarks"],
+        "seen": "; ".join(_scope(subject).remarks),
+        "counts": as_json(evaluation.counts),
+        "convention": evaluation.convention.describe(),
+        "policy": as_json(evaluation.policy),
+        "remarks": as_json(evaluation.convention.remarks),
         "primary": str(subject.metric),
         "rival": rankings.rival.name,
         "rankings": told,

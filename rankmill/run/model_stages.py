@@ -152,7 +152,7 @@ class Evaluate(Stage):
             **config.conventions,
         )
         path = self.work.path / EVALUATION
-        facts = from_json(EvaluateFacts, {"split": self.work.split, **found.to_dict()}, str(path))
+        facts = from_json(EvaluateFacts, {"split": self.work.split, **as_json(found.record())}, str(path))
         model = {"version": str(candidate), "sha256": candidate.sha256}
         write_atomically(path, f"{to_line({'model': model, **as_json(facts)})}\n".encode())
         return Made(facts=facts, files=(path,))

@@ -67,7 +67,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateFacts:
-    """What `rankmill.scorer.evaluation.Evaluation.to_dict` says of the candidate on ``split``."""
+    """What `rankmill.scorer.evaluation.EvaluationRecord` says of the candidate on ``split``."""
 
     split: str
     metrics: Mapping[str, Mean]

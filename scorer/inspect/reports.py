@@ -37,7 +37,7 @@ class Report:
     def render(self, scope: Scope | None = None, *, json_line: bool) -> str:
         """Return one JSON object in one line, or the text; ``scope``: which queries of a dataset this is about."""
         if json_line:
-            facts = {**self.facts} if scope is None else {**self.facts, "scope": scope.to_dict()}
+            facts = {**self.facts} if scope is None else {**self.facts, "scope": scope}
             return json.dumps(_numbers(as_json(facts)), ensure_ascii=False, allow_nan=False)
         return "\n".join([*self.lines, *([] if scope is None else ["", f"splits: {scope.words()}"])])
 

@@ -8,21 +8,22 @@ scikit-learn 1.9, Eval-Score-4.0.pl, eval-score-mslr.pl), and Chapelle & Chang 2
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import values_of
+from rankmill.foundation.records import not_in_json
 from rankmill.scorer.metrics.metric import METRIC_NAMES, Metric
 from rankmill.scorer.metrics.metric_options import Policy
 
-Exceptions = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
+Exceptions = Mapping[str, Mapping[str, str | int]]
 OURS = "rankmill"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convention:
-    """How one tool computes its metrics.
+    """How one tool computes its metrics; reports state its `policy` beside it.
 
     Attributes
     ----------
@@ -31,7 +32,7 @@ class Convention:
     policy
         What holds for every metric but for the exceptions.
     exceptions
-        (name of a metric, ((field of its policy, value), ..)), in the order of the metrics' names.
+        By the name of a metric: the fields of its policy that differ.
     metrics
         Names of the metrics that the tool has; others are computed under its policy all the same.
     remarks
@@ -41,15 +42,15 @@ class Convention:
     """
 
     name: str
-    policy: Policy
-    exceptions: Exceptions = ()
-    metrics: tuple[str, ...] = METRIC_NAMES
-    remarks: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    exceptions: Exceptions = field(default_factory=dict, hash=False)
+    remarks: tuple[str, ...] = ()
+    policy: Policy = not_in_json()
+    metrics: tuple[str, ...] = not_in_json(default=METRIC_NAMES)
 
     def policy_for(self, metric: Metric) -> Policy:
         """Return the policy under which ``metric`` is computed."""
-        return replace(self.policy, **dict(dict(self.exceptions).get(metric.name, ())))
+        return replace(self.policy, **self.exceptions.get(metric.name, {}))  # type: ignore[arg-type]  # Policy checks them
 
     def but(self, **options: object) -> Convention:
         """Return this convention with the policy's fields in ``options`` as given there, for every metric; None: not given.
@@ -60,16 +61,19 @@ class Convention:
             A value is none that `Policy` knows.
         """
         given = {name: value for name, value in options.items() if value is not None}
-        single = {field for _, own in self.exceptions for field, _ in own}
+        single = {name for own in self.exceptions.values() for name in own}
         other = {name for name, value in given.items() if value != getattr(self.policy, name) or name in single}
         if self.policy.max_grade is None:
             other.discard("max_grade")  # the data's scale, which the convention leaves open
-        kept = ((metric, tuple(row for row in own if row[0] not in given)) for metric, own in self.exceptions)
+        kept = {
+            metric: {name: value for name, value in own.items() if name not in given}
+            for metric, own in self.exceptions.items()
+        }
         return replace(
             self,
             policy=replace(self.policy, **given),  # type: ignore[arg-type]  # Policy itself says what is wrong
-            exceptions=tuple((metric, own) for metric, own in kept if own),
-            changed=tuple(field.name for field in fields(Policy) if field.name in {*self.changed, *other}),
+            exceptions={metric: own for metric, own in kept.items() if own},
+            changed=tuple(each.name for each in fields(Policy) if each.name in {*self.changed, *other}),
         )
 
     def describe(self) -> str:
@@ -79,8 +83,8 @@ class Convention:
         catboost with another ties: gain linear (grade), discount 1/log2(rank + 1),
         """
         parts = [f"{self._title()}: {self.policy.describe()}"]
-        for metric, own in self.exceptions:
-            words = ", ".join(f"{field.replace('_', ' ')} {value}" for field, value in own)
+        for metric, own in self.exceptions.items():
+            words = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in own.items())
             parts.append(f"{metric}: {words}")
         return "; ".join(parts)
 
@@ -91,21 +95,12 @@ class Convention:
     def _title(self) -> str:
         return f"{self.name} with another {', '.join(self.changed)}" if self.changed else self.name
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all but the policy as plain values, for a JSON report."""
-        return {
-            "name": self.name,
-            "changed": list(self.changed),
-            "exceptions": {metric: dict(own) for metric, own in self.exceptions},
-            "remarks": list(self.remarks),
-        }
-
 
 def as_convention(policy: Policy | Convention) -> Convention:
     """Return a convention as it is, and a bare policy as ours with what it changes."""
     if isinstance(policy, Convention):
         return policy
-    return CONVENTIONS[OURS].but(**policy.to_dict())
+    return CONVENTIONS[OURS].but(**values_of(policy))
 
 
 def named_convention(name: str) -> Convention:
@@ -115,7 +110,7 @@ def named_convention(name: str) -> Convention:
     return CONVENTIONS[name]
 
 
-_ZERO = (("nothing_relevant", "zero"),)
+_ZERO = {"nothing_relevant": "zero"}
 _ALL = (
     Convention(name=OURS, policy=Policy()),
     Convention(
@@ -153,7 +148,7 @@ _ALL = (
             map_normalisation="min(R,k)",
             precision_normalisation="min(k,n)",
         ),
-        exceptions=(("precision", _ZERO),),
+        exceptions={"precision": _ZERO},
         metrics=("ndcg", "map", "precision"),
         remarks=(
             "XGBoost's ndcg@k- and map@k- are these with nothing relevant zero; ndcg_exp_gain=0 is gain linear",
@@ -170,7 +165,7 @@ _ALL = (
             map_normalisation="min(R,k)",
             precision_normalisation="min(k,n)",
         ),
-        exceptions=(("err", _ZERO), ("map", _ZERO), ("mrr", _ZERO), ("precision", _ZERO)),
+        exceptions=dict.fromkeys(("err", "map", "mrr", "precision"), _ZERO),
         metrics=("ndcg", "dcg", "err", "map", "mrr", "precision", "recall"),
         remarks=(
             "type=Exp is gain exp",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import asdict
 from typing import Literal, get_args
 
 from rankmill.foundation.errors import InputError
@@ -145,10 +144,6 @@ class Policy:
         if self.precision_normalisation != "k":
             parts.append(f"precision divided by {self.precision_normalisation}")
         return ", ".join(parts)
-
-    def to_dict(self) -> dict[str, str | int | None]:
-        """Return all fields by name, for a JSON report."""
-        return asdict(self)
 
 
 def table_of(text: str) -> tuple[float, ...] | None:

@@ -161,6 +161,15 @@ class LostQuery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bootstrap:
+    """How intervals were found."""
+
+    level: float = 0.95
+    replicates: int = REPLICATES
+    seed: int = BOOTSTRAP_SEED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:
     """How much better one ranking of the same queries is than another.
 

@@ -45,7 +45,7 @@ def test_cut_sketches_look_at_what_they_can_tell(trained: list[str], asked: list
     found = overlap(sketch, pa.array(asked, pa.string()))
     last = math.inf if sketch.exact else naive_hashes(trained)[most - 1]
     looked_at = {h for h in naive_hashes(asked) if h <= last}
-    assert found == Overlap(len(looked_at & set(naive_hashes(trained))), len(looked_at), len(set(asked)))
+    assert found == Overlap(len(set(asked)), len(looked_at), len(looked_at & set(naive_hashes(trained))))
     assert found.found <= len(set(trained) & set(asked))
 
 

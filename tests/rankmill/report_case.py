@@ -61,7 +61,7 @@ class Work:
     def judge(self, version: str, *, split: str = "test", promote: bool = True, **limits) -> dict:
         """Evaluate, ask the gate, and promote what has passed, as the stages of a run do."""
         found = evaluate(self.dataset.path, model=self.forest(version), split=split, metrics=METRICS)
-        report = {"model": {"version": version}, "split": split, **found.to_dict()}
+        report = {"model": {"version": version}, "split": split, **as_json(found.record())}
         (self.path / "evaluation.json").write_text(json.dumps(report, sort_keys=True))
         result = gate(self.store, version, self.dataset, split, n_threads=1, asked=GateOptions(**limits))
         (self.path / "gate.json").write_bytes(canonical_json(result.report))

@@ -10,6 +10,7 @@ import pytest
 from rankmill.config import Config, Drift, Tell
 from rankmill.config_file import read_config
 from rankmill.foundation.errors import ConfigError, InputError
+from rankmill.foundation.options import values_of
 from rankmill.pipeline.group.query_splits import parse_split_time
 from rankmill.pipeline.options import IngestOptions
 from rankmill.run.observers import Files, files_of
@@ -77,9 +78,11 @@ def test_every_convention_is_a_key(tmp_path: Path) -> None:
         gain="table(0,1,5)", discount="letor", ties="random", ties_seed=3, nothing_relevant="one", relevant_from=2,
         max_grade=2, short_lists="zero", map_normalisation="hits", precision_normalisation="min(k,n)",
     )  # fmt: skip
-    lines = [f"{name} = {value if isinstance(value, int) else repr(value)}" for name, value in policy.to_dict().items()]
+    lines = [
+        f"{name} = {value if isinstance(value, int) else repr(value)}" for name, value in values_of(policy).items()
+    ]
     config = read(tmp_path, rest="\n".join(["[evaluate]", "convention = 'trec'", *lines]))
-    assert config.evaluate.conventions == {"convention": "trec"} | policy.to_dict()
+    assert config.evaluate.conventions == {"convention": "trec"} | values_of(policy)
 
 
 def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:

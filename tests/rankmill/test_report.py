@@ -15,6 +15,7 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.records import as_json
 from rankmill.pipeline.statistics.dataset_drift import compare as drifted
 from rankmill.report import formatting
 from rankmill.report.findings import findings_of
@@ -147,7 +148,7 @@ def test_every_figure_of_the_page_and_of_the_text_is_in_the_json(work: Work, fac
 def test_means_are_those_of_evaluate(work: Work, facts) -> None:
     for each, version in zip(facts["metrics"]["rankings"][:2], ("web@2", "web@1"), strict=True):
         assert each["name"] == version
-        found = evaluate(work.dataset.path, model=work.forest(version), split="test", metrics=METRICS).to_dict()
+        found = as_json(evaluate(work.dataset.path, model=work.forest(version), split="test", metrics=METRICS).record())
         assert each["metrics"] == json.loads(json.dumps(found["metrics"]))
         if version == "web@2":
             assert facts["metrics"]["counts"] == found["counts"]
@@ -156,7 +157,7 @@ def test_means_are_those_of_evaluate(work: Work, facts) -> None:
 
 def test_differences_are_those_of_compare(work: Work, facts) -> None:
     rankings = [Ranking(name=name, source=work.forest(name)) for name in ("web@1", "web@2")]
-    found = compare(rankings, on=work.dataset.path, split="test", metrics=METRICS).to_dict()
+    found = as_json(compare(rankings, on=work.dataset.path, split="test", metrics=METRICS).record())
     (theirs,) = found["comparisons"]
     present = facts["metrics"]["rankings"][1]
     assert present["kind"] == "present"

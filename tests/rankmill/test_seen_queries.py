@@ -124,7 +124,7 @@ def test_a_model_file_knows_its_dataset_as_well(call, work):
         "evaluate", "d", "--model", "m.rankmill", "--split", "all"
     )
     found = evaluate(work / "d", model=work / "m.rankmill", metrics=["ndcg@10"], split="all")
-    assert found.scope.seen == {"the model": ("train",)}
+    assert found.scope.seen_in_training == {"the model": ("train",)}
     assert evaluate(work / "d", model=work / "m.rankmill", metrics=["ndcg@10"]).scope.splits == ("test",)
 
 
@@ -177,19 +177,19 @@ def test_the_data_of_a_base_model_were_seen_too(call, work, tmp_path):
     model = TrainedModel.of(forest, "joined")
     for data in (Dataset.open(work / "d"), other):
         assert scope_of(data, None, [model]).splits == ("test",)
-        assert scope_of(data, "train", [model]).seen == {"joined": ("train",)}
+        assert scope_of(data, "train", [model]).seen_in_training == {"joined": ("train",)}
 
 
 def test_what_does_not_say_what_it_was_trained_on_is_called_so(work):
     data = Dataset.open(work / "d")
     found = scope_of(data, None, [TrainedModel(name="theirs", datasets=frozenset())])
     assert found.splits == ("test",)  # it may have seen the train split
-    assert found.remarks() == ["theirs does not say what it was trained on"]
+    assert found.remarks == ("theirs does not say what it was trained on",)
     everything = QuerySketch.of([data.queries().qid])
     alike = TrainedModel(name="alike", datasets=frozenset({"0" * 64}), queries=everything)
     found = scope_of(data, None, [alike])  # all splits have such ids: no split is better than another
     assert found.splits == ("train", "valid", "test")
-    assert found.remarks() == ["alike was trained on 100 queries with the ids of these 100: SEEN IN TRAINING"]
+    assert found.remarks == ("alike was trained on 100 queries with the ids of these 100: SEEN IN TRAINING",)
     with pytest.raises(InputError, match="no split has queries that"):
         scope_of(data, None, [
             TrainedModel(name="a", datasets=frozenset({data.digest})),

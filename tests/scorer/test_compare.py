@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.foundation.records import as_json
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
@@ -70,11 +71,11 @@ def test_every_figure_is_its_definition(three):
                 REPLICATES,
                 BOOTSTRAP_SEED,
             )
-            assert each.paired.difference == pytest.approx(twin["difference"], abs=1e-15)
-            assert each.paired.candidate == pytest.approx(values[i].means[metric], abs=1e-15)
+            assert each.difference == pytest.approx(twin["difference"], abs=1e-15)
+            assert each.candidate == pytest.approx(values[i].means[metric], abs=1e-15)
             if text != "concordance_micro":  # whose queries weigh differently: see test_bootstrap of the metrics
-                assert each.paired.interval == pytest.approx(twin["interval"], abs=1e-15)
-            assert (each.paired.wins, each.paired.ties, each.paired.losses) == (
+                assert each.interval == pytest.approx(twin["interval"], abs=1e-15)
+            assert (each.wins, each.ties, each.losses) == (
                 twin["wins"],
                 twin["ties"],
                 twin["losses"],
@@ -88,14 +89,14 @@ def test_every_figure_is_its_definition(three):
 
 
 def test_the_order_of_rows_and_of_the_others_changes_nothing(three):
-    found = compare(three, metrics=METRICS).to_dict()
+    found = as_json(compare(three, metrics=METRICS).record())
     rng = np.random.default_rng(1)
     shuffled = [
         Ranking(name=each.name, source=each.source.take(pa.array(rng.permutation(each.source.num_rows))))
         for each in three
     ]
-    assert compare(shuffled, metrics=METRICS).to_dict() == found
-    turned = compare([three[2], three[0], three[1]], metrics=METRICS, baseline=1).to_dict()
+    assert as_json(compare(shuffled, metrics=METRICS).record()) == found
+    turned = as_json(compare([three[2], three[0], three[1]], metrics=METRICS, baseline=1).record())
     named = {each["name"]: each for each in turned["comparisons"]}
     assert named == {each["name"]: each for each in found["comparisons"]}
 
@@ -104,12 +105,12 @@ def test_the_other_way_round_is_the_negative(three):
     there, back = compare(three[:2], metrics=METRICS), compare(three[:2], metrics=METRICS, baseline=1)
     for metric in there.metrics:
         one, other = there.differences[1][metric], back.differences[0][metric]
-        assert one.paired.difference == -other.paired.difference
+        assert one.difference == -other.difference
         assert one.p == other.p == one.p_holm
-        assert one.paired.wins == other.paired.losses
+        assert one.wins == other.losses
     same = compare([three[0], three[0]], metrics=METRICS)
     for found in same.differences[1].values():
-        assert (found.paired.difference, found.p, found.paired.worst) == (0.0, 1.0, ())
+        assert (found.difference, found.p, found.worst) == (0.0, 1.0, ())
 
 
 def test_a_ranking_that_gains_everywhere_is_told_from_chance():
@@ -118,9 +119,9 @@ def test_a_ranking_that_gains_everywhere_is_told_from_chance():
     found = compare([ranking("worse", rows, 7, tied=8), better], metrics=["ndcg@5"], flips=2000, worst=3)
     only = found.differences[1][parse_metric("ndcg@5")]
     assert only.p == 1 / 2001
-    assert only.paired.interval[0] > 0
-    assert len(only.paired.worst) == 3
-    assert [row.difference for row in only.paired.worst] == sorted(row.difference for row in only.paired.worst)
+    assert only.interval[0] > 0
+    assert len(only.worst) == 3
+    assert [row.difference for row in only.worst] == sorted(row.difference for row in only.worst)
 
 
 def test_other_queries_are_named(three):
@@ -258,7 +259,7 @@ def test_models_that_were_trained_on_what_they_rank_are_named(tmp_path):
     for split, splits, known in ((None, ("test",), {}), ("test", ("test",), {}), ("train", ("train",), {"seen": ("train",)}),
                                  ("all", ("train", "test"), {"seen": ("train",)})):  # fmt: skip
         found = compare([fresh, seen], on=tmp_path / "d", split=split, metrics=["map"])
-        assert (found.scope.splits, found.scope.seen) == (splits, known)
+        assert (found.scope.splits, found.scope.seen_in_training) == (splits, known)
         assert ("seen was trained on train: SEEN IN TRAINING" in " ".join(found.render().split())) == bool(known)
     other = compare([fresh, Ranking(name="new", source=fresh.source)], on=tmp_path / "d", metrics=["map"])
     assert other.scope.splits == ("train", "test")  # which neither was trained on

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import values_of
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.conventions import CONVENTIONS, as_convention, named_convention
@@ -211,7 +212,7 @@ def test_single_options_rule_over_a_convention_and_its_exceptions():
     assert convention.policy_for(Metric("ndcg")).nothing_relevant == "one"
     assert convention.policy_for(Metric("map")).nothing_relevant == "zero"
     other = convention.but(nothing_relevant="skip", gain=None, ties="pessimistic")
-    assert other.exceptions == ()
+    assert other.exceptions == {}
     assert other.changed == ("nothing_relevant",)
     assert other.policy_for(Metric("map")).nothing_relevant == "skip"
     assert convention.but(nothing_relevant="one").changed == ("nothing_relevant",)  # it was another for map
@@ -241,7 +242,7 @@ def test_every_report_names_its_convention_and_what_it_does_not_have(name):
     assert (f"{name} has no" in text) == (name != "rankmill")
     report = json.loads(found.to_json())
     assert report["convention"]["name"] == name
-    assert report["policy"] == CONVENTIONS[name].policy.to_dict()
+    assert report["policy"] == values_of(CONVENTIONS[name].policy)
     words = ("2 queries", "nothing relevant: 1", "a single document: 1", "one grade only: none", "tied documents 2")
     for word in words:
         assert word in text

@@ -51,7 +51,7 @@ def test_every_way_leads_to_the_same_numbers(tmp_path, forest, rows, candidates)
     for name in ("out", "out.parquet", "out.tsv"):
         rerank(candidates, forest, tmp_path / name)
         again = evaluate(tmp_path / name, metrics=METRICS, max_grade=6 if name == "out.tsv" else None)
-        assert again.to_dict(per_query=True) == expected.to_dict(per_query=True)
+        assert again.record(per_query=True) == expected.record(per_query=True)
     forest.save(tmp_path / "m.rankmill")
     parts = [write_parquet(tmp_path / "a.parquet", rows[:90]), write_parquet(tmp_path / "b.parquet", rows[90:])]
     assert means(evaluate(parts, model=tmp_path / "m.rankmill", metrics=METRICS)) == means(expected)
@@ -151,7 +151,7 @@ def test_threads_change_no_bit(tmp_path, forest, rows, monkeypatch, n_threads):
     for subject in ([source, tmp_path / "c.parquet"], tmp_path / "data"):
         how = {"model": forest, "metrics": METRICS, "ties": "row_order", "by": ["f2"]}
         one = evaluate(subject, n_threads=1, **how)
-        assert evaluate(subject, n_threads=n_threads, **how).to_dict(per_query=True) == one.to_dict(per_query=True)
+        assert evaluate(subject, n_threads=n_threads, **how).record(per_query=True) == one.record(per_query=True)
 
 
 def test_a_split_of_a_dataset(tmp_path, forest, rows):
@@ -162,7 +162,7 @@ def test_a_split_of_a_dataset(tmp_path, forest, rows):
         found = evaluate(tmp_path / "data", model=forest, split=split, metrics=METRICS)
         expected = evaluate(path, model=forest, metrics=METRICS)
         assert found.scope.splits == (split,)
-        assert replace(found, scope=None).to_dict(per_query=True) == expected.to_dict(per_query=True)
+        assert replace(found, scope=None).record(per_query=True) == expected.record(per_query=True)
     assert evaluate(tmp_path / "data", model=forest, split="all").counts.n_documents == 600
     assert evaluate(tmp_path / "data", model=forest).scope.splits == ("test",)  # who knows what it was trained on
     with pytest.raises(InputError, match="data: is a dataset; name the model that ranks it with model"):
@@ -187,7 +187,7 @@ def test_a_folder_stands_for_the_candidates_in_it(tmp_path, forest, rows):
     found, expected = (
         evaluate(path, model=forest, metrics=METRICS, by=["f1"]) for path in (tmp_path / "folder", whole)
     )
-    assert found.to_dict(per_query=True) == expected.to_dict(per_query=True)
+    assert found.record(per_query=True) == expected.record(per_query=True)
     rankings = [Ranking(name=name, source=forest) for name in ("one", "other")]
     assert compare(rankings, on=tmp_path / "folder", metrics=["ndcg@5"]).evaluations[0].counts.n_documents == len(rows)
     with pytest.raises(InputError, match=r"folder: is not a dataset"):

@@ -64,7 +64,7 @@ def test_every_format_gives_the_same_evaluation(tmp_path):
     expected = evaluate_scored(table, METRICS, POLICY)
     for path in write_all(table, tmp_path):
         assert read_scored(path).to_pydict() == table.to_pydict(), path
-        assert evaluate_scored(str(path), METRICS, POLICY).to_dict(per_query=True) == expected.to_dict(per_query=True)
+        assert evaluate_scored(str(path), METRICS, POLICY).record(per_query=True) == expected.record(per_query=True)
 
 
 def test_values_counts_and_order_of_queries():
@@ -203,7 +203,7 @@ def test_counts_of_grades_must_belong_to_the_list(tmp_path):
     assert found.means == evaluate_scored(table, NDCG, POLICY).means
     assert "of which the top was kept" in found.render()
     without_c = counts.filter(pc.not_equal(counts["qid"], "c"))  # grade 0 and unknown grades need no count
-    assert evaluate_scored(table, NDCG, POLICY, grade_counts=without_c).to_dict() == found.to_dict()
+    assert evaluate_scored(table, NDCG, POLICY, grade_counts=without_c).record() == found.record()
     for foreign in (counts.filter(pc.not_equal(counts["grade"], 4)), counts.slice(0, 0)):
         with pytest.raises(CandidatesRejected) as caught:
             evaluate_scored(table, NDCG, POLICY, grade_counts=foreign)

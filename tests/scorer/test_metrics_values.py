@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import rankmill.scorer.metrics
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import values_of
 from rankmill.scorer.metrics import METRIC_NAMES, Metric, Policy, parse_metric
 from rankmill.scorer.metrics.discount import discounts, gains, persistence, stable_log2, stop_probabilities
 from rankmill.scorer.metrics.metric import WITHOUT_CUTOFF
@@ -124,13 +125,13 @@ def test_a_policy_says_all_of_itself():
     words = policy.describe()
     for word in ("linear", "log2", "doc_id_descending", "counted as 0", "from grade 2"):
         assert word in words
-    assert Policy(**policy.to_dict()) == policy
+    assert Policy(**values_of(policy)) == policy
     rare = Policy(
         ties="random", ties_seed=3, short_lists="zero", map_normalisation="hits", precision_normalisation="min(k,n)"
     )
     for word in ("random (seed 3)", "cutoff of ndcg count 0", "map divided by hits", "precision divided by min(k,n)"):
         assert word in rare.describe()
-    assert Policy(**rare.to_dict()) == rare
+    assert Policy(**values_of(rare)) == rare
     assert Policy(gain="table(0, 1.50,3.0)") == Policy(gain="table(0,1.5,3)")
     with pytest.raises(TypeError):
         Policy("exp")
