@@ -55,8 +55,7 @@ def as_json(value: object) -> Any:
     if value is None or type(value) in {bool, int, float, str}:
         return value
     if is_dataclass(value):
-        found = ((each, getattr(value, each.name)) for each in fields(value) if _NEVER not in each.metadata)
-        return {each.name: as_json(held) for each, held in found if held is not None or _LEFT_OUT not in each.metadata}
+        return {name: as_json(held) for name, held in fields_in(value).items()}
     if isinstance(value, Enum):
         return as_json(value.value)
     if isinstance(value, str | int | float):
@@ -74,6 +73,12 @@ def as_json(value: object) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def fields_in(record: Any) -> Mapping[str, object]:
+    """Return the values of the fields of a record by name, as they are, without those that are left out."""
+    found = ((each, getattr(record, each.name)) for each in fields(record) if _NEVER not in each.metadata)
+    return {each.name: held for each, held in found if held is not None or _LEFT_OUT not in each.metadata}
 
 
 def infinite_as_words(content: Any) -> Any:

@@ -67,7 +67,7 @@ def gate(
             against=None if asked.against is None else Dataset.open(asked.against), n_threads=n_threads, reason=reason,
         )  # fmt: skip
     if as_json:
-        print_json(result.to_dict())
+        print_json(result)
     else:
         typer.echo("\n".join(map(safe, result.render().split("\n"))))
     if not show:

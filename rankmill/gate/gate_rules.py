@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,9 +111,9 @@ class Rules(GateLimits):
         return tuple(dict.fromkeys([self.metric, *map(parse_metric, SHOWN)]))
 
     @property
-    def limits(self) -> dict[str, Any]:
-        """The limits of the guardrails, and what is allowed, by name."""
-        return {name: getattr(self, name) for name in LIMITS}
+    def limits(self) -> GateLimits:
+        """The limits of the guardrails, and what is allowed, alone."""
+        return GateLimits(**{name: getattr(self, name) for name in LIMITS})
 
 
 def option_words(key: str) -> str:
@@ -124,21 +125,26 @@ def option_words(key: str) -> str:
     return f"--{key.replace('_', '-')} ({key} in [gate])"
 
 
-def convention_facts(convention: Convention) -> dict[str, Any]:
-    """Return what a convention does, as plain values: what its digest is about, so without remarks."""
-    return {
-        "name": convention.name,
-        "policy": values_of(convention.policy),
-        "exceptions": as_json(convention.exceptions),
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConventionFacts:
+    """What a convention does: what its digest is about, so without remarks."""
+
+    name: str
+    policy: Mapping[str, Any]
+    exceptions: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, convention: Convention) -> ConventionFacts:
+        """Return the facts of ``convention``."""
+        return cls(name=convention.name, policy=values_of(convention.policy), exceptions=convention.exceptions)
 
 
 def convention_digest(convention: Convention) -> str:
-    """Return the sha256 of the canonical JSON of `convention_facts`: equal if the metrics are computed alike.
+    """Return the sha256 of the canonical JSON of `ConventionFacts`: equal if the metrics are computed alike.
 
     It is that of the convention as it was asked for: a ``max_grade`` that the data decide is not in it.
     """
-    return hashlib.sha256(canonical_json(convention_facts(convention))).hexdigest()
+    return hashlib.sha256(canonical_json(as_json(ConventionFacts.of(convention)))).hexdigest()
 
 
 def rules_under(policy: Policy | None, asked: GateOptions, convention: Convention | None = None) -> Rules:

@@ -55,10 +55,6 @@ class Guardrail:
             cure = f"{option_words(self.option)} {verb}"
         return f"{self.name}: {self.words}{bound}; {cure}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
 
 def finite_scores(scores: Scores) -> Guardrail:
     """None of ``scores`` (n,) may be infinite or not a number."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,9 +12,9 @@ from rankmill.foundation.code_digest import code_digest
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled
-from rankmill.foundation.records import as_json
 from rankmill.gate import guardrails
-from rankmill.gate.gate_rules import NO_OPTION, Rules, convention_digest, convention_facts, option_words
+from rankmill.gate.gate_report import BarFacts, ContenderFacts, GateReport, QueryFacts, Rule
+from rankmill.gate.gate_rules import NO_OPTION, ConventionFacts, Rules, convention_digest, option_words
 from rankmill.gate.graded_queries import GradedQueries, Scores, best_single_feature, scores_of
 from rankmill.gate.guardrails import Guardrail
 from rankmill.pipeline.group.sketch import QuerySketch, overlap
@@ -26,7 +26,6 @@ from rankmill.scorer.predict import Predictor
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
 
-FORMAT = 1  # of the report
 HIGHEST_SCALE = 52  # of err
 FEWEST_QUERIES = 2
 FEW_QUERIES = 50  # below, a percentile interval is narrower than it should be: docs/gates.md has figures
@@ -57,9 +56,10 @@ class Contender:
     trained_on: frozenset[str] = frozenset()
     train_queries: QuerySketch | None = None
 
-    def to_dict(self) -> dict[str, str]:
-        """Return what the report is bound to."""
-        return {"version": self.name, "model": self.sha256, "manifest": self.manifest_sha256}
+    @property
+    def facts(self) -> ContenderFacts:
+        """What the report is bound to."""
+        return ContenderFacts(version=self.name, model=self.sha256, manifest=self.manifest_sha256)
 
 
 def judge(
@@ -71,11 +71,10 @@ def judge(
     *,
     against: Dataset | None = None,
     n_threads: int = 0,
-) -> dict[str, Any]:
+) -> GateReport:
     """Compare ``candidate`` with ``baseline`` on the queries of a split, look at the guardrails, and report.
 
-    The report is a JSON object without times and paths: the same input gives the same one, for any ``n_threads``; only
-    ``max_latency`` adds what was measured.
+    The same input gives the same report, for any ``n_threads``; only ``max_latency`` adds what was measured.
 
     Parameters
     ----------
@@ -115,36 +114,41 @@ def judge(
         bars = [row_order(queries), single_feature(queries, rules.metric)]
     else:
         bars = [Bar("baseline", f"{baseline.name}, the present version", second, "not worse")]
-    comparisons = [_compared(queries, candidate.name, scores[0], bar, rules, metrics) for bar in bars]
+    compared = [_compared(queries, candidate.name, scores[0], bar, rules, metrics) for bar in bars]
+    comparisons = tuple(comparison for comparison, _ in compared)
     rails = _guardrails(contenders, scores[0], second, queries, rules, against)
-    reasons = [text for comparison in comparisons for text in comparison["reasons"]]
+    reasons = [text for comparison in comparisons for text in comparison.reasons]
     reasons += [rail.reason for rail in rails if rail.verdict == "failed"]
-    notes = _notes(contenders, dataset, split, comparisons[0]["metrics"][str(rules.metric)]["n_queries"])
-    notes += [text for comparison in comparisons for text in comparison.pop("notes")]
-    report: dict[str, Any] = {
-        "format": FORMAT,
-        "passed": not reasons,
-        "reasons": reasons,
-        "notes": notes,
-        "candidate": candidate.to_dict(),
-        "baseline": None if baseline is None else baseline.to_dict(),
-        "dataset": dataset.digest,
-        "split": split,
-        "queries": {"digest": queries.digest, "queries": len(queries), "documents": queries.n_rows},
-        "metric": str(rules.metric),
-        "margin": rules.margin,
-        "limits": rules.limits,
-        "convention": convention_facts(rules.convention),
-        "convention_sha256": convention_digest(rules.convention),
-        "max_grade": convention.policy.max_grade,
-        "bootstrap": as_json(Bootstrap()),
-        "comparisons": comparisons,
-        "guardrails": [rail.to_dict() for rail in rails if rail.name != "latency"],
-        "code": code_digest("rankmill.gate", "rankmill.scorer"),
-    }
-    if measured := [rail.to_dict() for rail in rails if rail.name == "latency"]:
-        report["measured"] = measured
-    return report
+    notes = _notes(contenders, dataset, split, _decisive(comparisons[0], rules).n_queries)
+    notes += [text for _, qualified in compared for text in qualified]
+    return GateReport(
+        passed=not reasons,
+        reasons=tuple(reasons),
+        notes=tuple(notes),
+        candidate=candidate.facts,
+        baseline=None if baseline is None else baseline.facts,
+        dataset=dataset.digest,
+        split=split,
+        queries=QueryFacts(digest=queries.digest, queries=len(queries), documents=queries.n_rows),
+        metric=str(rules.metric),
+        margin=rules.margin,
+        limits=rules.limits,
+        convention=ConventionFacts.of(rules.convention),
+        convention_sha256=convention_digest(rules.convention),
+        max_grade=convention.policy.max_grade,
+        bootstrap=Bootstrap(),
+        comparisons=comparisons,
+        guardrails=tuple(rail for rail in rails if rail.name != "latency"),
+        code=code_digest("rankmill.gate", "rankmill.scorer"),
+        measured=tuple(rail for rail in rails if rail.name == "latency") or None,
+    )
+
+
+def _decisive(comparison: BarFacts, rules: Rules) -> Paired:
+    """Return the comparison by the metric that decides, which is there: too few queries were refused."""
+    found = comparison.metrics[str(rules.metric)]
+    assert found is not None  # noqa: S101
+    return found
 
 
 def _notes(contenders: Sequence[Contender], dataset: Dataset, split: str, counted: int) -> list[str]:
@@ -204,8 +208,8 @@ def _without_nan(scores: Scores) -> Scores:
 
 def _compared(
     queries: GradedQueries, candidate: str, scores: Scores, bar: Bar, rules: Rules, metrics: Sequence[Metric]
-) -> dict[str, Any]:
-    """Compare the candidate with one bar, by every metric."""
+) -> tuple[BarFacts, list[str]]:
+    """Compare the candidate with one bar, by every metric; return also what qualifies the verdict."""
     now = queries.evaluate(metrics, _without_nan(scores))
     then = queries.evaluate(metrics, _without_nan(bar.scores))
     found = {
@@ -222,17 +226,17 @@ def _compared(
     assert decisive is not None  # noqa: S101 (too few were refused)
     threshold = 0.0 if bar.rule == "better" else -rules.margin + 0.0
     passed, shown = bar.passed(decisive, rules.margin), decisive.interval[0] > threshold
-    return {
-        "against": bar.name,
-        "words": bar.words,
-        "rule": bar.rule,
-        "must_be_beaten": bar.rule == "better",
-        "above": threshold,
-        "passed": passed,
-        "reasons": [] if passed else [_shortfall(rules, bar, decisive, threshold)],
-        "notes": [_not_shown(rules, bar, decisive, candidate)] if passed and not shown else [],
-        "metrics": {str(metric): as_json(each) for metric, each in found.items()},
-    }
+    facts = BarFacts(
+        against=bar.name,
+        words=bar.words,
+        rule=bar.rule,
+        must_be_beaten=bar.rule == "better",
+        above=threshold,
+        passed=passed,
+        reasons=() if passed else (_shortfall(rules, bar, decisive, threshold),),
+        metrics={str(metric): each for metric, each in found.items()},
+    )
+    return facts, [_not_shown(rules, bar, decisive, candidate)] if passed and not shown else []
 
 
 def _shortfall(rules: Rules, bar: Bar, found: Paired, threshold: float) -> str:
@@ -303,9 +307,6 @@ def _guardrails(
 def _sample(queries: GradedQueries, predictor: Predictor) -> Any:
     names = list(predictor.feature_names) or [queries.dataset.feature_names[0]]
     return next(iter(queries.dataset.feature_batches(queries.split, names, guardrails.LATENCY_DOCUMENTS)))
-
-
-Rule = Literal["better", "not worse", "not shown to be worse"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,7 @@ def lineage_facts(subject: Subject) -> Facts:
         "sources": [_only(each, "name", "size", "sha256", "split") for each in listed[:MOST_SOURCES]],
         "base_model": _only(manifest["base_model"], "model", "sha256") if manifest.get("base_model") else None,
         "made_with": _only(circumstances, "libraries", "python", "system", "machine") if circumstances else None,
-        "gate_code": (subject.gate or {}).get("code"),
+        "gate_code": None if subject.gate is None else subject.gate.code,
     }
 
 

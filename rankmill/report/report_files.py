@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.records import as_json
 from rankmill.foundation.storage.staging import staging_folder
-from rankmill.gate.recording import asked
 from rankmill.registry import Registry
 from rankmill.report import Facts
 from rankmill.report.findings import findings_of
@@ -25,8 +25,9 @@ from rankmill.report.subject import Known, subject_of, subject_of_version
 from rankmill.scorer.publish_ranked import replace_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from rankmill.gate.gate_report import BarFacts, GateReport
     from rankmill.report.subject import Subject
 
 _FOUND = ("n_queries", "candidate", "other", "difference", "interval", "wins", "ties", "losses")
@@ -59,7 +60,7 @@ def gather(subject: Subject, n_threads: int = 0) -> Facts:
         "lineage": lineage_facts(subject),
         "commands": commands(subject),
         "rollback": rollback(subject),
-        "notes": [*((subject.gate or {}).get("notes") or ()), *subject.notes],
+        "notes": [*(() if subject.gate is None else subject.gate.notes), *subject.notes],
     }
     plain: Facts = _plain(facts)
     plain["findings"] = findings_of(plain)
@@ -75,7 +76,7 @@ def verdict_of(subject: Subject) -> Facts:
     """Tell whether the version took the place, and why or why not, as the gate said."""
     gate, moves = subject.gate, subject.version.state.moves.get(subject.alias, [])
     held = any(move.version == subject.version.number for move in moves)
-    passed = None if gate is None else bool(gate.get("passed"))
+    passed = None if gate is None else gate.passed
     if subject.promoted:
         outcome = "promoted"
     elif passed is False:
@@ -84,23 +85,30 @@ def verdict_of(subject: Subject) -> Facts:
         outcome = "replaced"
     else:
         outcome = "not promoted" if passed is None else "passed"
-    gate = gate or {}
     return {
         "outcome": outcome,
         "alias": subject.alias,
         "gate": passed,
-        "reasons": list(gate.get("reasons") or ()),
-        "metric": gate.get("metric"),
-        "split": gate.get("split"),
-        "margin": gate.get("margin"),
-        "guardrails": [
-            {key: rail.get(key) for key in ("name", "verdict", "words")} for rail in gate.get("guardrails") or ()
-        ],
-        "bars": [
-            {key: bar.get(key) for key in ("against", "words", "must_be_beaten", "passed")}
-            | {"asked": asked(bar, gate["margin"]), "found": _only(bar["metrics"][gate["metric"]], *_FOUND)}
-            for bar in gate.get("comparisons") or ()
-        ],
+        "reasons": [] if gate is None else list(gate.reasons),
+        "metric": None if gate is None else gate.metric,
+        "split": None if gate is None else gate.split,
+        "margin": None if gate is None else gate.margin,
+        "guardrails": []
+        if gate is None
+        else [{"name": rail.name, "verdict": rail.verdict, "words": rail.words} for rail in gate.guardrails],
+        "bars": [] if gate is None else [_bar(bar, gate) for bar in gate.comparisons],
+    }
+
+
+def _bar(bar: BarFacts, gate: GateReport) -> Facts:
+    found: Facts = as_json(bar.metrics[gate.metric]) or {}
+    return {
+        "against": bar.against,
+        "words": bar.words,
+        "must_be_beaten": bar.must_be_beaten,
+        "passed": bar.passed,
+        "asked": bar.asked(gate.margin),
+        "found": {name: found.get(name) for name in _FOUND},
     }
 
 
@@ -113,10 +121,6 @@ def _recorded(subject: Subject) -> list[Facts]:
         for split, metrics in (manifest.get("metrics") or {}).items()
         for metric, mean in metrics.items()
     ]
-
-
-def _only(row: Mapping[str, Any], *names: str) -> Facts:
-    return {name: row.get(name) for name in names}
 
 
 def _model(subject: Subject) -> Facts:

@@ -9,7 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankmill.foundation.errors import InputError, RankmillError
+from rankmill.foundation.errors import InputError, IntegrityError, RankmillError
+from rankmill.foundation.records import from_json
+from rankmill.gate.gate_report import GateReport
 from rankmill.registry.names import PRODUCTION
 from rankmill.report import Facts
 from rankmill.run import DRIFT, EVALUATION, GATE, REPORT, STAGES, TRAINING
@@ -29,7 +31,6 @@ METRICS = ("ndcg@10", "err@10", "map")
 _HIGHEST_SCALE = 52  # of err
 _JSON = (
     ("evaluation", EVALUATION),
-    ("gate", GATE),
     ("training", TRAINING),
     ("drift", DRIFT),
     ("train_stage", f"{STAGES}/train.json"),
@@ -62,7 +63,7 @@ class Known:
     split: str | None = None
     metrics: Sequence[str] | None = None
     conventions: Mapping[str, Any] | None = None
-    gate: Mapping[str, Any] | None = None
+    gate: GateReport | None = None
     training: Mapping[str, Any] | None = None
     drift: Mapping[str, Any] | None = None
     date: str | None = None
@@ -103,7 +104,7 @@ class Subject:
     split: str | None
     convention: Convention
     metrics: tuple[Metric, ...]
-    gate: Mapping[str, Any] | None
+    gate: GateReport | None
     training: Mapping[str, Any] | None
     drift: Mapping[str, Any] | None
     date: str | None = None
@@ -147,19 +148,19 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
     found = {name: _read(work / path) for name, path in _JSON}
     dataset = Dataset.open(work / "dataset")
     _check_columns(dataset, by)
-    gate, evaluation = known.gate or found["gate"], found["evaluation"]
+    gate, evaluation = known.gate or _gate(work / GATE), found["evaluation"]
     version = store.resolve(_version(work, known, gate, found), bare="latest")
-    if ((gate or {}).get("candidate") or {}).get("version") != str(version):
+    if gate is not None and gate.candidate.version != str(version):
         gate = None  # of another run
     if evaluation is not None and (evaluation.get("model") or {}).get("version") not in {None, str(version)}:
         evaluation = None  # of another run
-    split = known.split or (gate or {}).get("split") or (evaluation or {}).get("split")
+    split = known.split or (gate.split if gate is not None else None) or (evaluation or {}).get("split")
     filled = {name for name, count in dataset.manifest.splits.items() if count.rows}
     if split not in filled:
         split = next(iter(dataset.manifest.unseen), None)
     notes: list[str] = []
-    if gate is not None and split is not None and gate.get("split") not in {None, split}:
-        notes.append(f"the gate judged on the split {gate['split']}, this report is on {split}")
+    if gate is not None and split is not None and gate.split != split:
+        notes.append(f"the gate judged on the split {gate.split}, this report is on {split}")
     known = replace(
         known,
         alias=known.alias or _alias(version),
@@ -187,7 +188,7 @@ def subject_of_version(store: Registry, reference: str) -> Subject:
     notes = [
         "made from the registry alone, which keeps no queries: the lists, slices, scores and learning curves are unknown here"
     ]
-    gate: Mapping[str, Any] | None = None
+    gate: GateReport | None = None
     if alias in version.gates:
         try:
             gate = stored_result(store, str(version), alias).report
@@ -254,6 +255,14 @@ def _read(path: Path) -> Facts | None:
     return content if isinstance(content, dict) else None
 
 
+def _gate(path: Path) -> GateReport | None:
+    """Return the report of the gate in ``path``; None where there is none, or none that this version understands."""
+    try:
+        return from_json(GateReport, path.read_bytes(), str(path))
+    except (OSError, IntegrityError):
+        return None
+
+
 def _of_version(training: Facts | None, version: Version) -> Facts | None:
     """Return what the training left, unless it is that of another version."""
     return training if training is not None and training.get("model") in {None, str(version)} else None
@@ -265,7 +274,7 @@ def _date(stage: Facts | None, version: Version) -> str | None:
     return facts.get("date") if facts.get("model") == str(version) else None
 
 
-def _version(work: Path, known: Known, gate: Mapping[str, Any] | None, found: Mapping[str, Facts | None]) -> str:
+def _version(work: Path, known: Known, gate: GateReport | None, found: Mapping[str, Facts | None]) -> str:
     """Return which version was trained in this run, as whoever knows it best says."""
     if known.version is not None:
         return known.version
@@ -273,7 +282,7 @@ def _version(work: Path, known: Known, gate: Mapping[str, Any] | None, found: Ma
     told = (
         (stage.get("facts") or {}).get("model"),
         (evaluation.get("model") or {}).get("version"),
-        ((gate or {}).get("candidate") or {}).get("version"),
+        None if gate is None else gate.candidate.version,
     )
     version = next((text for text in told if isinstance(text, str)), None)
     if version is None:
@@ -285,12 +294,11 @@ def _alias(version: Version) -> str:
     return next(iter(version.gates), PRODUCTION) if PRODUCTION not in version.gates else PRODUCTION
 
 
-def _present(store: Registry, version: Version, gate: Mapping[str, Any] | None, alias: str) -> Version | None:
+def _present(store: Registry, version: Version, gate: GateReport | None, alias: str) -> Version | None:
     """Return the version whose place it was about: the gate's, else what the alias means or meant before this version."""
     number: int | None
-    if gate is not None and (gate.get("candidate") or {}).get("version") == str(version):
-        text = (gate.get("baseline") or {}).get("version")
-        number = int(str(text).rpartition("@")[2]) if text else None
+    if gate is not None and gate.candidate.version == str(version):
+        number = None if gate.baseline is None else int(gate.baseline.version.rpartition("@")[2])
     else:
         moves = [move.version for move in version.state.moves.get(alias, [])]
         if version.number in moves:
@@ -325,7 +333,7 @@ def _convention(known: Known, evaluation: Mapping[str, Any] | None, grades: Sequ
         changed = {*told["changed"], "max_grade"}
         found = named_convention(told["name"]).but(**{name: policy[name] for name in sorted(changed)})
     else:
-        found = named_convention(OURS if known.gate is None else known.gate["convention"]["name"])
+        found = named_convention(OURS if known.gate is None else known.gate.convention.name)
     if found.policy.max_grade is None:
         scale = max([1, *(grade for grade in grades if isinstance(grade, int))])
         found = found.but(max_grade=scale) if scale <= _HIGHEST_SCALE else found
@@ -337,7 +345,7 @@ def _metrics(
 ) -> tuple[Metric, ...]:
     """Return what to measure: first what decides, the gate's metric, else the one that was learnt for; then the others in order."""
     names = list(known.metrics or (evaluation or {}).get("metrics") or METRICS)
-    judged = (known.gate or {}).get("metric")
+    judged = None if known.gate is None else known.gate.metric
     first = judged or forest.parameters.get("metric")
     if first and (known.metrics is None or judged):
         names = [str(first), *names]

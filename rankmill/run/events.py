@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
-from rankmill.run.stage_facts import Facts
+from rankmill.run.stage_facts import Facts, RunSummary
 
 Outcome = Literal["done", "unchanged", "gate not passed", "drift", "failed", "stopped"]
 """How a run ended; ``unchanged``: no stage had anything to do."""
@@ -93,11 +93,11 @@ class StageFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
-    """The run is over and about to exit with ``exit_code``; ``facts`` is its report as JSON values."""
+    """The run is over and about to exit with ``exit_code``; ``facts`` says what is there now; None if it failed."""
 
     outcome: Outcome
     exit_code: int
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: RunSummary | None = None
 
 
 Event = RunStarted | StageSkipped | StageStarted | StageSaid | StageDone | StageFailed | RunEnded

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import values_of
-from rankmill.foundation.records import canonical_json
+from rankmill.foundation.records import as_json, canonical_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.gate.recording import GateResult, gate, gate_in, stored_result
 from rankmill.registry import Version
@@ -86,20 +86,20 @@ class Gate(Stage):
             reason="rankmill run",
         )
         path = self.work.path / GATE
-        write_atomically(path, canonical_json(result.report) + b"\n")
-        comparison = result.report["comparisons"][0]
-        found = comparison["metrics"][result.report["metric"]]
-        low, high = found["interval"]
+        write_atomically(path, canonical_json(as_json(result.report)) + b"\n")
+        comparison = result.report.comparisons[0]
+        found = comparison.metrics[result.report.metric]
+        assert found is not None  # noqa: S101 (a gate refuses too few queries)
         return Made(
             facts=GateFacts(
                 alias=rules.alias,
                 passed=result.passed,
                 carries=result.carries,
-                report_sha256=gate_in(result.entry).report,
-                metric=result.report["metric"],
-                against=comparison["against"],
-                difference=found["difference"],
-                interval=(low, high),
+                report_sha256=result.report_sha256,
+                metric=result.report.metric,
+                against=comparison.against,
+                difference=found.difference,
+                interval=found.interval,
             ),
             files=(path,),
         )
@@ -206,7 +206,7 @@ class Promote(Stage):
         result = result_of(self.work)
         if result is None or not result.carries:
             return False
-        return gate_in(result.entry).baseline == self.work.candidate.state.standing(result.alias)
+        return result.baseline == self.work.candidate.state.standing(result.alias)
 
     def _named(self) -> list[str]:
         config = self.work.config

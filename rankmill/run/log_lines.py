@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
 from rankmill.foundation.errors import code_of
 from rankmill.foundation.errors import one_line as said_by
 from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
-from rankmill.foundation.records import as_json
+from rankmill.foundation.records import left_out
 from rankmill.run.events import (
     Artefact,
     Event,
+    Outcome,
     RunEnded,
     RunStarted,
     StageDone,
@@ -37,6 +40,7 @@ from rankmill.run.stage_facts import (
     IngestFacts,
     PromoteFacts,
     RerankFacts,
+    RunSummary,
     TrainFacts,
 )
 
@@ -141,6 +145,45 @@ def peak_memory() -> int:
     return peak_bytes()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedArtefact:
+    """Something that a stage reads or makes, as a log says it."""
+
+    kind: str
+    name: str
+    sha256: str | None = left_out()
+    facts: Mapping[str, Any] | None = left_out()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRecord:
+    """An event as the log has it: what an event does not say has no key."""
+
+    ts: str
+    level: Level
+    event: str
+    run_id: str | None
+    stage: str | None = left_out()
+    message: str
+    config: Path | None = left_out()
+    work: Path | None = left_out()
+    stages: tuple[str, ...] | None = left_out()
+    logical_date: date | None = left_out()
+    died: str | None = left_out()
+    why: str | None = left_out()
+    inputs: tuple[LoggedArtefact, ...] | None = left_out()
+    inputs_not_listed: int | None = left_out()
+    seconds: float | None = left_out()
+    stopped: bool | None = left_out()
+    error: Mapping[str, str] | None = left_out()
+    outcome: Outcome | None = left_out()
+    exit_code: int | None = left_out()
+    facts: Facts | RunSummary | Mapping[str, Any] | None = left_out()
+    outputs: tuple[LoggedArtefact, ...] | None = left_out()
+    outputs_not_listed: int | None = left_out()
+    peak_memory_bytes: int
+
+
 class Records:
     """Turns events into the objects of the log; knows which run they are of and when its stages began."""
 
@@ -149,47 +192,70 @@ class Records:
         self._watch = Stopwatch(self._clock)
         self.run_id: str | None = None
 
-    def of(self, event: Event) -> dict[str, Any]:
+    def of(self, event: Event) -> LogRecord:
         """Return the object of ``event``."""
         if isinstance(event, RunStarted):
             self.run_id = event.run_id
             self._watch.start(_RUN)
         elif isinstance(event, StageStarted):
             self._watch.start(event.stage)
-        record: dict[str, Any] = {
-            "ts": rfc3339(self._clock.now()),
-            "level": level(event),
-            "event": _NAMES[type(event)],
-            "run_id": self.run_id,
-        }
-        stage = getattr(event, "stage", None)
-        if stage is not None:
-            record["stage"] = stage
-        record["message"] = message(event)
-        return record | self._details(event) | {"peak_memory_bytes": peak_memory()}
+        record = LogRecord(
+            ts=rfc3339(self._clock.now()),
+            level=level(event),
+            event=_NAMES[type(event)],
+            run_id=self.run_id,
+            stage=getattr(event, "stage", None),
+            message=message(event),
+            peak_memory_bytes=peak_memory(),
+        )
+        return self._detailed(record, event)
 
-    def _details(self, event: Event) -> dict[str, Any]:
+    def _detailed(self, record: LogRecord, event: Event) -> LogRecord:
         match event:
             case RunStarted():
-                said = {"config": event.config, "work": event.work, "stages": event.stages}
-                given = {"logical_date": event.logical_date, "died": event.died}
-                return said | {name: value for name, value in given.items() if value is not None}
+                return replace(
+                    record,
+                    config=event.config,
+                    work=event.work,
+                    stages=event.stages,
+                    logical_date=event.logical_date,
+                    died=event.died,
+                )
             case StageSkipped():
-                return {"why": event.why}
+                return replace(record, why=event.why)
             case StageStarted():
-                return {"why": event.why} | _listed("inputs", event.inputs)
+                return replace(
+                    record,
+                    why=event.why,
+                    inputs=_listed(event.inputs),
+                    inputs_not_listed=_not_listed(event.inputs),
+                )
             case StageDone():
-                told = {"seconds": self._lasted(event.stage), "facts": as_json(event.facts)}
-                return told | _listed("outputs", event.outputs)
+                return replace(
+                    record,
+                    seconds=self._lasted(event.stage),
+                    facts=event.facts,
+                    outputs=_listed(event.outputs),
+                    outputs_not_listed=_not_listed(event.outputs),
+                )
             case StageFailed():
-                said = {"seconds": self._lasted(event.stage), "stopped": event.stopped}
-                error = {"kind": type(event.error).__name__, "message": error_line(event.error)}
-                return said | {"error": error, "exit_code": code_of(event.error)}
+                return replace(
+                    record,
+                    seconds=self._lasted(event.stage),
+                    stopped=event.stopped,
+                    error={"kind": type(event.error).__name__, "message": error_line(event.error)},
+                    exit_code=code_of(event.error),
+                )
             case RunEnded():
-                said = {"seconds": self._lasted(_RUN), "outcome": event.outcome, "exit_code": event.exit_code}
-                return said | {"facts": event.facts}
+                return replace(
+                    record,
+                    seconds=self._lasted(_RUN),
+                    outcome=event.outcome,
+                    exit_code=event.exit_code,
+                    facts=event.facts or {},
+                )
             case _:
-                return {}
+                return record
 
     def _lasted(self, what: str) -> float:
         return round(self._watch.lasted(what), 3)
@@ -210,16 +276,18 @@ def level(event: Event) -> Level:
             return "info"
 
 
-def artefact(given: Artefact) -> dict[str, Any]:
+def artefact(given: Artefact) -> LoggedArtefact:
     """Return what a log says of an artefact."""
-    facts: Mapping[str, Any] = {name: value for name, value in given.facts.items() if name != _LINEAGE_ONLY}
-    digest = {} if given.digest is None else {"sha256": given.digest}
-    return {"kind": given.kind, "name": given.name} | digest | ({"facts": facts} if facts else {})
+    facts = {name: value for name, value in given.facts.items() if name != _LINEAGE_ONLY}
+    return LoggedArtefact(kind=given.kind, name=given.name, sha256=given.digest, facts=facts or None)
 
 
-def _listed(name: str, given: Sequence[Artefact]) -> dict[str, Any]:
-    told: dict[str, Any] = {name: [artefact(each) for each in given[:_MOST_LISTED]]}
-    return told | ({f"{name}_not_listed": len(given) - _MOST_LISTED} if len(given) > _MOST_LISTED else {})
+def _listed(given: Sequence[Artefact]) -> tuple[LoggedArtefact, ...]:
+    return tuple(map(artefact, given[:_MOST_LISTED]))
+
+
+def _not_listed(given: Sequence[Artefact]) -> int | None:
+    return len(given) - _MOST_LISTED if len(given) > _MOST_LISTED else None
 
 
 class JsonLines:

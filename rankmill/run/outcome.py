@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import DriftAlarm, PromotionRefused, code_of
 from rankmill.foundation.exit_codes import ruling
-from rankmill.foundation.records import as_json, to_line
+from rankmill.foundation.records import to_line
 from rankmill.run import EVALUATION
 from rankmill.run.drift import DriftFound, untold
 from rankmill.run.gate_stages import result_of, taken_back
-from rankmill.run.stage_facts import RunFacts
+from rankmill.run.stage_facts import DatasetPlace, GateSummary, ModelPlace, PagePlace, RunFacts, RunSummary
 
 if TYPE_CHECKING:
     from rankmill.gate.recording import GateResult
@@ -42,47 +42,50 @@ class RunReport:
     def of(cls, work: Work, reached: Collection[str]) -> RunReport:
         """Gather what the stages of ``work`` have told, as far as they were ``reached``."""
         facts = work.facts
-        known: dict[str, Any] = {}
-        if facts.train is not None:
-            known["version"] = candidate = work.candidate
-            known["former"] = {
+        report = cls(work=work.path, registry=work.registry.root, facts=facts)
+        if work.config.drift is not None and facts.drift is not None:
+            report = replace(report, drift=untold(work.dataset(), work.config.drift, work.path))
+        if facts.train is None:
+            return report
+        candidate = work.candidate
+        asked = (("gate", work.config.gate), ("promote", work.config.promote))
+        aliases = [section.alias for stage, section in asked if section is not None and stage in reached]
+        return replace(
+            report,
+            version=candidate,
+            gate=result_of(work) if "gate" in reached else None,
+            refused=next((told for alias in aliases if (told := taken_back(work, alias))), None),
+            former={
                 alias: moves[-2].version
                 for alias in candidate.aliases
                 if len(moves := candidate.state.moves[alias]) > 1 and moves[-2].version is not None
-            }
-            if "gate" in reached:
-                known["gate"] = result_of(work)
-            asked = (("gate", work.config.gate), ("promote", work.config.promote))
-            aliases = [section.alias for stage, section in asked if section is not None and stage in reached]
-            known["refused"] = next((told for alias in aliases if (told := taken_back(work, alias))), None)
-        if work.config.drift is not None and facts.drift is not None:
-            known["drift"] = untold(work.dataset(), work.config.drift, work.path)
-        return cls(work=work.path, registry=work.registry.root, facts=facts, **known)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values."""
-        dataset, ranked, page = self.facts.ingest, self.facts.rerank, self.facts.report
-        return {
-            "dataset": None if dataset is None else {"path": str(self.work / "dataset"), "digest": dataset.dataset},
-            "model": None
-            if self.version is None
-            else {
-                "version": str(self.version),
-                "sha256": self.version.sha256,
-                "registry": str(self.registry),
-                "aliases": list(self.version.aliases),
             },
-            "evaluation": as_json(self.facts.evaluate),
-            "gate": None if self.gate is None else _gate_facts(self.gate),
-            "drift": as_json(self.facts.drift),
-            "report": None if page is None else {"page": str(self.work / page.page), "title": page.title},
-            "rollback": self.rollbacks(),
-            "ranked": None if ranked is None else {**as_json(ranked), "out": str(self.work / ranked.out)},
-        }
+        )
+
+    def summary(self) -> RunSummary:
+        """Return everything as one record."""
+        dataset, ranked, page = self.facts.ingest, self.facts.rerank, self.facts.report
+        return RunSummary(
+            dataset=None if dataset is None else DatasetPlace(path=str(self.work / "dataset"), digest=dataset.dataset),
+            model=None
+            if self.version is None
+            else ModelPlace(
+                version=str(self.version),
+                sha256=self.version.sha256,
+                registry=str(self.registry),
+                aliases=tuple(self.version.aliases),
+            ),
+            evaluation=self.facts.evaluate,
+            gate=None if self.gate is None else _gate_facts(self.gate),
+            drift=self.facts.drift,
+            report=None if page is None else PagePlace(page=str(self.work / page.page), title=page.title),
+            rollback=tuple(self.rollbacks()),
+            ranked=None if ranked is None else replace(ranked, out=str(self.work / ranked.out)),
+        )
 
     def render(self, *, json: bool = False) -> str:
         """Return the report for a person, or as one JSON object."""
-        return to_line(self.to_dict()) if json else "\n".join(self._lines())
+        return to_line(self.summary()) if json else "\n".join(self._lines())
 
     def _lines(self) -> list[str]:
         lines = []
@@ -162,7 +165,12 @@ class RunReport:
             self.gate.require_carrying()
 
 
-def _gate_facts(gate: GateResult) -> dict[str, Any]:
-    facts = gate.to_dict()
-    kept = ("alias", "passed", "baseline", "entry", "report_sha256")
-    return {name: facts[name] for name in kept} | {"reasons": gate.report["reasons"]}
+def _gate_facts(gate: GateResult) -> GateSummary:
+    return GateSummary(
+        alias=gate.alias,
+        passed=gate.passed,
+        baseline=gate.baseline,
+        entry=gate.entry,
+        report_sha256=gate.report_sha256,
+        reasons=gate.report.reasons,
+    )

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.options import values_of
-from rankmill.gate.recording import gate_in
 from rankmill.pipeline.sources.columns import guesses_line
 from rankmill.pipeline.sources.query_sizes import find_sizes
 from rankmill.registry.names import PRODUCTION
@@ -161,7 +160,7 @@ class Report(Stage):
         }
         read = [EVALUATION, TRAINING, DRIFT]
         if (result := result_of(self.work)) is not None:
-            inputs["result of the gate"] = gate_in(result.entry).report
+            inputs["result of the gate"] = result.report_sha256
         else:
             read.append(GATE)  # of a configuration that had a gate
         for name in read:

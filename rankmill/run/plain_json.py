@@ -7,10 +7,12 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import UTC, date, datetime
 from pathlib import PurePath
 from typing import Any
+
+from rankmill.foundation.records import fields_in
 
 
 def _now() -> datetime:
@@ -75,6 +77,8 @@ def plain(value: object, depth: int = 0) -> Any:
         return _text(value)
     if depth > _DEEPEST:
         return _text(str(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(fields_in(value), depth)
     if isinstance(value, Mapping):
         return {_text(str(key)): plain(each, depth + 1) for key, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -105,6 +109,6 @@ def _text(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-def json_line(record: Mapping[str, Any]) -> str:
-    """Return ``record`` as one line of JSON with its line feed."""
+def json_line(record: object) -> str:
+    """Return ``record``, a record or a mapping, as one line of JSON with its line feed."""
     return json.dumps(plain(record), ensure_ascii=True, allow_nan=False, separators=(", ", ": ")) + "\n"

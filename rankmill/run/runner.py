@@ -284,7 +284,7 @@ def _ended(report: RunReport, done: list[str]) -> RunEnded:
     except Exception as error:
         code = code_of(error)
         outcome = {GATE_NOT_PASSED: "gate not passed", DRIFT: "drift"}.get(code, "failed")  # type: ignore[assignment]
-    return RunEnded(outcome=outcome, exit_code=code, facts=report.to_dict())
+    return RunEnded(outcome=outcome, exit_code=code, facts=report.summary())
 
 
 class _LastRun:

@@ -134,6 +134,59 @@ class ReportFacts:
     date: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetPlace:
+    """Where the dataset is, and its digest."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlace:
+    """The registered version, and the aliases that mean it."""
+
+    version: str
+    sha256: str
+    registry: str
+    aliases: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateSummary:
+    """The verdict of the gate, and the entry of the log that keeps it."""
+
+    alias: str
+    passed: bool
+    baseline: int | None
+    entry: int
+    report_sha256: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagePlace:
+    """Where the report's page is, and its title."""
+
+    page: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """What is there after a run, and where; None for what was not asked for, or not reached."""
+
+    dataset: DatasetPlace | None = None
+    model: ModelPlace | None = None
+    evaluation: EvaluateFacts | None = None
+    gate: GateSummary | None = None
+    drift: DriftFacts | None = None
+    report: PagePlace | None = None
+    rollback: tuple[str, ...] = ()
+    """The commands that give each alias back what it meant before."""
+    ranked: RerankFacts | None = None
+
+
 Facts = IngestFacts | BinFacts | TrainFacts | EvaluateFacts | GateFacts | PromoteFacts | RerankFacts | ReportFacts
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from rankmill.foundation.records import as_json
+from rankmill.gate import judging
 from rankmill.gate.judging import Contender
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
@@ -58,6 +60,11 @@ def trained(dataset: Dataset, name: str = "web@1", **parameters) -> Contender:
     options = {"n_rounds": 12, "max_leaves": 6, "min_rows_in_leaf": 5, **parameters}
     forest = train(dataset, TrainParameters(**options), TrainingOptions(n_threads=1)).forest
     return contender(forest, name, trained_on=dataset)
+
+
+def judge(*args, **options) -> dict:
+    """Return the report of the gate as it is kept: as JSON values."""
+    return as_json(judging.judge(*args, **options))
 
 
 def contender(forest, name: str, trained_on: Dataset | None = None) -> Contender:

@@ -64,7 +64,7 @@ class Work:
         report = {"model": {"version": version}, "split": split, **as_json(found.record())}
         (self.path / "evaluation.json").write_text(json.dumps(report, sort_keys=True))
         result = gate(self.store, version, self.dataset, split, n_threads=1, asked=GateOptions(**limits))
-        (self.path / "gate.json").write_bytes(canonical_json(result.report))
+        (self.path / "gate.json").write_bytes(canonical_json(as_json(result.report)))
         if promote and result.passed:
             self.store.promote("web", int(version.rpartition("@")[2]))
-        return result.report
+        return as_json(result.report)

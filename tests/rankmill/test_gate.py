@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
-from rankmill.foundation.records import canonical_json
+from rankmill.foundation.records import canonical_json, from_json
+from rankmill.gate import judging
+from rankmill.gate.gate_report import GateReport
 from rankmill.gate.gate_rules import Rules, convention_digest
 from rankmill.gate.graded_queries import GradedQueries, scores_of
-from rankmill.gate.judging import judge
-from rankmill.gate.recording import render
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.metrics.conventions import named_convention
-from tests.rankmill.gate_case import contender, dataset_of, renamed, rows_of, trained, with_leaves
+from tests.rankmill.gate_case import contender, dataset_of, judge, renamed, rows_of, trained, with_leaves
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_the_report_has_the_same_bytes_for_any_number_of_threads(real, model, sh
         assert reports[0] == reports[1] == reports[2]
         again = json.loads(reports[0])
         assert canonical_json(again) == reports[0]
-        assert render(again) == render(judge(model, baseline, real, "test", Rules()))
+        assert from_json(GateReport, again, "report") == judging.judge(model, baseline, real, "test", Rules())
 
 
 def test_where_the_rows_lie_changes_nothing(tmp_path, real, model, shuffled_model) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.errors import PromotionRefused
-from rankmill.foundation.records import canonical_json
+from rankmill.foundation.records import as_json, canonical_json
 from rankmill.gate.gate_rules import GateOptions, convention_digest
 from rankmill.gate.recording import gate, stored_result
 from rankmill.registry import Registry
@@ -101,10 +101,10 @@ def test_the_same_gate_again_writes_nothing(store, data) -> None:
 def test_the_stored_report_is_shown_again(store, data, capsys) -> None:
     result = gate(store, "web@1", data, "test")
     found = stored_result(store, "web@1")
-    assert canonical_json(found.report) == canonical_json(result.report)
+    assert found.report == result.report
     assert run(store, "gate", "web@1", "--show", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
-    assert canonical_json(shown["report"]) == canonical_json(result.report)
+    assert canonical_json(shown["report"]) == canonical_json(as_json(result.report))
     assert run(store, "gate", "web@1", "--show") == 0
     assert "web@1 passed" in capsys.readouterr().out
     assert run(store, "gate", "web@2", "--show") == 2
@@ -120,12 +120,12 @@ def test_metric_margin_and_convention_are_what_the_alias_asks_for(store, data, c
     trec = convention_digest(named_convention("trec"))
     store.protect("web", "production", Policy(metric="ndcg@5", margin=0.5, convention=trec))
     result = gate(store, "web@1", data, "test")
-    assert (result.report["metric"], result.report["margin"]) == ("ndcg@5", 0.5)
-    assert result.report["convention"]["name"] == "trec"
+    assert (result.report.metric, result.report.margin) == ("ndcg@5", 0.5)
+    assert result.report.convention.name == "trec"
     assert result.shortfall is None
     store.promote("web", 1)
     other = gate(store, "web@2", data, "test", asked=GateOptions(metric="map", max_cost_ratio=9.0))
-    assert other.report["metric"] == "map"
+    assert other.report.metric == "map"
     assert other.shortfall == "expected metric ndcg@5, found map; --metric (metric in [gate]) sets it"
     assert "it will not carry a promotion: expected metric" in other.render()
     with pytest.raises(PromotionRefused, match="did not measure what the alias asks for"):

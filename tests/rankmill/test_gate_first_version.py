@@ -8,11 +8,11 @@ import re
 import pytest
 
 from rankmill.cli import execute
+from rankmill.foundation.records import from_json
+from rankmill.gate.gate_report import GateReport
 from rankmill.gate.gate_rules import Rules
-from rankmill.gate.judging import judge
-from rankmill.gate.recording import render
 from rankmill.registry import Registry
-from tests.rankmill.gate_case import dataset_of, renamed, rows_of_one_strong_feature, trained, with_leaves
+from tests.rankmill.gate_case import dataset_of, judge, renamed, rows_of_one_strong_feature, trained, with_leaves
 
 QUERIES, MARGIN = 105, 0.01
 SPLIT = "train"  # all queries of a dataset that is not the one the model was trained on
@@ -55,8 +55,8 @@ def test_a_first_version_that_105_queries_cannot_tell_from_the_best_feature_pass
     assert "105 queries cannot show that web@1 is not worse than the best single feature by more than 0.01" in note
     assert f"{low:+.4f} to {high:+.4f}" in note
     assert re.search(r"about [\d,]+ queries like them can if there is no difference", note)
-    assert note in render(report)
-    assert "must not be significantly worse" in render(report)
+    assert note in from_json(GateReport, report, "report").render()
+    assert "must not be significantly worse" in from_json(GateReport, report, "report").render()
 
 
 def test_once_a_version_serves_the_margin_must_be_shown(model, queries_of):

@@ -13,13 +13,12 @@ from rankmill.foundation.options import defaults_of
 from rankmill.gate import guardrails, judging
 from rankmill.gate.gate_rules import LIMITS, NO_OPTION, GateOptions, Rules
 from rankmill.gate.graded_queries import scores_of
-from rankmill.gate.judging import judge
 from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
 from rankmill.pipeline.statistics.dataset_drift import compare
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import Predictor
 from tests import naive_gate
-from tests.rankmill.gate_case import contender, dataset_of, renamed, rows_of, trained, with_leaves
+from tests.rankmill.gate_case import contender, dataset_of, judge, renamed, rows_of, trained, with_leaves
 from tests.scorer.forests import random_forest
 
 

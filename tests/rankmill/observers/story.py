@@ -29,9 +29,11 @@ from rankmill.run.stage_facts import (
     GateFacts,
     IngestFacts,
     Mean,
+    ModelPlace,
     PromoteFacts,
     RankedBy,
     RerankFacts,
+    RunSummary,
     TrainFacts,
 )
 
@@ -39,6 +41,7 @@ RUN_ID = "0b5d3a76-6f0a-4f2b-9a3c-2f1f6f5c7a10"
 NIGHT = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 STAGES = ("ingest", "bin", "train", "evaluate", "gate", "promote", "rerank")
 SHA = "ab" * 32
+SUMMARY = RunSummary(model=ModelPlace(version="web@7", sha256=SHA, registry="registry", aliases=()))
 
 
 @dataclass
@@ -114,7 +117,7 @@ def night(folder: Path = Path("site"), *, passed: bool = True, exit_code: int = 
         *(stage("promote", PromoteFacts(model="web@7", moved={"production": "web@6"})) if passed else []),
         *stage("rerank", ranked),
         StageSkipped(stage="report", why="nothing has changed"),
-        RunEnded(outcome="done" if passed else "gate not passed", exit_code=exit_code, facts={"model": {"version": "web@7"}}),
+        RunEnded(outcome="done" if passed else "gate not passed", exit_code=exit_code, facts=SUMMARY),
     ]  # fmt: skip
 
 

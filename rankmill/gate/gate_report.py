@@ -1,0 +1,149 @@
+"""The report of a gate: its record, as the registry and ``WORK/gate.json`` keep it, and as people read it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from rankmill.foundation.records import left_out
+from rankmill.foundation.terminal import page_width, text_table
+from rankmill.gate.gate_rules import ConventionFacts, GateLimits
+from rankmill.gate.guardrails import Guardrail
+from rankmill.scorer.metrics.significance import Bootstrap, Paired
+
+FORMAT = 1
+Rule = Literal["better", "not worse", "not shown to be worse"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContenderFacts:
+    """A version, and the digests of the bytes of its model and of its manifest."""
+
+    version: str
+    model: str
+    manifest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryFacts:
+    """The queries that the models were compared on, and how many documents they have."""
+
+    digest: str
+    queries: int
+    documents: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarFacts:
+    """The candidate against one other ranking, by every metric; None for a metric by which too few queries count."""
+
+    against: str
+    words: str
+    rule: Rule | None = left_out()  # reports of before have none
+    must_be_beaten: bool
+    above: float
+    passed: bool
+    reasons: tuple[str, ...]
+    metrics: Mapping[str, Paired | None]
+
+    def asked(self, margin: float) -> str:
+        """Return what the comparison asks of the candidate."""
+        rule = self.rule or ("better" if self.must_be_beaten else "not worse")
+        words = {"better": "must be better", "not shown to be worse": "must not be significantly worse"}
+        return words.get(rule, f"must not be worse by more than {margin:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateReport:
+    """What a gate found, without times and paths: the same input gives the same report."""
+
+    format: int = FORMAT
+    passed: bool
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+    candidate: ContenderFacts
+    baseline: ContenderFacts | None
+    dataset: str
+    split: str
+    queries: QueryFacts
+    metric: str
+    margin: float
+    limits: GateLimits
+    convention: ConventionFacts
+    convention_sha256: str
+    max_grade: int | None
+    bootstrap: Bootstrap
+    comparisons: tuple[BarFacts, ...]
+    guardrails: tuple[Guardrail, ...]
+    code: str
+    measured: tuple[Guardrail, ...] | None = left_out()
+    """Guardrails whose values differ from one machine to the next."""
+
+    def render(self) -> str:
+        """Return it for a person."""
+        candidate, counts = self.candidate.version, self.queries
+        lines = [
+            f"{candidate} on the split {self.split} of dataset {self.dataset[:12]}: {counts.queries:,} queries, "
+            f"{counts.documents:,} documents"
+        ]
+        for comparison in self.comparisons:
+            lines += ["", *self._comparison(comparison)]
+        lines += ["", *self._guardrails(), ""]
+        lines += [f"note: {note}" for note in self.notes]
+        changed = "" if self.max_grade is None else f", max grade {self.max_grade}"
+        lines.append(f"conventions: {self.convention.name} ({self.convention_sha256[:12]}){changed}")
+        lines.append(f"{candidate} {'passed' if self.passed else 'did not pass'}")
+        lines += [f"  {reason}" for reason in self.reasons]
+        return "\n".join(lines)
+
+    def _comparison(self, comparison: BarFacts) -> list[str]:
+        title = f"against {comparison.words}: {comparison.asked(self.margin)} in {self.metric}"
+        other = comparison.against if self.baseline is None else self.baseline.version
+        rows = []
+        for name in sorted(comparison.metrics, key=lambda metric: (metric != self.metric, metric)):
+            found = comparison.metrics[name]
+            if found is None:
+                rows.append([name, *[""] * 8, "0"])
+                continue
+            low, high = found.interval
+            rows.append(
+                [
+                    name,
+                    f"{found.candidate:.4f}",
+                    f"{found.other:.4f}",
+                    f"{found.difference:+.4f}",
+                    f"{low:+.4f} to {high:+.4f}",
+                    "" if found.effect_size is None else f"{found.effect_size:+.3f}",
+                    *(f"{counted:,}" for counted in (found.wins, found.ties, found.losses, found.n_queries)),
+                ]
+            )
+        figures = ["difference", "95 % interval", "effect", "wins", "ties", "losses", "queries"]
+        page = min(_PAGE, page_width(_PAGE))
+        lines = [
+            *textwrap.wrap(title, page),
+            text_table(["metric", self.candidate.version, other, *figures], rows),
+        ]
+        decisive = comparison.metrics[self.metric]
+        worst = () if decisive is None else decisive.worst[:_WORST]
+        if worst:
+            listed = ", ".join(f"{lost.qid} ({lost.difference:+.4f})" for lost in worst)
+            lines += textwrap.wrap(f"lost most in {self.metric}: {listed}", page)
+        return lines
+
+    def _guardrails(self) -> list[str]:
+        rows = [*self.guardrails, *(self.measured or ())]
+        width = max(len(row.name) for row in rows)
+        said = {"passed": "ok", "failed": "FAILED", "told": "-"}
+        lines = []
+        for row in rows:
+            bound = f" (limit {row.limit:g})" if isinstance(row.limit, int | float) and row.limit else ""
+            label = f"{row.name:<{width}}  {said[row.verdict]:<6}  "
+            words, indent = f"{row.words}{bound}", " " * len(label)
+            lines.append(textwrap.fill(words, page_width(_WIDE), initial_indent=label, subsequent_indent=indent))
+        return lines
+
+
+_PAGE, _WORST = 100, 5
+_WIDE = 10_000  # where there is no terminal, a guardrail is one line
