@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
@@ -411,7 +411,9 @@ def eval_sets_of(
                 f"an eval set must be (X, y, qid), or (X, y) with eval_qid or eval_group, or"
                 f" (X, y, {{'qid': .., 'offset': ..}}); {name!r} is not"
             )
-        more: dict[str, Any] = {} if len(parts) == 2 else dict(parts[2]) if _is_by_name(parts[2]) else {"qid": parts[2]}
+        more: MutableMapping[str, object] = (
+            {} if len(parts) == 2 else dict(parts[2]) if _is_by_name(parts[2]) else {"qid": parts[2]}
+        )
         qid, group = more.pop("qid", None), more.pop("group", None)
         if qid is None and group is None:
             qid = None if eval_qid is None else eval_qid[i]

@@ -111,7 +111,7 @@ def register(
 
     done = register_file(Registry(registry), file, name, dataset=dataset, metrics=metrics, reason=reason)
     if as_json:
-        print_json(done.to_dict())
+        print_json(done.facts)
     else:
         verb = "registered" if done.is_new else "the same as"
         shape = f"{done.forest.n_trees} trees of {done.forest.n_features} features"

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -69,8 +69,17 @@ def read_config(path: Path) -> Config:
     return config
 
 
-def _taken_out(data: dict[str, Any]) -> list[tuple[str, str, Grouped, dict[str, Any]]]:
-    """Take the keys of groups of options out of their sections; return section, field, group and what is given of it."""
+class _Given(NamedTuple):
+    """What a section gives of a group of options, which is the value of a field of the section."""
+
+    section: str
+    field: str
+    group: Grouped
+    values: Mapping[str, object]
+
+
+def _taken_out(data: dict[str, Any]) -> list[_Given]:
+    """Take the keys of groups of options out of their sections."""
     found = []
     for section, table in data.items():
         kind = _section(section)
@@ -80,11 +89,11 @@ def _taken_out(data: dict[str, Any]) -> list[tuple[str, str, Grouped, dict[str, 
             group = grouped(hint)
             if group is not None:
                 given = {each.name: table.pop(each.name) for each in group.options if each.name in table}
-                found.append((section, name, group, json.loads(json.dumps(given, default=str))))
+                found.append(_Given(section, name, group, json.loads(json.dumps(given, default=str))))
     return found
 
 
-def _typed(section: str, group: Grouped, given: Mapping[str, Any]) -> dict[str, Any]:
+def _typed(section: str, group: Grouped, given: Mapping[str, object]) -> Mapping[str, object]:
     """Return values as their options have them; ConfigError where one of several values is of another type."""
     types, found = types_in(group.kind), {}
     for name, value in given.items():

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from rankmill.foundation.records import as_json
+from rankmill.forest_likeness import ForestShape, same_scores, same_start, same_trees, shape_of
+from rankmill.foundation.records import as_json, left_out
 from rankmill.foundation.training_facts import CIRCUMSTANCES, Circumstances
 from rankmill.registry import Registry
 from rankmill.registry.names import MODEL_SUFFIX
 from rankmill.scorer.forest import Forest, feature_importance
-
-Values = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +56,7 @@ class Side:
         )
 
 
-def _facts_in(forest: Forest) -> Values:
+def _facts_in(forest: Forest) -> Mapping[str, Any]:
     splits = {name: forest.info.get(name) for name in ("train", "valid")}
     facts = {name: forest.info.get(name) for name in ("dataset_digest", "binspec_digest", "best_round")}
     return {
@@ -71,54 +67,185 @@ def _facts_in(forest: Forest) -> Values:
     }
 
 
-def diff(old: Side, new: Side) -> Values:
-    """Return what is different, as plain values; the same for the same two models.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelBytes:
+    """A model by its name, the digest of its bytes and their number."""
+
+    model: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A fact of both models, of whatever shape a manifest has it; None where it is not known."""
+
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureChanges:
+    """Numbers of features and the names of those that changed; of what trees ask for where both models are there."""
+
+    old: int
+    new: int
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    reordered: bool
+    old_used: int | None = left_out()
+    new_used: int | None = left_out()
+    used_now: tuple[str, ...] | None = left_out()
+    unused_now: tuple[str, ...] | None = left_out()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A file that a dataset was made from."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceChanges:
+    """Numbers of files, and where both manifests list them which came and went."""
+
+    old: Any
+    new: Any
+    added: tuple[SourceFile, ...] | None = left_out()
+    removed: tuple[SourceFile, ...] | None = left_out()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataChanges:
+    """The data of both models."""
+
+    dataset_digest: Pair
+    binspec_digest: Pair
+    rows: Pair
+    queries: Pair
+    splits: Pair
+    split_by: Pair
+    sources: SourceChanges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricChange:
+    """One metric of both models, with the interval that the manifest has."""
+
+    old: float
+    old_interval: Any
+    new: float
+    new_interval: Any
+    difference: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricChanges:
+    """The metrics of both on splits of the same name, and whether the data were the same (None: nobody knows)."""
+
+    same_data: bool | None
+    splits: Mapping[str, Mapping[str, MetricChange]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreLikeness:
+    """Whether every document gets the same score, and how many trees are the same from the first on."""
+
+    same: bool
+    same_start: bool
+    same_first_trees: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """The sizes of both models."""
+
+    old: ForestShape
+    new: ForestShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InfluenceChange:
+    """The share of a feature in the gains of both models; None where the model does not have the feature."""
+
+    feature: str
+    old: float | None
+    new: float | None
+    difference: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What is different between two models; the last three are None where the bytes of one are not there any more.
+
+    ``parameters`` and ``made_with`` are as `changes` has them.
+    """
+
+    old: ModelBytes
+    new: ModelBytes
+    same_bytes: bool
+    parameters: Mapping[str, Mapping[str, Any]]
+    features: FeatureChanges
+    data: DataChanges
+    code: Pair
+    made_with: Mapping[str, Mapping[str, Any]]
+    base_model: Pair
+    metrics: MetricChanges
+    scores: ScoreLikeness | None
+    shape: Shapes | None
+    influence: tuple[InfluenceChange, ...] | None
+
+
+def diff(old: Side, new: Side) -> Difference:
+    """Return what is different; the same for the same two models.
 
     Whatever is not known of one of them (a fact that its registration did not tell) is None there.
     """
-    report = {
-        "old": {"model": old.name, "sha256": old.sha256, "size": old.size},
-        "new": {"model": new.name, "sha256": new.sha256, "size": new.size},
-        "same_bytes": old.sha256 == new.sha256,
-        "parameters": changes(old.facts["parameters"], new.facts["parameters"]),
-        "features": _features(old, new),
-        "data": _data(old.facts, new.facts),
-        "code": _pair(old.facts, new.facts, "code_digest"),
-        "made_with": changes(_made_with(old), _made_with(new)),
-        "base_model": _pair(old.facts, new.facts, "base_model"),
-        "metrics": _metrics(old.facts, new.facts),
-        "scores": None,
-        "shape": None,
-        "influence": None,
-    }
+    scores = shape = influence = None
     if old.forest is not None and new.forest is not None:
-        report["scores"] = {
-            "same": same_scores(old.forest, new.forest),
-            "same_start": same_start(old.forest, new.forest),
-            "same_first_trees": same_trees(old.forest, new.forest),
-        }
-        report["shape"] = {"old": shape_of(old.forest), "new": shape_of(new.forest)}
-        report["influence"] = _influence(old.forest, new.forest)
-    return report
+        scores = ScoreLikeness(
+            same=same_scores(old.forest, new.forest),
+            same_start=same_start(old.forest, new.forest),
+            same_first_trees=same_trees(old.forest, new.forest),
+        )
+        shape = Shapes(old=shape_of(old.forest), new=shape_of(new.forest))
+        influence = _influence(old.forest, new.forest)
+    return Difference(
+        old=ModelBytes(model=old.name, sha256=old.sha256, size=old.size),
+        new=ModelBytes(model=new.name, sha256=new.sha256, size=new.size),
+        same_bytes=old.sha256 == new.sha256,
+        parameters=changes(old.facts["parameters"], new.facts["parameters"]),
+        features=_features(old, new),
+        data=_data(old.facts, new.facts),
+        code=_pair(old.facts, new.facts, "code_digest"),
+        made_with=changes(_made_with(old), _made_with(new)),
+        base_model=_pair(old.facts, new.facts, "base_model"),
+        metrics=_metrics(old.facts, new.facts),
+        scores=scores,
+        shape=shape,
+        influence=influence,
+    )
 
 
-def _made_with(side: Side) -> Values:
+def _made_with(side: Side) -> Mapping[str, Any]:
     known = {name: side.circumstances[name] for name in ("python", "system", "machine") if name in side.circumstances}
-    return known | _mapping(side.circumstances.get("libraries"))
+    return {**known, **_mapping(side.circumstances.get("libraries"))}
 
 
-def _mapping(value: object) -> Values:
+def _mapping(value: object) -> Mapping[str, Any]:
     """Return facts of facts; nothing where a manifest, which may hold anything, has something else there."""
     return value if isinstance(value, dict) else {}
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Values:
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
     """Return ``{name: {"old": .., "new": ..}}`` of what differs, by name; what one side does not have is left out there.
 
     >>> changes({"a": 1, "b": 2, "c": 3}, {"b": 2.5, "c": 3, "d": 4})
     {'a': {'old': 1}, 'b': {'old': 2, 'new': 2.5}, 'd': {'new': 4}}
     """
-    found: Values = {}
+    found = {}
     for name in sorted({*old, *new}):
         sides = {side: facts[name] for side, facts in (("old", old), ("new", new)) if name in facts}
         if len(sides) == 1 or sides["old"] != sides["new"]:
@@ -126,173 +253,103 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Values:
     return found
 
 
-def shape_of(forest: Forest) -> Values:
-    """Return how many trees, leaves and levels there are."""
-    leaves = np.add.reduceat(forest.node_feature < 0, forest.tree_starts[:-1]) if forest.n_trees else np.zeros(0)
-    return {
-        "trees": forest.n_trees,
-        "rounds": forest.n_rounds,
-        "leaves": int(leaves.sum()),
-        "most_leaves": int(leaves.max(initial=0)),
-        "depth": int(depths_of(forest).max(initial=0)),
-        "objective": forest.objective,
-        "outputs": forest.n_outputs,
-    }
+def _pair(old: Mapping[str, Any], new: Mapping[str, Any], name: str) -> Pair:
+    return Pair(old=old.get(name), new=new.get(name))
 
 
-def depths_of(forest: Forest) -> npt.NDArray[np.int64]:
-    """Return how many splits lie above each node (n_nodes,)."""
-    depth = np.zeros(len(forest.node_feature), dtype=np.int64)
-    start = np.repeat(forest.tree_starts[:-1].astype(np.int64), np.diff(forest.tree_starts))
-    level = forest.tree_starts[:-1].astype(np.int64)  # all nodes of a level, of all trees
-    below = 0
-    while len(level := level[forest.node_feature[level] >= 0]):
-        level = np.concatenate([start[level] + forest.node_left[level], start[level] + forest.node_right[level]])
-        below += 1
-        depth[level] = below
-    return depth
-
-
-def _pair(old: Mapping[str, Any], new: Mapping[str, Any], name: str) -> Values:
-    return {"old": old.get(name), "new": new.get(name)}
-
-
-def _features(old: Side, new: Side) -> Values:
+def _features(old: Side, new: Side) -> FeatureChanges:
     before, after = list(old.facts["features"]), list(new.facts["features"])
     had, has = set(before), set(after)
-    report: Values = {
-        "old": len(before),
-        "new": len(after),
-        "added": [name for name in after if name not in had],
-        "removed": [name for name in before if name not in has],
-        "reordered": [name for name in before if name in has] != [name for name in after if name in had],
-    }
-    if old.forest is not None and new.forest is not None:
-        was, now = _used(old.forest), _used(new.forest)
-        report |= {
-            "old_used": len(was),
-            "new_used": len(now),
-            "used_now": sorted(now - was),
-            "unused_now": sorted(was - now),
-        }
-    return report
+    found = FeatureChanges(
+        old=len(before),
+        new=len(after),
+        added=tuple(name for name in after if name not in had),
+        removed=tuple(name for name in before if name not in has),
+        reordered=[name for name in before if name in has] != [name for name in after if name in had],
+    )
+    if old.forest is None or new.forest is None:
+        return found
+    was, now = _used(old.forest), _used(new.forest)
+    return replace(
+        found,
+        old_used=len(was),
+        new_used=len(now),
+        used_now=tuple(sorted(now - was)),
+        unused_now=tuple(sorted(was - now)),
+    )
 
 
 def _used(forest: Forest) -> set[str]:
     return {forest.feature_names[place] for place in forest.used_features}
 
 
-def _data(old: Mapping[str, Any], new: Mapping[str, Any]) -> Values:
-    report = {name: _pair(old, new, name) for name in ("dataset_digest", "binspec_digest")}
+def _data(old: Mapping[str, Any], new: Mapping[str, Any]) -> DataChanges:
     was, now = _mapping(old.get("dataset")), _mapping(new.get("dataset"))
-    report |= {name: _pair(was, now, name) for name in ("rows", "queries", "splits", "split_by")}
-    files = [_files(facts) for facts in (was, now)]
-    listed = None not in files
-    before, after = (set(found or ()) for found in files)
-    listed_changes = {"added": sorted(after - before), "removed": sorted(before - after)} if listed else {}
-    counts = {side: _mapping(facts.get("sources")).get("files") for side, facts in (("old", was), ("new", now))}
-    return report | {
-        "sources": counts
-        | {what: [{"name": name, "sha256": sha256} for name, sha256 in found] for what, found in listed_changes.items()}
-    }
+    before, after = _files(was), _files(now)
+    listed = before is not None and after is not None
+    return DataChanges(
+        dataset_digest=_pair(old, new, "dataset_digest"),
+        binspec_digest=_pair(old, new, "binspec_digest"),
+        rows=_pair(was, now, "rows"),
+        queries=_pair(was, now, "queries"),
+        splits=_pair(was, now, "splits"),
+        split_by=_pair(was, now, "split_by"),
+        sources=SourceChanges(
+            old=_mapping(was.get("sources")).get("files"),
+            new=_mapping(now.get("sources")).get("files"),
+            added=_only_in(after, before) if listed else None,
+            removed=_only_in(before, after) if listed else None,
+        ),
+    )
 
 
-def _files(facts: Mapping[str, Any]) -> list[tuple[str, str]] | None:
+def _files(facts: Mapping[str, Any]) -> set[tuple[str, str]] | None:
     listed = _mapping(facts.get("sources")).get("list")
     if not isinstance(listed, list):
         return None
-    return [(str(file.get("name")), str(file.get("sha256"))) for file in map(_mapping, listed)]
+    return {(str(file.get("name")), str(file.get("sha256"))) for file in map(_mapping, listed)}
 
 
-def _metrics(old: Mapping[str, Any], new: Mapping[str, Any]) -> Values:
-    """Return the metrics of both on splits of the same name, and whether the data were the same (None: nobody knows)."""
+def _only_in(files: set[tuple[str, str]] | None, others: set[tuple[str, str]] | None) -> tuple[SourceFile, ...]:
+    return tuple(SourceFile(name=name, sha256=sha256) for name, sha256 in sorted((files or set()) - (others or set())))
+
+
+def _metrics(old: Mapping[str, Any], new: Mapping[str, Any]) -> MetricChanges:
     was, now = _mapping(old.get("metrics")), _mapping(new.get("metrics"))
     one, other = old.get("dataset_digest"), new.get("dataset_digest")
-    splits: Values = {}
+    intervals = [_mapping(facts.get("intervals")) for facts in (old, new)]
+    splits = {}
     for split in [name for name in was if isinstance(was[name], dict) and isinstance(now.get(name), dict)]:
-        both = [
-            metric for metric in was[split] if _is_number(was[split][metric]) and _is_number(now[split].get(metric))
-        ]
-        if both:
-            splits[split] = {
-                metric: {
-                    "old": was[split][metric],
-                    "old_interval": _mapping(_mapping(old.get("intervals")).get(split)).get(metric),
-                    "new": now[split][metric],
-                    "new_interval": _mapping(_mapping(new.get("intervals")).get(split)).get(metric),
-                    "difference": now[split][metric] - was[split][metric],
-                }
-                for metric in both
-            }
-    return {"same_data": None if one is None or other is None else one == other, "splits": splits}
+        before, after = was[split], now[split]
+        found = {
+            metric: MetricChange(
+                old=before[metric],
+                old_interval=_mapping(intervals[0].get(split)).get(metric),
+                new=after[metric],
+                new_interval=_mapping(intervals[1].get(split)).get(metric),
+                difference=after[metric] - before[metric],
+            )
+            for metric in before
+            if _is_number(before[metric]) and _is_number(after.get(metric))
+        }
+        if found:
+            splits[split] = found
+    return MetricChanges(same_data=None if one is None or other is None else one == other, splits=splits)
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _influence(old: Forest, new: Forest) -> list[Values]:
+def _influence(old: Forest, new: Forest) -> tuple[InfluenceChange, ...]:
     """Return the share of each feature in both, those first whose share moved most."""
     was, now = (
         dict(zip(forest.feature_names, feature_importance(forest).tolist(), strict=True)) for forest in (old, new)
     )
     rows = [
-        {
-            "feature": name,
-            "old": was.get(name),
-            "new": now.get(name),
-            "difference": now.get(name, 0.0) - was.get(name, 0.0),
-        }
+        InfluenceChange(
+            feature=name, old=was.get(name), new=now.get(name), difference=now.get(name, 0.0) - was.get(name, 0.0)
+        )
         for name in {**was, **now}
     ]
-    return sorted(rows, key=lambda row: (-abs(row["difference"]), row["feature"]))
-
-
-def same_start(old: Forest, new: Forest) -> bool:
-    """Whether the scores begin at the same number and come about in the same way."""
-    return (old.base_score, old.link, old.n_outputs) == (new.base_score, new.link, new.n_outputs)
-
-
-def same_trees(old: Forest, new: Forest) -> int:
-    """Count the trees from the first on that are the same: shapes, names of features, cuts, leaf values and weights to the bit.
-
-    What a tree knows besides, its gains and training rows, does not count; nor does the order of the features.
-    """
-    n_trees = min(old.n_trees, new.n_trees)
-    sizes = old.tree_starts[1 : n_trees + 1], new.tree_starts[1 : n_trees + 1]
-    n_trees = _leading(sizes[0] == sizes[1])
-    n_nodes = int(old.tree_starts[n_trees])
-    weights = _bits(old.tree_weights[:n_trees]) == _bits(new.tree_weights[:n_trees])
-    alike = np.ones(n_nodes, dtype=np.bool_)
-    numbers = {name: i for i, name in enumerate(dict.fromkeys((*old.feature_names, *new.feature_names)))}
-    for one, other in zip(_parts(old, n_nodes, numbers), _parts(new, n_nodes, numbers), strict=True):
-        alike &= one == other
-    first_bad = _leading(alike)
-    of_nodes = int(np.searchsorted(old.tree_starts[: n_trees + 1], first_bad, side="right")) - 1
-    return min(of_nodes, _leading(weights))
-
-
-def same_scores(old: Forest, new: Forest) -> bool:
-    """Whether both give every document the same bits; two forests may do so with different trees, which is not seen."""
-    return same_start(old, new) and old.n_trees == new.n_trees == same_trees(old, new)
-
-
-def _parts(forest: Forest, n_nodes: int, numbers: Mapping[str, int]) -> list[npt.NDArray[Any]]:
-    feature = forest.node_feature[:n_nodes]
-    leaf = feature < 0
-    return [
-        np.array([*(numbers[name] for name in forest.feature_names), -1])[feature],  # a leaf's -1 is the last one
-        np.where(leaf, 0, forest.thresholds[:n_nodes].view(np.uint32)),
-        forest.node_missing_left[:n_nodes],
-        forest.node_left[:n_nodes],
-        forest.node_right[:n_nodes],
-        np.where(leaf, _bits(forest.node_value[:n_nodes]), 0),
-    ]
-
-
-def _bits(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
-    return np.ascontiguousarray(values).view(np.uint64)
-
-
-def _leading(true: npt.NDArray[np.bool_]) -> int:
-    return len(true) if true.all() else int(np.argmin(true))
+    return tuple(sorted(rows, key=lambda row: (-abs(row.difference), row.feature)))

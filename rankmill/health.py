@@ -7,17 +7,31 @@ drift.  All other codes are for somebody to look at.  Nothing heavy is loaded he
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from rankmill.foundation.errors import InputError, Unhealthy
+from rankmill.foundation.records import as_json
 from rankmill.foundation.units import spell
 from rankmill.run import LAST_RUN, LAST_SUCCESS
+from rankmill.run.last_run import LastRun
 from rankmill.run.run_lock import holder_of, left_behind
 
 WORKED = {0: "done", 11: "gate not passed", 12: "drift"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthFacts:
+    """What ``rankmill health --json`` prints."""
+
+    healthy: bool
+    age_seconds: float | None
+    max_age_seconds: float
+    last_that_worked: LastRun | None
+    last_run: LastRun | None
+    under_way: str | None
+    died: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +40,9 @@ class Health:
 
     work: Path
     max_age: timedelta
-    worked: dict[str, Any] | None
+    worked: LastRun | None
     """The last run that worked, as it left word; None if none has."""
-    last: dict[str, Any] | None
+    last: LastRun | None
     """The last run that left word."""
     age: timedelta | None
     """Since the end of the last run that worked."""
@@ -46,39 +60,39 @@ class Health:
         """
         if not work.is_dir():
             raise InputError(f"{work}: no such folder; name the work folder of the configuration")
-        runs = [run for name in (LAST_RUN, LAST_SUCCESS) if (run := _read(work / name)) is not None]
-        worked = max((run for run in runs if run["exit_code"] in WORKED), key=_ended, default=None)
-        age = None if worked is None else max(now - _ended(worked), timedelta(0))
-        facts: dict[str, Any] = {}
-        if age is None or age > max_age:  # else there is no need to ask: asking takes the lease for a moment
-            facts = {"under_way": holder_of(work), "died": left_behind(work)}
-        return cls(work=work, max_age=max_age, worked=worked, last=_read(work / LAST_RUN), age=age, **facts)
+        runs = [run for name in (LAST_RUN, LAST_SUCCESS) if (run := LastRun.read(work / name)) is not None]
+        worked = max((run for run in runs if run.exit_code in WORKED), key=lambda run: run.ended_at, default=None)
+        age = None if worked is None else max(now - worked.ended_at, timedelta(0))
+        found = cls(work=work, max_age=max_age, worked=worked, last=LastRun.read(work / LAST_RUN), age=age)
+        if age is not None and age <= max_age:  # there is no need to ask: asking takes the lease for a moment
+            return found
+        return replace(found, under_way=holder_of(work), died=left_behind(work))
 
     @property
     def healthy(self) -> bool:
         """Whether a run has worked that is not too long ago, or the first one is under way."""
         return self.age <= self.max_age if self.age is not None else self.last is None and self.under_way is not None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values."""
-        return {
-            "healthy": self.healthy,
-            "age_seconds": None if self.age is None else self.age.total_seconds(),
-            "max_age_seconds": self.max_age.total_seconds(),
-            "last_that_worked": self.worked,
-            "last_run": self.last,
-            "under_way": self.under_way,
-            "died": None if self.under_way else self.died,
-        }
-
     def render(self, *, json: bool = False) -> str:
         """Return it in one line, or as one JSON object."""
-        return _json(self.to_dict()) if json else self._line()
+        return self._json() if json else self._line()
 
     def require(self) -> None:
         """Raise Unhealthy, with all that is known in one line, if it is not healthy."""
         if not self.healthy:
             raise Unhealthy(self._line())
+
+    def _json(self) -> str:
+        facts = HealthFacts(
+            healthy=self.healthy,
+            age_seconds=None if self.age is None else self.age.total_seconds(),
+            max_age_seconds=self.max_age.total_seconds(),
+            last_that_worked=self.worked,
+            last_run=self.last,
+            under_way=self.under_way,
+            died=None if self.under_way else self.died,
+        )
+        return json.dumps(as_json(facts), sort_keys=True)
 
     def _line(self) -> str:
         if self.worked is None and self.last is None:
@@ -89,16 +103,16 @@ class Health:
         if self.worked is None or self.age is None:
             parts.append("no run has worked yet")
         else:
-            code = self.worked["exit_code"]
+            code = self.worked.exit_code
             parts.append(
-                f"a run last worked at {self.worked['ended']}, {spell(self.age)} ago (left {code}: {WORKED[code]})"
+                f"a run last worked at {self.worked.ended}, {spell(self.age)} ago (left {code}: {WORKED[code]})"
             )
         if not self.healthy:
             if self.age is not None:
                 parts[-1] += f", and {spell(self.max_age)} are allowed"
             if self.last is not None and self.last != self.worked:
-                error = f": {self.last['error']}" if self.last.get("error") else ""
-                parts.append(f"the last one left {self.last['exit_code']} at {self.last['ended']}{error}")
+                error = f": {self.last.error}" if self.last.error else ""
+                parts.append(f"the last one left {self.last.exit_code} at {self.last.ended}{error}")
             parts += self._now()
         return f"{self.work}: " + "; ".join(parts)
 
@@ -109,24 +123,3 @@ class Health:
         if self.under_way:
             return [f"under way: {self.under_way}"]
         return [f"died without a word: {self.died}"] if self.died else []
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        run = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(run["exit_code"], int) and _ended(run):
-            return dict(run)
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError, KeyError):
-        pass
-    raise InputError(f"{path}: not what a run leaves; is this a work folder?")
-
-
-def _ended(run: dict[str, Any]) -> datetime:
-    moment = datetime.fromisoformat(run["ended"])
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _json(facts: dict[str, Any]) -> str:
-    return json.dumps(facts, sort_keys=True)

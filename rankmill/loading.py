@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from rankmill.foundation.records import as_json
 from rankmill.model_files import facts_of, load_forest
 from rankmill.ranker import Ranker
 from rankmill.registry.model_registry import Registry, Version
@@ -52,4 +53,6 @@ def register_model(
         The name breaks the rules, the folder holds something else, or another writer was faster.
     """
     forest = model if isinstance(model, Forest) else model.fitted("register_model")
-    return Registry(registry).register(name, forest.to_bytes(), manifest=facts_of(forest, None, None), reason=reason)
+    return Registry(registry).register(
+        name, forest.to_bytes(), manifest=as_json(facts_of(forest, None, None)), reason=reason
+    )

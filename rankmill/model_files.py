@@ -7,12 +7,13 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import as_json
+from rankmill.foundation.training_facts import TrainingFacts
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry.model_registry import Registry, Version
@@ -31,8 +32,23 @@ def load_forest(model: str | os.PathLike[str], registry: str | os.PathLike[str] 
     return forest, text if identity.name is None else str(identity)
 
 
+Metrics = Mapping[str, float | Mapping[str, float]]  # by name, or by split and name
 FROM_INFO = ("binspec_digest", "max_grade", "best_round", "rounds_trained")
 """Facts of a training that the model file keeps and the manifest tells under the same name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredFacts:
+    """A version that holds the model of a file, and whether it is new."""
+
+    model: str
+    new: bool
+    sha256: str
+    bytes: int
+    features: int
+    trees: int
+    rounds: int
+    registry: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +59,19 @@ class RegisteredFile:
     forest: Forest
     is_new: bool
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {
-            "model": str(self.version),
-            "new": self.is_new,
-            "sha256": self.version.sha256,
-            "bytes": self.version.size,
-            "features": self.forest.n_features,
-            "trees": self.forest.n_trees,
-            "rounds": self.forest.n_rounds,
-            "registry": str(self.version.log.store.root),
-        }
+    @property
+    def facts(self) -> RegisteredFacts:
+        """What ``models register --json`` prints."""
+        return RegisteredFacts(
+            model=str(self.version),
+            new=self.is_new,
+            sha256=self.version.sha256,
+            bytes=self.version.size,
+            features=self.forest.n_features,
+            trees=self.forest.n_trees,
+            rounds=self.forest.n_rounds,
+            registry=str(self.version.log.store.root),
+        )
 
 
 def register_file(
@@ -89,7 +106,7 @@ def register_file(
     facts = facts_of(forest, digest, None if metrics is None else read_metrics(metrics), path)
     attachments = {}
     if opened is not None:
-        facts["dataset"] = as_json(dataset_facts(opened))
+        facts = replace(facts, dataset=dataset_facts(opened))
         queries = QuerySketch.of(qids for qids, _ in opened.query_batches("train"))
         attachments[TRAIN_QUERIES] = queries.to_bytes()
     there = registry.versions(name) if name in registry.names() else []
@@ -97,13 +114,13 @@ def register_file(
         for version in reversed(there):
             if version.sha256 == forest.sha256 and version.swept_in is None:
                 return RegisteredFile(version, forest, is_new=False)
-    version = registry.register(name, forest.to_bytes(), manifest=facts, attachments=attachments, reason=reason)
+    version = registry.register(
+        name, forest.to_bytes(), manifest=as_json(facts), attachments=attachments, reason=reason
+    )
     return RegisteredFile(version, forest, is_new=version.number > len(there))
 
 
-def facts_of(
-    forest: Forest, dataset: str | None, metrics: Mapping[str, Any] | None, path: Path | str = "model"
-) -> dict[str, Any]:
+def facts_of(forest: Forest, dataset: str | None, metrics: Metrics | None, path: Path | str = "model") -> TrainingFacts:
     """Return the manifest of a model that comes without one.
 
     Raises
@@ -116,17 +133,18 @@ def facts_of(
         raise InputError(f"{path}: the model was trained on the dataset {told}, not on {dataset}; leave --dataset out")
     if metrics is None:
         metrics = {split: found for split in ("train", "valid") if (found := _numbers(forest.info.get(split)))}
-    return {
-        "features": list(forest.feature_names),
-        "dataset_digest": told if _is_digest(told) else dataset,
-        "parameters": {"objective": forest.objective, **forest.parameters},
-        "metrics": dict(metrics),
-        **{fact: forest.info[fact] for fact in FROM_INFO if fact in forest.info},
+    taken: Mapping[str, Any] = {fact: forest.info[fact] for fact in FROM_INFO if fact in forest.info}
+    return TrainingFacts(
+        features=forest.feature_names,
+        dataset_digest=str(told) if _is_digest(told) else dataset,
+        parameters={"objective": forest.objective, **forest.parameters},
+        metrics=metrics,
+        **taken,
         **shape_of(forest),
-    }
+    )
 
 
-def read_metrics(path: Path) -> dict[str, Any]:
+def read_metrics(path: Path) -> Metrics:
     """Read the metrics in ``path``; InputError if it is not one JSON object of finite numbers, or of such objects."""
     expected = 'expected one JSON object of numbers, such as {"test": {"ndcg@10": 0.51}}'
     try:
@@ -142,7 +160,8 @@ def read_metrics(path: Path) -> dict[str, Any]:
         for name, number in inner:
             if not _is_number(number):
                 raise InputError(f"{path}: {expected}, found {json.dumps(number)[:40]} as {f'{key} {name}'.strip()!r}")
-    return found
+    metrics: Metrics = found
+    return metrics
 
 
 def _opened(dataset: str | None) -> Dataset | None:
@@ -153,7 +172,7 @@ def _opened(dataset: str | None) -> Dataset | None:
     return Dataset.open(Path(dataset))
 
 
-def _numbers(values: object) -> dict[str, Any]:
+def _numbers(values: object) -> Mapping[str, float]:
     return {k: v for k, v in values.items() if _is_number(v)} if isinstance(values, dict) else {}
 
 

@@ -7,21 +7,18 @@ no record for its inputs.  A version that does not pass the gate is registered a
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rankmill.config_file import read_config
-from rankmill.foundation.errors import InputError, code_of, one_line
+from rankmill.foundation.errors import InputError, code_of
 from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
 from rankmill.foundation.options import spelled_for_a_file
-from rankmill.foundation.storage.publish import write_atomically
-from rankmill.run import LAST_RUN, LAST_SUCCESS
 from rankmill.run.data_stages import Bin, Ingest
 from rankmill.run.drift import check_drift, keep_for_next
 from rankmill.run.dry_run import links_to
@@ -38,6 +35,7 @@ from rankmill.run.events import (
     StageStarted,
 )
 from rankmill.run.gate_stages import Gate, Promote, refuse_protected
+from rankmill.run.last_run import LastRunFile
 from rankmill.run.model_stages import Evaluate, Train
 from rankmill.run.outcome import RunReport
 from rankmill.run.output_stages import Report, Rerank
@@ -231,7 +229,7 @@ def run(
     with hold(work.path, run_id) as lease, ExitStack() as stack:
         if asked.dry:
             work = work.moved(*stack.enter_context(links_to(work.path, work.registry.root)))
-        story, watch = _LastRun(work.path, run_id, asked, clock), observer(work)
+        story, watch = LastRunFile(work.path, run_id, asked.day, clock), observer(work)
 
         def tell(event: Event) -> None:
             story(event)
@@ -285,43 +283,3 @@ def _ended(report: RunReport, done: list[str]) -> RunEnded:
         code = code_of(error)
         outcome = {GATE_NOT_PASSED: "gate not passed", DRIFT: "drift"}.get(code, "failed")  # type: ignore[assignment]
     return RunEnded(outcome=outcome, exit_code=code, facts=report.summary())
-
-
-class _LastRun:
-    """Keeps ``last_run.json``, and ``last_success.json`` for one that left 0."""
-
-    def __init__(self, work: Path, run_id: str, asked: RunRequest, clock: Callable[[], datetime]) -> None:
-        self._work, self._clock, self._began = work, clock, clock()
-        self._stages: dict[str, str] = {}
-        self._error: str | None = None
-        self._told: Mapping[str, Any] = {
-            "run_id": run_id,
-            "date": None if asked.day is None else asked.day.isoformat(),
-            "began": self._began.isoformat(timespec="seconds"),
-        }
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, StageSkipped):
-            self._stages[event.stage] = f"skipped: {event.why}"
-        elif isinstance(event, StageDone):
-            self._stages[event.stage] = "done"
-        elif isinstance(event, StageFailed):
-            self._stages[event.stage] = "stopped" if event.stopped else "failed"
-            self._error = None if event.stopped else one_line(event.error)
-        elif isinstance(event, RunEnded):
-            self._end(event)
-
-    def _end(self, event: RunEnded) -> None:
-        told = {
-            **self._told,
-            "ended": self._clock().isoformat(timespec="seconds"),
-            "outcome": event.outcome,
-            "exit_code": event.exit_code,
-            "stages": self._stages,
-            "error": self._error,
-        }
-        data = (json.dumps(told, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "replace")
-        with suppress(OSError):  # a full disk ends the run by what it was doing, not by this
-            write_atomically(self._work / LAST_RUN, data)
-            if event.exit_code == DONE:
-                write_atomically(self._work / LAST_SUCCESS, data)

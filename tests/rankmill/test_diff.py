@@ -10,14 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rankmill import diff as differing
+from rankmill import diff_table
 from rankmill.cli import execute
-from rankmill.diff import Side, changes, depths_of, diff, same_scores, same_trees, shape_of
-from rankmill.diff_table import rows_of
+from rankmill.diff import Difference, Side, changes
+from rankmill.forest_likeness import depths_of, same_scores, same_trees, shape_of
+from rankmill.foundation.records import as_json, from_json
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.forest import Forest, compact_cuts, feature_importance
 from rankmill.scorer.predict import Predictor
 from tests.scorer.forests import random_forest
+
+
+def diff(old: Side, new: Side) -> dict[str, Any]:
+    """What `models diff --json` prints."""
+    return as_json(differing.diff(old, new))
+
+
+def rows_of(report: dict[str, Any]) -> list[list[str]]:
+    return diff_table.rows_of(from_json(Difference, report, "report"))
 
 
 def side(forest: Forest | None, name: str = "a", **facts: Any) -> Side:
@@ -110,8 +122,8 @@ def test_the_shape_is_that_of_a_walk(seed: int) -> None:
         leaves.append(sum(forest.node_feature[start:end] < 0))
     assert depths_of(forest).tolist() == depths
     shape = shape_of(forest)
-    assert (shape["leaves"], shape["most_leaves"], shape["depth"]) == (sum(leaves), max(leaves), max(depths))
-    assert shape_of(forest.truncated(0))["leaves"] == 0
+    assert (shape.leaves, shape.most_leaves, shape.depth) == (sum(leaves), max(leaves), max(depths))
+    assert shape_of(forest.truncated(0)).leaves == 0
 
 
 def test_the_difference_of_one_is_none_and_of_two_turns_round() -> None:

@@ -16,7 +16,7 @@ from rankmill.foundation.errors import InputError, Unhealthy
 from rankmill.foundation.exit_codes import TRY_AGAIN
 from rankmill.foundation.units import parse_span, spell
 from rankmill.health import WORKED, Health
-from rankmill.run import LAST_RUN, LAST_SUCCESS, runner
+from rankmill.run import LAST_RUN, LAST_SUCCESS
 from rankmill.run.run_lock import hold
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -53,7 +53,7 @@ def test_a_run_that_failed_leaves_the_success_before_it_to_age(tmp_path: Path) -
 
 
 def test_the_files_have_the_names_that_runs_give_them() -> None:
-    assert (LAST_RUN, LAST_SUCCESS) == (runner.LAST_RUN, runner.LAST_SUCCESS)
+    assert (LAST_RUN, LAST_SUCCESS) == ("last_run.json", "last_success.json")
     assert Unhealthy.exit_code == TRY_AGAIN
 
 

@@ -1,0 +1,102 @@
+"""Whether two forests are the same to the bit, and how large each is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rankmill.scorer.forest import Forest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForestShape:
+    """How many trees, leaves and levels there are."""
+
+    trees: int
+    rounds: int
+    leaves: int
+    most_leaves: int
+    depth: int
+    objective: str
+    outputs: int
+
+
+def shape_of(forest: Forest) -> ForestShape:
+    """Return how many trees, leaves and levels there are."""
+    leaves = np.add.reduceat(forest.node_feature < 0, forest.tree_starts[:-1]) if forest.n_trees else np.zeros(0)
+    return ForestShape(
+        trees=forest.n_trees,
+        rounds=forest.n_rounds,
+        leaves=int(leaves.sum()),
+        most_leaves=int(leaves.max(initial=0)),
+        depth=int(depths_of(forest).max(initial=0)),
+        objective=forest.objective,
+        outputs=forest.n_outputs,
+    )
+
+
+def depths_of(forest: Forest) -> npt.NDArray[np.int64]:
+    """Return how many splits lie above each node (n_nodes,)."""
+    depth = np.zeros(len(forest.node_feature), dtype=np.int64)
+    start = np.repeat(forest.tree_starts[:-1].astype(np.int64), np.diff(forest.tree_starts))
+    level = forest.tree_starts[:-1].astype(np.int64)  # all nodes of a level, of all trees
+    below = 0
+    while len(level := level[forest.node_feature[level] >= 0]):
+        level = np.concatenate([start[level] + forest.node_left[level], start[level] + forest.node_right[level]])
+        below += 1
+        depth[level] = below
+    return depth
+
+
+def same_start(old: Forest, new: Forest) -> bool:
+    """Whether the scores begin at the same number and come about in the same way."""
+    return (old.base_score, old.link, old.n_outputs) == (new.base_score, new.link, new.n_outputs)
+
+
+def same_trees(old: Forest, new: Forest) -> int:
+    """Count the trees from the first on that are the same: shapes, names of features, cuts, leaf values and weights to the bit.
+
+    What a tree knows besides, its gains and training rows, does not count; nor does the order of the features.
+    """
+    n_trees = min(old.n_trees, new.n_trees)
+    sizes = old.tree_starts[1 : n_trees + 1], new.tree_starts[1 : n_trees + 1]
+    n_trees = _leading(sizes[0] == sizes[1])
+    n_nodes = int(old.tree_starts[n_trees])
+    weights = _bits(old.tree_weights[:n_trees]) == _bits(new.tree_weights[:n_trees])
+    alike = np.ones(n_nodes, dtype=np.bool_)
+    numbers = {name: i for i, name in enumerate(dict.fromkeys((*old.feature_names, *new.feature_names)))}
+    for one, other in zip(_parts(old, n_nodes, numbers), _parts(new, n_nodes, numbers), strict=True):
+        alike &= one == other
+    first_bad = _leading(alike)
+    of_nodes = int(np.searchsorted(old.tree_starts[: n_trees + 1], first_bad, side="right")) - 1
+    return min(of_nodes, _leading(weights))
+
+
+def same_scores(old: Forest, new: Forest) -> bool:
+    """Whether both give every document the same bits; two forests may do so with different trees, which is not seen."""
+    return same_start(old, new) and old.n_trees == new.n_trees == same_trees(old, new)
+
+
+def _parts(forest: Forest, n_nodes: int, numbers: Mapping[str, int]) -> list[npt.NDArray[Any]]:
+    feature = forest.node_feature[:n_nodes]
+    leaf = feature < 0
+    return [
+        np.array([*(numbers[name] for name in forest.feature_names), -1])[feature],  # a leaf's -1 is the last one
+        np.where(leaf, 0, forest.thresholds[:n_nodes].view(np.uint32)),
+        forest.node_missing_left[:n_nodes],
+        forest.node_left[:n_nodes],
+        forest.node_right[:n_nodes],
+        np.where(leaf, _bits(forest.node_value[:n_nodes]), 0),
+    ]
+
+
+def _bits(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
+    return np.ascontiguousarray(values).view(np.uint64)
+
+
+def _leading(true: npt.NDArray[np.bool_]) -> int:
+    return len(true) if true.all() else int(np.argmin(true))
