@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.errors import ConflictError, DatasetFormatError, InputError
+from rankmill.foundation.html import HtmlTable, Share, card
 from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.binspec import BinSpec
@@ -83,6 +84,23 @@ class Dataset(StoredShards):
         dataset = cls(folder, read_manifest(folder))
         dataset.check_sizes()
         return dataset
+
+    def __repr__(self) -> str:
+        return f"<Dataset {self.path}: {self.manifest.queries:,} queries, {self.manifest.rows:,} rows>"
+
+    def _repr_html_(self) -> str:
+        """Return its size, splits and grades for a notebook."""
+        known = self.manifest
+        facts = {"queries": f"{known.queries:,}", "rows": f"{known.rows:,}", "features": f"{len(known.features):,}"}
+        facts |= {"pairs": f"{known.pairs.pairs:,}"} if known.pairs else {}
+        facts |= {
+            "bins": ", ".join(f"{bins.max_bin} a feature" for bins in known.bins) or "none yet",
+            "digest": self.digest[:12],
+        }
+        splits = [[name, f"{size.queries:,}", f"{size.rows:,}"] for name in SPLITS if (size := known.splits.get(name))]
+        grades = [[count.grade, f"{count.rows:,}", Share(count.rows / max(known.rows, 1))] for count in known.grades]
+        tables = [HtmlTable(["split", "queries", "rows"], splits), HtmlTable(["grade", "rows", "share"], grades)]
+        return card(f"Dataset {self.path}", facts, tables)
 
     def verify(self) -> None:
         """Read every shard and compare it with the digest it is named by.

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from rankmill.array_rows import ArrayRows, EvalSet, Extras, eval_sets_of, rows_of
 from rankmill.arrays import check_same_rows, directions_by_name, made_up_names, matrix_of, queries_of, with_queries
 from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.html import HtmlTable, card
 from rankmill.foundation.options import check_choice, defaults_of, documented, option, options, signature_of
 from rankmill.foundation.scalars import whole_number
 from rankmill.other_libraries import (
@@ -27,7 +28,7 @@ from rankmill.other_libraries import (
 )
 from rankmill.pipeline.binspec import BinSpec, matrix_bins
 from rankmill.pipeline.options import MAX_BIN, MIN_MAX_BIN
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest import Forest, importance_table
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
@@ -174,6 +175,26 @@ class Ranker(Routed):
             if value is not DEFAULTS[name] and not (np.isscalar(value) and value == DEFAULTS[name])
         ]
         return f"{type(self).__name__}({', '.join(changed)})"
+
+    def _repr_html_(self) -> str:
+        """Return what was trained, how it measured and its most important features for a notebook."""
+        if not hasattr(self, "forest_"):
+            return card(repr(self), {"state": "not fitted"})
+        forest = self.forest_
+        rounds = f"{self.best_round_:,}" + (f" of {len(self.history_):,} trained" if self.history_ else "")
+        facts = {"rounds": rounds, "trees": f"{forest.n_trees:,}", "objective": forest.objective}
+        facts |= {
+            "features": f"{len(forest.used_features):,} of {forest.n_features:,} used",
+            "sha256": forest.sha256[:12],
+        }
+        facts |= {"loaded from": self.loaded_from_} if hasattr(self, "loaded_from_") else {}
+        tables = [importance_table(forest)]
+        if self.history_:
+            best = self.history_[self.best_round_ - 1].metrics
+            metrics = list(dict.fromkeys(name for found in best.values() for name in found))
+            rows = [[name, *(f"{found[metric]:.4f}" for metric in metrics)] for name, found in best.items()]
+            tables.insert(0, HtmlTable(["set", *metrics], rows, f"after {self.best_round_:,} rounds"))
+        return card(repr(self), facts, tables)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002, FBT001, FBT002 - scikit-learn's signature
         """Return the parameters by name, as scikit-learn's ``clone`` and searches ask for them."""

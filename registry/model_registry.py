@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from rankmill.foundation.errors import InputError, IntegrityError, RankmillError, UnknownModel
+from rankmill.foundation.html import HtmlTable, card
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.disk import Disk
 from rankmill.foundation.storage.publish import digest_of
@@ -63,6 +64,23 @@ class Registry:
     def __init__(self, root: str | os.PathLike[str] | None = None, *, disk: Disk | None = None) -> None:
         self.root = default_folder() if root is None else Path(root)
         self._store = Store(self.root, disk)
+
+    def __repr__(self) -> str:
+        return f"<Registry {self.root}>"
+
+    def _repr_html_(self) -> str:
+        """Return its models for a notebook: how many versions, what each alias means, when it last changed."""
+        from rankmill.registry.rendering import time_text
+
+        rows = []
+        for name in self.names():
+            state = self.state(name)
+            aliases = ", ".join(f"{alias} = {version}" for alias, version in sorted(state.set_aliases().items()))
+            newest = state.versions[len(state.versions)].time if state.versions else ""
+            rows.append([name, f"{len(state.versions):,}", aliases, time_text(newest) if newest else ""])
+        facts = {"models": f"{len(rows):,}"} if self.exists() else {"models": "none: not made yet"}
+        table = [HtmlTable(["model", "versions", "aliases", "newest version (UTC)"], rows)] if rows else []
+        return card(f"Registry {self.root}", facts, table)
 
     def exists(self) -> bool:
         """Tell whether there is a registry in the folder."""

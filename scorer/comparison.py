@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rankmill.foundation.html import HtmlTable, card
 from rankmill.foundation.records import as_json, left_out
 from rankmill.foundation.terminal import labelled, text_table
 from rankmill.scorer.evaluation import IDEAL_WORDS, Counts, Evaluation, Figure
@@ -172,6 +173,29 @@ class Comparison:
             *(("note", note) for note in self.notes),
         ]
         return "\n".join(lines + [labelled(label, words) for label, words in notes]) + "\n"
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(self.names)} with {self.names[self.baseline]} on {len(self.evaluations[0].qids):,} queries>"
+
+    def _repr_html_(self) -> str:
+        """Return the differences from the baseline for a notebook."""
+        first = self.evaluations[self.baseline]
+        other = self.names[self.baseline]
+        tables = []
+        for i, by_metric in self.differences.items():
+            head = ["metric", other, self.names[i], "difference", "95 % interval", "p", "win / tie / loss"]
+            rows = []
+            for metric, pair in by_metric.items():
+                if pair is None:
+                    rows.append([str(metric), "too few queries", *[""] * 5])
+                    continue
+                row = [str(metric), f"{pair.other:.4f}", f"{pair.candidate:.4f}", f"{pair.difference:+.4f}"]
+                row += [f"{pair.interval[0]:+.4f} to {pair.interval[1]:+.4f}", _p(pair.p_holm)]
+                rows.append([*row, f"{pair.wins:,} / {pair.ties:,} / {pair.losses:,}"])
+            tables.append(HtmlTable(head, rows, f"{self.names[i]} against {other}"))
+        facts = {"queries": f"{first.counts.n_queries:,}", "documents": f"{first.counts.n_documents:,}"}
+        scope = [] if self.scope is None else [f"splits: {self.scope.words()}"]
+        return card("Comparison", facts, tables, [*scope, *self.notes])
 
     def _one(self, i: int) -> list[str]:
         name, other = self.names[i], self.names[self.baseline]

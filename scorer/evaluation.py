@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.html import HtmlTable, card
 from rankmill.foundation.records import as_json, left_out
 from rankmill.foundation.terminal import labelled, text_table
 from rankmill.scorer.metrics import Metric, Policy
@@ -75,11 +76,11 @@ class Figure:
     interval: tuple[float, float] | None
     n_queries: int
 
-    def cell(self) -> str:
-        """Return it for a table."""
+    def cell(self, *, interval: bool = True) -> str:
+        """Return it for a table, with its interval if wanted."""
         if self.mean is None:
             return "none counts"
-        limits = f" ({self.interval[0]:.4f} to {self.interval[1]:.4f})" if self.interval else ""
+        limits = f" ({self.interval[0]:.4f} to {self.interval[1]:.4f})" if interval and self.interval else ""
         return f"{self.mean:.4f}{limits}"
 
 
@@ -102,14 +103,19 @@ class Slices:
     how: str
     slices: tuple[Slice, ...]
 
-    def table(self) -> str:
-        """Return a table for a person: a mean and its interval a metric."""
+    def cells(self, *, intervals: bool = True) -> tuple[list[str], list[list[str]]]:
+        """Return the header and the rows of a table: a mean a metric, and its interval if wanted."""
         metrics = list(self.slices[0].metrics) if self.slices else []
         rows = [
-            [each.name, f"{each.n_queries:,}", f"{each.n_documents:,}", *(each.metrics[m].cell() for m in metrics)]
+            [each.name, f"{each.n_queries:,}", f"{each.n_documents:,}"]
+            + [each.metrics[metric].cell(interval=intervals) for metric in metrics]
             for each in self.slices
         ]
-        return text_table([self.by, "queries", "documents", *map(str, metrics)], rows)
+        return [self.by, "queries", "documents", *map(str, metrics)], rows
+
+    def table(self) -> str:
+        """Return the table as text."""
+        return text_table(*self.cells())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,13 +213,31 @@ class Evaluation:
         parts += self._notes()
         return "\n".join(parts) + "\n"
 
+    def __repr__(self) -> str:
+        means = ", ".join(f"{metric} {_cell(mean)}" for metric, mean in self.means.items())
+        return f"<Evaluation of {self.counts.n_queries:,} queries: {means}>"
+
+    def _repr_html_(self) -> str:
+        """Return the means, the slices and the conventions for a notebook."""
+        counts = self.counts
+        facts = {"queries": f"{counts.n_queries:,}", "documents": f"{counts.n_documents:,}"}
+        tables = [
+            HtmlTable(*self._cells_of_means()),
+            *(HtmlTable(*each.cells(intervals=False)) for each in self.slices),
+        ]
+        scope = [] if self.scope is None else [f"splits: {self.scope.words()}"]
+        return card("Evaluation", facts, tables, [*scope, f"conventions: {self.convention.describe()}"])
+
     def _table_of_means(self) -> str:
+        return text_table(*self._cells_of_means())
+
+    def _cells_of_means(self) -> tuple[list[str], list[list[str]]]:
         rows = []
         for metric, mean in self.means.items():
             interval = self.intervals[metric]
             limits = f"{interval[0]:.4f} to {interval[1]:.4f}" if interval else ""
             rows.append([str(metric), _cell(mean), limits, f"{self.n_counted(metric):,}"])
-        return text_table(["metric", "mean", "95 % interval", "queries"], rows)
+        return ["metric", "mean", "95 % interval", "queries"], rows
 
     def _table_of_queries(self) -> str:
         rows = [[qid, *(_cell(self.values[metric][i]) for metric in self.metrics)] for i, qid in enumerate(self.qids)]

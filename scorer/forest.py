@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError, ModelFormatError
+from rankmill.foundation.html import HtmlTable, Share, card
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer import model_file
@@ -179,6 +180,16 @@ class Forest:
         """Digest of the model's bytes, the name under which it is known everywhere."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
+    def __repr__(self) -> str:
+        return f"<Forest of {self.n_trees:,} trees, {self.objective}, sha256 {self.sha256[:12]}>"
+
+    def _repr_html_(self) -> str:
+        """Return what it is and its most important features for a notebook."""
+        used = f"{len(self.used_features):,} of {self.n_features:,}"
+        facts = {"objective": self.objective, "rounds": f"{self.n_rounds:,}", "trees": f"{self.n_trees:,}"}
+        facts |= {"features used": used, "sha256": self.sha256[:12]}
+        return card("Forest", facts, [importance_table(self)])
+
     def __eq__(self, other: object) -> bool:
         return self.to_bytes() == other.to_bytes() if isinstance(other, Forest) else NotImplemented
 
@@ -333,6 +344,14 @@ def feature_importance(forest: Forest) -> npt.NDArray[np.float64]:
             importance: npt.NDArray[np.float64] = summed / summed.sum()
             return importance
     return np.zeros(forest.n_features)
+
+
+def importance_table(forest: Forest) -> HtmlTable:
+    """Return the features that some node asks for with their `feature_importance`, greatest first, for a notebook."""
+    importance = feature_importance(forest)
+    order = sorted(forest.used_features, key=lambda f: (-importance[f], f))
+    rows = [(forest.feature_names[f], Share(float(importance[f]))) for f in order]
+    return HtmlTable(["feature", "importance (share of gain)"], rows)
 
 
 def _frozen_copy(name: str, given: npt.ArrayLike, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
