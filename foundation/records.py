@@ -32,9 +32,9 @@ def left_out() -> Any:
     return field(default=None, metadata={_LEFT_OUT: True})
 
 
-def not_in_json(*, default: Any = MISSING) -> Any:
+def not_in_json(*, default: Any = MISSING, default_factory: Any = MISSING) -> Any:
     """Declare a field that the JSON does not have."""
-    declared: Any = field(default=default, metadata={_NEVER: True})
+    declared: Any = field(default=default, default_factory=default_factory, metadata={_NEVER: True})
     return declared
 
 

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rankmill.foundation.errors import InputError, IntegrityError
 from rankmill.foundation.storage.disk import Disk
@@ -361,6 +363,11 @@ class Store:
                     raise IntegrityError(f"{path}: expected {size} bytes, found {len(data)}")
                 return data
         raise IntegrityError(f"{self.blob_path(sha256)}: the blob is missing; restore it from a backup")
+
+    def read_json(self, sha256: str) -> dict[str, Any]:
+        """Return the JSON object that the blob of this digest holds; errors as of `read_blob`."""
+        found: dict[str, Any] = json.loads(self.read_blob(sha256))
+        return found
 
     def has_blob(self, sha256: str) -> bool:
         """Whether there is a blob of this digest in its place, whatever its bytes."""

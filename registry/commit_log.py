@@ -28,7 +28,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from rankmill.foundation.errors import ConflictError, InputError, IntegrityError
 from rankmill.foundation.records import canonical_json
@@ -64,7 +63,7 @@ def parse_checkpoint(data: bytes) -> State | None:
     if not unchanged:
         return None
     try:
-        value: dict[str, Any] = json.loads(body)
+        value = json.loads(body)
         return State.from_json(value["state"]) if value["format"] == CHECKPOINT_FORMAT else None
     except (
         AttributeError,

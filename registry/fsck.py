@@ -13,12 +13,13 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from rankmill.foundation.errors import IntegrityError, LaterEntry
+from rankmill.foundation.records import as_json, not_in_json
 from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry import leases
 from rankmill.registry.blob_store import Store
@@ -38,7 +39,7 @@ class VerifyReport:
     versions: int = 0
     bytes_read: int = 0
     findings: list[str] = field(default_factory=list)
-    unread: list[OSError] = field(default_factory=list)  # those of the findings that say nothing of the bytes
+    unread: list[OSError] = not_in_json(default_factory=list)  # those of the findings that say nothing of the bytes
 
     @property
     def ok(self) -> bool:
@@ -55,9 +56,7 @@ class VerifyReport:
 
     def to_json(self) -> dict[str, object]:
         """As JSON values."""
-        facts = asdict(self)
-        del facts["unread"]
-        return {"ok": self.ok} | facts
+        return {"ok": self.ok, **as_json(self)}
 
 
 def verify(store: Store, names: Iterable[str]) -> VerifyReport:
@@ -149,7 +148,7 @@ class FsckReport:
 
     def to_json(self) -> dict[str, object]:
         """As JSON values."""
-        return {"ok": self.ok} | asdict(self)
+        return {"ok": self.ok, **as_json(self)}
 
 
 def fsck(store: Store, *, repair: bool = False) -> FsckReport:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -387,9 +386,7 @@ class Registry:
 
     def gate_report(self, name: str, entry: int) -> dict[str, Any]:
         """Return the report that entry ``entry`` of the log recorded, checked against its digest."""
-        log = self._known(name)
-        report: dict[str, Any] = json.loads(self._store.read_blob(gate_of(log, entry).report))
-        return report
+        return self._store.read_json(gate_of(self._known(name), entry).report)
 
     def bundle(self, reference: str) -> Bundle:
         """Prepare the export of a model (``NAME``: its whole history) or of one version (``NAME@7``, ``NAME@production``).

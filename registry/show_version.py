@@ -304,5 +304,5 @@ def _interval(limits: object) -> str:
     return ""
 
 
-def _mappings(value: object) -> list[dict[str, Any]]:
+def _mappings(value: object) -> list[dict[str, object]]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

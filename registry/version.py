@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -83,8 +82,7 @@ class Version:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """The facts that were registered with the model, checked against their digest."""
-        facts: dict[str, Any] = json.loads(self.log.store.read_blob(self.manifest_sha256))
-        return facts
+        return self.log.store.read_json(self.manifest_sha256)
 
     def attachment(self, key: str) -> bytes | None:
         """Return what was registered with the model under ``key``, checked against its digest; None if nothing was."""

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.options import spelled
+from rankmill.foundation.options import made_of, spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import Format, ReadOptions
 from rankmill.pipeline.sources.batch import RowBatch, Source
@@ -30,18 +30,17 @@ def read_options(options: CandidateOptions, forest: Forest) -> ReadOptions:
 
     Grades mean what they meant in the judgments that it was trained on.
     """
-    told: dict[str, Any] = {"absent": options.absent, "index_base": options.index_base, "negative_grades": None}
-    known: dict[str, Any] = {key: forest.info.get(key) if value is None else value for key, value in told.items()}
-    known = {key: value for key, value in known.items() if value is not None}
+    told = {"absent": options.absent, "index_base": options.index_base, "negative_grades": None}
+    known = {key: forest.info.get(key) if value is None else value for key, value in told.items()}
     words = forest.info.get("grades")
-    return ReadOptions(
-        grades=tuple((word, int(str(grade))) for word, grade in words.items()) if isinstance(words, dict) else (),
-        n_features=options.n_features,
-        grade_required=False,
-        columns=options.columns or {},
-        known_features=frozenset(forest.feature_names),
-        **known,
-    )
+    given = {
+        "grades": tuple((word, int(str(grade))) for word, grade in words.items()) if isinstance(words, dict) else (),
+        "n_features": options.n_features,
+        "grade_required": False,
+        "columns": options.columns or {},
+        "known_features": frozenset(forest.feature_names),
+    }
+    return made_of(ReadOptions, given | {key: value for key, value in known.items() if value is not None})
 
 
 def paths_of(subject: PathLike | Sequence[PathLike]) -> list[Path]:

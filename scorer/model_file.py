@@ -144,7 +144,7 @@ def decode(
     return number, header, arrays
 
 
-def _header(text: bytes, where: str) -> dict[str, Any]:
+def _header(text: bytes, where: str) -> dict[str, object]:
     try:
         header = json.loads(text)
         same = isinstance(header, dict) and canonical_json(header) == text

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -286,7 +287,7 @@ def known_scale(value: object) -> int | None:
     return value if isinstance(value, int) and value >= 1 else None
 
 
-def _recorded_facts(path: Path) -> dict[str, Any]:
+def _recorded_facts(path: Path) -> Mapping[str, object]:
     """Return what `rerank` recorded about the list at ``path``; nothing if it was not written by it, or is text."""
     try:
         if path.is_dir():
@@ -303,7 +304,7 @@ def _recorded_facts(path: Path) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def _grade_counts(path: Path, facts: dict[str, Any]) -> Path | None:
+def _grade_counts(path: Path, facts: Mapping[str, object]) -> Path | None:
     """Find the grade counts that `rerank` left for a list of which it kept the top.
 
     InputError if they are lacking (the ideal lists would be those of the top, and the metrics too high), or are those
