@@ -49,6 +49,7 @@ _spelling: Callable[[str], str] = str
 _call: ContextVar[str] = ContextVar("_call", default="")  # whose options are written in brackets after its name
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,25 +251,56 @@ def default_of(declared: Field[Any]) -> Any:
     return ... if declared.default is MISSING else declared.default
 
 
+def argument_type(declared: Field[Any]) -> str:
+    """Return the type that an argument for the option ``declared`` may have; sizes may be text such as ``2GB``."""
+    return f"{declared.type}{' | str' * option_of(declared).size}"
+
+
 def defaults_of(*groups: type) -> dict[str, Any]:
     """Return the defaults of all options of ``groups`` by name."""
     return {each.name: default_of(each) for group in groups for each in declared_in(group)}
 
 
-def signature_of(function: Callable[..., object], defaults: Mapping[str, Any]) -> inspect.Signature:
+def takes_options_of(*groups: type) -> Callable[[F], F]:
+    """Show the options of ``groups`` in the place of a function's ``**`` in its signature, and at the end of its docstring.
+
+    Their names and types for type checkers are in `rankmill.scorer.arguments`.
+    """
+
+    def shown(function: F) -> F:
+        types = {each.name: argument_type(each) for group in groups for each in declared_in(group)}
+        signature = signature_of(function, defaults_of(*groups), types)
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        function.__doc__ = f"{inspect.getdoc(function)}\n\n{documented(*groups, title='Other Parameters')}\n"
+        return function
+
+    return shown
+
+
+def signature_of(
+    function: Callable[..., object], defaults: Mapping[str, Any], types: Mapping[str, Any] | None = None
+) -> inspect.Signature:
     """Return the signature of ``function`` with arguments by name in the place of its ``**``, as help and editors show it."""
     known = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
-    more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in defaults.items()]
+    more = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=value,
+            annotation=inspect.Parameter.empty if types is None else types[name],
+        )
+        for name, value in defaults.items()
+    ]
     return inspect.signature(function).replace(parameters=[*known, *more])
 
 
-def documented(*groups: type) -> str:
+def documented(*groups: type, title: str = "Parameters") -> str:
     """Return the options of ``groups`` as a section of a docstring: name, type, default and help."""
-    lines = ["Parameters", "----------"]
+    lines = [title, "-" * len(title)]
     for group in groups:
         for each in declared_in(group):
             default = default_of(each)
-            lines += [f"{each.name} : {each.type}" + ("" if default is ... else f", default {default!r}")]
+            lines += [f"{each.name} : {argument_type(each)}" + ("" if default is ... else f", default {default!r}")]
             lines += textwrap.wrap(option_of(each).help, 110, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)
 

@@ -1,18 +1,19 @@
-"""The page of the reference that lists every option: ``python -m rankmill.reference > docs/options.md``."""
+"""What is made from the declared options: docs/options.md, which lists them, and scorer/arguments.py, their types by name."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import Field, dataclass
 from math import inf
 from typing import Any
 
-from rankmill.foundation.options import Option, declared_in, default_of, option_of
+from rankmill.foundation.options import Option, argument_type, declared_in, default_of, option_of
 from rankmill.gate.gate_rules import GateOptions
 from rankmill.pipeline.options import BinOptions, IngestOptions, QueryOptions, SynthParameters
 from rankmill.run.stage_choice import StageChoice
 from rankmill.scorer.metrics.metric_options import Policy
-from rankmill.scorer.options import ConvertOptions, JudgedOptions, RerankOptions, Selection
+from rankmill.scorer.options import CandidateOptions, ConvertOptions, JudgedOptions, RerankOptions, Selection
 from rankmill.trainer.objectives.spelling import OBJECTIVES, class_named
 from rankmill.trainer.parameters import CheckpointOptions, SeedOptions, SpaceOptions, TrainParameters, TuneOptions
 
@@ -59,6 +60,52 @@ PAGES = (
     ),
     Page("Stages of a run", StageChoice, "`run`", "", "`StageChoice`"),
 )
+
+
+ARGUMENTS_HEAD = '''\
+"""The options that Python functions take by name, with their types, for editors and type checkers.
+
+This file is made by ``python -m rankmill.reference arguments > scorer/arguments.py`` from the classes that declare the options; a
+test says if it is out of date.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
+
+from rankmill.pipeline.options import Absent, Format
+from rankmill.scorer.metrics.metric import Metric
+from rankmill.scorer.metrics.metric_options import (
+    Discount,
+    Gain,
+    MapNormalisation,
+    NothingRelevant,
+    PrecisionNormalisation,
+    ShortLists,
+    Ties,
+)
+from rankmill.scorer.options import Lacking
+'''
+ARGUMENTS: Mapping[str, tuple[Any, tuple[str, ...]]] = {  # the class of options, and what its arguments begin with
+    "PolicyArguments": (Policy, ()),
+    "CandidateArguments": (CandidateOptions, ()),
+    "JudgedArguments": (JudgedOptions, ("CandidateArguments", "PolicyArguments")),
+    "RerankArguments": (RerankOptions, ("CandidateArguments",)),
+}
+
+
+def arguments() -> str:
+    """Return scorer/arguments.py."""
+    return ARGUMENTS_HEAD + "".join(_typed_dict(name, *of) for name, of in ARGUMENTS.items())
+
+
+def _typed_dict(name: str, group: Any, bases: tuple[str, ...]) -> str:
+    inherited = {each.name for base in bases for each in declared_in(ARGUMENTS[base][0])}
+    own = [f"    {each.name}: {argument_type(each)}\n" for each in declared_in(group) if each.name not in inherited]
+    head = f"class {name}({', '.join(bases or ('TypedDict',))}, total=False):"
+    return f'\n\n{head}\n    """The options of `{group.__name__}`."""\n\n{"".join(own)}'
 
 
 def reference() -> str:
@@ -113,6 +160,8 @@ def _about(each: Field[Any]) -> str:
 def _default(value: Any) -> str:
     if value is ...:
         return "must be given"
+    if value and isinstance(value, tuple):
+        return ", ".join(f"`{each}`" for each in value)
     return (
         ""
         if value in ("", (), {}, None)
@@ -137,4 +186,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(reference())
+    sys.stdout.write(arguments() if sys.argv[1:] == ["arguments"] else reference())

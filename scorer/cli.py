@@ -99,7 +99,6 @@ def evaluate(
     Example: rankmill evaluate ranked --metric ndcg@10 --by query_size --by grade_mix
     """
     from rankmill.scorer import evaluate as evaluating
-    from rankmill.scorer.metrics import DEFAULT_METRICS
     from rankmill.scorer.model_service import find_model, trained_model
 
     if per_query is not None:
@@ -108,7 +107,7 @@ def evaluate(
     if model is not None:
         forest, identity = find_model(model, registry)
         trained = trained_model(forest, identity, registry, model)
-    asked = values_of(replace(options, announce=True, metrics=options.metrics or DEFAULT_METRICS))
+    asked = values_of(replace(options, announce=True))
     evaluation = evaluating.evaluate(subject, model=forest, trained=trained, **conventions, **asked)
     if per_query is not None:
         evaluating.write_per_query(evaluation, per_query)
@@ -179,10 +178,9 @@ def compare(
     Example: rankmill compare old.run new.run other.run --qrels qrels.txt --metric ndcg@10 --convention trec
     """
     from rankmill.scorer import compare as comparing
-    from rankmill.scorer.metrics import DEFAULT_METRICS
     from rankmill.scorer.model_service import find_ranking
 
-    asked = values_of(replace(options, announce=True, metrics=options.metrics or DEFAULT_METRICS))
+    asked = values_of(replace(options, announce=True))
     comparison = comparing.compare(
         [find_ranking(subject, registry, seeds=on is not None and seeds) for subject in subjects],
         on=on, baseline=baseline - 1, worst=worst, **conventions, **asked,

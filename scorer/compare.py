@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
-from rankmill.foundation.options import spelled
+from rankmill.foundation.options import spelled, takes_options_of
 from rankmill.pipeline.group.sketch import QuerySketch
+from rankmill.scorer.arguments import JudgedArguments
 from rankmill.scorer.candidate_sources import PathLike, paths_of
 from rankmill.scorer.comparison import Comparison, Difference, SeedNoise
 from rankmill.scorer.evaluate import EvaluationOptions, evaluate_as
 from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.metrics import Metric
+from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.significance import FLIPS, MOST_SHOWN, Paired, compare_paired, holm, sign_flip_p
+from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.train_test_overlap import ALL, TrainedModel, chosen_queries, scope_of_candidates
 
 _FEW_QUERIES = 50  # below, a percentile interval is narrower than it should be: docs/gates.md has figures
@@ -55,6 +57,7 @@ class Ranking:
         return TrainedModel.of(self.source, self.name, self.train_queries) if isinstance(self.source, Forest) else None
 
 
+@takes_options_of(JudgedOptions, Policy)
 def compare(
     rankings: Sequence[Ranking],
     *,
@@ -62,7 +65,7 @@ def compare(
     baseline: int = 0,
     worst: int = MOST_SHOWN,
     flips: int = FLIPS,
-    **options: Any,
+    **options: Unpack[JudgedArguments],
 ) -> Comparison:
     """Compare rankings of the same queries with one of them, query by query.
 
@@ -94,13 +97,13 @@ def compare(
     CandidatesRejected
         The rankings are not of the same queries, or a query counts in one and not in another.
     """
-    asked = EvaluationOptions.of(**options)
-    _check(rankings, on, asked.split, baseline)
+    asked = EvaluationOptions.of(options)
+    _check(rankings, on, asked.judged.split, baseline)
     if not asked.metrics:
         raise InputError("there is no metric to compare by; name one, for example ndcg@10")
     models = [ranking.trained for ranking in rankings if ranking.trained is not None]
-    dataset, scope = (None, None) if on is None else chosen_queries(paths_of(on), asked.split, models)
-    evaluator = _Evaluator(on, replace(asked, split=None if dataset is None or scope is None else scope.split or ALL))
+    dataset, scope = (None, None) if on is None else chosen_queries(paths_of(on), asked.judged.split, models)
+    evaluator = _Evaluator(on, asked.on_split(None if dataset is None or scope is None else scope.split or ALL))
     evaluations = [evaluator.evaluate(ranking.source) for ranking in rankings]
     if asked.convention.policy.max_grade is None and any(metric.name == "err" for metric in asked.metrics):
         evaluations = evaluator.on_one_scale([ranking.source for ranking in rankings], evaluations)
@@ -129,7 +132,7 @@ class _Evaluator:
 
     def evaluate(self, source: Forest | PathLike | pa.Table) -> Evaluation:
         if not isinstance(source, Forest):
-            return evaluate_as(replace(self._options, split=None), source)
+            return evaluate_as(self._options.on_split(None), source)
         if self._on is None:
             raise InputError(f"a model ranks candidates: name them with {spelled('on')}")
         found = evaluate_as(self._options, self._on, model=source)

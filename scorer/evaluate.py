@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +19,18 @@ import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels.randoms import random_bits_of
-from rankmill.foundation.options import spelled
+from rankmill.foundation.options import made_from, spelled, takes_options_of
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.sources.batch import Source
+from rankmill.scorer.arguments import JudgedArguments
 from rankmill.scorer.candidate_sources import DatasetSource, PathLike, files_of, open_sources, paths_of, read_options
 from rankmill.scorer.evaluation import Counts, Evaluation, QueryFacts
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.metrics import DEFAULT_METRICS, Metric, Policy, parse_metric
+from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics._kernels import count_tied
-from rankmill.scorer.metrics.conventions import OURS, Convention, as_convention, named_convention
+from rankmill.scorer.metrics.conventions import Convention, as_convention, named_convention
 from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, REPLICATES, percentile_interval
-from rankmill.scorer.options import CandidateOptions
+from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.query_columns import column_of_candidates, column_of_dataset, column_of_scored
 from rankmill.scorer.ranked_file import SCORED_ROW
@@ -44,52 +45,40 @@ _POLICY = frozenset(each.name for each in fields(Policy))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationOptions(CandidateOptions):
-    """What to measure, beside how candidates are read and scored (`CandidateOptions`).
+class EvaluationOptions:
+    """The options ``judged``, with the metrics and the convention that they name."""
 
-    Attributes
-    ----------
-    metrics, convention
-        What to compute, and by which rules.
-    qrels
-        TREC judgments; they override grades in the subject.
-    split
-        The split of the dataset to evaluate on, or ``all``.  None: where the model was trained on this dataset, the split
-        that it has not seen, ``test`` before ``valid``; else all of it.
-    complete
-        With qrels: judged queries that the run lacks count as well, with nothing retrieved.
-    by
-        What to slice the queries by: ``query_size``, ``grade_mix``, or a column of the subject (see `rankmill.scorer.slices`).
-    """
-
+    judged: JudgedOptions
     metrics: tuple[Metric, ...]
     convention: Convention
-    qrels: PathLike | None = None
-    split: str | None = None
-    complete: bool = False
-    by: Sequence[str] = ()
 
     @classmethod
-    def of(cls, *, metrics: Sequence[str | Metric] = DEFAULT_METRICS, convention: str = OURS, **options: Any) -> Self:
-        """Look metrics and convention up by their names; the fields of `Policy` among ``options`` override the convention's.
+    def of(cls, given: JudgedArguments) -> Self:
+        """Look metrics and convention up by their names; the fields of `Policy` among those ``given`` override the convention's.
 
         Raises
         ------
         InputError
             There is no such metric, convention or value.
         """
-        policy = {name: options.pop(name) for name in _POLICY & options.keys()}
-        wanted = [metric if isinstance(metric, Metric) else parse_metric(metric) for metric in metrics]
-        rules = named_convention(convention).but(**policy)
-        return cls(metrics=tuple(dict.fromkeys(wanted)), convention=rules, **options)
+        policy = {name: value for name, value in given.items() if name in _POLICY}
+        judged = made_from(JudgedOptions, {name: value for name, value in given.items() if name not in _POLICY})
+        wanted = [metric if isinstance(metric, Metric) else parse_metric(metric) for metric in judged.metrics]
+        rules = named_convention(judged.convention).but(**policy)
+        return cls(judged=judged, metrics=tuple(dict.fromkeys(wanted)), convention=rules)
+
+    def on_split(self, split: str | None) -> Self:
+        """Return the same for another split."""
+        return replace(self, judged=replace(self.judged, split=split))
 
 
+@takes_options_of(JudgedOptions, Policy)
 def evaluate(
     subject: PathLike | Sequence[PathLike] | pa.Table,
     *,
     model: Forest | PathLike | None = None,
     trained: TrainedModel | None = None,
-    **options: Any,
+    **options: Unpack[JudgedArguments],
 ) -> Evaluation:
     """Compute ranking metrics per query and on average.
 
@@ -107,8 +96,8 @@ def evaluate(
     **options
         ``metrics``, such as ``["ndcg@10", "map"]`` (see `rankmill.scorer.metrics.parse_metric`); ``convention``, "rankmill" or
         the name of a tool (see `rankmill.scorer.metrics.conventions`); the fields of `rankmill.scorer.metrics.Policy`, which
-        override the convention; the fields of `EvaluationOptions` and `rankmill.scorer.options.CandidateOptions`.  Where
-        nothing says ``max_grade``, it is that of the model's training data, else the highest grade there is.
+        override the convention; all else of `rankmill.scorer.options.JudgedOptions`.  Where nothing says ``max_grade``, it is
+        that of the model's training data, else the highest grade there is.
 
     Raises
     ------
@@ -117,7 +106,7 @@ def evaluate(
     CandidatesRejected
         The scored list or the candidates cannot be used.
     """
-    return evaluate_as(EvaluationOptions.of(**options), subject, model=model, trained=trained)
+    return evaluate_as(EvaluationOptions.of(options), subject, model=model, trained=trained)
 
 
 def evaluate_as(
@@ -128,26 +117,27 @@ def evaluate_as(
     trained: TrainedModel | None = None,
 ) -> Evaluation:
     """Do what `evaluate` does, with the options checked before."""
-    if options.complete and options.qrels is None:
+    judged = options.judged
+    if judged.complete and judged.qrels is None:
         raise InputError(
             f"{spelled('complete')} counts judged queries that a run lacks: give the judgments with {spelled('qrels')} FILE"
         )
     if model is None:
-        opened = _open_list(subject, options)
+        opened = _open_list(subject, judged)
     else:
         forest = model if isinstance(model, Forest) else Forest.load(model)
         trained = trained or TrainedModel.of(forest)
-        opened = _score_candidates(subject, forest, trained, options)
-    rules, qrels = options.convention, None if options.qrels is None else Path(options.qrels)
+        opened = _score_candidates(subject, forest, trained, judged)
+    rules, qrels = options.convention, None if judged.qrels is None else Path(judged.qrels)
     if any(metric.name == "err" for metric in options.metrics):
         rules = with_scale(rules, opened.scored, qrels, opened.known_grade, opened.counts)
     found = evaluate_scored(
-        opened.scored, options.metrics, rules, qrels=qrels, grade_counts=opened.counts, complete=options.complete
+        opened.scored, options.metrics, rules, qrels=qrels, grade_counts=opened.counts, complete=judged.complete
     )
     scope = opened.scope
     if scope is None and trained is not None:
         scope = scope_of_candidates([trained], found.qids)
-    slices = tuple(part for name in options.by for part in slices_of(found, name, opened.column))
+    slices = tuple(part for name in judged.by for part in slices_of(found, name, opened.column))
     return replace(found, scope=scope, slices=slices)
 
 
@@ -166,7 +156,7 @@ class _Opened:
     scope: Scope | None = None
 
 
-def _open_list(subject: PathLike | Sequence[PathLike] | pa.Table, options: EvaluationOptions) -> _Opened:
+def _open_list(subject: PathLike | Sequence[PathLike] | pa.Table, options: JudgedOptions) -> _Opened:
     if options.split is not None:
         raise InputError(
             f"{spelled('split')} chooses a part of a dataset, which needs a model to be scored: give {spelled('model')} MODEL"
@@ -185,7 +175,7 @@ def _score_candidates(
     subject: PathLike | Sequence[PathLike] | pa.Table,
     forest: Forest,
     trained: TrainedModel,
-    options: EvaluationOptions,
+    options: JudgedOptions,
 ) -> _Opened:
     if isinstance(subject, pa.Table):
         raise InputError("a table of scores needs no model; leave the model out, or name files of candidates")

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.errors import InputError, name_hint
+from rankmill.foundation.options import takes_options_of
 from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import labelled, text_table
+from rankmill.scorer.arguments import PolicyArguments
 from rankmill.scorer.evaluation import IDEAL_WORDS
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.arrangement import tie_order
@@ -89,6 +92,7 @@ class Explanation:
         return "\n".join([*parts, *(labelled(label, words) for label, words in self.words.items())]) + "\n"
 
 
+@takes_options_of(Policy)
 def explain_metric(
     scored: Path | pa.Table,
     qid: str,
@@ -96,7 +100,7 @@ def explain_metric(
     *,
     qrels: Path | None = None,
     convention: str = OURS,
-    **options: str | int | None,
+    **options: Unpack[PolicyArguments],
 ) -> Explanation:
     """Show how ``metric`` of the query ``qid`` comes about.
 

@@ -11,6 +11,7 @@ from rankmill.foundation.cores import available_cores
 from rankmill.foundation.options import option, option_like, options
 from rankmill.foundation.units import MIN_MEMORY
 from rankmill.pipeline.options import MEMORY, Absent, Format, IngestOptions, ReadOptions
+from rankmill.scorer.metrics.metric import DEFAULT_METRICS, Metric
 
 THREADS = "Threads; 0: the cores there are.  Never changes the result."
 SPLIT = (
@@ -58,7 +59,7 @@ class RerankOptions(CandidateOptions):
 
     top_k: int | None = option(default=None, help="Write only the first so many of each query.", least=1)
     memory: int = option(default="2GB", help=MEMORY, size=True, least=MIN_MEMORY)
-    run: str | os.PathLike[str] | tuple[str | os.PathLike[str], ...] = option(
+    run: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = option(
         default=(),
         help="TREC run of a first stage, or a folder of them: only its documents are ranked, by their rows in CANDIDATES."
         "  Repeat for several.",
@@ -79,10 +80,13 @@ class RerankOptions(CandidateOptions):
 
 @options
 class JudgedOptions(CandidateOptions):
-    """What is measured, on which queries and by which judgments; options of single conventions come beside it."""
+    """What is measured, on which queries and by which judgments; options of single conventions come beside it.
 
-    metrics: Sequence[str] = option(
-        default=(),
+    ``by`` is ``query_size``, ``grade_mix``, or a column of the subject (see `rankmill.scorer.slices`).
+    """
+
+    metrics: Sequence[str | Metric] = option(
+        default=DEFAULT_METRICS,
         help="Repeat for several; by default ndcg@1, @5, @10, err@10, map, mrr and precision@10.  Also dcg, recall@k, "
         "wta, rbp(0.8), concordance, concordance_micro and balanced_error.",
         flags=("--metric",),
@@ -90,7 +94,7 @@ class JudgedOptions(CandidateOptions):
         repeat=True,
     )
     convention: str = option(default="rankmill", help=CONVENTION)
-    qrels: Path | None = option(default=None, help=QRELS)
+    qrels: str | os.PathLike[str] | None = option(default=None, help=QRELS, read=Path, metavar="<path>")
     split: str | None = option(default=None, help=SPLIT)
     complete: bool = option(default=False, help="With qrels: count judged queries that a run lacks.")
     by: Sequence[str] = option(

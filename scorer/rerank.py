@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.options import made_from, spelled
+from rankmill.foundation.options import made_from, spelled, takes_options_of
 from rankmill.foundation.process_memory import peak_bytes
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest
@@ -25,6 +25,7 @@ from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import Source
 from rankmill.pipeline.sources.columns import guesses_of
+from rankmill.scorer.arguments import RerankArguments
 from rankmill.scorer.candidate_sources import (
     PathLike,
     files_of,
@@ -91,13 +92,14 @@ def reports_to_json(out: PathLike, reports: Mapping[str, RerankReport]) -> str:
     return json.dumps({"out": os.fspath(out), "models": models}, sort_keys=True)
 
 
+@takes_options_of(RerankOptions)
 def rerank(
     candidates: PathLike | Sequence[PathLike],
     model: Forest | PathLike,
     out: PathLike,
     *,
     identity: ModelIdentity | None = None,
-    **options: Any,
+    **options: Unpack[RerankArguments],
 ) -> RerankReport:
     """Score ``candidates`` with ``model`` and write each query's documents in order to ``out``.
 
@@ -118,7 +120,7 @@ def rerank(
     identity
         What to record about the model; its digest if left out.
     **options
-        The fields of `rankmill.scorer.options.RerankOptions`, such as ``top_k=100``.
+        How to re-rank, such as ``top_k=100``: all of `rankmill.scorer.options.RerankOptions`.
 
     Raises
     ------
@@ -139,11 +141,12 @@ def rerank(
     return report
 
 
+@takes_options_of(RerankOptions)
 def rerank_several(
     candidates: PathLike | Sequence[PathLike],
     models: Mapping[str, tuple[Forest, ModelIdentity | None]],
     out: PathLike,
-    **options: Any,
+    **options: Unpack[RerankArguments],
 ) -> list[RerankReport]:
     """Rank ``candidates`` by each of ``models``, and read them once.
 

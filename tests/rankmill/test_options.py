@@ -12,8 +12,23 @@ from typer.main import get_command
 from rankmill import Ranker, cli
 from rankmill.cli import app
 from rankmill.foundation.errors import InvalidParameter, RankmillError
-from rankmill.foundation.options import declared_in, made_from, option, option_of, options, spelled_for_a_command_line
-from rankmill.reference import PAGES, reference
+from rankmill.foundation.options import (
+    argument_type,
+    declared_in,
+    default_of,
+    made_from,
+    option,
+    option_of,
+    options,
+    spelled_for_a_command_line,
+)
+from rankmill.reference import PAGES, arguments, reference
+from rankmill.scorer.compare import compare
+from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.explain_metric import explain_metric
+from rankmill.scorer.metrics import Policy
+from rankmill.scorer.options import JudgedOptions, RerankOptions
+from rankmill.scorer.rerank import rerank
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,6 +45,28 @@ def commands(group=None, path=()):
 def test_the_reference_is_that_of_today() -> None:
     made = "make it anew: python -m rankmill.reference > docs/options.md"
     assert (ROOT / "docs" / "options.md").read_text(encoding="utf-8") == reference(), made
+
+
+def test_the_types_of_arguments_are_those_of_today() -> None:
+    made = "make them anew: python -m rankmill.reference arguments > scorer/arguments.py"
+    assert (ROOT / "scorer" / "arguments.py").read_text(encoding="utf-8") == arguments(), made
+
+
+@pytest.mark.parametrize(
+    ("function", "groups"),
+    [
+        (rerank, (RerankOptions,)),
+        (evaluate, (JudgedOptions, Policy)),
+        (compare, (JudgedOptions, Policy)),
+        (explain_metric, (Policy,)),
+    ],
+)
+def test_functions_show_their_options(function, groups) -> None:
+    shown = inspect.signature(function).parameters
+    for each in (each for group in groups for each in declared_in(group)):
+        assert (shown[each.name].default, shown[each.name].annotation) == (default_of(each), argument_type(each))
+        assert f"\n{each.name} : {argument_type(each)}" in inspect.getdoc(function)
+    assert not any(each.kind is each.VAR_KEYWORD for each in shown.values())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.title)
