@@ -1,23 +1,42 @@
-"""A progress bar on stderr, only where somebody is looking."""
+"""Progress bars: on a terminal, or in the output of a notebook's cell; nowhere else."""
 
 from __future__ import annotations
 
+import sys
+import time
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rankmill.foundation.terminal import printed
+
+AFTER, EVERY = 1.0, 0.25
+"""Seconds until a bar appears in a notebook, and between two of its states."""
+
+
+def in_notebook() -> bool:
+    """Tell whether this process is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+def shows_bars(console: Console) -> bool:
+    """Tell whether a bar can be seen: on a terminal, or in a notebook."""
+    return bool(console.is_terminal) or in_notebook()
 
 
 class TerminalBar:
     """Context manager that shows a bar between two texts and the time left.
 
-    It does nothing where stderr is no terminal, and where it is not to be ``shown``.
+    It does nothing where `shows_bars` says no, and where it is not to be ``shown``.
     """
 
     def __init__(self, before: str, after: str, console: Console | None, *, shown: bool = True) -> None:
         console = console or Console(stderr=True)
-        self._progress = Progress(
+        kind = _NotebookProgress if shown and in_notebook() else Progress
+        self._progress = kind(
             TextColumn(before),
             BarColumn(bar_width=28),
             TextColumn(after),
@@ -35,3 +54,32 @@ class TerminalBar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+
+class _NotebookProgress(Progress):
+    """Rewrites one plain output of the cell, which stays as it was last; what takes less than a second shows nothing."""
+
+    _output: Any = None
+    _next = 0.0
+
+    def start(self) -> None:
+        self._next = time.monotonic() + AFTER
+
+    def update(self, *task: Any, **changes: Any) -> None:
+        super().update(*task, **changes)
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + EVERY
+            self._show()
+
+    def stop(self) -> None:
+        if self._output is not None:
+            self._show()
+
+    def _show(self) -> None:
+        from IPython.display import display
+
+        state = {"text/plain": "\n".join(printed(self.get_renderable(), width=120))}
+        if self._output is None:
+            self._output = display(state, raw=True, display_id=True)
+        else:
+            self._output.update(state, raw=True)

@@ -62,7 +62,7 @@ def _one_table(header: list[str], rows: list[list[str]], first: int, width: int)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # Text: a query may be named like a style
     page = io.StringIO()
-    Console(file=page, width=width, color_system=None, force_terminal=False).print(table)
+    Console(file=page, width=width, color_system=None, force_terminal=False, force_jupyter=False).print(table)
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines() if line.strip())
 
 
@@ -71,7 +71,9 @@ def printed(*parts: Any, width: int) -> list[str]:
     from rich.console import Console
 
     out = io.StringIO()
-    console = Console(file=out, width=width, color_system=None, markup=False, emoji=False, highlight=False)
+    console = Console(
+        file=out, width=width, color_system=None, markup=False, emoji=False, highlight=False, force_jupyter=False
+    )
     for part in parts:
         console.print(part)
     return [line.rstrip() for line in out.getvalue().splitlines()]

@@ -62,8 +62,8 @@ class RankerOptions:
     )
     verbose: int | bool = option(
         default=1,
-        help="1 (or True): a line on stderr about every 10 seconds, so that short trainings say nothing; N above 1: a line after"
-        " every N rounds; 0: nothing.  Never changes the model.",
+        help="1 (or True): a bar in notebooks, elsewhere a line on stderr about every 10 seconds; N above 1: a line after every N"
+        " rounds; 0: nothing.  Never changes the model.",
     )
     delta: Callable[..., Any] | None = option(
         default=None,

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.kernels.compiling import compilation_announced
-from rankmill.foundation.progress import TerminalBar
+from rankmill.foundation.progress import TerminalBar, in_notebook, shows_bars
 from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.units import spell
 from rankmill.trainer.parameters import TrainParameters
@@ -71,7 +71,7 @@ class TrainingProgress(TerminalBar):
     several_seeds
         Whether a line says which seed it is of; which fold is always said.
     log_every, on_message, clock
-        As :class:`Ticker` takes them; there is a bar only where ``log_every`` is None and stderr is a terminal.
+        As :class:`Ticker` takes them; there is a bar only where ``log_every`` is None and stderr is a terminal, or in a notebook.
     bar
         Whether there may be a bar.
     """
@@ -89,7 +89,7 @@ class TrainingProgress(TerminalBar):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         console = console or Console(stderr=True)
-        shown = bar and log_every is None and console.is_terminal
+        shown = bar and log_every is None and shows_bars(console)
         super().__init__("round {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=shown)
         self._task = self._progress.add_task("preparing", total=n_rounds)
         self._ticker = Ticker(0 if shown else log_every, on_message, clock)
@@ -132,10 +132,10 @@ def training_progress(
 
 @contextmanager
 def verbosely(verbose: int, parameters: TrainParameters, *, folds_alone: bool = False) -> Iterator[TrainingProgress]:
-    """Yield the progress of a training from Python, which has no bar: of its ``folds_alone``, or of the whole training.
+    """Yield the progress of a training from Python: of its ``folds_alone``, or of the whole training.
 
-    ``verbose`` 0 or False: nothing is said; 1 or True: a line on stderr about every :data:`LOG_SECONDS`; N above 1: a line
-    after every N rounds.  A compilation of kernels is announced, too.
+    ``verbose`` 0 or False: nothing is said; 1 or True: a bar in a notebook, elsewhere a line on stderr about every
+    :data:`LOG_SECONDS`; N above 1: a line after every N rounds.  A compilation of kernels is announced, too.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def verbosely(verbose: int, parameters: TrainParameters, *, folds_alone: bool = 
         parameters.n_rounds,
         n_trainings=folds + (not folds_alone),
         log_every=None if every == 1 else every,
-        bar=False,
+        bar=in_notebook(),
     )
     with compilation_announced(to_stderr) if every else nullcontext(), progress:
         yield progress
@@ -181,7 +181,7 @@ class TrialsProgress(TerminalBar):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         console = console or Console(stderr=True)
-        shown = log_every is None and console.is_terminal
+        shown = log_every is None and shows_bars(console)
         super().__init__("trial {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=shown)
         self._task = self._progress.add_task("", total=n_trials)
         self._ticker = Ticker(0 if shown else log_every, on_message, clock)

@@ -1,0 +1,58 @@
+"""In a real Jupyter kernel: the bar, and the example notebooks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.ipynb"))
+
+SMALL = """
+import numpy as np
+from rankmill import Ranker
+from rankmill.foundation import progress
+rng = np.random.default_rng(0)
+X, qid = rng.normal(size=(200, 3)), np.repeat(np.arange(20), 10)
+y = np.clip(np.round(X[:, 0] + 1), 0, 4)
+"""
+
+
+def executed(notebook: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Run a notebook in ``folder`` and return the outputs of its cells of code; fails as the first cell that fails does."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))))
+    monkeypatch.setenv("IPYTHONDIR", str(folder / "ipython"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
+    return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_a_notebook_has_one_bar_that_is_rewritten_and_none_where_it_is_not_wanted(tmp_path, monkeypatch) -> None:
+    cells = [
+        SMALL,
+        "progress.AFTER = progress.EVERY = 0.0",
+        "ranker = Ranker(n_rounds=7, max_leaves=3).fit(X, y, qid=qid)",
+        "Ranker(n_rounds=7, max_leaves=3, verbose=0).fit(X, y, qid=qid);",
+        "progress.AFTER = 3600.0",  # the usual short training, of less than a second
+        "Ranker(n_rounds=7, max_leaves=3).fit(X, y, qid=qid);",
+        "ranker",
+        "from rankmill.foundation.terminal import text_table\nprint(text_table(['a', 'b'], [['x', '1']]))",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    outputs = executed(notebook, tmp_path, monkeypatch)
+    bars = [output for output in outputs[2] if output.output_type == "display_data"]
+    assert len(bars) == 1
+    assert bars[0].data["text/plain"].startswith("round 7/7 ")
+    assert "\x1b" not in bars[0].data["text/plain"]
+    assert outputs[3] == outputs[5] == []
+    shown = outputs[6][0].data
+    assert shown["text/html"].startswith('<div class="rankmill">')
+    assert shown["text/plain"] == "Ranker(n_rounds=7, max_leaves=3)"
+    assert [output.name for output in outputs[7]] == ["stdout"]  # rich would show a table by itself and leave no text
+    assert "x" in outputs[7][0].text
