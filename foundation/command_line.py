@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import wraps
+from functools import cached_property
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -30,28 +30,45 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file i
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give ``command`` the options of its groups in their place; what it raises spells options as flags."""
-    parameters: list[inspect.Parameter] = []
-    groups: dict[str, Grouped] = {}
-    hints = get_type_hints(command, include_extras=True)
-    for parameter in inspect.signature(command).parameters.values():
-        hint = hints[parameter.name]
-        group = grouped(hint)
-        if group is None:
-            parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
-        else:
-            groups[parameter.name] = group
-            parameters += _parameters_of(group)
+    return _TakesOptions(command)
 
-    @wraps(command)
-    def run(**given: Any) -> None:
+
+class _TakesOptions:
+    """A command with the options of its groups, which are looked up when somebody asks for its signature: one of all at a start."""
+
+    def __init__(self, command: Callable[..., None]) -> None:
+        self._command = command
+        self.__name__, self.__doc__, self.__module__ = command.__name__, command.__doc__, command.__module__
+
+    def __call__(self, **given: Any) -> None:
         with spelled_for_a_command_line():
-            made = {name: group.made_of(_read(group, given)) for name, group in groups.items()}
-            own = {name: given[name] for name in given if name in hints and name not in groups}
-            command(**own, **made)
+            made = {name: group.made_of(_read(group, given)) for name, group in self._groups.items()}
+            own = {name: given[name] for name in given if name in self._hints and name not in self._groups}
+            self._command(**own, **made)
 
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
+    @cached_property
+    def _hints(self) -> Mapping[str, Any]:
+        return get_type_hints(self._command, include_extras=True)
+
+    @cached_property
+    def _groups(self) -> Mapping[str, Grouped]:
+        found = {name: grouped(hint) for name, hint in self._hints.items()}
+        return {name: group for name, group in found.items() if group is not None}
+
+    @cached_property
+    def __signature__(self) -> inspect.Signature:
+        parameters: list[inspect.Parameter] = []
+        for parameter in inspect.signature(self._command).parameters.values():
+            group, hint = self._groups.get(parameter.name), self._hints[parameter.name]
+            if group is None:
+                parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
+            else:
+                parameters += _parameters_of(group)
+        return inspect.Signature(parameters)
+
+    @property
+    def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]
+        return {parameter.name: parameter.annotation for parameter in self.__signature__.parameters.values()}
 
 
 def _parameters_of(group: Grouped) -> Iterator[inspect.Parameter]:

@@ -12,12 +12,15 @@ import signal
 import sys
 import traceback
 from collections import Counter
+from copy import copy
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command_from_info
 
 import rankmill
 import rankmill.cli_convert
@@ -42,8 +45,10 @@ from rankmill.other_libraries import OURS
 from rankmill.scorer.metrics import parse_metric
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
+
+    from typer.models import CommandInfo
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """What Typer raises for a mistake in the command line; it has no public name for it."""
@@ -66,7 +71,21 @@ _WORDS = "rankmill.words"
 
 
 class Command(TyperCommand):
-    """A command of rankmill."""
+    """A command of rankmill, whose options are only made if it is the one that is called."""
+
+    def __init__(self, *args: Any, declared: CommandInfo, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._declared = declared
+        del self.params, self.callback
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in {"params", "callback"}:
+            raise AttributeError(name)
+        made = get_command_from_info(
+            self._declared, pretty_exceptions_short=False, rich_markup_mode=self.rich_markup_mode
+        )
+        self.params, self.callback = made.params, made.callback
+        return getattr(self, name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read ``args``; BadParameter if an option that holds one value is given twice, as one of the two would be lost."""
@@ -96,10 +115,22 @@ class Command(TyperCommand):
 def adopt(app: typer.Typer) -> None:
     """Make all commands of ``app`` a `Command`."""
     for command in app.registered_commands:
-        command.cls = Command
+        if command.callback is not None:
+            declared = copy(command)
+            command.cls = partial(Command, declared=declared)  # type: ignore[assignment]
+            command.callback = _without_options(command.callback)
     for group in app.registered_groups:
         if group.typer_instance is not None:
             adopt(group.typer_instance)
+
+
+def _without_options(callback: Callable[..., Any]) -> Callable[[], None]:
+    """Return what has the name and the help of a command, for the list of all commands."""
+
+    def later() -> None: ...
+
+    later.__name__, later.__doc__ = callback.__name__, callback.__doc__
+    return later
 
 
 def usage_line(error: Any) -> str:
