@@ -21,7 +21,7 @@ if __name__ == "__main__":
 
 from rankmill.foundation.storage.disk import Disk
 from rankmill.registry.blob_store import Store
-from rankmill.registry.commit_log import Log
+from rankmill.registry.commit_log import CommitLog
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.model_state import GENESIS
 from rankmill.registry.stored_records import Change, Entry, Move, Register
@@ -55,7 +55,7 @@ def fill(root: Path, versions: int, model_bytes: int) -> None:
     registry = Registry(root)
     registry.prepare(protected=())
     registry.register("web", bytes(model_bytes), manifest=FACTS)
-    log = Log(Store(root), "web")
+    log = CommitLog(Store(root), "web")
     row = registry.state("web").versions[1]
     prev, number = registry.state("web").digest, 1
     changes: list[Change] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import as_json, left_out, to_line
 from rankmill.foundation.storage.publish import write_atomically
-from rankmill.scorer.exchange.conversion import CONVERTED_FROM, SOURCE_SHA256, Imported
+from rankmill.scorer.exchange.conversion import CONVERTED_FROM, SOURCE_SHA256, ForeignForest
 from rankmill.scorer.exchange.formats import read_from, write_as
 from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.options import ConvertOptions
@@ -159,7 +159,7 @@ def convert_from(
     return replace(done, model=str(version), registry=str(registry))
 
 
-def facts_of(found: Imported) -> dict[str, object]:
+def facts_of(found: ForeignForest) -> dict[str, object]:
     """Return the manifest of a version that was read from another tool: nothing is known of its training here."""
     forest = found.forest
     return {

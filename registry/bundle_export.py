@@ -13,7 +13,7 @@ from pathlib import Path
 from rankmill.foundation.errors import InputError, IntegrityError, UnknownModel
 from rankmill.foundation.storage.publish import explain_errors, write_new
 from rankmill.registry.bundle_format import FIRST, FORMAT, LARGEST, Contents, blob_member, ending, header, padding
-from rankmill.registry.commit_log import Log
+from rankmill.registry.commit_log import CommitLog
 from rankmill.registry.model_state import State
 
 
@@ -51,7 +51,7 @@ class Bundle:
         The log is damaged, or a blob that it refers to is missing; a damaged blob is found by `write`.
     """
 
-    def __init__(self, log: Log, version: int | None = None) -> None:
+    def __init__(self, log: CommitLog, version: int | None = None) -> None:
         self._store = log.store
         state = State()
         entries = log.advance(state)

@@ -23,7 +23,7 @@ from rankmill.foundation.records import canonical_json
 from rankmill.registry.blob_store import LARGEST_ENTRY
 from rankmill.registry.names import check_name
 from rankmill.registry.rendering import author_text
-from rankmill.registry.stored_records import Entry, Number, Record, Sha256, first_fault, seal, unseal
+from rankmill.registry.stored_records import Entry, Number, Sha256, StoredRecord, first_fault, seal, unseal
 
 BLOCK = 512
 RECORD = 20 * BLOCK  # a tar ends with zeros, two blocks at least, up to a multiple of this
@@ -192,7 +192,7 @@ def blob_member(sha256: str) -> str:
 ORIGIN = "origin"
 
 
-class Origin(Record):
+class Origin(StoredRecord):
     """Where a version was before; ``before`` says where that had been imported from."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)

@@ -38,11 +38,11 @@ from rankmill.registry.bundle_format import (
     blob_member,
     origin_bytes,
 )
-from rankmill.registry.commit_log import Log, is_due, write_checkpoint
+from rankmill.registry.commit_log import CommitLog, is_due, write_checkpoint
 from rankmill.registry.leases import keep_blobs, lease
 from rankmill.registry.model_state import Registered, State
 from rankmill.registry.names import check_alias
-from rankmill.registry.stored_records import Entry, Gate, Manifest, Register, first_fault
+from rankmill.registry.stored_records import Entry, GateRecord, Register, VersionManifest, first_fault
 
 _OBJECT = TypeAdapter(dict[str, JsonValue])
 
@@ -129,12 +129,12 @@ class OpenedBundle:
             if sizes[row.model] != row.size:
                 raise self._fault(f"model {row.model}: expected {row.size} bytes, found {sizes[row.model]}")
         manifests = {row.manifest for row in self.state.versions.values()} | {row.manifest for row in rows}
-        reports = {entry.change.report for entry in self.entries if isinstance(entry.change, Gate)}
+        reports = {entry.change.report for entry in self.entries if isinstance(entry.change, GateRecord)}
         origins = {row.attachments[ORIGIN] for row in rows if ORIGIN in row.attachments}
         for sha256, data in self._blobs(tar):
             try:
                 if sha256 in manifests:
-                    Manifest.model_validate_json(data)
+                    VersionManifest.model_validate_json(data)
                 if sha256 in reports | origins:
                     _OBJECT.validate_json(data)
                 if sha256 in manifests | reports | origins:
@@ -191,7 +191,7 @@ ATTEMPTS = 20  # against other writers
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class BundleImport:
     """What an import did."""
 
     kind: Literal["history", "version"]
@@ -222,7 +222,7 @@ class Imported:
         }
 
 
-def import_bundle(store: Store, opened: OpenedBundle, name: str, reason: str = "") -> Imported:
+def import_bundle(store: Store, opened: OpenedBundle, name: str, reason: str = "") -> BundleImport:
     """Take the bundle in as (part of) the model ``name``, which is checked already; the registry is there.
 
     Raises
@@ -232,17 +232,17 @@ def import_bundle(store: Store, opened: OpenedBundle, name: str, reason: str = "
     IntegrityError
         A blob that is here already, or the log, is damaged.
     """
-    log = Log(store, name)
+    log = CommitLog(store, name)
     if opened.contents.kind == "version":
         return _import_version(store, log, opened, reason)
     return _import_history(store, log, opened)
 
 
-def _import_history(store: Store, log: Log, opened: OpenedBundle) -> Imported:
+def _import_history(store: Store, log: CommitLog, opened: OpenedBundle) -> BundleImport:
     contents, entries = opened.contents, opened.entries
 
-    def done(added: int, head: int, mended: int = 0) -> Imported:
-        return Imported("history", log.name, contents.name, added, head, None, mended)
+    def done(added: int, head: int, mended: int = 0) -> BundleImport:
+        return BundleImport("history", log.name, contents.name, added, head, None, mended)
 
     for _ in range(ATTEMPTS):
         state = log.state() if log.exists() else State()
@@ -260,7 +260,7 @@ def _import_history(store: Store, log: Log, opened: OpenedBundle) -> Imported:
     raise ConflictError(f"{log.name}: other writers were faster {ATTEMPTS} times; try again")
 
 
-def _add(store: Store, log: Log, entries: list[Entry]) -> bool:
+def _add(store: Store, log: CommitLog, entries: list[Entry]) -> bool:
     """Let the entries follow; False if somebody else has written one meanwhile."""
     if entries[0].number > 1:
         log.settle_folder()
@@ -269,7 +269,7 @@ def _add(store: Store, log: Log, entries: list[Entry]) -> bool:
     return store.put_folder_if_absent(log.folder, {log.path(e.number).name: e.to_bytes() for e in entries})
 
 
-def _check_same_history(log: Log, opened: OpenedBundle, state: State) -> None:
+def _check_same_history(log: CommitLog, opened: OpenedBundle, state: State) -> None:
     """Raise ConflictError unless one of the two logs is the beginning of the other."""
     entries = opened.entries
     common = min(state.head, len(entries))
@@ -282,7 +282,7 @@ def _check_same_history(log: Log, opened: OpenedBundle, state: State) -> None:
     )
 
 
-def _import_version(store: Store, log: Log, opened: OpenedBundle, reason: str) -> Imported:
+def _import_version(store: Store, log: CommitLog, opened: OpenedBundle, reason: str) -> BundleImport:
     contents, change = opened.contents, opened.registered
     origin = _origin_of(opened)
     own = {key: sha256 for key, sha256 in change.attachments.items() if key != ORIGIN}
@@ -309,7 +309,7 @@ def _import_version(store: Store, log: Log, opened: OpenedBundle, reason: str) -
     with _keep_blobs_of(store, opened, {change.model, change.manifest, *own.values()}), keep_blobs(store, [origin]):
         entry = log.commit(decide, reason or f"imported from {came}")
     assert isinstance(entry.change, Register)  # noqa: S101 (for the type checker)
-    return Imported("version", log.name, came, int(added), entry.number, entry.change.version)
+    return BundleImport("version", log.name, came, int(added), entry.number, entry.change.version)
 
 
 def _origin_of(opened: OpenedBundle) -> bytes:

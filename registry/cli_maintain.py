@@ -69,10 +69,10 @@ def gc(
 
     Example: rankmill models gc --dry-run
     """
-    from rankmill.registry.retention_rules import Rules
+    from rankmill.registry.retention_rules import RetentionRules
 
     store = existing_registry(registry)
-    rules = Rules(keep=keep, grace=seconds(grace))
+    rules = RetentionRules(keep=keep, grace=seconds(grace))
     report = store.gc(None if name is None else bare_name(name), rules=rules, dry_run=dry_run)
     if as_json:
         print_json(report.to_json())

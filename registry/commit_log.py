@@ -75,7 +75,7 @@ def parse_checkpoint(data: bytes) -> State | None:
 
 
 def read_checkpoint(store: Store, name: str) -> State | None:
-    """Return what the checkpoint holds; whether it fits the log is for `rankmill.registry.commit_log.Log.state` to see."""
+    """Return what the checkpoint holds; whether it fits the log is for `rankmill.registry.commit_log.CommitLog.state` to see."""
     with contextlib.suppress(OSError, IntegrityError):
         return parse_checkpoint(store.read(checkpoint_path(store, name), LARGEST_CHECKPOINT))
     return None
@@ -85,7 +85,7 @@ ATTEMPTS = 200  # of one commit against other writers; each lost one means that 
 LONGEST_PAUSE = 0.05  # seconds
 
 
-class Log:
+class CommitLog:
     """Reads and extends the log of model ``name``; the name is checked already."""
 
     def __init__(self, store: Store, name: str) -> None:
@@ -243,11 +243,11 @@ class Log:
             write_checkpoint(self.store, self.name, state)
 
 
-def every_log(store: Store) -> Iterator[tuple[str, Log]]:
+def every_log(store: Store) -> Iterator[tuple[str, CommitLog]]:
     """Find the logs of all models, by name."""
     for name in store.names(store.root / "models"):
         if NAME.fullmatch(name):
-            yield name, Log(store, name)
+            yield name, CommitLog(store, name)
 
 
 def is_entry_name(name: str) -> bool:

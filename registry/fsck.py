@@ -23,7 +23,7 @@ from rankmill.foundation.records import as_json, not_in_json
 from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry import leases
 from rankmill.registry.blob_store import Store
-from rankmill.registry.commit_log import Log, checkpoint_path, is_entry_name, parse_checkpoint
+from rankmill.registry.commit_log import CommitLog, checkpoint_path, is_entry_name, parse_checkpoint
 from rankmill.registry.garbage import Trashed, blobs, in_quarantine, is_whole, put_back, trash_items
 from rankmill.registry.model_state import State
 from rankmill.registry.names import NAME
@@ -63,11 +63,11 @@ def verify(store: Store, names: Iterable[str]) -> VerifyReport:
     """Check the models ``names``, one after the other; damage is reported, not raised, and the rest still checked."""
     report = VerifyReport()
     for name in names:
-        _verify_model(Log(store, name), report)
+        _verify_model(CommitLog(store, name), report)
     return report
 
 
-def _verify_model(log: Log, report: VerifyReport) -> None:
+def _verify_model(log: CommitLog, report: VerifyReport) -> None:
     report.models += 1
     registered: list[Register] = []
     state, chained = State(), True  # behind the first fault the chain says nothing, the entries still do
@@ -177,7 +177,7 @@ class _Check:
         for name in self.store.names(self.store.root / "models"):
             folder = self.store.root / "models" / name
             if NAME.fullmatch(name):
-                states[name] = self._check_log(Log(self.store, name))
+                states[name] = self._check_log(CommitLog(self.store, name))
             elif not name.startswith("."):
                 self._find(folder, "no model can have this name", "move it elsewhere", self._set_aside(folder))
         self._check_blobs(states)
@@ -208,7 +208,7 @@ class _Check:
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 
-    def _check_log(self, log: Log) -> State:
+    def _check_log(self, log: CommitLog) -> State:
         self.report.models += 1
         kept = self._checkpoint(log)  # before the log, which may grow meanwhile
         for name in log.foreign_names():
@@ -241,7 +241,7 @@ class _Check:
             self._find(path, "does not fit the log", "remove it", self._drop(path), damage=True)
         return state
 
-    def _checkpoint(self, log: Log) -> State | None:
+    def _checkpoint(self, log: CommitLog) -> State | None:
         path = checkpoint_path(self.store, log.name)
         try:
             data = self.store.read(path)
@@ -264,7 +264,7 @@ class _Check:
 
         return mend
 
-    def _cut(self, log: Log, first: int, tail: list[int], fault: str) -> None:
+    def _cut(self, log: CommitLog, first: int, tail: list[int], fault: str) -> None:
         """Report a broken log; a repair leaves the longest beginning that holds, and no checkpoint beyond it."""
         path = checkpoint_path(self.store, log.name)
         move = self._set_aside(*(log.path(number) for number in tail))
@@ -285,7 +285,7 @@ class _Check:
             damage=True,
         )
 
-    def _told(self, log: Log, number: int) -> str:
+    def _told(self, log: CommitLog, number: int) -> str:
         try:
             change = log.read(number).change
         except (FileNotFoundError, IntegrityError):
@@ -317,7 +317,7 @@ class _Check:
 
     def _state_now(self, name: str, state: State) -> State:
         try:
-            return Log(self.store, name).state()
+            return CommitLog(self.store, name).state()
         except IntegrityError:  # told of already
             return state
 

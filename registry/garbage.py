@@ -61,10 +61,10 @@ from typing import NamedTuple
 from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.storage.publish import digest_of, explain_errors
 from rankmill.registry.blob_store import Store
-from rankmill.registry.commit_log import Log, every_log
+from rankmill.registry.commit_log import CommitLog, every_log
 from rankmill.registry.leases import leased, reap, stale
 from rankmill.registry.model_state import State
-from rankmill.registry.retention_rules import Plan, Rules, plan
+from rankmill.registry.retention_rules import Plan, RetentionRules, plan
 from rankmill.registry.stored_records import Mark, Sweep
 
 TRASH_NAME = re.compile(r"([0-9a-f]{64})\.([0-9]{8}T[0-9]{6}Z)\.[0-9a-f]{8}")
@@ -167,7 +167,7 @@ class Collected:
         return asdict(self) | {"freed": self.freed}
 
 
-def collect(store: Store, name: str | None, rules: Rules, *, dry_run: bool = False) -> Collected:
+def collect(store: Store, name: str | None, rules: RetentionRules, *, dry_run: bool = False) -> Collected:
     """Collect the versions of the model ``name``, or of all, and the blobs that nothing refers to.
 
     Raises
@@ -188,7 +188,7 @@ def collect(store: Store, name: str | None, rules: Rules, *, dry_run: bool = Fal
         store.sweep()
         report.leases_reaped = len(reap(store, now))
     for model in states if name is None else [name]:
-        report.models[model] = _decide(Log(store, model), rules, now, states[model], dry_run=dry_run)
+        report.models[model] = _decide(CommitLog(store, model), rules, now, states[model], dry_run=dry_run)
     _throw_and_delete(store, states if dry_run else None, rules, now, report)
     return report
 
@@ -211,7 +211,7 @@ def clock(store: Store, *, look_only: bool = False) -> float:
             store.disk.unlink(path)
 
 
-def written(log: Log, number: int) -> float:
+def written(log: CommitLog, number: int) -> float:
     """Tell when an entry was written: by its own word or by its file's, whichever is later."""
     return max(datetime.fromisoformat(log.read(number).time).timestamp(), log.store.disk.modified(log.path(number)))
 
@@ -257,7 +257,7 @@ def _put_back(store: Store, wanted: set[str], report: Collected) -> None:
             report.put_back[item.sha256] = item.path.name
 
 
-def _decide(log: Log, rules: Rules, now: float, state: State, *, dry_run: bool) -> Model:
+def _decide(log: CommitLog, rules: RetentionRules, now: float, state: State, *, dry_run: bool) -> Model:
     """Commit what is to be swept, then what is to be marked, each decided on the state that it follows."""
 
     @cache  # an entry never changes, and one that marks thousands of versions is asked for by each
@@ -304,7 +304,7 @@ def _decide(log: Log, rules: Rules, now: float, state: State, *, dry_run: bool) 
 
 
 def _throw_and_delete(
-    store: Store, foreseen: dict[str, State] | None, rules: Rules, now: float, report: Collected
+    store: Store, foreseen: dict[str, State] | None, rules: RetentionRules, now: float, report: Collected
 ) -> None:
     """Move to the trash what nothing needs, and delete what has lain there for the time of grace.
 
@@ -356,4 +356,4 @@ def _is_spare(store: Store, item: Trashed, present: dict[str, Path]) -> bool:
 
 def _make_durable(store: Store, states: dict[str, State]) -> None:
     for name in states:
-        store.fsync_folder(Log(store, name).folder)
+        store.fsync_folder(CommitLog(store, name).folder)

@@ -21,12 +21,12 @@ from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry.blob_store import Store
-from rankmill.registry.stored_records import Record, Sha256, first_fault
+from rankmill.registry.stored_records import Sha256, StoredRecord, first_fault
 
 LASTS = timedelta(days=7)  # where nobody can see whether its process lives
 
 
-class Lease(Record):
+class BlobLease(StoredRecord):
     """Who relies on which blobs."""
 
     digests: tuple[Sha256, ...]
@@ -52,10 +52,10 @@ def folder_of(store: Store) -> Path:
     return store.root / "leases"
 
 
-def read_lease(store: Store, path: Path) -> Lease:
+def read_lease(store: Store, path: Path) -> BlobLease:
     """Read one; FileNotFoundError if it was given up, IntegrityError if it is not a lease."""
     try:
-        return Lease.model_validate_json(store.read(path))
+        return BlobLease.model_validate_json(store.read(path))
     except ValidationError as error:
         raise IntegrityError(f"{path}: not a lease: {first_fault(error)}") from None
 
@@ -95,7 +95,7 @@ def stale(store: Store, now: float) -> list[Path]:
 def take(store: Store, digests: Iterable[str]) -> Path:
     """Write a lease on these blobs and return its file; OSError where nothing can be written."""
     folder, pid = folder_of(store), os.getpid()
-    record = Lease(
+    record = BlobLease(
         digests=tuple(sorted(set(digests))),
         host=socket.gethostname(),
         world=_world(),

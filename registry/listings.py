@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rankmill.foundation.errors import InputError, RankmillError, UnknownModel
 from rankmill.registry.names import check_alias
 from rankmill.registry.rendering import flat, policy_text, safe, size_text, time_text
-from rankmill.registry.stored_records import Policy, first_fault
+from rankmill.registry.stored_records import AliasPolicy, first_fault
 
 if TYPE_CHECKING:
     from rankmill.registry.model_registry import Registry
@@ -104,7 +104,7 @@ class AliasHistory:
     alias: str
     version: int | None
     protected: bool
-    policy: Policy | None
+    policy: AliasPolicy | None
     moves: int
     history: tuple[AliasMove, ...]
 
@@ -143,10 +143,10 @@ def alias_histories(store: Registry, name: str, alias: str | None = None) -> lis
     return found
 
 
-def policy_of(terms: Mapping[str, Any]) -> Policy:
+def policy_of(terms: Mapping[str, Any]) -> AliasPolicy:
     """Return the policy with these terms; InputError if one is no digest."""
     try:
-        return Policy(**{name: term for name, term in terms.items() if term is not None})
+        return AliasPolicy(**{name: term for name, term in terms.items() if term is not None})
     except ValidationError as error:
         where, how = error.errors()[0]["loc"], "64 hex digits, such as models gate --json shows"
         if where in {("convention",), ("dataset",)}:

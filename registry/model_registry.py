@@ -18,8 +18,8 @@ from rankmill.foundation.storage.disk import Disk
 from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry.blob_store import LARGEST_BLOB, Store
 from rankmill.registry.bundle_export import Bundle, Exported
-from rankmill.registry.bundle_import import Imported, OpenedBundle, import_bundle
-from rankmill.registry.commit_log import Log, every_log
+from rankmill.registry.bundle_import import BundleImport, OpenedBundle, import_bundle
+from rankmill.registry.commit_log import CommitLog, every_log
 from rankmill.registry.fsck import FsckReport, VerifyReport, fsck, verify
 from rankmill.registry.garbage import Collected, collect
 from rankmill.registry.leases import keep_blobs, lease
@@ -27,7 +27,7 @@ from rankmill.registry.model_state import State
 from rankmill.registry.names import (
     LATEST,
     PRODUCTION,
-    Reference,
+    ModelReference,
     check_alias,
     check_name,
     check_tag,
@@ -35,13 +35,13 @@ from rankmill.registry.names import (
 )
 from rankmill.registry.promotion import Expected, check_bytes, check_version, lapsed, promote, rollback, unset
 from rankmill.registry.registry_format import Initialised
-from rankmill.registry.retention_rules import Rules
+from rankmill.registry.retention_rules import RetentionRules
 from rankmill.registry.stored_records import (
+    AliasPolicy,
     Entry,
-    Gate,
     GateOutcome,
+    GateRecord,
     Move,
-    Policy,
     Protect,
     Register,
     Tag,
@@ -121,7 +121,7 @@ class Registry:
         model
             The bytes of a model file; they are not looked into.
         manifest
-            JSON facts; see `rankmill.registry.stored_records.Manifest` for those that must be there.
+            JSON facts; see `rankmill.registry.stored_records.VersionManifest` for those that must be there.
         attachments
             Further bytes that belong to the version, by names such as models have.  They do not tell versions apart: those of the first
             registration stay.
@@ -135,7 +135,7 @@ class Registry:
         ConflictError
             Other writers were faster each time.
         """
-        log = Log(self._store, check_name(name))
+        log = CommitLog(self._store, check_name(name))
         facts, further = manifest_bytes(manifest), dict(attachments or {})
         for key in further:
             check_name(key)
@@ -208,7 +208,7 @@ class Registry:
         UnknownModel
             There is no such model, version or alias.
         """
-        asked = Reference.parse(reference)
+        asked = ModelReference.parse(reference)
         name, selector = asked.name, bare if asked.selector is None else asked.selector
         state = self._known(name).state()
         if isinstance(selector, int):
@@ -266,7 +266,7 @@ class Registry:
         check_alias(alias)
         log = self._known(name)
 
-        def gate_at(number: int) -> Gate:
+        def gate_at(number: int) -> GateRecord:
             return gate_of(log, number)
 
         def decide(state: State) -> Move | int:
@@ -330,7 +330,7 @@ class Registry:
             return None
         return log.commit(lambda _: Tag(op="tag", version=version, key=key, value=value), reason)
 
-    def protect(self, name: str, alias: str, policy: Policy | None, *, reason: str = "") -> Entry | None:
+    def protect(self, name: str, alias: str, policy: AliasPolicy | None, *, reason: str = "") -> Entry | None:
         """Let ``alias`` move only to what satisfies ``policy``, or freely (None); None, and nothing written, if it is so already."""
         check_alias(alias)
         log = self._known(name)
@@ -344,11 +344,11 @@ class Registry:
         """The aliases that are protected for every model that does not say otherwise."""
         return self._store.protected
 
-    def policy(self, state: State, alias: str) -> Policy | None:
+    def policy(self, state: State, alias: str) -> AliasPolicy | None:
         """Tell what ``alias`` asks of the gate; None if it is open."""
         if alias in state.policies:
             return state.policies[alias]
-        return Policy() if alias in self._store.protected else None
+        return AliasPolicy() if alias in self._store.protected else None
 
     def record_gate(self, name: str, outcome: GateOutcome, report: Mapping[str, object], *, reason: str = "") -> Entry:
         """Keep the ``outcome`` of the gate and its ``report``; the same once more writes nothing.
@@ -372,11 +372,11 @@ class Registry:
             check_version(name, state, outcome.baseline)
         model = state.versions[version].model
         try:
-            gate = Gate(op="gate", report=digest_of(data), model=model, **asdict(outcome))
+            gate = GateRecord(op="gate", report=digest_of(data), model=model, **asdict(outcome))
         except ValidationError as error:
             raise InputError(f"result of the gate: {first_fault(error)}") from None
 
-        def decide(state: State) -> Gate | int:
+        def decide(state: State) -> GateRecord | int:
             before = state.gates.get(version, {}).get(alias)
             stands = before is not None and gate_of(log, before) == gate and not lapsed(state, alias, before, gate)
             return before if before is not None and stands else gate
@@ -398,7 +398,7 @@ class Registry:
         IntegrityError
             Something of it is damaged or missing.
         """
-        asked = Reference.parse(reference)
+        asked = ModelReference.parse(reference)
         number = None if asked.selector is None else self.resolve(reference, bare="latest").number
         return Bundle(self._known(asked.name), number)
 
@@ -412,7 +412,7 @@ class Registry:
         """
         return self.bundle(reference).write(Path(path), overwrite=overwrite)
 
-    def import_(self, path: Path | str, *, name: str | None = None, reason: str = "") -> Imported:
+    def import_(self, path: Path | str, *, name: str | None = None, reason: str = "") -> BundleImport:
         """Take in the bundle at ``path``, as the model ``name`` (None: by the name that it had); twice is once.
 
         A history becomes the model's, with every entry as it was, or goes on where the model's own ends.  A single
@@ -444,7 +444,7 @@ class Registry:
         """Look at every file, and report what is wrong and what cures it; repair what can be, if so asked."""
         return fsck(self._store, repair=repair)
 
-    def gc(self, name: str | None = None, *, rules: Rules | None = None, dry_run: bool = False) -> Collected:
+    def gc(self, name: str | None = None, *, rules: RetentionRules | None = None, dry_run: bool = False) -> Collected:
         """Mark and sweep versions of one model or of all, and delete what nothing refers to; see `rankmill.registry.garbage`.
 
         Raises
@@ -457,7 +457,7 @@ class Registry:
         self._store.format  # noqa: B018 (raises: what later rules keep is not ours to collect)
         if name is not None:
             self._known(name)
-        return collect(self._store, name, rules or Rules(), dry_run=dry_run)
+        return collect(self._store, name, rules or RetentionRules(), dry_run=dry_run)
 
     @contextlib.contextmanager
     def lease(self, *versions: Version) -> Iterator[None]:
@@ -470,8 +470,8 @@ class Registry:
                 stack.enter_context(lease(self._store, [version.sha256 for version in versions]))
             yield
 
-    def _known(self, name: str) -> Log:
-        log = Log(self._store, check_name(name))
+    def _known(self, name: str) -> CommitLog:
+        log = CommitLog(self._store, check_name(name))
         if not self._store.exists() or not log.exists():
             cure = f"no model is registered in {self.root} yet (rankmill train DATASET --name NAME)"
             if not self.exists():
@@ -481,9 +481,9 @@ class Registry:
 
     def _version(self, name: str, state: State, number: int) -> Version:
         check_version(name, state, number)
-        return Version(name, number, state.versions[number], state, Log(self._store, name))
+        return Version(name, number, state.versions[number], state, CommitLog(self._store, name))
 
-    def _check_target(self, name: str, state: State, log: Log, move: Move | int) -> None:
+    def _check_target(self, name: str, state: State, log: CommitLog, move: Move | int) -> None:
         if isinstance(move, Move):
             check_bytes(name, state, move.version)
             target = Version(name, move.version, state.versions[move.version], state, log)
@@ -491,9 +491,9 @@ class Registry:
             target.manifest  # noqa: B018 (reading it checks it)
 
 
-def gate_of(log: Log, number: int) -> Gate:
+def gate_of(log: CommitLog, number: int) -> GateRecord:
     """Read the gate's result from entry ``number``; IntegrityError if that is another kind of entry."""
     change = log.read(number).change
-    if not isinstance(change, Gate):
+    if not isinstance(change, GateRecord):
         raise IntegrityError(f"{log.path(number)}: expected a result of the gate, found {change.op!r}")
     return change

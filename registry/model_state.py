@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from rankmill.foundation.errors import IntegrityError
 from rankmill.registry.stored_records import (
+    AliasPolicy,
     Entry,
-    Gate,
+    GateRecord,
     Mark,
     Move,
-    Policy,
     Protect,
     Register,
     Sweep,
@@ -108,7 +108,7 @@ class State:
     moves: dict[str, list[Target]] = field(default_factory=dict)
     """Every target of each alias that was ever set, oldest first: the last one stands."""
     tags: dict[int, dict[str, str]] = field(default_factory=dict)
-    policies: dict[str, Policy | None] = field(default_factory=dict)
+    policies: dict[str, AliasPolicy | None] = field(default_factory=dict)
     """For each alias that was protected or opened by hand, what it asks of the gate; None: open."""
     gates: dict[int, dict[str, int]] = field(default_factory=dict)
     """For each version and alias, the entry of the newest result of the gate."""
@@ -171,7 +171,7 @@ class State:
                 self._tag(change)
             case Protect():
                 self.policies[change.alias] = change.policy
-            case Gate():
+            case GateRecord():
                 self._gate(change, entry.number)
             case Mark():
                 self._mark(change, entry.number)
@@ -200,7 +200,7 @@ class State:
         else:
             tags[change.key] = change.value
 
-    def _gate(self, change: Gate, entry: int) -> None:
+    def _gate(self, change: GateRecord, entry: int) -> None:
         row = self.versions.get(change.version)
         fits = row is not None and row.model == change.model
         fits = fits and (change.baseline is None or change.baseline in self.versions)
@@ -252,7 +252,7 @@ class State:
             moves={alias: [Target(*move) for move in moves] for alias, moves in value["moves"].items()},
             tags=dict(value["tags"]),
             policies={
-                alias: None if policy is None else Policy.model_validate(policy)
+                alias: None if policy is None else AliasPolicy.model_validate(policy)
                 for alias, policy in value["policies"].items()
             },
             gates=dict(value["gates"]),

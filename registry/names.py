@@ -51,14 +51,14 @@ def check_tag(key: str, value: str | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ModelReference:
     """A model and which version of it: a number, an alias or ``latest``; None for a bare name."""
 
     name: str
     selector: int | str | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Reference:
+    def parse(cls, text: str) -> ModelReference:
         """Read ``NAME``, ``NAME@7``, ``NAME@production`` or ``NAME@latest``.
 
         Raises
@@ -66,9 +66,9 @@ class Reference:
         InvalidName
             The text is none of these.
 
-        >>> Reference.parse("web@7")
-        Reference(name='web', selector=7)
-        >>> Reference.parse("web@production").selector, Reference.parse("web").selector
+        >>> ModelReference.parse("web@7")
+        ModelReference(name='web', selector=7)
+        >>> ModelReference.parse("web@production").selector, ModelReference.parse("web").selector
         ('production', None)
         """
         name, at, selector = text.partition("@")

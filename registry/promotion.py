@@ -1,4 +1,4 @@
-"""What an alias should mean next.  Pure decisions on a state: `rankmill.registry.commit_log.Log.commit` asks them and writes."""
+"""What an alias should mean next.  Pure decisions on a state: `rankmill.registry.commit_log.CommitLog.commit` asks them and writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import EllipsisType
 from rankmill.foundation.errors import ConflictError, PromotionRefused, UnknownModel
 from rankmill.registry.model_state import State
 from rankmill.registry.names import PRODUCTION
-from rankmill.registry.stored_records import Gate, Move, Policy, Unset
+from rankmill.registry.stored_records import AliasPolicy, GateRecord, Move, Unset
 
 Expected = int | None | EllipsisType
 """What an alias must mean before it moves: a version, None for nothing yet, ``...`` for anything."""
@@ -39,8 +39,8 @@ def promote(
     version: int,
     expect: Expected = ...,
     *,
-    policy: Policy | None = None,
-    gate_at: Callable[[int], Gate] | None = None,
+    policy: AliasPolicy | None = None,
+    gate_at: Callable[[int], GateRecord] | None = None,
     force: bool = False,
 ) -> Move | int:
     """Let ``alias`` mean ``version``; the number of the entry that stands already if it does.
@@ -70,7 +70,7 @@ def promote(
     )
 
 
-def _fault(state: State, alias: str, version: int, policy: Policy, gate: Gate | None) -> str | None:
+def _fault(state: State, alias: str, version: int, policy: AliasPolicy, gate: GateRecord | None) -> str | None:
     """Say why the gate's result does not carry this promotion; None if it does."""
     standing = state.standing(alias)
     if gate is None:
@@ -87,7 +87,7 @@ def _fault(state: State, alias: str, version: int, policy: Policy, gate: Gate | 
     return None if shortfall is None else f"the gate did not measure what the alias asks for: {shortfall}"
 
 
-def lapsed(state: State, alias: str, at: int | None, gate: Gate | None) -> str | None:
+def lapsed(state: State, alias: str, at: int | None, gate: GateRecord | None) -> str | None:
     """Say why the gate's result of entry ``at`` is over; None if it is not.
 
     The bars for a first version are low: whoever takes a protected alias away must not bring back what once passed them.

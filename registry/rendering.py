@@ -12,7 +12,7 @@ import typer
 from rankmill.foundation.records import as_json
 
 if TYPE_CHECKING:
-    from rankmill.registry.stored_records import Entry, Gate, Policy
+    from rankmill.registry.stored_records import AliasPolicy, Entry, GateRecord
 
 
 def size_text(n: int) -> str:
@@ -114,7 +114,7 @@ def what_of(entry: Entry) -> str:
             if change.policy is None:
                 return f"opened {change.alias}: it moves without a gate"
             return f"protected {change.alias}: {policy_text(change.policy)}"
-        case records.Gate() as change:
+        case records.GateRecord() as change:
             return f"put version {change.version} to the gate for {change.alias}: {verdict_of(change)}"
         case records.Mark() as change:
             if not change.versions:
@@ -126,13 +126,13 @@ def what_of(entry: Entry) -> str:
 
 def stands_out(entry: Entry) -> bool:
     """Whether an entry is one that a reader of the log must not miss: a forced promotion, or a gate that refused."""
-    from rankmill.registry.stored_records import Gate
+    from rankmill.registry.stored_records import GateRecord
 
     change = entry.change
-    return change.op == "force" or (isinstance(change, Gate) and not change.passed)
+    return change.op == "force" or (isinstance(change, GateRecord) and not change.passed)
 
 
-def verdict_of(gate: Gate) -> str:
+def verdict_of(gate: GateRecord) -> str:
     """Say how a version did at the gate, and on what."""
     against = "nothing, a first version" if gate.baseline is None else f"version {gate.baseline}"
     verdict = "PASSED" if gate.passed else "DID NOT PASS"
@@ -140,7 +140,7 @@ def verdict_of(gate: Gate) -> str:
     return f"{verdict} against {against} ({on})"
 
 
-def policy_text(policy: Policy | None) -> str:
+def policy_text(policy: AliasPolicy | None) -> str:
     """Say what an alias asks of the gate."""
     if policy is None:
         return "open, it moves without a gate"

@@ -19,7 +19,7 @@ KEEP_TAG = "keep"
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RetentionRules:
     """What is kept besides what somebody names: the last versions, and whatever is younger than the grace."""
 
     keep: int = 10
@@ -40,7 +40,7 @@ class Plan:
     """All that are to be marked after that, those among them that are marked already included."""
 
 
-def plan(state: State, rules: Rules, leased: Set[str], written: Callable[[int], float], now: float) -> Plan:
+def plan(state: State, rules: RetentionRules, leased: Set[str], written: Callable[[int], float], now: float) -> Plan:
     """Decide on every version that was not swept yet.
 
     Parameters

@@ -16,7 +16,7 @@ from rankmill.foundation.records import canonical_json
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Manifest(BaseModel):
+class VersionManifest(BaseModel):
     """The facts that every version must state; more of them, of any JSON shape, are kept and shown as they are.
 
     A misspelt required fact is noticed because it is then missing.
@@ -36,7 +36,7 @@ class Manifest(BaseModel):
 
 
 def manifest_bytes(facts: Mapping[str, object]) -> bytes:
-    """Check ``facts`` against `Manifest` and return their canonical JSON.
+    """Check ``facts`` against `VersionManifest` and return their canonical JSON.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def manifest_bytes(facts: Mapping[str, object]) -> bytes:
     except (TypeError, ValueError) as error:
         raise InputError(f"manifest: expected JSON values (finite numbers, text, lists, mappings): {error}") from error
     try:
-        Manifest.model_validate_json(data)
+        VersionManifest.model_validate_json(data)
     except ValidationError as error:
         raise InputError(f"manifest: {first_fault(error)}") from error
     return data
@@ -100,13 +100,13 @@ Number = Annotated[int, Field(ge=1)]
 Key = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
-class Record(BaseModel):
+class StoredRecord(BaseModel):
     """Strict: no unknown field, no conversion; and frozen."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class Register(Record):
+class Register(StoredRecord):
     """A new version: the digests of its model bytes and manifest, the size of the model in bytes, and what goes with it."""
 
     op: Literal["register"]
@@ -118,7 +118,7 @@ class Register(Record):
     """Digests of further blobs, by what they are."""
 
 
-class Move(Record):
+class Move(StoredRecord):
     """An alias now means ``version``; before, it meant ``previous`` (None: nothing)."""
 
     op: Literal["promote", "rollback", "force"]
@@ -131,7 +131,7 @@ class Move(Record):
     """What would have refused a forced promotion."""
 
 
-class Unset(Record):
+class Unset(StoredRecord):
     """An alias means nothing any more; before, it meant ``previous``."""
 
     op: Literal["unset"]
@@ -139,7 +139,7 @@ class Unset(Record):
     previous: Number
 
 
-class Tag(Record):
+class Tag(StoredRecord):
     """A version has a word to its name: ``key`` is ``value``; None takes it away."""
 
     op: Literal["tag"]
@@ -148,7 +148,7 @@ class Tag(Record):
     value: str | None
 
 
-class Policy(Record):
+class AliasPolicy(StoredRecord):
     """What the gate must have measured before a protected alias moves; None: anything will do."""
 
     metric: str | None = None
@@ -158,7 +158,7 @@ class Policy(Record):
     """The widest margin of non-inferiority, in units of the metric."""
     dataset: Sha256 | None = None
 
-    def shortfall(self, gate: Gate) -> str | None:
+    def shortfall(self, gate: GateRecord) -> str | None:
         """Say in which way the result does not satisfy the policy; None if it does."""
         for what, wanted, found, option in (
             ("metric", self.metric, gate.metric, "--metric (metric in [gate])"),
@@ -173,15 +173,15 @@ class Policy(Record):
         return None
 
 
-class Protect(Record):
+class Protect(StoredRecord):
     """From now on an alias moves to what has passed the gate; a policy of None leaves it open."""
 
     op: Literal["protect"]
     alias: str
-    policy: Policy | None
+    policy: AliasPolicy | None
 
 
-class Gate(Record):
+class GateRecord(StoredRecord):
     """A version was compared with what ``alias`` meant (None: nothing yet); the report says how."""
 
     op: Literal["gate"]
@@ -215,14 +215,14 @@ class GateOutcome:
     margin: float
 
 
-class Mark(Record):
+class Mark(StoredRecord):
     """These versions, and no others, are to lose their model bytes after the time of grace."""
 
     op: Literal["mark"]
     versions: tuple[Number, ...]
 
 
-class Sweep(Record):
+class Sweep(StoredRecord):
     """These versions have no model bytes any more; their manifests and history stay."""
 
     op: Literal["sweep"]
@@ -230,17 +230,17 @@ class Sweep(Record):
 
 
 Change = Annotated[
-    Register | Move | Unset | Tag | Protect | Gate | Mark | Sweep,
+    Register | Move | Unset | Tag | Protect | GateRecord | Mark | Sweep,
     Field(discriminator="op"),
 ]
 
 
-def record_json(record: Record) -> dict[str, JsonValue]:
+def record_json(record: StoredRecord) -> dict[str, JsonValue]:
     """As it stands in a file: only what was set, so that a field added later does not change the bytes of old entries."""
     return record.model_dump(mode="json", exclude_unset=True)
 
 
-class Entry(Record):
+class Entry(StoredRecord):
     """One transaction: what changed, when (UTC), by whom, why; ``prev`` is the digest of the entry before it."""
 
     number: Number

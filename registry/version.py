@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import IntegrityError, UnknownModel
-from rankmill.registry.commit_log import Log
+from rankmill.registry.commit_log import CommitLog
 from rankmill.registry.model_state import Registered, State
 from rankmill.registry.stored_records import Entry
 
@@ -21,7 +21,7 @@ class Version:
     number: int
     row: Registered = field(repr=False)
     state: State = field(repr=False, compare=False)
-    log: Log = field(repr=False, compare=False)
+    log: CommitLog = field(repr=False, compare=False)
 
     @property
     def sha256(self) -> str:

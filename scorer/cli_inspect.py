@@ -18,7 +18,7 @@ from rankmill.scorer.options import MoveOptions, Selection
 if TYPE_CHECKING:
     from rankmill.scorer.forest import Forest
     from rankmill.scorer.inspect.documents import Documents
-    from rankmill.scorer.inspect.reports import Report
+    from rankmill.scorer.inspect.reports import InspectionReport
     from rankmill.scorer.metrics import Metric, Policy
     from rankmill.scorer.model_service import ModelIdentity
     from rankmill.scorer.train_test_overlap import TrainedModel
@@ -71,7 +71,7 @@ class _Inspected:
         return documents
 
 
-def _print(report: Report, documents: Documents | None, *, as_json: bool) -> None:
+def _print(report: InspectionReport, documents: Documents | None, *, as_json: bool) -> None:
     typer.echo(report.render(None if documents is None else documents.scope, json_line=as_json))
 
 

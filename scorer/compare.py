@@ -16,7 +16,7 @@ from rankmill.foundation.options import spelled, takes_options_of
 from rankmill.pipeline.group.sketch import QuerySketch
 from rankmill.scorer.arguments import JudgedArguments
 from rankmill.scorer.candidate_sources import PathLike, paths_of
-from rankmill.scorer.comparison import Comparison, Difference, SeedNoise
+from rankmill.scorer.comparison import Comparison, MetricDifference, SeedNoise
 from rankmill.scorer.evaluate import EvaluationOptions, evaluate_as
 from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.forest import Forest
@@ -169,7 +169,7 @@ def _differences(
     groups: Mapping[int, Mapping[str, Mapping[Metric, float]]],
     worst: int,
     flips: int,
-) -> dict[int, dict[Metric, Difference | None]]:
+) -> dict[int, dict[Metric, MetricDifference | None]]:
     first = evaluations[baseline]
     qids = pa.array(first.qids, pa.string())
     pairs: dict[tuple[int, Metric], Paired] = {}
@@ -195,7 +195,7 @@ def _differences(
         adjusted |= dict(zip(family, holm([p[key] for key in family]), strict=True))
     return {
         i: {
-            metric: Difference(
+            metric: MetricDifference(
                 **{name: getattr(pairs[i, metric], name) for name in Paired.__slots__},
                 p=p[i, metric],
                 p_holm=adjusted[i, metric],

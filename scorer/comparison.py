@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rankmill.foundation.html import HtmlTable, card
 from rankmill.foundation.records import as_json, left_out
 from rankmill.foundation.terminal import labelled, text_table
-from rankmill.scorer.evaluation import IDEAL_WORDS, Counts, Evaluation, Figure
+from rankmill.scorer.evaluation import IDEAL_WORDS, Evaluation, EvaluationCounts, Figure
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
 from rankmill.scorer.metrics.significance import EXACT_UP_TO, FLIP_SEED, REPLICATES, TIED, Bootstrap, Paired
@@ -34,7 +34,7 @@ class SeedNoise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference(Paired):
+class MetricDifference(Paired):
     """One metric of one ranking against the baseline's.
 
     ``p`` is that of the sign-flip test, ``p_holm`` the same adjusted for all rankings compared with the baseline by this
@@ -62,7 +62,7 @@ class RankingRecord:
     name: str
     metrics: Mapping[Metric, Figure]
     ideal: str
-    counts: Counts
+    counts: EvaluationCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class DifferencesRecord:
 
     name: str
     against: str
-    metrics: Mapping[Metric, Difference | None]
+    metrics: Mapping[Metric, MetricDifference | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class Comparison:
     names: tuple[str, ...]
     baseline: int
     evaluations: tuple[Evaluation, ...]
-    differences: Mapping[int, Mapping[Metric, Difference | None]]
+    differences: Mapping[int, Mapping[Metric, MetricDifference | None]]
     flips: int
     notes: tuple[str, ...]
     scope: Scope | None = None

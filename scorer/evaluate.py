@@ -24,7 +24,7 @@ from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.sources.batch import Source
 from rankmill.scorer.arguments import JudgedArguments
 from rankmill.scorer.candidate_sources import DatasetSource, PathLike, files_of, open_sources, paths_of, read_options
-from rankmill.scorer.evaluation import Counts, Evaluation, QueryFacts
+from rankmill.scorer.evaluation import Evaluation, EvaluationCounts, JudgedQueries
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics._kernels import count_tied
@@ -281,7 +281,7 @@ def evaluate_lists(
             else None
             for metric in metrics
         },
-        counts=Counts(
+        counts=EvaluationCounts(
             n_queries=len(lists.qids),
             n_documents=int(sizes.sum()),
             n_nothing_relevant=int(queries.nothing_relevant(Metric("err")).sum()),
@@ -298,7 +298,7 @@ def evaluate_lists(
     )
 
 
-def _facts(lists: ScoredLists, policy: Policy) -> QueryFacts:
+def _facts(lists: ScoredLists, policy: Policy) -> JudgedQueries:
     """Look at the documents of each query that rule its ideal order."""
     sizes = np.diff(lists.starts)
     grades, starts = lists.grades, lists.starts
@@ -313,7 +313,7 @@ def _facts(lists: ScoredLists, policy: Policy) -> QueryFacts:
     np.add.at(ideal, query[positive], marks[positive])
     relevant = np.bincount(query[grades >= policy.relevant_from], minlength=len(sizes))
     whole = np.maximum(sizes, n_known) if lists.ideal == "grade counts" else sizes
-    return QueryFacts(n_documents=whole, n_known=n_known, n_relevant=relevant, ideal=ideal)
+    return JudgedQueries(n_documents=whole, n_known=n_known, n_relevant=relevant, ideal=ideal)
 
 
 def _n_one_grade(grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> int:

@@ -27,7 +27,7 @@ _OF_THE_TOP = frozenset({"wta", "balanced_error"})  # what stands below it chang
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class EvaluationCounts:
     """What a mean over queries hides."""
 
     n_queries: int
@@ -49,7 +49,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class QueryFacts:
+class JudgedQueries:
     """What is known of each query besides its metrics, (q,) each.
 
     Attributes
@@ -126,7 +126,7 @@ class EvaluationRecord:
     convention: Convention
     policy: Policy
     ideal: str
-    counts: Counts
+    counts: EvaluationCounts
     scope: Scope | None = left_out()
     slices: tuple[Slices, ...] | None = left_out()
     per_query: tuple[Mapping[str, str | float | None], ...] | None = left_out()
@@ -148,9 +148,9 @@ class Evaluation:
     qids: tuple[str, ...]
     values: Mapping[Metric, npt.NDArray[np.float64]]
     weights: Mapping[Metric, npt.NDArray[np.float64] | None]
-    facts: QueryFacts
+    facts: JudgedQueries
     intervals: Mapping[Metric, tuple[float, float] | None]
-    counts: Counts
+    counts: EvaluationCounts
     slices: tuple[Slices, ...] = ()
     scope: Scope | None = None
 

@@ -42,7 +42,7 @@ _NAMED = 4  # groups of ties that are named one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankedDocument:
+class ExplainedRank:
     """What stands at a rank; ``place`` is "3 (2-4)" where documents share ranks, ``step`` what the rank adds, by column."""
 
     rank: int
@@ -54,7 +54,7 @@ class RankedDocument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class MetricExplanation:
     """How ``value``, which `evaluate` reports for the query, comes about; None where the policy skips the query.
 
     ``sum`` is that of the ranks above the cutoff, ``divisor`` what it is divided by (None: infinite), ``ideal`` rank, grade and
@@ -64,7 +64,7 @@ class Explanation:
     qid: str
     metric: str
     value: float | None
-    ranks: tuple[RankedDocument, ...]
+    ranks: tuple[ExplainedRank, ...]
     sum: float
     divisor: float | None
     ideal: tuple[Mapping[str, float], ...]
@@ -101,7 +101,7 @@ def explain_metric(
     qrels: Path | None = None,
     convention: str = OURS,
     **options: Unpack[PolicyArguments],
-) -> Explanation:
+) -> MetricExplanation:
     """Show how ``metric`` of the query ``qid`` comes about.
 
     Parameters
@@ -143,7 +143,7 @@ def explain_metric(
     costs = queries.error_costs(metric) if metric.name == "balanced_error" else ()
     steps = steps_of(metric, query, costs) if counted else Steps(columns=(), rows=())
     ideal = ideal_steps(metric, query) if metric.name == "ndcg" and counted else Steps(columns=(), rows=())
-    return Explanation(
+    return MetricExplanation(
         qid=qid,
         metric=str(metric),
         value=None if math.isnan(value) else value,
@@ -183,7 +183,7 @@ def _ranked(lists: ScoredLists, policy: Policy, number: int) -> tuple[RankedQuer
 
 def _documents(
     table: pa.Table, qid: str, query: RankedQuery, rows: npt.NDArray[np.int64], steps: Steps
-) -> Iterator[RankedDocument]:
+) -> Iterator[ExplainedRank]:
     """Yield what stands at the ranks above the cutoff, and what shares one of them; all of a query that does not count."""
     names = [f"row {row + 1}" for row in range(len(rows))]
     if "doc_id" in table.column_names:
@@ -195,7 +195,7 @@ def _documents(
         shared = f" ({lo + 1}-{hi})" if hi - lo > 1 else ""
         for i in range(lo, hi):
             step = dict(zip(steps.columns, steps.rows[i], strict=True)) if i < len(steps.rows) else None
-            yield RankedDocument(
+            yield ExplainedRank(
                 rank=i + 1, place=f"{i + 1}{shared}", doc_id=names[rows[i]], score=query.scores[i], grade=query.grades[i],
                 step=step,
             )  # fmt: skip

@@ -15,14 +15,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest, write_atomically
-from rankmill.scorer.ranked_file import Written
+from rankmill.scorer.ranked_file import RankedPart
 from rankmill.scorer.scoring import InputPosition
 from rankmill.scorer.sorting import Spilled
 
 NAME = "journal.json"
 
 
-class Shard(BaseModel):
+class RankedShard(BaseModel):
     """A finished shard, and where in what is sorted the next one begins."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,9 +35,9 @@ class Shard(BaseModel):
     row: int
 
     @property
-    def written(self) -> Written:
+    def written(self) -> RankedPart:
         """The shard as its writer knows it."""
-        return Written(self.name, self.rows, self.queries)
+        return RankedPart(self.name, self.rows, self.queries)
 
 
 class OfModel(BaseModel):
@@ -47,7 +47,7 @@ class OfModel(BaseModel):
 
     spilled: Spilled = Spilled()
     dealt: int | None = None
-    shards: list[Shard] = []
+    shards: list[RankedShard] = []
 
     def keep_whole_shards(self, folder: Path) -> None:
         """Forget the shards from the first on that is not in ``folder`` with the bytes that it had."""

@@ -64,7 +64,7 @@ GRADE_COUNTS = _table(
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class RankedPart:
     """One finished file: its name, rows and queries."""
 
     name: str

@@ -22,7 +22,7 @@ from rankmill.foundation.errors import CandidatesRejected
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest, fsync_file, fsync_folder
 from rankmill.foundation.threads import ahead
-from rankmill.scorer.journal import Shard
+from rankmill.scorer.journal import RankedShard
 from rankmill.scorer.ranked_file import (
     BELONGS,
     FACTS,
@@ -30,11 +30,11 @@ from rankmill.scorer.ranked_file import (
     MANIFEST,
     RANKED,
     RUN_TAG,
-    Written,
+    RankedPart,
     checked_suffix,
     grades_path,
 )
-from rankmill.scorer.sorting import RankedBatch, Spill
+from rankmill.scorer.sorting import RankedBatch, ScoreSpill
 
 SHARD_ROWS = 1_000_000  # a shard ends with the query in which it gets so long
 ROW_GROUP_ROWS = 131_072
@@ -46,8 +46,8 @@ class RankedFiles:
     """The files of a ranked list in the folder that they were written to; ``grades`` is None where no grade is known."""
 
     folder: Path
-    ranked: tuple[Written, ...]
-    grades: Written | None
+    ranked: tuple[RankedPart, ...]
+    grades: RankedPart | None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,14 +66,14 @@ class RankedFiles:
 
 
 def write_lists(
-    spill: Spill,
+    spill: ScoreSpill,
     folder: Path,
     target: Path,
     facts: Mapping[str, Any],
     *,
     rows: int,
-    done: Sequence[Shard] = (),
-    finished: Callable[[Shard], None] = lambda _: None,
+    done: Sequence[RankedShard] = (),
+    finished: Callable[[RankedShard], None] = lambda _: None,
 ) -> RankedFiles:
     """Write what ``spill`` holds to ``folder`` in the form that the name ``target`` asks for.
 
@@ -92,11 +92,11 @@ def write_lists(
     metadata = {FACTS: canonical_json(dict(facts)).decode()}
     digests = {shard.name: shard.sha256 for shard in done}
 
-    def shard_written(written: Written, part: int, row: int) -> None:
+    def shard_written(written: RankedPart, part: int, row: int) -> None:
         fsync_file(folder / written.name)
         fsync_folder(folder)
         digests[written.name] = file_digest(folder / written.name)
-        finished(Shard(**asdict(written), sha256=digests[written.name], part=part, row=row))
+        finished(RankedShard(**asdict(written), sha256=digests[written.name], part=part, row=row))
 
     writer = open_writer(target, folder, metadata, [shard.written for shard in done], shard_written)
     try:
@@ -140,7 +140,7 @@ def publish_file(lists: RankedFiles, target: Path) -> None:
         fsync_folder(target.parent)
 
 
-def write_grade_counts(path: Path, counts: Iterable[pa.Table], metadata: Mapping[str, str]) -> Written | None:
+def write_grade_counts(path: Path, counts: Iterable[pa.Table], metadata: Mapping[str, str]) -> RankedPart | None:
     """Write the side table of grade counts; None, and no file, where no grade is known."""
     file: _ParquetFile | None = None
     try:
@@ -186,11 +186,11 @@ class _ParquetFile:
         while end := self._end_of_group():
             self._write_group(end)
 
-    def close(self) -> Written:
+    def close(self) -> RankedPart:
         if self._n_held or self.rows == 0:
             self._write_group(self._n_held)
         self._writer.close()
-        return Written(self.path.name, self.rows, self.queries)
+        return RankedPart(self.path.name, self.rows, self.queries)
 
     def abandon(self) -> None:
         with suppress(OSError):  # a full disk, most likely, is what we are giving up for
@@ -217,7 +217,7 @@ class _ParquetFile:
         self._held, self._n_held, self._bytes_held = ([rest] if rest.num_rows else []), rest.num_rows, rest.nbytes
 
 
-Finished = Callable[[Written, int, int], None]
+Finished = Callable[[RankedPart, int, int], None]
 """Called with each shard but the last once it is written, and with the part and row of what was sorted where the next begins."""
 
 
@@ -231,7 +231,7 @@ class ParquetWriter:
         metadata: Mapping[str, str],
         *,
         shard_rows: int | None = None,
-        done: Iterable[Written] = (),
+        done: Iterable[RankedPart] = (),
         finished: Finished = lambda *_: None,
     ) -> None:
         self._folder, self._name, self._metadata = folder, name, metadata
@@ -255,7 +255,7 @@ class ParquetWriter:
             self._open, begin = self._next(), end
         self._open.write(rows.slice(begin), int(first[begin:].sum()))
 
-    def close(self) -> list[Written]:
+    def close(self) -> list[RankedPart]:
         """Finish the last file, and say what was written, in order."""
         return [*self._done, self._open.close()]
 
@@ -282,10 +282,10 @@ class LinesWriter:
         self._rows += len(lines)
         self._queries += int(batch.first_of_query.sum())
 
-    def close(self) -> list[Written]:
+    def close(self) -> list[RankedPart]:
         """Finish the file."""
         self._file.close()
-        return [Written(self._path.name, self._rows, self._queries)]
+        return [RankedPart(self._path.name, self._rows, self._queries)]
 
     def abandon(self) -> None:
         """Let go of the file."""
@@ -297,7 +297,7 @@ def open_writer(
     path: Path,
     folder: Path,
     metadata: Mapping[str, str],
-    done: Iterable[Written] = (),
+    done: Iterable[RankedPart] = (),
     finished: Finished = lambda *_: None,
 ) -> ParquetWriter | LinesWriter:
     """Open the writer that the name ``path`` asks for, with its files in ``folder``; no suffix asks for shards.

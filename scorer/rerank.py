@@ -37,7 +37,7 @@ from rankmill.scorer.candidate_sources import (
 )
 from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.journal import Journal, OfModel, Shard, run_key
+from rankmill.scorer.journal import Journal, OfModel, RankedShard, run_key
 from rankmill.scorer.memory import MB, MemoryPlan
 from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.options import RerankOptions
@@ -46,7 +46,7 @@ from rankmill.scorer.publish_ranked import check_apart, check_target, check_unch
 from rankmill.scorer.ranked_file import MANIFEST, SEVERAL, checked_suffix
 from rankmill.scorer.ranked_writer import RankedFiles, publish_file, write_lists
 from rankmill.scorer.scoring import InputPosition, Scored, ScoringLimits, score_in_order
-from rankmill.scorer.sorting import Spill
+from rankmill.scorer.sorting import ScoreSpill
 
 FORMAT = 1
 CHECKPOINT_ROWS = 1_000_000
@@ -303,7 +303,7 @@ def _started(plan: _Plan) -> Iterator[_Run]:
             folder = staging / f"spill-{number}"
             folder.mkdir(exist_ok=True)
             sort_bytes, n_threads = plan.memory.sort_bytes, plan.options.threads
-            spill = Spill(folder, sort_bytes=sort_bytes, n_threads=n_threads, written=of_model.spilled)
+            spill = ScoreSpill(folder, sort_bytes=sort_bytes, n_threads=n_threads, written=of_model.spilled)
             spills.append(stack.enter_context(spill))
         yield _Run(plan, staging, journal, spills)
 
@@ -315,7 +315,7 @@ class _Run:
     plan: _Plan
     staging: Path
     journal: Journal
-    spills: Sequence[Spill]
+    spills: Sequence[ScoreSpill]
 
     def score(self) -> None:
         """Score what the journal does not have yet, and make it durable now and then."""
@@ -356,14 +356,14 @@ class _Run:
             for (label, model), spill in zip(self.plan.models.items(), self.spills, strict=True)
         ]
 
-    def _written(self, folder: Path, model: _Model, of_model: OfModel, spill: Spill) -> RankedFiles:
+    def _written(self, folder: Path, model: _Model, of_model: OfModel, spill: ScoreSpill) -> RankedFiles:
         folder.mkdir(exist_ok=True)
         if of_model.dealt is None:
             of_model.dealt = spill.partition()
             self.journal.write(self.staging)
         of_model.keep_whole_shards(folder)
 
-        def finished(shard: Shard) -> None:
+        def finished(shard: RankedShard) -> None:
             of_model.shards.append(shard)
             self.journal.write(self.staging)
 

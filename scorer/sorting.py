@@ -64,7 +64,7 @@ class Spilled:
         return max(1, min(BATCH_ROWS, BATCH_BYTES * self.n_rows // max(1, self.n_bytes)))
 
 
-class Spill:
+class ScoreSpill:
     """Scored rows on disk.  Use as a context: ``write``, ``close_for_reading``, then read as often as needed.
 
     Parameters
@@ -97,7 +97,7 @@ class Spill:
             if path.name not in known and not path.name.startswith(DEALT):
                 path.unlink()
 
-    def __enter__(self) -> Spill:
+    def __enter__(self) -> ScoreSpill:
         return self
 
     def __exit__(

@@ -17,7 +17,7 @@ from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.scorer.metrics.conventions import CONVENTIONS, OURS, Convention, named_convention
 
 if TYPE_CHECKING:
-    from rankmill.registry.stored_records import Policy
+    from rankmill.registry.stored_records import AliasPolicy
 
 METRIC = "ndcg@10"
 MARGIN = 0.002
@@ -147,7 +147,7 @@ def convention_digest(convention: Convention) -> str:
     return hashlib.sha256(canonical_json(as_json(ConventionFacts.of(convention)))).hexdigest()
 
 
-def rules_under(policy: Policy | None, asked: GateOptions, convention: Convention | None = None) -> Rules:
+def rules_under(policy: AliasPolicy | None, asked: GateOptions, convention: Convention | None = None) -> Rules:
     """Make rules of what was asked for; what was not is as the alias' ``policy`` says, else as `Rules` has it.
 
     Raises

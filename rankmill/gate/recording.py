@@ -12,13 +12,13 @@ from rankmill.gate.gate_rules import GateOptions, rules_under
 from rankmill.gate.judging import Contender, judge
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry.names import PRODUCTION, check_alias
-from rankmill.registry.stored_records import Gate, GateOutcome
+from rankmill.registry.stored_records import GateOutcome, GateRecord
 from rankmill.scorer.forest import Forest
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
     from rankmill.registry import Registry, Version
-    from rankmill.registry.stored_records import Entry, Policy
+    from rankmill.registry.stored_records import AliasPolicy, Entry
     from rankmill.scorer.metrics.conventions import Convention
 
 
@@ -42,7 +42,9 @@ class GateResult:
     report: GateReport
 
     @classmethod
-    def of(cls, version: Version, alias: str, entry: Entry, report: GateReport, policy: Policy | None) -> GateResult:
+    def of(
+        cls, version: Version, alias: str, entry: Entry, report: GateReport, policy: AliasPolicy | None
+    ) -> GateResult:
         """Return what ``entry`` of the log says of ``version``, whose head was looked up before the entry was written."""
         found = gate_in(entry)
         return cls(
@@ -199,7 +201,7 @@ def contender_of(version: Version) -> Contender:
     )
 
 
-def gate_in(entry: Entry) -> Gate:
+def gate_in(entry: Entry) -> GateRecord:
     """Return what ``entry``, which is a result of the gate, says."""
-    assert isinstance(entry.change, Gate)  # noqa: S101 (whoever hands it over has looked for a gate's entry)
+    assert isinstance(entry.change, GateRecord)  # noqa: S101 (whoever hands it over has looked for a gate's entry)
     return entry.change

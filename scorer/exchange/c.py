@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rankmill.scorer.exchange.conversion import SAME_BITS, PlainTree, Written, plain_trees
+from rankmill.scorer.exchange.conversion import SAME_BITS, ConvertedModel, PlainTree, plain_trees
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.links import class_values
 
@@ -97,7 +97,7 @@ double rankmill_score(const float *x)
 """
 
 
-def write(forest: Forest, name: str) -> Written:
+def write(forest: Forest, name: str) -> ConvertedModel:
     """Return ``forest`` as the source of ``rankmill_score``; every forest can be said in C."""
     linked = forest.link != "identity"
     text = "\n".join([*_head(forest, name, linked=linked), *_tables(forest), _WALK])
@@ -110,7 +110,7 @@ def write(forest: Forest, name: str) -> Written:
     else:
         text, bound, exactness = text + "\n" + _IDENTITY, 0.0, SAME_BITS
     notes = ["link it with -lm: the scores go through exp"] if linked else []
-    return Written(data=text.encode("ascii"), exactness=exactness, bound=bound, notes=tuple(notes))
+    return ConvertedModel(data=text.encode("ascii"), exactness=exactness, bound=bound, notes=tuple(notes))
 
 
 def _head(forest: Forest, name: str, *, linked: bool) -> Iterator[str]:

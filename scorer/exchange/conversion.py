@@ -192,7 +192,7 @@ def _zero_goes_left(forest: Forest) -> npt.NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
+class ForeignForest:
     """A forest read from the file of another tool."""
 
     forest: Forest
@@ -203,7 +203,7 @@ class Imported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class ConvertedModel:
     """A model in the format of another tool."""
 
     data: bytes

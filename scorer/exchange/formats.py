@@ -8,10 +8,10 @@ from dataclasses import replace
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.scorer.exchange import c, lightgbm, onnx, ranklib, solr, xgboost
-from rankmill.scorer.exchange.conversion import Imported, Written, missing_as_zero
+from rankmill.scorer.exchange.conversion import ConvertedModel, ForeignForest, missing_as_zero
 from rankmill.scorer.forest import Forest
 
-WRITERS: Mapping[str, Callable[[Forest, str], Written]] = {
+WRITERS: Mapping[str, Callable[[Forest, str], ConvertedModel]] = {
     "lightgbm": lightgbm.write,
     "xgboost": xgboost.write,
     "ranklib": ranklib.write,
@@ -19,7 +19,7 @@ WRITERS: Mapping[str, Callable[[Forest, str], Written]] = {
     "onnx": onnx.write,
     "c": c.write,
 }
-READERS: Mapping[str, Callable[[bytes, str], Imported]] = {"lightgbm": lightgbm.read, "xgboost": xgboost.read}
+READERS: Mapping[str, Callable[[bytes, str], ForeignForest]] = {"lightgbm": lightgbm.read, "xgboost": xgboost.read}
 MISSING = ("keep", "zero")
 ABSENT = ("zero", "missing")
 
@@ -32,7 +32,7 @@ def write_as(
     features: Sequence[str] | None = None,
     missing: str = "keep",
     nearest_thresholds: bool = False,
-) -> Written:
+) -> ConvertedModel:
     """Return ``forest`` in the format ``target``, one of ``WRITERS``.
 
     Parameters
@@ -76,7 +76,7 @@ def read_from(
     features: Sequence[str] | None = None,
     n_rounds: int | None = None,
     absent: str | None = None,
-) -> Imported:
+) -> ForeignForest:
     """Return the model of the format ``source``, one of ``READERS``, that ``data`` holds; ``where`` names it in messages.
 
     ``features`` are other names for its features, ``n_rounds`` the rounds to keep (None: all), and ``absent`` what a feature that

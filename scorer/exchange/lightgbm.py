@@ -19,9 +19,9 @@ import numpy.typing as npt
 from rankmill.foundation.errors import ConversionRefused, ModelFormatError
 from rankmill.scorer.exchange.conversion import (
     SAME_BITS,
-    Imported,
+    ConvertedModel,
+    ForeignForest,
     PlainTree,
-    Written,
     forest_of,
     need_names_without,
     need_one_output,
@@ -45,7 +45,7 @@ MONOTONE = frozenset(("binary", "cross_entropy", "cross_entropy_lambda", "poisso
 VERSIONS = ("v2", "v3", "v4")
 
 
-def write(forest: Forest, name: str) -> Written:  # noqa: ARG001 (every format is written by the same call)
+def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every format is written by the same call)
     """Return ``forest`` as a text model.
 
     Raises
@@ -87,7 +87,7 @@ def write(forest: Forest, name: str) -> Written:  # noqa: ARG001 (every format i
         "pandas_categorical:null",
         "",
     ]
-    return Written(
+    return ConvertedModel(
         data=("\n".join(head) + "".join(trees) + "\n".join(tail)).encode(),
         exactness=SAME_BITS,
         notes=tuple(_notes(forest)),
@@ -180,7 +180,7 @@ class _Block:
             raise ModelFormatError(f"{self.where}: a value of {key} is no number: {shortened(error)}") from error
 
 
-def read(data: bytes, where: str) -> Imported:
+def read(data: bytes, where: str) -> ForeignForest:
     """Read a text model, as ``Booster.save_model`` writes it; ``where`` names the file in messages.
 
     Raises
@@ -221,7 +221,7 @@ def read(data: bytes, where: str) -> Imported:
         trees, names, where, objective=f"lightgbm {' '.join(objective) or 'custom'}", info=provenance("lightgbm", data),
         weights=weights,
     )  # fmt: skip
-    return Imported(forest=forest, notes=tuple(notes))
+    return ForeignForest(forest=forest, notes=tuple(notes))
 
 
 def _blocks(text: str, where: str) -> tuple[_Block, list[_Block]]:

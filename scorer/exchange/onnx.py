@@ -22,7 +22,7 @@ from rankmill.scorer.exchange.conversion import (
     FLOAT32_ROUNDING,
     FLOAT32_TINY,
     FLOAT64_ROUNDING,
-    Written,
+    ConvertedModel,
     float32_exactness,
     plain_trees,
 )
@@ -37,7 +37,7 @@ TREES = "ai.onnx.ml"
 _VARINT, _BYTES = 0, 2
 
 
-def write(forest: Forest, name: str) -> Written:
+def write(forest: Forest, name: str) -> ConvertedModel:
     """Return ``forest`` as a model: input ``features`` (n, features) float32, output ``score`` (n, 1) float32.
 
     Raises
@@ -73,7 +73,7 @@ def write(forest: Forest, name: str) -> Written:
         + chunk(14, chunk(1, "feature_names") + chunk(2, names))
     )
     bound = _bound(forest)
-    return Written(
+    return ConvertedModel(
         data=model,
         exactness=f"sums in double, given as float32: within {bound:.2g} of the scores here, half a step of float32",
         bound=bound,

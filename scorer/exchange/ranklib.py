@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from rankmill.scorer.exchange.conversion import (
+    ConvertedModel,
     PlainTree,
-    Written,
     float32_exactness,
     float32_sums,
     java,
@@ -28,7 +28,7 @@ from rankmill.scorer.forest import Forest
 TARGET = "RankLib"
 
 
-def write(forest: Forest, name: str) -> Written:  # noqa: ARG001 (every format is written by the same call)
+def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every format is written by the same call)
     """Return ``forest`` as an ensemble.
 
     Raises
@@ -45,7 +45,9 @@ def write(forest: Forest, name: str) -> Written:  # noqa: ARG001 (every format i
     for number, tree in enumerate(trees, start=1):
         lines += [f'<tree id="{number}" weight="1.0">', "<split>", *_nodes(tree), "</split>", "</tree>"]
     text = "\n".join([*lines, "</ensemble>", ""])
-    return Written(data=text.encode(), exactness=exactness, bound=float32_sums(forest), notes=tuple(_notes(forest)))
+    return ConvertedModel(
+        data=text.encode(), exactness=exactness, bound=float32_sums(forest), notes=tuple(_notes(forest))
+    )
 
 
 def _notes(forest: Forest) -> Iterator[str]:

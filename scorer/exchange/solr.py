@@ -18,8 +18,8 @@ import numpy.typing as npt
 from rankmill.foundation.errors import ConversionRefused
 from rankmill.foundation.options import spelled
 from rankmill.scorer.exchange.conversion import (
+    ConvertedModel,
     PlainTree,
-    Written,
     float32_exactness,
     float32_sums,
     java,
@@ -36,7 +36,7 @@ NEIGHBOURS = 4  # of the difference, on either side, that are tried
 DEEPEST = 400  # levels of JSON that every reader follows
 
 
-def write(forest: Forest, name: str, *, nearest: bool = False) -> Written:
+def write(forest: Forest, name: str, *, nearest: bool = False) -> ConvertedModel:
     """Return ``forest`` as a model of this ``name``, over the features that it asks for.
 
     Where Solr cannot have a threshold it gets the ``nearest`` that it can have, if that is allowed.
@@ -78,7 +78,9 @@ def write(forest: Forest, name: str, *, nearest: bool = False) -> Written:
             f" with {spelled('missing')} zero any Solr can read it"
         )
     text = json.dumps(model, ensure_ascii=False, separators=(",", ":"))
-    return Written(data=f"{text}\n".encode(), exactness=exactness, bound=float32_sums(forest), notes=tuple(notes))
+    return ConvertedModel(
+        data=f"{text}\n".encode(), exactness=exactness, bound=float32_sums(forest), notes=tuple(notes)
+    )
 
 
 def before_slack(cuts: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from rankmill.foundation.errors import ConversionRefused, ModelFormatError
 from rankmill.scorer.exchange import ubjson
 from rankmill.scorer.exchange.conversion import (
-    Imported,
+    ConvertedModel,
+    ForeignForest,
     PlainTree,
-    Written,
     float32_exactness,
     float32_sums,
     forest_of,
@@ -47,7 +47,7 @@ LOG = ("count:poisson", "reg:gamma", "reg:tweedie", "survival:cox")  # base_scor
 COVER_BITS = 30  # of the root's cover, where cover is no count: any reader of ours holds its nodes in 32 bits
 
 
-def write(forest: Forest, name: str) -> Written:  # noqa: ARG001 (every format is written by the same call)
+def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every format is written by the same call)
     """Return ``forest`` as the JSON that ``Booster.load_model`` reads.
 
     Raises
@@ -79,7 +79,9 @@ def write(forest: Forest, name: str) -> Written:  # noqa: ARG001 (every format i
         "objective": {"lambdarank_param": {"lambdarank_pair_method": "topk"}, "name": "rank:ndcg"},
     }  # fmt: skip
     text = json.dumps({"learner": learner, "version": [2, 1, 0]}, ensure_ascii=False, separators=(",", ":"))
-    return Written(data=text.encode(), exactness=exactness, bound=float32_sums(forest), notes=tuple(_notes(forest)))
+    return ConvertedModel(
+        data=text.encode(), exactness=exactness, bound=float32_sums(forest), notes=tuple(_notes(forest))
+    )
 
 
 def _notes(forest: Forest) -> Iterator[str]:
@@ -118,7 +120,7 @@ def _tree_json(number: int, tree: PlainTree, n_features: int, unit: float) -> di
     }  # fmt: skip
 
 
-def read(data: bytes, where: str) -> Imported:
+def read(data: bytes, where: str) -> ForeignForest:
     """Read the learner, as ``Booster.save_model`` writes it; ``where`` names the file in messages.
 
     Raises
@@ -172,7 +174,7 @@ def read(data: bytes, where: str) -> Imported:
             "pred_contribs does; inspect dependence and interaction want documents"
         )
     notes.append(f"XGBoost adds in float32: its scores are within {float32_sums(forest):.2g} of these")
-    return Imported(forest=forest, notes=tuple(notes), best_rounds=kept if kept < forest.n_rounds else None)
+    return ForeignForest(forest=forest, notes=tuple(notes), best_rounds=kept if kept < forest.n_rounds else None)
 
 
 def _decoded(data: bytes, where: str) -> object:

@@ -31,7 +31,7 @@ OWN_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class FeatureDifference:
     """What one feature contributes to the difference between two documents."""
 
     feature: str
@@ -52,7 +52,7 @@ class Why:
     """Which output is explained, from 0."""
     outputs: tuple[float, float]
     """Of a forest of one output without a link these are the scores."""
-    differences: tuple[Difference, ...]
+    differences: tuple[FeatureDifference, ...]
     """Of all features that the model asks for; the greatest difference either way first."""
 
 
@@ -98,7 +98,7 @@ def why(
         output=output,
         outputs=(float(outputs[0]), float(outputs[1])),
         differences=tuple(
-            Difference(
+            FeatureDifference(
                 feature=paths.feature_names[slot],
                 values=(float(values[0, slot]), float(values[1, slot])),
                 contributions=(float(contributions[0, slot]), float(contributions[1, slot])),

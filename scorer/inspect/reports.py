@@ -28,7 +28,7 @@ RowT = TypeVar("RowT")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class InspectionReport:
     """What was found: records by name, and lines of text."""
 
     facts: Mapping[str, object]
@@ -73,7 +73,7 @@ class RankedDocument:
         return f"{self.doc_id} (rank {self.rank}, score {self.score:.6g})"
 
 
-def influence_report(forest: Forest, model: ModelIdentity, top: int) -> Report:
+def influence_report(forest: Forest, model: ModelIdentity, top: int) -> InspectionReport:
     """Report the features by importance, the ``top`` first ones (0: all that are asked for)."""
     shares = feature_importance(forest)
     splits = np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
@@ -86,7 +86,7 @@ def influence_report(forest: Forest, model: ModelIdentity, top: int) -> Report:
     facts = {"model": model, "features": shown, "n_used": len(used), "n_features": forest.n_features}
     bars = _bars([row.influence for row in shown])
     rows = [[row.feature, f"{row.influence:.2%}", f"{row.splits:,}", bar] for row, bar in zip(shown, bars, strict=True)]
-    return Report(
+    return InspectionReport(
         facts,
         [
             f"{model}: {len(used):,} of {forest.n_features:,} features are asked for",
@@ -96,7 +96,7 @@ def influence_report(forest: Forest, model: ModelIdentity, top: int) -> Report:
     )
 
 
-def dependence_report(found: Dependence, model: ModelIdentity) -> Report:
+def dependence_report(found: Dependence, model: ModelIdentity) -> InspectionReport:
     """Report the partial dependence at its points."""
     counted = "" if found.n_documents is None else f"{found.n_documents:,} "
     lines = [f"{model}: partial dependence on {' and '.join(found.features)}, mean over {counted}{found.over}"]
@@ -112,7 +112,7 @@ def dependence_report(found: Dependence, model: ModelIdentity) -> Report:
             header = [" \\ ".join(found.features), *places[1]]
             cells = [[f"{y:.4g}" for y in row] for row in outputs.tolist()]
         lines.append(text_table(header, [[x, *row] for x, row in zip(places[0], cells, strict=True)]))
-    return Report({"model": model} | as_json(found), lines)
+    return InspectionReport({"model": model} | as_json(found), lines)
 
 
 def _places(points: npt.NDArray[np.float32]) -> list[str]:
@@ -130,7 +130,7 @@ def _places(points: npt.NDArray[np.float32]) -> list[str]:
 
 def interaction_report(
     found: Sequence[Interaction], model: ModelIdentity, *, over: str, output: int, n_documents: int, top: int
-) -> Report:
+) -> InspectionReport:
     """Report H of features with all others, and of pairs, the ``top`` strongest of each (0: all)."""
     facts = {"model": model, "over": over, "output": output, "n_documents": n_documents, "interactions": found}
     lines = [f"{model}: Friedman's H at {n_documents:,} documents, dependences over {over}"]
@@ -140,10 +140,10 @@ def interaction_report(
             shown = _first(some, top)
             rows = [[" x ".join(one.features), f"{one.h:.4f}", f"{one.strength:.4g}"] for one in shown]
             lines += ["", text_table([title, "H", "strength"], rows), *_more(len(shown), len(some), "rows")]
-    return Report(facts, lines)
+    return InspectionReport(facts, lines)
 
 
-def shap_report(found: Explained, model: ModelIdentity, *, top: int, out: str | None) -> Report:
+def shap_report(found: Explained, model: ModelIdentity, *, top: int, out: str | None) -> InspectionReport:
     """Report the features by the mean size of their contributions."""
     outputs, tables = [], []
     for k, sizes in enumerate(found.mean_size):
@@ -171,7 +171,7 @@ def shap_report(found: Explained, model: ModelIdentity, *, top: int, out: str | 
     }
     what = "contributions less the mean of their query" if found.centred else "contributions"
     head = f"{model}: {what}, {found.n_documents:,} documents of {found.n_queries:,} queries"
-    return Report(facts, [head, *tables, *([] if out is None else [f"wrote {out}"])])
+    return InspectionReport(facts, [head, *tables, *([] if out is None else [f"wrote {out}"])])
 
 
 def why_report(
@@ -183,7 +183,7 @@ def why_report(
     ranks: tuple[int, int],
     top: int,
     n_outputs: int,
-) -> Report:
+) -> InspectionReport:
     """Report what sets two documents apart."""
     shown = _first(found.differences, top)
     rest = [one.difference for one in found.differences[len(shown) :] if one.difference]
@@ -213,12 +213,12 @@ def why_report(
         rows.append([f"{len(rest):,} others", *[""] * 4, f"{others:+.6g}", ""])
     rows.append(["all", *[""] * 4, f"{gap:+.6g}", ""])
     header = ["feature", "its value", "the other's", "contributes", "to the other", "difference", ""]
-    return Report(facts, [*lines, text_table(header, rows)])
+    return InspectionReport(facts, [*lines, text_table(header, rows)])
 
 
 def combination_report(
     found: Combination, rankers: tuple[ModelIdentity | str, ModelIdentity | str], conventions: str
-) -> Report:
+) -> InspectionReport:
     """Report the best mixture of two rankers, models or the names of scored lists."""
     pieces = list(zip(itertools.pairwise(found.borders.tolist()), found.means.tolist(), strict=True))
     best = sorted(pieces, key=lambda piece: -piece[1])[:MAX_PIECES]
@@ -248,10 +248,10 @@ def combination_report(
         f"{len(pieces):,} different means between a = {low:g} and {high:g}, {found.n_queries:,} queries count",
         conventions,
     ]
-    return Report(facts, lines)
+    return InspectionReport(facts, lines)
 
 
-def optimality_report(found: Optimality, model: ModelIdentity, conventions: str) -> Report:
+def optimality_report(found: Optimality, model: ModelIdentity, conventions: str) -> InspectionReport:
     """Report whether the leaf values are a local maximum."""
     falling = found.n_directions - found.n_rising - found.n_unchanged
     verdict = "no proof of a maximum: along some directions nothing changes; try a greater step or more queries"
@@ -277,7 +277,7 @@ def optimality_report(found: Optimality, model: ModelIdentity, conventions: str)
         rows.append([leaf, f"{curve.n_documents:,}", f"{curve.value:.4g}", moved, gain])
     if rows:
         lines += ["", text_table(["leaf", "documents", "adds", "best moved by (RMS)", "gain"], rows)]
-    return Report({"model": model} | as_json(found), lines)
+    return InspectionReport({"model": model} | as_json(found), lines)
 
 
 def _first(rows: Sequence[RowT], top: int) -> Sequence[RowT]:

@@ -14,7 +14,7 @@ from rankmill.foundation.records import as_json, canonical_json
 from rankmill.gate.gate_rules import GateOptions, convention_digest
 from rankmill.gate.recording import gate, stored_result
 from rankmill.registry import Registry
-from rankmill.registry.stored_records import GateOutcome, Policy
+from rankmill.registry.stored_records import AliasPolicy, GateOutcome
 from rankmill.scorer.metrics.conventions import named_convention
 from tests.rankmill.gate_case import dataset_of, rows_of, trained
 
@@ -118,7 +118,7 @@ def test_the_stored_report_is_shown_again(store, data, capsys) -> None:
 
 def test_metric_margin_and_convention_are_what_the_alias_asks_for(store, data, capsys) -> None:
     trec = convention_digest(named_convention("trec"))
-    store.protect("web", "production", Policy(metric="ndcg@5", margin=0.5, convention=trec))
+    store.protect("web", "production", AliasPolicy(metric="ndcg@5", margin=0.5, convention=trec))
     result = gate(store, "web@1", data, "test")
     assert (result.report.metric, result.report.margin) == ("ndcg@5", 0.5)
     assert result.report.convention.name == "trec"
@@ -130,10 +130,10 @@ def test_metric_margin_and_convention_are_what_the_alias_asks_for(store, data, c
     assert "it will not carry a promotion: expected metric" in other.render()
     with pytest.raises(PromotionRefused, match="did not measure what the alias asks for"):
         store.promote("web", 2)
-    store.protect("web", "production", Policy(convention="0" * 64))
+    store.protect("web", "production", AliasPolicy(convention="0" * 64))
     assert run(store, "gate", "web@1", "--on", str(data.path)) == 2
     assert "which is none that has a name" in capsys.readouterr().err
-    store.protect("web", "production", Policy(metric="ndgc@10"))
+    store.protect("web", "production", AliasPolicy(metric="ndgc@10"))
     assert run(store, "gate", "web@1", "--on", str(data.path)) == 2
     assert run(store, "alias", "web", "production", "--protect", "--metric", "ndgc@10") == 2
     assert "the alias asks for the metric ndgc@10: unknown metric 'ndgc'; did you mean" in capsys.readouterr().err

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from rankmill.foundation.errors import ConflictError, UnknownModel
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.retention_rules import Rules
+from rankmill.registry.retention_rules import RetentionRules
 from rankmill.registry.stored_records import Entry
 from tests.registry.conftest import FACTS
 
 NAME, ALIASES = "web", ("blue", "green", "red")
-RULES = Rules(keep=5, grace=1.0)
+RULES = RetentionRules(keep=5, grace=1.0)
 Write = Callable[[Registry, random.Random, str], Entry | None]
 
 

@@ -11,12 +11,12 @@ from unittest import mock
 from rankmill.registry import blob_store, garbage
 from rankmill.registry.garbage import clock
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.retention_rules import Rules
-from rankmill.registry.stored_records import Entry, Policy
+from rankmill.registry.retention_rules import RetentionRules
+from rankmill.registry.stored_records import AliasPolicy, Entry
 from tests.registry.conftest import FACTS, outcome
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
 
-AT_ONCE = Rules(keep=1, grace=0.0)
+AT_ONCE = RetentionRules(keep=1, grace=0.0)
 
 BESIDE = Path("/srv")
 """Where tests keep bundles."""
@@ -57,7 +57,7 @@ def three_versions(registry: Registry) -> None:
         registry.promote("web", number)
     registry.promote("web", 1, alias="shadow")
     registry.promote("web", 1, alias="guarded")
-    registry.protect("web", "guarded", Policy())
+    registry.protect("web", "guarded", AliasPolicy())
     gate(2, "guarded", baseline=1)(registry, "")
     registry.tag("web", 1, "quality", "poor")
 
@@ -165,7 +165,7 @@ OPERATIONS: dict[str, Operation] = {
     "unset": Operation(lambda r, why: r.unset("web", "shadow", reason=why)),
     "tag": Operation(lambda r, why: r.tag("web", 2, "quality", "good", reason=why)),
     "untag": Operation(lambda r, why: r.tag("web", 1, "quality", None, reason=why)),
-    "protect": Operation(lambda r, why: r.protect("web", "shadow", Policy(metric="ndcg@10"), reason=why)),
+    "protect": Operation(lambda r, why: r.protect("web", "shadow", AliasPolicy(metric="ndcg@10"), reason=why)),
     "open": Operation(lambda r, why: r.protect("web", "guarded", None, reason=why)),
     "record a gate": Operation(gate(2, "production", baseline=3)),
     "promote through the gate": Operation(lambda r, why: r.promote("web", 2, alias="guarded", reason=why)),

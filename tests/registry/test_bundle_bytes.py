@@ -23,7 +23,7 @@ from rankmill.registry.bundle_format import blob_member
 from rankmill.registry.bundle_import import OpenedBundle
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.model_state import GENESIS
-from rankmill.registry.stored_records import Entry, Move, Policy, Protect, Register, Tag
+from rankmill.registry.stored_records import AliasPolicy, Entry, Move, Protect, Register, Tag
 from tests.registry.conftest import FACTS, QuickDisk
 
 Parts = list[tuple[str, bytes]]
@@ -326,7 +326,7 @@ def move(alias: str, **values: Any) -> Move:
         {"changes": [move("blue", previous=1)]},
         {"changes": [move("blue", op="force", waived="\x1b[2J")]},
         {"changes": [Tag(op="tag", version=1, key="owner", value="a\nb")]},
-        {"changes": [Protect(op="protect", alias="blue", policy=Policy(metric="ndcg\n"))]},
+        {"changes": [Protect(op="protect", alias="blue", policy=AliasPolicy(metric="ndcg\n"))]},
     ],
     ids=lambda wrong: str(wrong)[:40],
 )

@@ -251,10 +251,10 @@ def test_what_cannot_be_written_or_read_is_named(web: Registry, tmp_path: Path) 
 def test_a_version_without_its_bytes_travels_in_a_history_only(
     web: Registry, other: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rankmill.registry.commit_log import Log
+    from rankmill.registry.commit_log import CommitLog
     from rankmill.registry.stored_records import Mark, Sweep
 
-    log = Log(web._store, "web")
+    log = CommitLog(web._store, "web")
     log.commit(lambda _: Mark(op="mark", versions=(2,)))
     log.commit(lambda _: Sweep(op="sweep", versions=(2,)))
     web.resolve("web@2", bare="latest").model_path.unlink()
@@ -270,12 +270,12 @@ def test_a_version_without_its_bytes_travels_in_a_history_only(
 
 
 def test_what_was_swept_here_stays_swept(web: Registry, other: Registry, tmp_path: Path) -> None:
-    from rankmill.registry.commit_log import Log
+    from rankmill.registry.commit_log import CommitLog
     from rankmill.registry.stored_records import Mark, Sweep
 
     web.export("web", tmp_path / "web.tar")
     other.import_(tmp_path / "web.tar")
-    log = Log(other._store, "web")
+    log = CommitLog(other._store, "web")
     log.commit(lambda _: Mark(op="mark", versions=(2,)))
     log.commit(lambda _: Sweep(op="sweep", versions=(2,)))
     path = other.resolve("web@2", bare="latest").model_path

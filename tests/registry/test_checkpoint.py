@@ -14,7 +14,7 @@ from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.disk import Disk
 from rankmill.registry import commit_log
 from rankmill.registry.blob_store import Store
-from rankmill.registry.commit_log import Log
+from rankmill.registry.commit_log import CommitLog
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.model_state import State
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk, outcome
@@ -38,7 +38,7 @@ def keep(registry: Registry) -> Path:
 
 def folded(registry: Registry) -> State:
     state = State()
-    Log(Store(registry.root, QuickDisk()), "web").advance(state)
+    CommitLog(Store(registry.root, QuickDisk()), "web").advance(state)
     return state
 
 
@@ -58,9 +58,9 @@ def busy(web: Registry) -> Registry:
 
 
 def checkpoint_policy() -> object:
-    from rankmill.registry.stored_records import Policy
+    from rankmill.registry.stored_records import AliasPolicy
 
-    return Policy(metric="ndcg@10", margin=0.01)
+    return AliasPolicy(metric="ndcg@10", margin=0.01)
 
 
 def test_a_checkpoint_holds_all_that_the_fold_holds(busy: Registry) -> None:

@@ -22,7 +22,7 @@ from rankmill.registry.blob_store import Store
 from rankmill.registry.garbage import blobs
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.model_state import State
-from rankmill.registry.retention_rules import DAY, Rules
+from rankmill.registry.retention_rules import DAY, RetentionRules
 from tests.registry.conftest import FACTS
 from tests.registry.faults import CRASHES, Failing
 from tests.registry.interposed import Interposed, Killed
@@ -240,7 +240,7 @@ def test_a_look_while_others_work_finds_nothing(web: Registry) -> None:
         mine = opened(web)
         for step in range(6):
             if i == 0:
-                mine.gc(rules=Rules(keep=1, grace=0.0))
+                mine.gc(rules=RetentionRules(keep=1, grace=0.0))
             elif i == 1:
                 mine.register("web", b"new %d" % step, manifest=FACTS)
             else:
@@ -294,7 +294,7 @@ def test_a_checkpoint_that_came_while_it_looked_is_no_damage(web: Registry, monk
     monkeypatch.setattr(commit_log, "is_due", lambda head, checkpoint: True)
     read = fsck._Check._checkpoint
 
-    def late(self: fsck._Check, of: commit_log.Log) -> State | None:
+    def late(self: fsck._Check, of: commit_log.CommitLog) -> State | None:
         opened(web).promote("web", 2, alias="canary")
         return read(self, of)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import UnknownModel
 from rankmill.registry.model_state import State
 from rankmill.registry.promotion import rollback
-from rankmill.registry.retention_rules import DAY, Plan, Rules, plan, reasons
+from rankmill.registry.retention_rules import DAY, Plan, RetentionRules, plan, reasons
 from rankmill.registry.stored_records import Change, Entry, Mark, Move, Register, Sweep, Tag, Unset
 
 NOW = 1000 * DAY
@@ -49,18 +49,18 @@ class History:
     def wait(self, seconds: float) -> None:
         self.ages = [age + seconds for age in self.ages]
 
-    def plan(self, rules: Rules, *leased: int) -> Plan:
+    def plan(self, rules: RetentionRules, *leased: int) -> Plan:
         digests = {f"{version:064x}" for version in leased}
         return plan(self.state, rules, digests, lambda entry: NOW - self.ages[entry], NOW)
 
-    def collect(self, rules: Rules) -> None:
+    def collect(self, rules: RetentionRules) -> None:
         """What one run writes."""
         if sweep := self.plan(rules).sweep:
             self.append(Sweep(op="sweep", versions=sweep))
         self.append(Mark(op="mark", versions=self.plan(rules).mark))
 
 
-def grown(steps: list[str], draw: Callable[[int], int], rules: Rules) -> History:
+def grown(steps: list[str], draw: Callable[[int], int], rules: RetentionRules) -> History:
     """A history that does ``steps`` as far as they can be done."""
     history = History()
     for step in steps:
@@ -94,12 +94,12 @@ histories = st.builds(
     lambda steps, numbers, rules: (grown(steps, lambda n: next(iter(numbers), 0) % n if n else 0, rules), rules),
     STEPS,
     st.randoms(use_true_random=False).map(lambda random: iter(lambda: random.randrange(10**6), None)),
-    st.builds(Rules, keep=st.integers(0, 4), grace=st.sampled_from([0.0, DAY, 7 * DAY])),
+    st.builds(RetentionRules, keep=st.integers(0, 4), grace=st.sampled_from([0.0, DAY, 7 * DAY])),
 )
 
 
 @given(histories)
-def test_what_an_alias_means_or_a_rollback_comes_back_to_stays(drawn: tuple[History, Rules]) -> None:
+def test_what_an_alias_means_or_a_rollback_comes_back_to_stays(drawn: tuple[History, RetentionRules]) -> None:
     history, rules = drawn
     going = {*history.plan(rules).sweep, *history.plan(rules).mark}
     for alias in ALIASES:
@@ -118,7 +118,7 @@ def test_what_an_alias_means_or_a_rollback_comes_back_to_stays(drawn: tuple[Hist
 
 
 @given(histories)
-def test_each_version_stays_goes_or_is_gone(drawn: tuple[History, Rules]) -> None:
+def test_each_version_stays_goes_or_is_gone(drawn: tuple[History, RetentionRules]) -> None:
     history, rules = drawn
     decided = history.plan(rules)
     everything = [*decided.kept, *decided.sweep, *decided.mark, *history.state.swept]
@@ -126,7 +126,7 @@ def test_each_version_stays_goes_or_is_gone(drawn: tuple[History, Rules]) -> Non
 
 
 @given(histories)
-def test_nothing_goes_that_was_not_marked_a_time_of_grace_before(drawn: tuple[History, Rules]) -> None:
+def test_nothing_goes_that_was_not_marked_a_time_of_grace_before(drawn: tuple[History, RetentionRules]) -> None:
     history, rules = drawn
     for version in history.plan(rules).sweep:
         assert history.ages[history.state.marked[version]] >= rules.grace
@@ -134,7 +134,7 @@ def test_nothing_goes_that_was_not_marked_a_time_of_grace_before(drawn: tuple[Hi
 
 
 @given(histories)
-def test_the_log_takes_what_was_decided_and_then_nothing_is_left_to_do(drawn: tuple[History, Rules]) -> None:
+def test_the_log_takes_what_was_decided_and_then_nothing_is_left_to_do(drawn: tuple[History, RetentionRules]) -> None:
     history, rules = drawn
     history.collect(rules)
     again = history.plan(rules)
@@ -144,9 +144,9 @@ def test_the_log_takes_what_was_decided_and_then_nothing_is_left_to_do(drawn: tu
 
 
 @given(histories, st.integers(0, 5))
-def test_keeping_more_lets_nothing_more_go(drawn: tuple[History, Rules], more: int) -> None:
+def test_keeping_more_lets_nothing_more_go(drawn: tuple[History, RetentionRules], more: int) -> None:
     history, rules = drawn
-    wider = Rules(rules.keep + more, rules.grace + more * DAY)
+    wider = RetentionRules(rules.keep + more, rules.grace + more * DAY)
     assert set(history.plan(rules).kept) <= set(history.plan(wider).kept)
 
 
@@ -166,7 +166,7 @@ def test_the_reason_is_the_strongest() -> None:
     history.append(Tag(op="tag", version=1, key="keep", value="paper"))
     history.wait(8 * DAY)
     history.register()
-    decided = history.plan(Rules(keep=2), 5)
+    decided = history.plan(RetentionRules(keep=2), 5)
     assert decided.kept == {
         1: "tag keep=paper",
         2: "shadow means it",
@@ -177,14 +177,14 @@ def test_the_reason_is_the_strongest() -> None:
         8: "one of the last 2",
     }
     assert decided.mark == (6,)
-    assert history.plan(Rules(keep=0), 5).kept[8] == "registered a short time ago"
+    assert history.plan(RetentionRules(keep=0), 5).kept[8] == "registered a short time ago"
 
 
 def test_what_is_kept_again_is_taken_off_the_list_and_waits_anew() -> None:
     history = History()
     history.register(3)
     history.wait(8 * DAY)
-    rules = Rules(keep=1)
+    rules = RetentionRules(keep=1)
     history.collect(rules)
     assert set(history.state.marked) == {1, 2}
     history.wait(6 * DAY)

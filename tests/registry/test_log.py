@@ -10,7 +10,7 @@ from rankmill.foundation.errors import InputError, IntegrityError
 from rankmill.foundation.records import canonical_json
 from rankmill.registry import commit_log
 from rankmill.registry.blob_store import Store
-from rankmill.registry.commit_log import Log
+from rankmill.registry.commit_log import CommitLog
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.model_state import GENESIS, State
 from rankmill.registry.stored_records import Entry, Register
@@ -103,7 +103,7 @@ def test_an_entry_forged_with_a_right_checksum_breaks_the_chain(web: Registry) -
 
 
 def test_entries_that_cannot_follow_are_refused(web: Registry) -> None:
-    state = Log(Store(web.root), "web").state()
+    state = CommitLog(Store(web.root), "web").state()
     follow = {"number": state.head + 1, "prev": state.digest}
     last = web.log("web")[-1]
     wrong = [
@@ -154,7 +154,7 @@ def test_verify_reports_foreign_files_and_missing_blobs_together(web: Registry) 
 
 
 def test_a_listing_that_lags_behind_hides_nothing(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Log, "listed", lambda self: 1)
+    monkeypatch.setattr(CommitLog, "listed", lambda self: 1)
     assert len(web.log("web")) == 7
 
 

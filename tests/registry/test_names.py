@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InputError, InvalidName, UnknownModel
-from rankmill.registry.names import Reference, check_alias, check_name
+from rankmill.registry.names import ModelReference, check_alias, check_name
 
 GOOD = ["a", "7", "web", "web-2.b_c", "a" * 64, "a..b"]
 BAD = ["", "Web", ".web", "-web", "..", "a/b", "a\\b", "a b", "web\n", "wéb", "a" * 65, "a@b", "a\x00", "web.rankmill"]
@@ -34,19 +34,19 @@ def test_bad_aliases_are_refused(alias: str) -> None:
 @given(st.from_regex(r"[a-z0-9][a-z0-9._-]{0,63}(@([1-9][0-9]{0,17}|[a-z][a-z0-9._-]{0,63}|latest))?", fullmatch=True))
 def test_a_reference_prints_as_it_was_written(text: str) -> None:
     if not text.partition("@")[0].endswith(".rankmill"):
-        assert str(Reference.parse(text)) == text
+        assert str(ModelReference.parse(text)) == text
 
 
 @given(st.text())
 def test_any_text_is_a_reference_or_a_typed_error(text: str) -> None:
     with contextlib.suppress(InvalidName):
-        assert str(Reference.parse(text)) == text
+        assert str(ModelReference.parse(text)) == text
 
 
 @pytest.mark.parametrize("text", ["web@", "web@0", "web@07", "web@-1", "web@Prod", "web@a@b", "@7", "web@../x"])
 def test_broken_references_say_so(text: str) -> None:
     with pytest.raises(InvalidName):
-        Reference.parse(text)
+        ModelReference.parse(text)
 
 
 def test_unknown_names_come_with_the_nearest_one() -> None:

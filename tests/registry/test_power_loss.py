@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rankmill.foundation.errors import ConflictError, UnknownModel
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.retention_rules import Rules
+from rankmill.registry.retention_rules import RetentionRules
 from rankmill.registry.stored_records import Entry
 from tests.registry.conftest import FACTS
 from tests.registry.interposed import Writer
@@ -98,7 +98,7 @@ class Writers(RuleBasedStateMachine):
     @rule(slot=SLOTS)
     def collect(self, slot: int) -> None:
         def work(registry: Registry, reason: str) -> None:
-            registry.gc(rules=Rules(keep=1, grace=0.0))
+            registry.gc(rules=RetentionRules(keep=1, grace=0.0))
 
         self._begin(slot, "web", work)
 

@@ -8,7 +8,7 @@ import pytest
 
 from rankmill.foundation.errors import InputError, PromotionRefused, UnknownModel
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.stored_records import Entry, Gate, Move, Policy, record_json
+from rankmill.registry.stored_records import AliasPolicy, Entry, GateRecord, Move, record_json
 from tests.registry.conftest import FACTS, QuickDisk, outcome
 
 DATA, CONVENTION = "d" * 64, "c" * 64
@@ -113,18 +113,20 @@ def test_the_gate_of_another_alias_or_version_does_not_count(guarded: Registry) 
 @pytest.mark.parametrize(
     ("policy", "match"),
     [
-        (Policy(metric="err@10"), "metric err@10"),
-        (Policy(convention="e" * 64), "convention"),
-        (Policy(dataset="e" * 64), "dataset"),
-        (Policy(margin=0.001), "margin of at most 0.001, found 0.002"),
+        (AliasPolicy(metric="err@10"), "metric err@10"),
+        (AliasPolicy(convention="e" * 64), "convention"),
+        (AliasPolicy(dataset="e" * 64), "dataset"),
+        (AliasPolicy(margin=0.001), "margin of at most 0.001, found 0.002"),
     ],
 )
-def test_a_policy_asks_for_more(guarded: Registry, policy: Policy, match: str) -> None:
+def test_a_policy_asks_for_more(guarded: Registry, policy: AliasPolicy, match: str) -> None:
     guarded.protect("web", "production", policy)
     gate(guarded, 1)
     with pytest.raises(PromotionRefused, match=match):
         guarded.promote("web", 1)
-    guarded.protect("web", "production", Policy(metric="ndcg@10", convention=CONVENTION, dataset=DATA, margin=0.002))
+    guarded.protect(
+        "web", "production", AliasPolicy(metric="ndcg@10", convention=CONVENTION, dataset=DATA, margin=0.002)
+    )
     guarded.promote("web", 1)
     assert production(guarded) == 1
 
@@ -151,10 +153,10 @@ def test_the_way_back_asks_no_gate(guarded: Registry) -> None:
 
 
 def test_an_alias_is_protected_and_opened_by_entries(guarded: Registry) -> None:
-    assert guarded.protect("web", "production", Policy()) is None, "it is so already"
+    assert guarded.protect("web", "production", AliasPolicy()) is None, "it is so already"
     assert guarded.protect("web", "production", None, reason="trying") is not None
     guarded.promote("web", 1)
-    assert guarded.protect("web", "canary", Policy()) is not None
+    assert guarded.protect("web", "canary", AliasPolicy()) is not None
     with pytest.raises(PromotionRefused):
         guarded.promote("web", 1, alias="canary")
     assert [entry.change.op for entry in guarded.log("web")] == ["register"] * 3 + ["protect", "promote", "protect"]
@@ -209,4 +211,4 @@ def test_tags_come_and_go(guarded: Registry) -> None:
     guarded.tag("web", 1, "status", None)
     assert guarded.tag("web", 1, "status", None) is None
     assert guarded.versions("web")[0].tags == {}
-    assert isinstance(gate(guarded, 1).change, Gate)
+    assert isinstance(gate(guarded, 1).change, GateRecord)

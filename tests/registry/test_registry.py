@@ -9,7 +9,7 @@ import pytest
 from rankmill.foundation.errors import InputError, IntegrityError, InvalidName, UnknownModel
 from rankmill.foundation.storage.disk import Disk
 from rankmill.registry import Registry, Version
-from rankmill.registry.retention_rules import Rules
+from rankmill.registry.retention_rules import RetentionRules
 
 
 def test_a_version_gives_back_what_was_registered(registry: Registry, facts: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def test_a_registry_of_another_format_is_neither_read_nor_written(web: Registry,
         lambda r: r.promote("web", 1),
         lambda r: r.register("web", b"model", manifest=facts),
         lambda r: r.verify(),
-        lambda r: r.gc(rules=Rules(keep=1, grace=0)),
+        lambda r: r.gc(rules=RetentionRules(keep=1, grace=0)),
         lambda r: r.fsck(repair=True),
     ):
         with pytest.raises(IntegrityError, match="format 3"):

@@ -17,12 +17,12 @@ from rankmill.foundation.errors import InputError, IntegrityError, UnknownModel
 from rankmill.registry import commit_log, garbage, leases
 from rankmill.registry.blob_store import Store
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.retention_rules import DAY, Rules
+from rankmill.registry.retention_rules import DAY, RetentionRules
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 from tests.registry.shell import Shell
 from tests.registry.test_races import all_at_once, opened
 
-RULES = Rules(keep=1)
+RULES = RetentionRules(keep=1)
 Tree = Callable[[Path], object]
 
 
@@ -399,7 +399,7 @@ def test_what_is_no_blob_is_left_to_fsck(shop: Registry) -> None:
     file.parent.mkdir()
     file.write_text("hello")
     os.utime(file, (0, 0))
-    assert shop.gc(rules=Rules(grace=0.0)).trashed == {}
+    assert shop.gc(rules=RetentionRules(grace=0.0)).trashed == {}
     assert file.exists()
 
 
@@ -407,17 +407,17 @@ def test_what_came_and_was_marked_since_it_looked_is_swept_and_told(
     shop: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between a look at the log and the sweep others register versions, and another collector marks them."""
-    rules, commit = Rules(keep=1, grace=0.0), garbage.Log.commit
+    rules, commit = RetentionRules(keep=1, grace=0.0), garbage.CommitLog.commit
 
-    def late(self: commit_log.Log, *arguments: object) -> object:
-        monkeypatch.setattr(garbage.Log, "commit", commit)
+    def late(self: commit_log.CommitLog, *arguments: object) -> object:
+        monkeypatch.setattr(garbage.CommitLog, "commit", commit)
         for number in (7, 8):
             opened(shop).register("shop", bytes([number]) * 700, manifest=FACTS | {"best_round": number})
         opened(shop).gc(rules=rules)
         return commit(self, *arguments)
 
     shop.gc(rules=rules)
-    monkeypatch.setattr(garbage.Log, "commit", late)
+    monkeypatch.setattr(garbage.CommitLog, "commit", late)
     report = shop.gc(rules=rules).models["shop"]
     assert report.swept[7] == 700
     assert shop.state("shop").swept.keys() >= report.swept.keys()

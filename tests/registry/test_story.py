@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from rankmill.foundation.errors import ConflictError, InputError, InvalidName, UnknownModel
 from rankmill.registry import rendering, stored_records
 from rankmill.registry.cli import app
-from rankmill.registry.commit_log import Log
+from rankmill.registry.commit_log import CommitLog
 from rankmill.registry.listings import LATEST_VERSIONS, chosen
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.model_state import State
@@ -56,7 +56,7 @@ def busy(web: Registry) -> Registry:
     """Everything that a log can say happens to ``web``."""
     attachments = {"circumstances": json.dumps(CIRCUMSTANCES).encode(), "train_queries": b"12345678"}
     web.register("web", b"model 1", manifest=TRAINED, attachments=attachments, reason="with monday")
-    web.protect("web", "production", stored_records.Policy(metric="ndcg@10", margin=0.002))
+    web.protect("web", "production", stored_records.AliasPolicy(metric="ndcg@10", margin=0.002))
     found = {"candidate": 0.5123, "other": 0.5, "difference": 0.0123, "interval": [0.001, 0.02]}
     comparisons = [{"words": "web@3, the present version", "metrics": {"ndcg@10": found}}]
     rails = [{"name": "features", "verdict": "failed", "words": "f9 is gone"}]
@@ -70,7 +70,7 @@ def busy(web: Registry) -> Registry:
     web.tag("web", 1, "draft", None)
     web.unset("web", "shadow")
     web.protect("web", "production", None)
-    log = Log(web._store, "web")
+    log = CommitLog(web._store, "web")
     log.commit(lambda _: stored_records.Mark(op="mark", versions=(1, 2)))
     log.commit(lambda _: stored_records.Sweep(op="sweep", versions=(2,)))
     return web
@@ -364,7 +364,7 @@ def test_tags_come_and_go(web: Registry) -> None:
 
 def test_aliases_are_shown_with_their_past_and_their_protection(web: Registry) -> None:
     shell = Shell(web.root)
-    web.protect("web", "stable", stored_records.Policy())
+    web.protect("web", "stable", stored_records.AliasPolicy())
     text = shell("alias", "web")
     assert [line.split()[:2] for line in text.splitlines() if " on " in line or "none" in line] == [
         ["production", "3"],
@@ -394,7 +394,7 @@ def test_an_alias_is_taken_away_protected_and_opened(web: Registry) -> None:
     words = ["alias", "web", "production", "--protect", "--metric", "map", "--margin", "0.01", "--dataset", "a" * 64]
     assert "protected production" in shell(*words, "--convention", "b" * 64)
     policy = web.policy(web.state("web"), "production")
-    assert policy == stored_records.Policy(metric="map", margin=0.01, dataset="a" * 64, convention="b" * 64)
+    assert policy == stored_records.AliasPolicy(metric="map", margin=0.01, dataset="a" * 64, convention="b" * 64)
     assert shell.json(*words, "--convention", "b" * 64) == {"name": "web", "changed": False, "entry": None}
     assert "opened production" in shell("alias", "web", "production", "--open")
     assert "is so already" in shell("alias", "web", "production", "--open")

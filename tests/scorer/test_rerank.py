@@ -487,7 +487,7 @@ def test_rows_are_dealt_out_by_ranges_of_their_query(batches, size, n_parts):
 
 
 def test_the_sorter_is_bounded_private_and_silent(tmp_path):
-    with sorting.Spill(tmp_path, sort_bytes=100 << 20, n_threads=64) as spill:
+    with sorting.ScoreSpill(tmp_path, sort_bytes=100 << 20, n_threads=64) as spill:
         spill.close_for_reading()
         assert list(spill.ranked(None)) == []
         names = ("memory_limit", "temp_directory", "threads", "enable_progress_bar")
@@ -525,7 +525,7 @@ def test_batches_of_long_ids_are_short(tmp_path, monkeypatch):
     n = 20_000
     columns = [["q"] * n, [f"{i:0500}" for i in range(n)], [0.0] * n, [None] * n, range(n)]
     rows = pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, SCORED_ROW, strict=True)], schema=SCORED_ROW)
-    with sorting.Spill(tmp_path, sort_bytes=1 << 30, n_threads=1) as spill:
+    with sorting.ScoreSpill(tmp_path, sort_bytes=1 << 30, n_threads=1) as spill:
         for first in range(0, n, 100):
             spill.write(rows.slice(first, 100))
         spill.close_for_reading()

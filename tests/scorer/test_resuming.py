@@ -61,9 +61,9 @@ def killed_at(monkeypatch, number):
         return guarded
 
     for owner, name in (
-        (sorting.Spill, "write"),
-        (sorting.Spill, "checkpoint"),
-        (sorting.Spill, "partition"),
+        (sorting.ScoreSpill, "write"),
+        (sorting.ScoreSpill, "checkpoint"),
+        (sorting.ScoreSpill, "partition"),
         (Journal, "write"),
         (ranked_writer.ParquetWriter, "write"),
         (ranked_writer, "fsync_file"),

@@ -15,8 +15,8 @@ from typing import Any
 from unittest.mock import patch
 
 from rankmill.registry import Registry
-from rankmill.registry.retention_rules import Rules
-from rankmill.registry.stored_records import Policy
+from rankmill.registry.retention_rules import RetentionRules
+from rankmill.registry.stored_records import AliasPolicy
 from tests.registry.conftest import outcome
 
 FOLDER = Path(__file__).parent
@@ -63,10 +63,10 @@ def write(root: Path) -> None:
     registry.tag("web", 3, "quality", "good")
     registry.tag("web", 1, "quality", "poor")
     registry.tag("web", 1, "quality", None)
-    registry.protect("web", "canary", Policy(metric="ndcg@10", margin=0.002))
+    registry.protect("web", "canary", AliasPolicy(metric="ndcg@10", margin=0.002))
     registry.protect("web", "production", None)
     for _ in range(3):  # marked, swept, out of the trash
-        registry.gc(rules=Rules(keep=1, grace=0.0))
+        registry.gc(rules=RetentionRules(keep=1, grace=0.0))
     registry.import_(FOLDER / "version1.tar", name="shop.2", reason="to compare")
 
 
