@@ -60,6 +60,10 @@ class InvalidParameter(InputError, ValueError):
     """An option is outside its bounds, or unknown; the message has name, bound and value."""
 
 
+class MissingLibrary(InputError, ImportError):
+    """An optional library is not installed; the message says what needs it and how to install it."""
+
+
 class ConfigError(InputError):
     """``rankmill.toml`` breaks a rule; the message has the file, the key, what was found and the cure."""
 

@@ -1,0 +1,280 @@
+"""Charts of models and results for notebooks, as Altair charts; Altair is the optional extra ``rankmill[plots]``.
+
+A chart holds its data and can be changed as every Altair chart: ``plot_importance(ranker).properties(width=600)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from rankmill.arrays import matrix_of
+from rankmill.foundation.errors import InputError, MissingLibrary
+from rankmill.ranker import Ranker
+from rankmill.scorer.evaluation import Evaluation
+from rankmill.scorer.forest import Forest, feature_importance
+from rankmill.scorer.inspect.dependence import partial_dependence
+from rankmill.scorer.inspect.shap import shap_values
+
+if TYPE_CHECKING:
+    import altair as alt
+
+Model: TypeAlias = Ranker | Forest
+
+MOST_POINTS = 3000  # of one chart: Altair refuses more than 5000, and each of them is text in the notebook
+MOST_STEPS = 40  # values of each feature in a chart of two
+_SEED = 0  # of what moves points apart in a chart of SHAP values
+
+
+def plot_learning_curve(ranker: Ranker, metric: str | None = None) -> alt.LayerChart:
+    """Plot a metric after every round, one line a set; a dashed line marks the round that was kept.
+
+    Parameters
+    ----------
+    ranker
+        A ranker that was fitted here: a loaded one has no history.
+    metric
+        One of those that were measured; None: the first.
+
+    Raises
+    ------
+    InputError
+        There is no history, or no such metric in it.
+    MissingLibrary
+        Altair is not installed.
+    """
+    alt = _altair("plot_learning_curve")
+    ranker.fitted("plot_learning_curve")
+    curves = ranker.evals_result_
+    measured = list(next(iter(curves.values()), {}))
+    if not measured:
+        raise InputError("a loaded ranker has no history to plot; fit it again")
+    chosen = _one_of("metric", metric, measured)
+    rows = [
+        {"round": number, "set": name, chosen: value}
+        for name, metrics in curves.items()
+        for number, value in enumerate(metrics[chosen], start=1)
+    ]
+    lines = alt.Chart(_spread(pl.DataFrame(rows), "round")).mark_line()
+    lines = lines.encode(
+        x=alt.X("round:Q", title="round"),
+        y=alt.Y(_field(chosen, "Q"), title=chosen, scale=alt.Scale(zero=False)),
+        color=alt.Color("set:N", title=None, sort=list(curves)),
+        tooltip=["set:N", "round:Q", alt.Tooltip(_field(chosen, "Q"), format=".4f", title=chosen)],
+    )
+    kept = alt.Chart(pl.DataFrame({"round": [ranker.best_round_]})).mark_rule(strokeDash=[4, 4], opacity=0.6)
+    return lines + kept.encode(x="round:Q", tooltip=[alt.Tooltip("round:Q", title="kept")])
+
+
+def plot_importance(model: Model, top: int = 20) -> alt.Chart:
+    """Plot the ``top`` features by their share in the gain of all splits.
+
+    Raises
+    ------
+    MissingLibrary
+        Altair is not installed.
+    """
+    alt = _altair("plot_importance")
+    forest = _forest_of(model)
+    shares = feature_importance(forest)
+    order = np.argsort(-shares, kind="stable")[:top]
+    frame = pl.DataFrame({"feature": [forest.feature_names[f] for f in order], "share": shares[order]})
+    bars = alt.Chart(frame).mark_bar()
+    return bars.encode(
+        x=alt.X("share:Q", title="share of gain", axis=alt.Axis(format="%")),
+        y=alt.Y("feature:N", sort=None, title=None),
+        tooltip=["feature:N", alt.Tooltip("share:Q", format=".2%")],
+    )
+
+
+def plot_dependence(model: Model, *features: str, X: Any = None) -> alt.Chart | alt.LayerChart:  # noqa: N803
+    """Plot the partial dependence of the score on one feature as steps, or on two as colours.
+
+    Parameters
+    ----------
+    model
+        A fitted ranker or a forest of one output.
+    features
+        One name or two.
+    X
+        Documents to average over, as :meth:`Ranker.predict` takes them; None: the training rows, as the model knows them.
+
+    Raises
+    ------
+    InputError
+        A feature is unknown, or the model has several outputs.
+    MissingLibrary
+        Altair is not installed.
+    """
+    alt = _altair("plot_dependence")
+    forest = _forest_of(model)
+    _require_one_output(forest, "plot_dependence")
+    values = None if X is None else matrix_of(X, forest.feature_names)
+    found = partial_dependence(forest, features, values=values)
+    axes, score = [points.astype(np.float64) for points in found.points], found.outputs[0]
+    if len(features) == 2:
+        kept = [_some(np.flatnonzero(np.isfinite(axis))) for axis in axes]
+        first, second = np.meshgrid(axes[0][kept[0]], axes[1][kept[1]], indexing="ij")
+        cells = pl.DataFrame({"a": first.ravel(), "b": second.ravel(), "score": score[np.ix_(*kept)].ravel()})
+        squares = alt.Chart(cells).mark_rect().properties(width=400, height=400)
+        return squares.encode(
+            x=alt.X("a:O", title=features[0], axis=alt.Axis(format=".3~g", labelOverlap=True)),
+            y=alt.Y("b:O", title=features[1], sort="descending", axis=alt.Axis(format=".3~g", labelOverlap=True)),
+            color=alt.Color("score:Q", title="mean score", scale=alt.Scale(scheme="viridis")),
+            tooltip=["a:Q", "b:Q", alt.Tooltip("score:Q", format=".4f")],
+        )
+    finite = np.isfinite(axes[0])
+    x, y = axes[0][finite], score[finite]
+    room = 0.05 * (x[-1] - x[0]) or 1.0  # beyond the thresholds the score stays as it is
+    frame = pl.DataFrame({"value": [x[0] - room, *x, x[-1] + room], "score": [y[0], *y, y[-1]]})
+    steps = alt.Chart(_spread(frame, "value")).mark_line(interpolate="step-before")
+    missing = alt.Chart(pl.DataFrame({"score": score[np.isnan(axes[0])]})).mark_rule(strokeDash=[4, 4], opacity=0.6)
+    return steps.encode(
+        x=alt.X("value:Q", title=features[0], scale=alt.Scale(zero=False, nice=False)),
+        y=alt.Y("score:Q", title="mean score", scale=alt.Scale(zero=False)),
+        tooltip=[alt.Tooltip("value:Q", format=".4~g"), alt.Tooltip("score:Q", format=".4f")],
+    ) + missing.encode(y="score:Q", tooltip=[alt.Tooltip("score:Q", format=".4f", title="score if missing")])
+
+
+def plot_shap_summary(model: Model, X: Any, qid: npt.ArrayLike | None = None, top: int = 12) -> alt.Chart:  # noqa: N803
+    """Plot the SHAP values of documents, a row of points a feature, the features with the largest mean size first.
+
+    Parameters
+    ----------
+    model
+        A fitted ranker or a forest of one output.
+    X
+        Documents, as :meth:`Ranker.predict` takes them; of many, some that are evenly spread are shown.
+    qid
+        (n,) query of each document: then values are relative to the mean of the query, which ranks nothing.
+    top
+        Number of features.
+
+    Raises
+    ------
+    InputError
+        The model has several outputs, or does not know its training rows.
+    MissingLibrary
+        Altair is not installed.
+    """
+    alt = _altair("plot_shap_summary")
+    forest = _forest_of(model)
+    _require_one_output(forest, "plot_shap_summary")
+    values = matrix_of(X, forest.feature_names)
+    contributions = shap_values(forest, values, qid=qid).values[:, 0, :]
+    sizes = np.abs(contributions).mean(axis=0)
+    order = np.argsort(-sizes, kind="stable")[:top]
+    shown = _some(np.arange(len(values)), MOST_POINTS // max(len(order), 1))
+    apart = np.random.Generator(np.random.PCG64(_SEED)).uniform(size=len(shown))
+    parts = [
+        pl.DataFrame({"shap": contributions[shown, f], "value": values[shown, f], "apart": apart}).select(
+            pl.lit(forest.feature_names[f]).alias("feature"),
+            pl.col("shap", "value").round_sig_figs(5),
+            ((pl.col("value").fill_nan(None).rank("average") - 1) / max(len(shown) - 1, 1)).round(3).alias("rank"),
+            pl.col("apart").round(2),
+        )
+        for f in order
+    ]
+    points = alt.Chart(pl.concat(parts)).mark_circle(size=14, opacity=0.7).properties(width=440, height=26 * len(parts))
+    return points.encode(
+        x=alt.X("shap:Q", title="SHAP value: what the feature adds to the score"),
+        y=alt.Y("feature:N", sort=[forest.feature_names[f] for f in order], title=None),
+        yOffset=alt.YOffset("apart:Q", scale=alt.Scale(domain=[-0.3, 1.3])),
+        color=alt.Color(
+            "rank:Q", title="value: low to high", scale=alt.Scale(scheme="viridis"), legend=alt.Legend(format="%")
+        ),
+        tooltip=["feature:N", alt.Tooltip("value:Q", format=".4~g"), alt.Tooltip("shap:Q", format=".4f")],
+    )
+
+
+def plot_metric_by_slice(evaluation: Evaluation, by: str | None = None, metric: str | None = None) -> alt.LayerChart:
+    """Plot a metric with its 95 % interval in every slice of an evaluation, and over all queries as a dashed line.
+
+    Parameters
+    ----------
+    evaluation
+        What ``evaluate(.., by=[..])`` returned.
+    by
+        One of the columns that it was sliced by; None: the first.
+    metric
+        One of its metrics; None: the first.
+
+    Raises
+    ------
+    InputError
+        It has no slices, or no such column or metric.
+    MissingLibrary
+        Altair is not installed.
+    """
+    alt = _altair("plot_metric_by_slice")
+    if not evaluation.slices:
+        raise InputError("the evaluation has no slices; give evaluate a column: by=[..]")
+    column = _one_of("by", by, [each.by for each in evaluation.slices])
+    name = _one_of("metric", metric, [str(each) for each in evaluation.metrics])
+    chosen = next(each for each in evaluation.metrics if str(each) == name)
+    rows = []
+    for each in next(slices for slices in evaluation.slices if slices.by == column).slices:
+        figure = each.metrics[chosen]
+        low, high = figure.interval or (figure.mean, figure.mean)
+        rows.append({"slice": each.name, "queries": figure.n_queries, "mean": figure.mean, "low": low, "high": high})
+    types = {"slice": pl.String, "queries": pl.Int64, "mean": pl.Float64, "low": pl.Float64, "high": pl.Float64}
+    base = alt.Chart(pl.DataFrame(rows, schema=types)).encode(y=alt.Y("slice:N", sort=None, title=column))
+    tips = ["slice:N", "queries:Q", *(alt.Tooltip(f"{end}:Q", format=".4f") for end in ("mean", "low", "high"))]
+    intervals = base.mark_rule().encode(x=alt.X("low:Q", title=name, scale=alt.Scale(zero=False)), x2="high:Q")
+    means = base.mark_point(filled=True, size=60, opacity=1).encode(x="mean:Q", tooltip=tips)
+    whole = alt.Chart(pl.DataFrame({"mean": [evaluation.means[chosen]]})).mark_rule(strokeDash=[4, 4], opacity=0.6)
+    return intervals + means + whole.encode(x="mean:Q", tooltip=[alt.Tooltip("mean:Q", format=".4f", title="all")])
+
+
+def _altair(what: str) -> Any:
+    """Return Altair; MissingLibrary with the cure if it is not installed."""
+    try:
+        import altair
+    except ImportError:
+        raise MissingLibrary(
+            f"{what} needs Altair, which is not installed; install it with: pip install 'rankmill[plots]'"
+        ) from None
+    return altair
+
+
+def _forest_of(model: Model) -> Forest:
+    return model if isinstance(model, Forest) else model.fitted("a plot")
+
+
+def _require_one_output(forest: Forest, what: str) -> None:
+    if forest.n_outputs > 1:
+        raise InputError(f"{what} is for models of one output, this one has {forest.n_outputs}")
+
+
+def _one_of(what: str, name: str | None, known: Sequence[str]) -> str:
+    if name is None:
+        return known[0]
+    if name not in known:
+        raise InputError.unknown(what, name, known)
+    return name
+
+
+def _field(name: str, kind: str) -> str:
+    """Spell a column of any name as Altair reads it."""
+    for special in "\\:.[]":
+        name = name.replace(special, f"\\{special}")
+    return f"{name}:{kind}"
+
+
+def _some(places: npt.NDArray[np.int64], most: int = MOST_STEPS) -> npt.NDArray[np.int64]:
+    """Return at most ``most`` of ``places``, evenly spread, the first and the last among them."""
+    if len(places) <= most:
+        return places
+    return places[np.unique(np.linspace(0, len(places) - 1, most).round().astype(np.int64))]
+
+
+def _spread(frame: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Return ``frame``, or so many evenly spread values of ``by`` that its rows are not too many for Altair."""
+    values = frame[by].unique().sort()
+    rows_each = max(1, len(frame) // max(len(values), 1))
+    kept = values.gather(_some(np.arange(len(values)), MOST_POINTS // rows_each))
+    return frame if len(kept) == len(values) else frame.filter(pl.col(by).is_in(kept.to_list()))

@@ -1,0 +1,152 @@
+"""Charts hold the numbers that the library gives for the same question; they are valid Vega-Lite (Altair checks that)."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from rankmill import Ranker, evaluate
+from rankmill.foundation.errors import InputError, MissingLibrary
+from rankmill.plots import (
+    MOST_POINTS,
+    plot_dependence,
+    plot_importance,
+    plot_learning_curve,
+    plot_metric_by_slice,
+    plot_shap_summary,
+)
+from rankmill.scorer.inspect.dependence import partial_dependence
+from rankmill.scorer.inspect.shap import shap_values
+
+ODD = "title.match[1]:x"  # characters that mean something to Vega-Lite
+
+
+@pytest.fixture(scope="module")
+def rows() -> pl.DataFrame:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 3))
+    X[::7, 1] = np.nan
+    return pl.DataFrame(X, schema=["bm25", "clicks", ODD]).with_columns(
+        qid=np.repeat(np.arange(60), 10), grade=np.clip(np.round(X[:, 0] + np.abs(X[:, 2])), 0, 4).astype(int)
+    )
+
+
+@pytest.fixture(scope="module")
+def ranker(rows: pl.DataFrame) -> Ranker:
+    X, y = rows.drop("grade"), rows["grade"]
+    fitted = Ranker(n_rounds=12, max_leaves=6)
+    return fitted.fit(X[:400], y[:400], eval_set=(X[400:], y[400:]), eval_metrics=["map"])
+
+
+def data_of(chart: Any) -> list[list[dict[str, Any]]]:
+    """The rows of each data set of a chart, which is checked against the schema on the way."""
+    altair = pytest.importorskip("altair")
+    assert isinstance(chart, altair.TopLevelMixin)
+    return list(chart.to_dict()["datasets"].values())
+
+
+def test_the_learning_curve_is_the_history(ranker: Ranker) -> None:
+    for metric in (None, "map"):
+        lines, kept = data_of(plot_learning_curve(ranker, metric))
+        name = metric or "ndcg@10"
+        for found, metrics in ranker.evals_result_.items():
+            curve = [row[name] for row in lines if row["set"] == found]
+            assert curve == metrics[name]
+        assert kept == [{"round": ranker.best_round_}]
+    with pytest.raises(InputError, match="unknown metric 'mapp'; did you mean 'map'"):
+        plot_learning_curve(ranker, "mapp")
+    with pytest.raises(InputError, match="no history"):
+        plot_learning_curve(Ranker.from_forest(ranker.forest_))
+
+
+def test_a_long_history_is_thinned_out(ranker: Ranker) -> None:
+    pytest.importorskip("altair")
+    long = Ranker.from_forest(ranker.forest_)
+    long.history_ = ranker.history_[:1] * 4000
+    lines, _ = data_of(plot_learning_curve(long))
+    assert len(lines) <= MOST_POINTS
+    assert {row["round"] for row in lines} >= {1, 4000}
+
+
+def test_importance_is_that_of_the_ranker(ranker: Ranker) -> None:
+    (bars,) = data_of(plot_importance(ranker, top=2))
+    shares = sorted(ranker.feature_importances_, reverse=True)[:2]
+    assert [row["share"] for row in bars] == pytest.approx(shares)
+    assert data_of(plot_importance(ranker.forest_, top=2)) == [bars]
+
+
+def test_steps_of_the_dependence_lie_on_it(ranker: Ranker, rows: pl.DataFrame) -> None:
+    X = rows.drop("grade", "qid")
+    for given, values in ((None, None), (X, X.to_numpy().astype(np.float32))):
+        steps, missing = data_of(plot_dependence(ranker, "bm25", X=given))
+        inner = [row["value"] for row in steps[1:-1]]
+        points = np.array([np.nan, *inner, steps[0]["value"], steps[-1]["value"]])
+        found = partial_dependence(ranker.forest_, ["bm25"], points=[points], values=values).outputs[0]
+        assert [row["score"] for row in missing] == pytest.approx([found[0]])
+        assert [row["score"] for row in steps] == pytest.approx([found[-2], *found[1:-2], found[-1]])
+
+
+def test_the_dependence_on_two_features_is_a_grid(ranker: Ranker) -> None:
+    (cells,) = data_of(plot_dependence(ranker, "bm25", ODD))
+    assert 4 < len(cells) <= MOST_POINTS
+    some = cells[:: max(len(cells) // 5, 1)]
+    for cell in some:
+        points = [[cell["a"]], [cell["b"]]]
+        found = partial_dependence(ranker.forest_, ["bm25", ODD], points=points)
+        assert cell["score"] == pytest.approx(found.outputs[0, 0, 0])
+    with pytest.raises(InputError, match="unknown feature 'bm52'; did you mean 'bm25'"):
+        plot_dependence(ranker, "bm52")
+
+
+def test_the_summary_shows_shap_values_of_evenly_spread_documents(ranker: Ranker, rows: pl.DataFrame) -> None:
+    X = rows.drop("grade", "qid")
+    values = shap_values(ranker.forest_, X.to_numpy().astype(np.float32), qid=rows["qid"].to_numpy()).values[:, 0, :]
+    (points,) = data_of(plot_shap_summary(ranker, X, qid=rows["qid"].to_numpy(), top=2))
+    of_feature = defaultdict(list)
+    for point in points:
+        of_feature[point["feature"]].append(point["shap"])
+    largest = np.argsort(-np.abs(values).mean(axis=0))[:2]
+    assert list(of_feature) == [ranker.forest_.feature_names[f] for f in largest]
+    for f in largest:
+        assert of_feature[ranker.forest_.feature_names[f]] == pytest.approx(values[:, f].tolist(), rel=1e-4, abs=1e-9)
+    many = pl.concat([X] * 20)
+    (points,) = data_of(plot_shap_summary(ranker, many))
+    assert len(points) <= MOST_POINTS
+    assert plot_shap_summary(ranker, many).to_json() == plot_shap_summary(ranker, many).to_json()
+
+
+def test_slices_have_their_means_and_intervals(ranker: Ranker, rows: pl.DataFrame, tmp_path) -> None:
+    rows.write_csv(tmp_path / "rows.csv")
+    found = evaluate(tmp_path / "rows.csv", model=ranker.forest_, metrics=["ndcg@10", "map"], by=["bm25", "clicks"])
+    slices, whole = data_of(plot_metric_by_slice(found, "clicks", "map"))
+    metric = found.metrics[1]
+    for row, each in zip(slices, found.slices[1].slices, strict=True):
+        figure = each.metrics[metric]
+        assert (row["slice"], row["mean"], (row["low"], row["high"])) == (each.name, figure.mean, figure.interval)
+    assert whole == [{"mean": found.means[metric]}]
+    with pytest.raises(InputError, match="unknown by 'click'; did you mean 'clicks'"):
+        plot_metric_by_slice(found, "click")
+    with pytest.raises(InputError, match="no slices"):
+        plot_metric_by_slice(evaluate(tmp_path / "rows.csv", model=ranker.forest_, metrics=["map"]))
+
+
+def test_models_of_several_outputs_are_refused(rows: pl.DataFrame) -> None:
+    pytest.importorskip("altair")
+    many = Ranker(objective="mcrank", n_rounds=2, max_leaves=3).fit(rows.drop("grade"), rows["grade"])
+    for plot in (lambda: plot_dependence(many, "bm25"), lambda: plot_shap_summary(many, rows.drop("grade", "qid"))):
+        with pytest.raises(InputError, match="for models of one output"):
+            plot()
+
+
+def test_without_altair_the_error_says_what_to_install(ranker: Ranker, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
+    with pytest.raises(MissingLibrary) as caught:
+        plot_importance(ranker)
+    message = "plot_importance needs Altair, which is not installed; install it with: pip install 'rankmill[plots]'"
+    assert str(caught.value) == message
+    assert isinstance(caught.value, ImportError)
