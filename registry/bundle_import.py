@@ -291,11 +291,10 @@ def _import_version(store: Store, log: CommitLog, opened: OpenedBundle, reason: 
 
     def decide(state: State) -> Register | int:
         nonlocal added
-        for number, row in state.versions.items():
-            if (row.model, row.manifest) == (change.model, change.manifest) and number not in state.swept:
-                added = False
-                return row.entry
-        added = True
+        known = state.entry_of(change.model, change.manifest)
+        added = known is None
+        if known is not None:
+            return known
         return Register(
             op="register",
             version=len(state.versions) + 1,

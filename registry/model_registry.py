@@ -137,11 +137,7 @@ class Registry:
         """
         log = CommitLog(self._store, check_name(name))
         facts, further = manifest_bytes(manifest), dict(attachments or {})
-        for key in further:
-            check_name(key)
-        for what, data in {"manifest": facts, **further}.items():
-            if len(data) > LARGEST_BLOB:
-                raise InputError(f"{what}: expected at most {LARGEST_BLOB} bytes, found {len(data)}")
+        _check_blobs(facts, further)
         self.prepare()
         self._store.sweep()
         keys = sorted(further)
@@ -154,9 +150,8 @@ class Registry:
             attached = dict(zip(keys, others, strict=True))
 
             def decide(state: State) -> Register | int:
-                for number, row in enumerate(state.versions.values(), start=1):
-                    if row.manifest == manifest_sha256 and row.model == sha256 and number not in state.swept:
-                        return row.entry
+                if (known := state.entry_of(sha256, manifest_sha256)) is not None:
+                    return known
                 optional = {"attachments": attached} if attached else {}  # what is not set is not in the entry's bytes
                 return Register(
                     op="register",
@@ -489,6 +484,15 @@ class Registry:
             target = Version(name, move.version, state.versions[move.version], state, log)
             target.read()
             target.manifest  # noqa: B018 (reading it checks it)
+
+
+def _check_blobs(manifest: bytes, attachments: Mapping[str, bytes]) -> None:
+    """Raise InputError if an attachment may not be called so, or something is too large."""
+    for key in attachments:
+        check_name(key)
+    for what, data in {"manifest": manifest, **attachments}.items():
+        if len(data) > LARGEST_BLOB:
+            raise InputError(f"{what}: expected at most {LARGEST_BLOB} bytes, found {len(data)}")
 
 
 def gate_of(log: CommitLog, number: int) -> GateRecord:

@@ -137,6 +137,13 @@ class State:
         """Name the aliases that mean ``version`` now, sorted."""
         return tuple(alias for alias, target in self.set_aliases().items() if target == version)
 
+    def entry_of(self, model: str, manifest: str) -> int | None:
+        """Return the entry that registered this model with this manifest, by their digests; None if none did, or it was swept."""
+        for number, row in enumerate(self.versions.values(), start=1):
+            if (row.model, row.manifest) == (model, manifest) and number not in self.swept:
+                return row.entry
+        return None
+
     def blobs(self) -> set[str]:
         """Digests of everything that must be there: all but the model bytes of versions that were swept."""
         return set(self.blob_uses(""))

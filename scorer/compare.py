@@ -104,9 +104,7 @@ def compare(
     models = [ranking.trained for ranking in rankings if ranking.trained is not None]
     dataset, scope = (None, None) if on is None else chosen_queries(paths_of(on), asked.judged.split, models)
     evaluator = _Evaluator(on, asked.on_split(None if dataset is None or scope is None else scope.split or ALL))
-    evaluations = [evaluator.evaluate(ranking.source) for ranking in rankings]
-    if asked.convention.policy.max_grade is None and any(metric.name == "err" for metric in asked.metrics):
-        evaluations = evaluator.on_one_scale([ranking.source for ranking in rankings], evaluations)
+    evaluations = evaluator.evaluate_all([ranking.source for ranking in rankings])
     first = evaluations[baseline]
     for ranking, evaluation in zip(rankings, evaluations, strict=True):
         _check_same_queries(evaluation, ranking.name, first, rankings[baseline].name)
@@ -139,10 +137,12 @@ class _Evaluator:
         self._means[source.sha256] = found.means
         return found
 
-    def on_one_scale(
-        self, sources: Sequence[Forest | PathLike | pa.Table], found: list[Evaluation]
-    ) -> list[Evaluation]:
-        """Evaluate again what was evaluated on a lower scale of grades than another, as models and files know theirs."""
+    def evaluate_all(self, sources: Sequence[Forest | PathLike | pa.Table]) -> list[Evaluation]:
+        """Evaluate on one scale of grades: models and files know theirs, and what has a lower one is evaluated again."""
+        found = [self.evaluate(source) for source in sources]
+        asked = self._options
+        if asked.convention.policy.max_grade is not None or all(metric.name != "err" for metric in asked.metrics):
+            return found
         scales = [evaluation.policy.max_grade or 1 for evaluation in found]
         self._options = replace(self._options, convention=self._options.convention.but(max_grade=max(scales)))
         return [

@@ -123,13 +123,7 @@ def explain_metric(
         As `evaluate`.
     """
     metric = parse_metric(metric) if isinstance(metric, str) else metric
-    rules = named_convention(convention).but(**options)
-    counts, known_grade = (None, None)
-    if isinstance(scored, Path):
-        counts, known_grade = recorded_facts(scored, with_counts=qrels is None)
-    if metric.name == "err":
-        rules = with_scale(rules, scored, qrels, known_grade, counts)
-    lists, table = read_lists(scored, qrels=qrels, grade_counts=counts)
+    lists, table, rules = _read(scored, metric, qrels, named_convention(convention).but(**options))
     if qid not in lists.qids:
         hint = name_hint(qid, lists.qids[:_COMPARED])
         raise InputError(f"there is no query {qid!r} among the {len(lists.qids):,} with grades; {hint}")
@@ -158,6 +152,18 @@ def explain_metric(
         convention=rules,
         policy=policy,
     )
+
+
+def _read(
+    scored: Path | pa.Table, metric: Metric, qrels: Path | None, rules: Convention
+) -> tuple[ScoredLists, pa.Table, Convention]:
+    """Read the lists, as table too, and complete the rules by the scale of grades that is known of them."""
+    counts, known_grade = (None, None)
+    if isinstance(scored, Path):
+        counts, known_grade = recorded_facts(scored, with_counts=qrels is None)
+    if metric.name == "err":
+        rules = with_scale(rules, scored, qrels, known_grade, counts)
+    return *read_lists(scored, qrels=qrels, grade_counts=counts), rules
 
 
 def _ranked(lists: ScoredLists, policy: Policy, number: int) -> tuple[RankedQuery, npt.NDArray[np.int64]]:

@@ -135,10 +135,7 @@ def score_in_order(
 
         with closing(scoring.items(begin)) as items:
             failures = in_order(items, work, limits.n_threads)
-    if queue.failure is not None:
-        failures = sorted([queue.failure, *failures], key=lambda failure: failure.number)
-    if failures:
-        raise failures[0].error
+    queue.raise_first(failures)
     layouts = [layout for of_source in scoring.layouts for layout in of_source]
     check_rows(sources, layouts, options, queue.place.all_rows, queue.place.width)
     return queue.place
@@ -411,6 +408,13 @@ class _InOrder:
             with self._moved:
                 self._next += 1
                 self._moved.notify_all()
+
+    def raise_first(self, failures: Sequence[Failure]) -> None:
+        """Raise what the first part failed for, of ``failures`` (by number) and of its own, if any did."""
+        if self.failure is not None:
+            failures = sorted([self.failure, *failures], key=lambda failure: failure.number)
+        if failures:
+            raise failures[0].error
 
     def broken(self, number: int) -> None:
         """Part ``number`` will not come."""

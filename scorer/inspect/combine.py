@@ -11,7 +11,7 @@ than everything between: there one of the rankers is alone with its own ties.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -96,11 +96,7 @@ def combine(
     _check(metric, low, high)
     starts = np.asarray(starts, dtype=np.int64)
     queries = PreparedQueries(grades, starts, policy, doc_order=doc_order)
-    scores = [np.ascontiguousarray(column, dtype=np.float64) for column in (first, second)]
-    for column in scores:
-        queries.means([metric], column)  # which sees that they are numbers, one a document
-        if not np.isfinite(column).all():
-            raise InputError("a score is infinite; only finite scores can be mixed")
+    scores = [_mixable(column, queries, metric) for column in (first, second)]
 
     def mean_at(weight: float) -> float:
         return queries.means([metric], (1.0 - weight) * scores[0] + weight * scores[1])[metric]
@@ -113,14 +109,19 @@ def combine(
     cuts = _cuts(lists, scores, counted, low, high)
     values = _values(lists, metric, policy, scores, cuts)
     borders, means = _mean_curve(cuts, values, counted, low, high)
-    value, weight, interval = _best(borders, means, mean_at)
-    for end, alone in zip((low, high), at_ends, strict=True):
-        if alone > value:
-            value, weight, interval = alone, end, (end, end)
+    value, weight, interval = _best(borders, means, mean_at, {low: at_ends[0], high: at_ends[1]})
     return Combination(
         metric=metric, weight=weight, interval=interval, value=value, range=(low, high), at_ends=at_ends, borders=borders,
         means=means, n_queries=int(counted.sum()),
     )  # fmt: skip
+
+
+def _mixable(column: npt.ArrayLike, queries: PreparedQueries, metric: Metric) -> _Floats:
+    scores = np.ascontiguousarray(column, dtype=np.float64)
+    queries.means([metric], scores)  # which sees that they are numbers, one a document
+    if not np.isfinite(scores).all():
+        raise InputError("a score is infinite; only finite scores can be mixed")
+    return scores
 
 
 def _check(metric: Metric, low: float, high: float) -> None:
@@ -226,12 +227,21 @@ def _mean_curve(cuts: _Cuts, values: _Floats, counted: _Mask, low: float, high: 
     return np.concatenate([[low], places, [high]]), means
 
 
-def _best(borders: _Floats, means: _Floats, mean_at: _MeanAt) -> tuple[float, float, tuple[float, float]]:
-    """Return value, weight and interval of the best; those that a running sum cannot tell apart are evaluated anew."""
+def _best(
+    borders: _Floats, means: _Floats, mean_at: _MeanAt, at_ends: Mapping[float, float]
+) -> tuple[float, float, tuple[float, float]]:
+    """Return value, weight and interval of the best; those that a running sum cannot tell apart are evaluated anew.
+
+    ``at_ends`` has the values at the least and the greatest weight, which are taken if they are better than every interval.
+    """
     middle = borders[:-1] + 0.5 * np.diff(borders)
     usable = np.flatnonzero((borders[:-1] < middle) & (middle < borders[1:]))
     near = usable[means[usable] >= means[usable].max() - _CLOSE]
     near = near[np.lexsort((near, -np.diff(borders)[near], -np.round(means[near], 12)))][:_LOOKED_AT]
     found = [(mean_at(float(middle[i])), float(borders[i + 1] - borders[i]), -float(borders[i]), int(i)) for i in near]
     value, _, _, i = max(found)
-    return value, float(middle[i]), (float(borders[i]), float(borders[i + 1]))
+    weight, interval = float(middle[i]), (float(borders[i]), float(borders[i + 1]))
+    for end, alone in at_ends.items():
+        if alone > value:
+            value, weight, interval = alone, end, (end, end)
+    return value, weight, interval

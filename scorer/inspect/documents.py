@@ -19,6 +19,7 @@ import polars as pl
 
 from rankmill.foundation.errors import CandidatesRejected, InputError, name_hint
 from rankmill.foundation.options import spelled
+from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import RowBatch, Source
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.scorer.candidate_sources import DatasetSource, files_of, open_sources, read_options
@@ -107,6 +108,18 @@ def read_documents(
         else [DatasetSource(dataset, scope.split, predictor.feature_names)]
     )
     choice = _Choice(frozenset(selection.qids), selection.n_queries, selection.seed)
+    pieces, n_read = _chosen_pieces(sources, predictor, options, choice)
+    if n_read == 0:
+        raise CandidatesRejected(f"{where}: there are no candidates in it")
+    choice.require_all(where)
+    documents = _documents([_still_chosen(piece, choice) for piece in pieces], n_read)
+    return replace(documents, scope=scope or scope_of_candidates(models, documents.qids))
+
+
+def _chosen_pieces(
+    sources: Sequence[Source], predictor: Predictor, options: ReadOptions, choice: _Choice
+) -> tuple[list[_Piece], int]:
+    """Read what is chosen of the sources, and count all documents."""
     pieces: list[_Piece] = []
     n_read = 0
     for source in sources:
@@ -123,11 +136,7 @@ def read_documents(
                 raise InputError(
                     f"the features of these queries take more than {MAX_BYTES / 1e6:,.0f} MB; choose fewer with {spelled('n_queries')}"
                 )
-    if n_read == 0:
-        raise CandidatesRejected(f"{where}: there are no candidates in it")
-    choice.require_all(where)
-    documents = _documents([_still_chosen(piece, choice) for piece in pieces], n_read)
-    return replace(documents, scope=scope or scope_of_candidates(models, documents.qids))
+    return pieces, n_read
 
 
 def listed_scores(path: Path, documents: Documents) -> npt.NDArray[np.float64]:

@@ -154,14 +154,8 @@ def local_optimality(
     if math.isnan(value):
         raise InputError(f"no query counts in {metric}: none has anything relevant")
     length = float(np.sqrt(math.fsum((paths.value**2).tolist())))
-
-    def along(direction: int) -> float:
-        change = _gaussian(moves.seed, direction, paths.n_paths)
-        change *= moves.step * length / np.sqrt(math.fsum((change**2).tolist()))
-        return trial.mean(paths.value + change)
-
     n_directions = directions_needed(moves.p0, moves.delta)
-    means = np.array(on_threads(along, n_directions, n_threads))
+    means = _means_along(trial, moves.step * length, moves.seed, n_directions, n_threads)
     changes = (1.0 if metric.higher_is_better else -1.0) * (means - value)
     n_rising, n_unchanged = int(np.count_nonzero(changes > 0.0)), int(np.count_nonzero(changes == 0.0))
     return Optimality(
@@ -182,6 +176,17 @@ def local_optimality(
         moves=CURVE if moves.n_curves else (),
         curves=_leaf_curves(trial, length / math.sqrt(paths.n_paths), moves, n_directions, n_threads),
     )
+
+
+def _means_along(trial: _Trial, far: float, seed: int, n_directions: int, n_threads: int) -> npt.NDArray[np.float64]:
+    """Move all leaf values as ``far`` along each of so many directions, and return the means of the metric."""
+
+    def along(direction: int) -> float:
+        change = _gaussian(seed, direction, trial.paths.n_paths)
+        change *= far / np.sqrt(math.fsum((change**2).tolist()))
+        return trial.mean(trial.paths.value + change)
+
+    return np.array(on_threads(along, n_directions, n_threads))
 
 
 def _leaf_curves(trial: _Trial, unit: float, moves: Moves, n_directions: int, n_threads: int) -> tuple[LeafCurve, ...]:

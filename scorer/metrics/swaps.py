@@ -26,6 +26,7 @@ BY_RANK, BY_PLACE, TABLE = "by_rank", "by_place", "table"
 SWAPPABLE = (
     "ndcg", "dcg", "err", "map", "mrr", "precision", "recall", "wta", "rbp", "concordance", "concordance_micro",
 )  # fmt: skip
+_CONCORDANCE = frozenset({"concordance", "concordance_micro"})
 _ALL = 2**31
 _PASSES: dict[str, Callable[..., None]] = {
     "err": _kernels.err_swaps,
@@ -133,34 +134,49 @@ def swap_deltas(
     longest = int(np.diff(starts).max(initial=0))
     cut = longest if metric.k is None else min(metric.k, longest)
     none = np.empty(0, dtype=np.float64)
-
-    def by_rank(values: Floats, discount: Floats, depth: int) -> SwapDeltas:
-        table = np.concatenate((discount, np.zeros(spare)))
+    product = _product_of(metric, grades, starts, policy, cut, tail=tail)
+    if product is not None:
+        values, weights, depth = product
+        table = np.concatenate((weights, np.zeros(spare)))
         return SwapDeltas(BY_RANK, values, scales, depth, table, table, none, starts)
+    if metric.name in _CONCORDANCE:
+        levels = grade_levels(grades, starts)
+        return SwapDeltas(TABLE, levels.astype(np.float64), scales, _ALL, none, none, none, starts, levels=levels)
+    relevant = (grades >= policy.relevant_from).astype(np.float64)
+    values = stop_probabilities(grades, policy.max_grade) if metric.name == "err" else relevant
+    upper, lower, lift = (np.zeros(len(grades) + spare) for _ in range(3))
+    return SwapDeltas(BY_PLACE, values, scales, cut, upper, lower, lift, starts, metric.name, cut)
 
+
+def _product_of(
+    metric: Metric,
+    grades: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int64],
+    policy: Policy,
+    cut: int,
+    *,
+    tail: bool,
+) -> tuple[Floats, Floats, int] | None:
+    """Return values of rows, weights of ranks and the depth, where a swap changes the metric by the product of differences; else None."""
+    longest = int(np.diff(starts).max(initial=0))
     relevant = (grades >= policy.relevant_from).astype(np.float64)
     inside = np.arange(longest) < cut
     if metric.name in {"ndcg", "dcg"}:
         discount = discounts(longest, policy.discount)
         kept = tail or metric.k is None
-        return by_rank(
-            gains(grades, policy.gain), discount if kept else np.where(inside, discount, 0.0), _ALL if kept else cut
-        )
+        return gains(grades, policy.gain), discount if kept else np.where(inside, discount, 0.0), _ALL if kept else cut
     if metric.name in {"precision", "recall"}:
-        return by_rank(relevant, inside.astype(np.float64), cut)
+        return relevant, inside.astype(np.float64), cut
     if metric.name == "rbp":
-        return by_rank(relevant, np.where(inside, persistence(longest, metric.parameter or 0.0), 0.0), cut)
+        return relevant, np.where(inside, persistence(longest, metric.parameter or 0.0), 0.0), cut
     if metric.name == "wta":
         best = grade_levels(grades, starts) == 0
-        return by_rank(best.astype(np.float64), (np.arange(longest) < 1).astype(np.float64), 1)
-    if metric.name in {"concordance", "concordance_micro"}:
+        return best.astype(np.float64), (np.arange(longest) < 1).astype(np.float64), 1
+    if metric.name in _CONCORDANCE:
         levels = grade_levels(grades, starts)
         if int(levels.max(initial=0)) <= 1:  # |r_i - r_j| for two grades
-            return by_rank(levels.astype(np.float64), np.arange(longest, 0.0, -1.0), _ALL)
-        return SwapDeltas(TABLE, levels.astype(np.float64), scales, _ALL, none, none, none, starts, levels=levels)
-    values = stop_probabilities(grades, policy.max_grade) if metric.name == "err" else relevant
-    upper, lower, lift = (np.zeros(len(grades) + spare) for _ in range(3))
-    return SwapDeltas(BY_PLACE, values, scales, cut, upper, lower, lift, starts, metric.name, cut)
+            return levels.astype(np.float64), np.arange(longest, 0.0, -1.0), _ALL
+    return None
 
 
 def _check_swappable(metric: Metric, policy: Policy) -> None:
