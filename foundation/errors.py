@@ -21,7 +21,7 @@ from rankmill.foundation.exit_codes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 _NAMED = 20  # choices in a message
 
@@ -46,14 +46,18 @@ class InputError(RankmillError):
         return cls(f"unknown {what} {name!r}; {hint}")
 
 
-def name_hint(name: str, known: Sequence[str]) -> str:
-    """Return how a message about the unknown ``name`` ends: the nearest of the ``known`` names, else the first as an example.
+def name_hint(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return how a message about the unknown ``name`` ends: the nearest of the ``known`` names, else ``otherwise``.
+
+    Left out, that is the first of them as an example.
 
     >>> name_hint("q77", ["q1", "q7"]), name_hint("x", ["q1", "q7"])
     ("did you mean 'q7'?", "such as 'q1'")
     """
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"such as {known[0]!r}"
+    choices = list(known)
+    near = get_close_matches(name, choices, n=1)
+    example = f"such as {choices[0]!r}" if choices else "there is none"
+    return f"did you mean {near[0]!r}?" if near else otherwise or example
 
 
 class InvalidParameter(InputError, ValueError):

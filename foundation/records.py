@@ -9,19 +9,20 @@ passes over keys that it does not know, so that old and newer files can both be 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass
 from datetime import date, datetime
 from enum import Enum
 from math import isinf
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from rankmill.foundation.errors import IntegrityError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
+JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 T = TypeVar("T")
 _LEFT_OUT, _NEVER = "left out while None", "not in JSON"
 _READERS: dict[type, TypeAdapter[Any]] = {}  # made once a type and process

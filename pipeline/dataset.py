@@ -32,7 +32,7 @@ from rankmill.pipeline.dataset_manifest import (
     SplitName,
     path_in,
 )
-from rankmill.pipeline.pairs.stored_pairs import Pairs, by_rows
+from rankmill.pipeline.pairs.stored_pairs import PreferencePairs, by_rows
 from rankmill.pipeline.sources.column_roles import OPTIONAL
 from rankmill.pipeline.stored_shards import QUERY_WEIGHT, StoredShards, batches, blocks, read_manifest
 
@@ -165,7 +165,7 @@ class Dataset(StoredShards):
             return pa.schema([pa.field(name, types.get(name, pa.float32())) for name in columns]).empty_table()
         return pa.concat_tables(parts).combine_chunks()
 
-    def pairs(self, split: str | None = None) -> Pairs | None:
+    def pairs(self, split: str | None = None) -> PreferencePairs | None:
         """Return the preference pairs of ``split``, by the numbers of their rows; None where the dataset has none at all."""
         if self.manifest.pairs is None:
             return None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.progress import TaskID
 
 from rankmill.foundation.options import spelled
 from rankmill.foundation.progress import TerminalBar
-from rankmill.foundation.records import as_json, infinite_as_words
+from rankmill.foundation.records import JSON, as_json, infinite_as_words
 from rankmill.pipeline.dataset_manifest import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, UNJUDGED, path_in
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
 
@@ -131,7 +131,7 @@ class IngestReport:
             lines.append(f"  rejected  {manifest.rejected_rows:,} rows, listed in {path_in(self.path, REJECTS_NAME)}")
         return "\n".join(lines)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JSON]:
         """Return the same facts for a program."""
         manifest = self.manifest
         return {

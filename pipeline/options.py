@@ -23,6 +23,9 @@ Unjudged = Literal["keep", "zero", "reject"]
 Aggregate = Literal["mean", "median", "max", "majority", "latest"]
 Words = tuple[tuple[str, int], ...]
 
+AGGREGATES: tuple[Aggregate, ...] = get_args(Aggregate)
+WITH_LABEL = ("mean", "median")  # aggregates that store the number before it was rounded as a label
+
 MAX_FEATURES = 65536
 MAX_GRADE = 2**31 - 1
 MAX_BUCKETS = 4096
@@ -288,7 +291,7 @@ class IngestOptions:
     aggregate: Aggregate | None = option(
         default=None,
         help="What several judgments of one document make; default: keep all.",
-        choices=get_args(Aggregate),
+        choices=AGGREGATES,
         panel=_GRADES,
     )
     max_rejects: int = option(

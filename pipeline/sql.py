@@ -15,12 +15,11 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.cores import available_cores
-from rankmill.foundation.errors import DatasetFormatError, InputError
+from rankmill.foundation.errors import DatasetFormatError, InputError, name_hint
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset_manifest import (
     JUDGMENT_REJECTS_NAME,
@@ -250,8 +249,7 @@ def _no_table(error: Exception, dataset: Dataset | None, views: Collection[str])
     name = found[1].strip('"')
     if name.lower() in _CURES and name.lower() not in views:
         return f"{dataset.path} {_CURES[name.lower()].format(path=dataset.path)}"
-    near = get_close_matches(name.lower(), views, n=1)
-    return f"there is no table {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(views)}")
+    return f"there is no table {name!r}; " + name_hint(name.lower(), views, f"known: {', '.join(views)}")
 
 
 @contextmanager

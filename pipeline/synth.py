@@ -43,7 +43,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json
-from rankmill.foundation.storage.publish import fsync_file, fsync_folder
+from rankmill.foundation.storage.publish import publish_file
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline import _kernels
 from rankmill.pipeline.options import MAX_SEED, N_SIGNAL, SynthParameters
@@ -132,9 +132,7 @@ def write_synthetic(path: Path, parameters: SynthParameters, *, overwrite: bool 
     with staging_folder(path) as staging:
         staged = staging / path.name
         counts = write(staged, parameters)
-        fsync_file(staged)
-        staged.replace(path)
-    fsync_folder(path.parent)
+        publish_file(staged, path)
     return SynthReport(path, parameters.queries, sum(counts), dict(enumerate(counts)), parameters)
 
 

@@ -14,9 +14,10 @@ from rankmill.arrays import NUMBERS, Matrix, check_same_rows, matrix_of, names_o
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binspec import BinSpec, apply_bins
 from rankmill.pipeline.group.query_splits import digest_of_rows
+from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
 from rankmill.trainer.objectives.weights import check_weights
-from rankmill.trainer.rows import Preferences, RankedRows
+from rankmill.trainer.rows import RankedRows
 
 Floats = npt.NDArray[np.float64]
 
@@ -139,7 +140,7 @@ class Extras:
 
     def preferences(
         self, number: npt.NDArray[np.int64], order: npt.NDArray[np.intp], starts: npt.NDArray[np.int64]
-    ) -> Preferences | None:
+    ) -> PreferencePairs | None:
         """Return the pairs as the trainer takes them: by query and row, whatever their order was; or None.
 
         Parameters
@@ -186,7 +187,7 @@ class Extras:
         place[order] = np.arange(n_rows, dtype=np.int32)
         better, worse = place[rows[:, 0]], place[rows[:, 1]]
         by = np.lexsort((probability, weight, worse, better))
-        return Preferences(
+        return PreferencePairs(
             better=better[by],
             worse=worse[by],
             weight=weight[by],
@@ -239,7 +240,7 @@ class ArrayRows:
     events: npt.NDArray[np.uint8] | None = None  # (n,)
     offsets: npt.NDArray[np.float64] | None = None  # (n,)
     query_weights: npt.NDArray[np.float64] | None = None  # (n_queries,)
-    pairs: Preferences | None = None
+    pairs: PreferencePairs | None = None
 
     def ranked(self, binspec: BinSpec, n_threads: int) -> RankedRows:
         """Return them as the trainer takes them."""

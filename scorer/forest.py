@@ -18,20 +18,18 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError, ModelFormatError
 from rankmill.foundation.html import HtmlTable, Share, card
-from rankmill.foundation.records import canonical_json
+from rankmill.foundation.records import JSON, canonical_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer import model_file
 from rankmill.scorer.links import link_fault
 from rankmill.scorer.model_file import shortened
-
-JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
 NODE = np.int32  # node, cut and tree indices: 2^28 nodes at most
 CUT = np.float32  # thresholds: features are float32, so that a comparison is exact

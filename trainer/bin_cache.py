@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.foundation.storage.publish import fsync_folder
+from rankmill.foundation.storage.publish import publish_file
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.layout import BIN, BLOCK_WIDTH, WORD, BlockedBins, blocks_shape, fill_blocks, filled_up
@@ -225,9 +225,7 @@ class CachedBins:
                 after = position + len(_UNKNOWN_DIGEST)
                 whole = header[:position] + contents.digest() + header[after:]
                 _write_at(handle, memoryview(whole), 0, self.folder)
-                os.fsync(handle)
-                staged.replace(self.path)
-                fsync_folder(self.folder)
+                publish_file(staged, self.path)
                 return self._mapped(handle, len(header), n_bins)
 
     def _header(self, n_bins: npt.NDArray[np.int32]) -> tuple[bytes, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import partial
 from math import fsum
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected, name_hint
 from rankmill.foundation.scalars import whole_number
 from rankmill.pipeline.options import MAX_BIN
 from rankmill.scorer.forest import Forest
@@ -99,9 +98,8 @@ def directions_of(monotone: Mapping[str, int], feature_names: Sequence[str]) -> 
     directions = np.zeros(len(feature_names), dtype=np.int8)
     for name, direction in monotone.items():
         if name not in feature_names:
-            near = get_close_matches(name, feature_names, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InvalidParameter(f"monotone: the data have no feature {name!r}{hint}")
+            hint = name_hint(name, feature_names)
+            raise InvalidParameter(f"monotone: the data have no feature {name!r}; {hint}")
         directions[list(feature_names).index(name)] = direction
     return directions
 

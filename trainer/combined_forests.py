@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.scorer.forest import COVER, DATASETS_OF_BASE, JSON, Forest, compact_cuts
+from rankmill.foundation.records import JSON
+from rankmill.scorer.forest import COVER, DATASETS_OF_BASE, Forest, compact_cuts
 from rankmill.scorer.predict import Predictor
 from rankmill.trainer.layout import EDGE
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import spelled
+from rankmill.foundation.records import JSON
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.assembly import trees_a_round
@@ -64,7 +65,7 @@ def check_resumable(
         raise InvalidParameter(
             f"resume: the model has learnt from {before}, and this training would from {now}; set learn_from to {before}"
         )
-    wanted: dict[str, Any] = json.loads(json.dumps({**parameters.as_dict(), "preset": PRESET}))
+    wanted: dict[str, JSON] = json.loads(json.dumps({**parameters.as_dict(), "preset": PRESET}))
     began = {**TrainParameters().as_dict(), **forest.parameters}  # older versions did not have all of them
     for name in sorted(wanted.keys() | began.keys()):
         if name not in {*MAY_DIFFER, "learn_from"} and began.get(name) != wanted.get(name):

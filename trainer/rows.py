@@ -10,23 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.layout import BlockedBins, fill_blocks
 
 Bins = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True, slots=True)
-class Preferences:
-    """Pairs of documents of which one is preferred to the other; they may contradict each other.
-
-    The pairs of query q are ``starts[q]`` to ``starts[q + 1]``; rows count from the first of the split.
-    """
-
-    better: npt.NDArray[np.int32]  # (p,) rows
-    worse: npt.NDArray[np.int32]  # (p,) rows of the same queries
-    weight: npt.NDArray[np.float64]  # (p,), 0 or more
-    probability: npt.NDArray[np.float64]  # (p,) that ``better`` really is, in [0, 1]
-    starts: npt.NDArray[np.int64]  # (n_queries + 1,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +37,7 @@ class RankedRows:
     events: npt.NDArray[np.uint8] | None = None  # (n_rows,) 0 or 1; None: all 1
     offsets: npt.NDArray[np.float64] | None = None  # (n_rows,) finite; None: all 0
     query_weights: npt.NDArray[np.float64] | None = None  # (n_queries,), 0 or more; None: all 1
-    pairs: Preferences | None = None
+    pairs: PreferencePairs | None = None
     names: npt.NDArray[np.int64] | None = None  # (n_queries,) that stand for their ids; None: 0, 1, ..
 
     @property
@@ -95,7 +82,7 @@ class RankedRows:
         pairs = self.pairs
         if pairs is not None:
             place, in_pairs = np.cumsum(of_row, dtype=np.int32) - np.int32(1), np.repeat(chosen, np.diff(pairs.starts))
-            pairs = Preferences(
+            pairs = PreferencePairs(
                 better=place[pairs.better[in_pairs]],
                 worse=place[pairs.worse[in_pairs]],
                 weight=pairs.weight[in_pairs],

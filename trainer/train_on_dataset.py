@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.foundation.records import JSON, as_json, left_out
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.metrics import parse_metric
@@ -285,18 +286,36 @@ def _training_data(
     )
 
 
-def _facts(dataset: Dataset, binspec_digest: str) -> dict[str, Any]:
-    """Return what the model is to know of its data, and what must be the same where a training goes on."""
-    meaning = dataset.manifest.meaning
-    # candidates must be read as the judgments were
-    facts: dict[str, Any] = {"absent": meaning.absent, "index_base": meaning.index_base}
-    if dataset.manifest.pairs is not None:  # who replaces the pairs does not replace the queries
-        facts["rows_digest"] = dataset.manifest.rows_digest()
-    if meaning.grades:
-        facts["grades"] = meaning.grades
-    if meaning.negative_grades != "reject":
-        facts["negative_grades"] = meaning.negative_grades
-    return {"dataset_digest": dataset.digest, "binspec_digest": binspec_digest, **facts}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFacts:
+    """What a model is to know of its data, and what must be the same where a training goes on.
+
+    Candidates must be read as the judgments were.
+    """
+
+    dataset_digest: str
+    binspec_digest: str
+    absent: str
+    index_base: int
+    rows_digest: str | None = left_out()  # where there are pairs: who replaces them does not replace the queries
+    grades: Mapping[str, int] | None = left_out()
+    negative_grades: str | None = left_out()
+
+
+def _facts(dataset: Dataset, binspec_digest: str) -> Mapping[str, JSON]:
+    """Return :class:`DataFacts` as the model's header has them."""
+    manifest, meaning = dataset.manifest, dataset.manifest.meaning
+    facts = DataFacts(
+        dataset_digest=dataset.digest,
+        binspec_digest=binspec_digest,
+        absent=meaning.absent,
+        index_base=meaning.index_base,
+        rows_digest=None if manifest.pairs is None else manifest.rows_digest(),
+        grades=meaning.grades or None,
+        negative_grades=None if meaning.negative_grades == "reject" else meaning.negative_grades,
+    )
+    found: Mapping[str, JSON] = as_json(facts)
+    return found
 
 
 def _warn(line: str) -> None:

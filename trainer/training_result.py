@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from math import fsum, isfinite, nan, sqrt
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.records import left_out
-from rankmill.scorer.forest import JSON, Forest
+from rankmill.foundation.records import JSON, left_out
+from rankmill.scorer.forest import Forest
 from rankmill.trainer.growing.grower import PHASES as GROWING
 from rankmill.trainer.growing.grower import Grower
 
@@ -66,7 +65,7 @@ class CrossValidation:
         values, mean = self.values(measure, round_number), self.mean(measure, round_number)
         return sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, JSON]:
         """Return the best round, what was measured then, and the curves over all rounds, as plain values."""
         rounds = range(1, len(self.histories[0]) + 1)
         return {

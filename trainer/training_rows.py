@@ -14,12 +14,12 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.query_splits import hash_ids
-from rankmill.pipeline.pairs.stored_pairs import Pairs
+from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.objectives.registry import learns_labels, objective_class
 from rankmill.trainer.objectives.spelling import OBJECTIVES, parse_spelling
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import BOTH, GRADES, PAIRS, TrainParameters
-from rankmill.trainer.rows import Preferences, RankedRows
+from rankmill.trainer.rows import RankedRows
 
 _NAMES_SALT = 0x2545F4914F6CDD1D  # says nothing about buckets and splits, which are hashes of the same ids
 
@@ -45,7 +45,7 @@ def read_columns(dataset: Dataset, split: str, parameters: TrainParameters) -> R
         events=columns.get("event"),
         offsets=columns.get("offset"),
         query_weights=_telling(queries.weights),
-        pairs=_preferences(dataset.pairs(split)),
+        pairs=dataset.pairs(split),
         names=hash_ids(queries.qid, _NAMES_SALT).view(np.int64),
     )
 
@@ -69,14 +69,6 @@ def _telling(weights: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64]
     """Return None where all weights are alike, which says nothing."""
     alike = weights is not None and len(weights) > 0 and weights[0] > 0.0 and bool((weights == weights[0]).all())
     return None if alike else weights
-
-
-def _preferences(found: Pairs | None) -> Preferences | None:
-    if found is None:
-        return None
-    return Preferences(
-        better=found.better, worse=found.worse, weight=found.weight, probability=found.probability, starts=found.starts
-    )
 
 
 def _give_back() -> None:
@@ -168,7 +160,7 @@ def _has_two_grades(rows: RankedRows) -> bool:
     return bool(differ.any())
 
 
-def _with_pairs_of_grades(rows: RankedRows, given: Preferences, pairs_weight: float) -> Preferences:
+def _with_pairs_of_grades(rows: RankedRows, given: PreferencePairs, pairs_weight: float) -> PreferencePairs:
     """Return all pairs of different grades, of weight 1, and the given ones, of weight ``pairs_weight`` on average."""
     weight = pairs_weight * relative_weights(given.weight, len(given.weight))
     parts: list[tuple[np.ndarray, ...]] = []
@@ -189,7 +181,7 @@ def _with_pairs_of_grades(rows: RankedRows, given: Preferences, pairs_weight: fl
             )
         )
     better, worse, weights, probability = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    return Preferences(
+    return PreferencePairs(
         better=better.astype(np.int32),
         worse=worse.astype(np.int32),
         weight=weights,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from rankmill.foundation.kernels.compiling import compilation_announced
-from rankmill.foundation.records import as_json, left_out
+from rankmill.foundation.records import JSON, as_json, left_out
 from rankmill.foundation.training_facts import NoiseFloor
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry, Version
@@ -45,9 +44,9 @@ class TrainingReport:
     noise_floor: NoiseFloor | None = left_out()
     curves: Curves | None = left_out()  # of one seed
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, JSON]:
         """Return plain values."""
-        found: dict[str, Any] = as_json(self)
+        found: dict[str, JSON] = as_json(self)
         if self.seeds is None:
             del found["chosen"]
         return found

@@ -161,6 +161,13 @@ def keep_by_digest(staged: Path, folder: Path) -> str:
     return digest
 
 
+def publish_file(staged: Path, destination: Path) -> None:
+    """Sync ``staged``, which is on the same file system, and put it in the place of ``destination``."""
+    fsync_file(staged)
+    staged.replace(destination)
+    fsync_folder(destination.parent)
+
+
 def publish_folder(staged: Path, destination: Path) -> None:
     """Sync the tree ``staged`` and rename it to ``destination``, which must not exist or be an empty folder."""
     for folder, _, names in os.walk(staged, topdown=False):

@@ -45,27 +45,38 @@ OPTIONS_OF_READING = (
 OPTIONS_OF_DATASET = ("split", "split_time", "folds", "fold", "buckets")
 
 
-def recorded_options(manifest: Manifest) -> dict[str, Any]:
-    """Return the options of :data:`OPTIONS_OF_READING` and :data:`OPTIONS_OF_DATASET` that made the dataset."""
-    meaning = manifest.meaning
+def highest_allowed(manifest: Manifest) -> int | None:
+    """Return the bound of grades that the dataset was made with; None: it had none."""
     highest = max((count.grade for count in manifest.grades), default=0)
-    return {
-        "absent": meaning.absent,
-        "index_base": meaning.index_base,
-        "labels": meaning.labels,
-        "n_features": meaning.n_features,
-        # manifests of before it was recorded tell by a highest grade that no row has
-        "max_grade": manifest.max_grade if manifest.max_grade > highest else meaning.max_grade,
-        "grades": ReadOptions(grades=meaning.grades).words,
-        "negative_grades": meaning.negative_grades,
-        "unjudged": meaning.no_grade,
-        "time_column": meaning.time_column,
-        "split": meaning.split,
-        "split_time": meaning.split_time,
-        "folds": None if meaning.folds is None else meaning.folds.folds,
-        "fold": None if meaning.folds is None else meaning.folds.fold,
-        "buckets": manifest.buckets,
-    }
+    # manifests of before it was recorded tell by a highest grade that no row has
+    return manifest.max_grade if manifest.max_grade > highest else manifest.meaning.max_grade
+
+
+def as_made(manifest: Manifest, options: IngestOptions) -> IngestOptions:
+    """Return ``options`` with all of :data:`OPTIONS_OF_READING` and :data:`OPTIONS_OF_DATASET` as they made the dataset."""
+    meaning = manifest.meaning
+    folds, times = meaning.folds, meaning.split_time
+    read = replace(
+        options.read,
+        absent=meaning.absent,
+        index_base=meaning.index_base,
+        labels=meaning.labels,
+        n_features=meaning.n_features,
+        max_grade=highest_allowed(manifest),
+        grades=ReadOptions(grades=meaning.grades).words,
+        negative_grades=meaning.negative_grades,
+        unjudged=meaning.no_grade,
+        time_column=meaning.time_column,
+    )
+    return replace(
+        options,
+        read=read,
+        split=meaning.split,
+        split_time=None if times is None else {str(split): time for split, time in times.items()},
+        folds=None if folds is None else folds.folds,
+        fold=None if folds is None else folds.fold,
+        buckets=manifest.buckets,
+    )
 
 
 def options_for(path: Path, manifest: Manifest, options: IngestOptions, given: Collection[str] = ()) -> IngestOptions:
@@ -83,8 +94,8 @@ def options_for(path: Path, manifest: Manifest, options: IngestOptions, given: C
     InputError
         An option differs from what the dataset was made with.
     """
-    recorded = recorded_options(manifest)
-    wanted = _values(options)
+    made = as_made(manifest, options)
+    recorded, wanted = _values(made), _values(options)
     default = _values(type(options)())
     for name, value in wanted.items():
         if value != recorded[name] and (value != default[name] or name in given):
@@ -93,8 +104,7 @@ def options_for(path: Path, manifest: Manifest, options: IngestOptions, given: C
                 f"{path}: was made {_said(option, recorded[name])}, and {spelled('append')} adds to it as it was made; leave {option} out, "
                 "or make the dataset anew from all files"
             )
-    read: ReadOptions = replace(options.read, **{name: recorded[name] for name in OPTIONS_OF_READING})
-    return replace(options, read=read, **{name: recorded[name] for name in OPTIONS_OF_DATASET})
+    return made
 
 
 def _values(options: IngestOptions) -> Mapping[str, Any]:
@@ -297,7 +307,7 @@ class Base:
             Shards of pairs that were written, of the buckets ``joined``.
         """
         old = self.manifest
-        bounded = recorded_options(old)["max_grade"] is not None
+        bounded = highest_allowed(old) is not None
         found = extended(old, self._replaced.values(), made, bounded=bounded)
         return found.model_copy(update={"pairs": with_pairs(old.pairs, made.pairs, pairs, joined)})
 

@@ -3,6 +3,18 @@
 Without files of judgments each row is a judgment itself.  Rows of one document stay as they are, or are merged into one
 where they are told to be aggregated.  With files of judgments these alone say the grades, and rows stay as they are.
 Only narrow columns of one bucket are looked at, and nothing depends on their order: Polars groups and joins them.
+
+What several judgments of one document make:
+
+===========  ========================================================================================================
+mean         arithmetic mean; the grade is it rounded to the next whole number, halves up
+median       the middle one, or the mean of the two in the middle; the grade is it rounded, halves up
+max          the highest grade
+majority     the grade given most often; of several equally often the lowest
+latest       the grade given last; of several at the same time the highest
+===========  ========================================================================================================
+
+Mean and median give a label besides, the number before it is rounded.
 """
 
 from __future__ import annotations
@@ -21,7 +33,7 @@ from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.group.bucket_rows import BucketRows
 from rankmill.pipeline.judgments.judgment_counts import Settled, Tally, settled_as
-from rankmill.pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate
+from rankmill.pipeline.options import AGGREGATES, WITH_LABEL
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.pipeline.sources.times import TIME
 
@@ -91,11 +103,11 @@ class Settling:
         """Settle the rows of a bucket, whose digests are of the values alone; see the functions below."""
         if self.judgments is not None:
             return settle_by_judgments(rows, self.judgments.take(bucket), self.aggregate, self.unjudged)
-        return merge_rows(rows, check_aggregate(str(self.aggregate)), features, values_of)
+        return merge_rows(rows, self.aggregate, features, values_of)
 
 
 def one_judgment(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFrame:
-    """Make one judgment of those of each document, as :mod:`rankmill.pipeline.judgments.rules` says.
+    """Make one judgment of those of each document, as the table above says.
 
     Parameters
     ----------
@@ -179,7 +191,7 @@ def settle_by_judgments(
 
 def merge_rows(
     rows: BucketRows,
-    how: Aggregate,
+    how: Aggregate | None,
     features: Sequence[str],
     values_of: Callable[[Sequence[int]], npt.NDArray[np.float32]],
 ) -> Settled:
@@ -220,14 +232,8 @@ def merge_rows(
     same = [name for name in narrow if name not in {"grade", TIME}]
     if how != "latest":
         _check_agreement(rows, several, same, how, features, values_of)
-    unknown = pl.col("grade") == UNKNOWN_GRADE
-    latest_first = [-pl.col(TIME), -pl.col("grade")] if how == "latest" else []
-    order = [unknown, *latest_first, *same, "row"]  # nobody's judgment is none, unless there is no other
-    kept = several.sort(order).unique("document", keep="first", maintain_order=True)
-    if time is not None:
-        kept = kept.join(several.group_by("document").agg(pl.col(TIME).max().alias("last")), on="document")
-    judged = one_judgment(several.filter(~unknown), how)
-    kept = kept.drop("grade").join(judged, on="document", how="left")
+    judged = one_judgment(several.filter(pl.col("grade") != UNKNOWN_GRADE), how)
+    kept = _kept_rows(several, same, how).drop("grade").join(judged, on="document", how="left")
     row, known = kept["row"].to_numpy(), kept["grade"].is_not_null().to_numpy()
     stays[several["row"].to_numpy()] = False
     stays[row] = True
@@ -242,6 +248,17 @@ def merge_rows(
         conflicting=len(judged.filter(pl.col("lowest") != pl.col("highest"))),
     )
     return settled_as(grade, stays, tally, label=label, time=time)
+
+
+def _kept_rows(several: pl.DataFrame, same: Sequence[str], how: Aggregate | None) -> pl.DataFrame:
+    """Return the row of each document that stays, with the time of its last one where there are times."""
+    latest_first = [-pl.col(TIME), -pl.col("grade")] if how == "latest" else []
+    # nobody's judgment is none, unless there is no other
+    order = [pl.col("grade") == UNKNOWN_GRADE, *latest_first, *same, "row"]
+    kept = several.sort(order).unique("document", keep="first", maintain_order=True)
+    if TIME in several.columns:
+        kept = kept.join(several.group_by("document").agg(pl.col(TIME).max().alias("last")), on="document")
+    return kept
 
 
 def _number_documents(*ids: tuple[pa.Array[Any], pa.Array[Any]]) -> list[npt.NDArray[np.int64]]:
@@ -260,7 +277,7 @@ def _check_agreement(
     rows: BucketRows,
     several: pl.DataFrame,
     same: Sequence[str],
-    how: Aggregate,
+    how: Aggregate | None,
     features: Sequence[str],
     values_of: Callable[[Sequence[int]], npt.NDArray[np.float32]],
 ) -> None:

@@ -13,8 +13,7 @@ from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array, schema_of
 from rankmill.pipeline.dataset_manifest import JudgmentSet
-from rankmill.pipeline.judgments.rules import WITH_LABEL
-from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
+from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, WITH_LABEL, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.open_source import NarrowFile

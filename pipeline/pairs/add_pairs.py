@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import ConflictError, DataRejected, InputError
 from rankmill.foundation.options import spelled
+from rankmill.foundation.records import JSON, as_json
 from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import fsync_folder, write_atomically
 from rankmill.foundation.storage.staging import staging_folder
@@ -97,14 +98,14 @@ class PairReport:
         files = f"{len(self.pairs.sources)} file{'s' * (len(self.pairs.sources) > 1)}"
         return f"{self.dataset.path}: {self.pairs.pairs:,} pairs from {files}{put_aside}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JSON]:
         """Return the same facts for a program."""
         return {
             "dataset": str(self.dataset.path),
             "digest": self.dataset.digest,
             "pairs": self.pairs.pairs,
             "rejected_pairs": self.pairs.rejected,
-            "sources": [source.model_dump(mode="json") for source in self.pairs.sources],
+            "sources": as_json(self.pairs.sources),
         }
 
 

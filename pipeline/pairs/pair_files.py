@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmill.foundation.errors import ColumnProblem, DataRejected, UnusableColumns
+from rankmill.foundation.errors import ColumnProblem, DataRejected, UnusableColumns, name_hint
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import shorten
@@ -182,9 +181,8 @@ def _pair_columns(
             raise DataRejected(f"{path}: no column {name!r}; a table of pairs has the columns {', '.join(PAIR_PARTS)}")
     for name in header:
         if name not in PAIR_PARTS:
-            near = get_close_matches(name, PAIR_PARTS, n=1)
-            cure = f"did you mean {near[0]!r}?" if near else f"a table of pairs has only {', '.join(PAIR_PARTS)}"
-            raise DataRejected(f"{path}: unknown column {name!r}; {cure}")
+            hint = name_hint(name, PAIR_PARTS, f"a table of pairs has only {', '.join(PAIR_PARTS)}")
+            raise DataRejected(f"{path}: unknown column {name!r}; {hint}")
     columns = TableColumns({name: name for name in PAIR_PARTS if name in header}, ())
     problems = [problem for problem in look(columns) if not problem.in_rows]
     if problems:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from rankmill.pipeline.arrow import schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 STORED = schema_of(
     [
@@ -24,21 +24,27 @@ STORED = schema_of(
         ("probability", pa.float64(), False),
     ]
 )
-_DTYPES: dict[str, Any] = {"better": np.int32, "worse": np.int32, "weight": np.float64, "probability": np.float64}
+_DTYPES: Mapping[str, npt.DTypeLike] = {
+    "better": np.int32,
+    "worse": np.int32,
+    "weight": np.float64,
+    "probability": np.float64,
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
-    """The preference pairs of a split (or of all queries), by query in canonical order.
+class PreferencePairs:
+    """The preference pairs of some rows, such as those of a split, by query; they may contradict each other.
 
     Attributes
     ----------
     better, worse
-        (n_pairs,) int32 rows of ``Dataset.rows`` of the same split.  One pair may be there again, and the other way round.
+        (n_pairs,) int32 rows of the same queries, from 0, as ``Dataset.rows`` has them.  One pair may be there again, and the
+        other way round.
     weight, probability
         (n_pairs,) float64: weight of 0 or more, and the probability that the better one is better.
     starts
-        (n_queries + 1,) int64: pairs ``starts[q]`` to ``starts[q + 1]`` are of query q of ``Dataset.queries``.
+        (n_queries + 1,) int64: pairs ``starts[q]`` to ``starts[q + 1]`` are of query q.
     """
 
     better: npt.NDArray[np.int32]
@@ -59,7 +65,7 @@ class Pairs:
         return int(np.count_nonzero(both[of_pair]))
 
 
-def by_rows(parts: Iterable[tuple[pa.Table | None, pa.Array[Any], npt.NDArray[np.int64]]]) -> Pairs:
+def by_rows(parts: Iterable[tuple[pa.Table | None, pa.Array[Any], npt.NDArray[np.int64]]]) -> PreferencePairs:
     """Return the pairs of some queries by the numbers of their rows.
 
     Parameters
@@ -86,4 +92,4 @@ def by_rows(parts: Iterable[tuple[pa.Table | None, pa.Array[Any], npt.NDArray[np
         counts.append(count)
         row += int(n_docs.sum())
     whole = {name: np.concatenate(pieces) for name, pieces in columns.items()}
-    return Pairs(**whole, starts=np.cumsum(np.concatenate(counts)))
+    return PreferencePairs(**whole, starts=np.cumsum(np.concatenate(counts)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -46,7 +47,7 @@ ColumnsOf = Callable[[Path, Sequence[str], ReadOptions, Callable[[TableColumns],
 """Says what the columns of a table are for in some role, by their names and by what is wrong with their values."""
 
 
-class TableSource:
+class TableSource(ABC):
     """One file of a table; a subclass says how it is read."""
 
     def __init__(self, path: Path, quarantine: Quarantine | None) -> None:
@@ -68,13 +69,13 @@ class TableSource:
             raise ValueError(f"{len(self._columns.features)} features, not {width}")
         return self._columns.features
 
+    @abstractmethod
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file."""
-        raise NotImplementedError
 
+    @abstractmethod
     def table_rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:
         """Yield the columns that play a part, in the order of the file; ``again``: rows without any were put aside before."""
-        raise NotImplementedError
 
     def _table_rows(
         self, batch: pa.RecordBatch, place: npt.NDArray[np.int64], put_aside: Callable[[Problems], None]
@@ -99,13 +100,13 @@ class ColumnarSource(TableSource):
         columns_of = columns_of or table_columns
         self._settle(columns_of(path, schema.names, options, partial(problems_of_types, schema)), self._rules)
 
+    @abstractmethod
     def schema(self) -> pa.Schema:
         """Return names and types of the columns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def record_batches(self, rows: int) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Yield (at most ``rows`` rows of the columns that are read, the share of the file used up with them), in order."""
-        raise NotImplementedError
 
     def record_batches_from(self, rows: int, first: int) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Do what ``record_batches`` does, without the first ``first`` rows of the file."""

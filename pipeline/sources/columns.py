@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns
+from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns, name_hint
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import MAX_FEATURES
 from rankmill.pipeline.sources.column_roles import HABITS, ID_COLUMNS, OPTIONAL, PARTS, RESERVED
@@ -286,8 +286,7 @@ def _assigned(path: Path, names: Sequence[str], ignored: Sequence[str], options:
                 f"{path}: {spelled('columns')} takes {name!r} as {part}, and {spelled('ignore')} leaves it out"
             )
         if name and name not in names:
-            near = get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the columns are: {_shown(names)}"
+            hint = name_hint(name, names, f"the columns are: {_shown(names)}")
             raise InputError(f"{path}: no column {name!r}, which {spelled('columns')} takes as {part}; {hint}")
     return {part: told for part in PARTS if (told := options.columns.get(part))}
 
@@ -298,8 +297,7 @@ def _time_column(path: Path, names: Sequence[str], name: str, column_of: Mapping
             f"{spelled('time_column')}: {name!r} has a meaning of its own; name the column that holds the times"
         )
     if name not in names:
-        near = get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"the columns are: {_shown(names)}"
+        hint = name_hint(name, names, f"the columns are: {_shown(names)}")
         raise DataRejected(f"{path}: no column {name!r}, which {spelled('time_column')} names; {hint}")
     return name
 

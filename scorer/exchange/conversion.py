@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import ConversionRefused, ModelFormatError
 from rankmill.foundation.options import spelled
+from rankmill.foundation.records import JSON
 from rankmill.scorer import model_file
-from rankmill.scorer.forest import COUNT, CUT, JSON, NODE, VALUE, Forest, compact_cuts
+from rankmill.scorer.forest import COUNT, CUT, NODE, VALUE, Forest, compact_cuts
 
 CONVERTED_FROM = "converted_from"  # keys of a forest's info
 SOURCE_SHA256 = "source_sha256"

@@ -8,7 +8,7 @@ import pytest
 
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.judgments.aggregate import one_judgment
-from rankmill.pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate
+from rankmill.pipeline.options import AGGREGATES, WITH_LABEL, IngestOptions
 from tests import naive_judgments
 
 
@@ -91,5 +91,5 @@ def test_no_judgments_give_no_documents():
 
 def test_an_unknown_aggregate_is_answered_with_the_nearest():
     with pytest.raises(InputError, match="unknown value of aggregate 'mediam'; did you mean 'median'"):
-        check_aggregate("mediam")
-    assert [check_aggregate(how) for how in AGGREGATES] == list(AGGREGATES)
+        IngestOptions(aggregate="mediam")
+    assert [IngestOptions(aggregate=how).aggregate for how in AGGREGATES] == list(AGGREGATES)

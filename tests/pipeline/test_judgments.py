@@ -13,9 +13,8 @@ from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputEr
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.judgments.rules import AGGREGATES
 from rankmill.pipeline.memory_plans import Share
-from rankmill.pipeline.options import IngestOptions, ReadOptions
+from rankmill.pipeline.options import AGGREGATES, IngestOptions, ReadOptions
 from rankmill.pipeline.sources.files import find_files
 from rankmill.pipeline.sql import query_dataset
 from rankmill.pipeline.statistics.describe_dataset import describe

@@ -444,13 +444,13 @@ def test_commands_tell_of_pairs(tmp_path, judged):
 
 
 def test_contradictions_are_counted_as_they_are_defined():
-    from rankmill.pipeline.pairs.stored_pairs import Pairs
+    from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 
     rng = np.random.default_rng(1)
     for n in (0, 1, 2, 5, 30):
         better = rng.integers(0, 6, n).astype(np.int32)
         worse = ((better + rng.integers(1, 6, n)) % 6).astype(np.int32)
-        pairs = Pairs(better, worse, np.ones(n), np.ones(n), np.array([0, n]))
+        pairs = PreferencePairs(better, worse, np.ones(n), np.ones(n), np.array([0, n]))
         assert pairs.contradicted() == naive_preferences.contradicted(
             list(zip(better.tolist(), worse.tolist(), strict=True))
         )

@@ -11,7 +11,7 @@ from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.group.bucket_rows import BucketRows
 from rankmill.pipeline.judgments.aggregate import merge_rows, settle_by_judgments
 from rankmill.pipeline.judgments.judgment_counts import repeats
-from rankmill.pipeline.judgments.rules import AGGREGATES
+from rankmill.pipeline.options import AGGREGATES
 from tests import naive_judgments
 
 JUDGMENTS = {"qid": pa.string(), "doc_id": pa.string(), "grade": pa.int32(), "time": pa.int64()}

@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 
+from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import Preferences, RankedRows
+from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 from tests import naive_pairs
 
@@ -64,7 +65,7 @@ def case(seed, *, weighted=False, given=False, spread=1.0):
             else:
                 found.append(np.empty((0, 2), dtype=np.int64))
         rows = np.concatenate(found)
-        pairs = Preferences(
+        pairs = PreferencePairs(
             rows[:, 0].astype(np.int32),
             rows[:, 1].astype(np.int32),
             rng.integers(1, 4, size=len(rows)).astype(np.float64),

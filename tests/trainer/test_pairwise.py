@@ -7,9 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
+from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise import pair_loss as pairwise
-from rankmill.trainer.rows import Preferences, RankedRows
+from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team, with_team
 from tests.trainer.pair_case import CASES, build, case, derivatives, expected, merged
 
@@ -111,7 +112,7 @@ def test_a_shift_and_the_order_of_rows_change_nothing(objective, parameters):
         [first + rng.permutation(last - first) for first, last in zip(rows.starts[:-1], rows.starts[1:], strict=True)]
     )  # row i goes to place[i]
     pairs = rows.pairs
-    moved_pairs = Preferences(
+    moved_pairs = PreferencePairs(
         place[pairs.better].astype(np.int32), place[pairs.worse].astype(np.int32),
         pairs.weight, pairs.probability, pairs.starts,
     )  # fmt: skip
@@ -146,7 +147,7 @@ def test_threads_do_not_change_a_bit(objective, monkeypatch):
 
 
 def test_a_pair_that_contradicts_itself_is_pulled_to_the_middle():
-    pairs = Preferences(
+    pairs = PreferencePairs(
         np.array([0, 1, 1], np.int32), np.array([1, 0, 2], np.int32), np.array([1.0, 1.0, 1.0]), np.ones(3),
         np.array([0, 3]),
     )  # fmt: skip

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.trainer.rows import Preferences, RankedRows
+from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
+from rankmill.trainer.rows import RankedRows
 from tests.trainer import planted
 from tests.trainer.pair_case import build, case, derivatives
 
@@ -65,7 +66,7 @@ def test_what_cannot_be_learnt_from_is_refused():
         with pytest.raises(TrainingDataRejected, match="nothing to learn"):
             build(rows, objective)
     build(rows, "ranknet(ties=true)")
-    none = Preferences(*(np.empty(0, t) for t in (np.int32, np.int32, float, float)), np.array([0, 0]))
+    none = PreferencePairs(*(np.empty(0, t) for t in (np.int32, np.int32, float, float)), np.array([0, 0]))
     with pytest.raises(TrainingDataRejected, match="no pair is given"):
         build(RankedRows(np.array([1, 0], np.int32), np.array([0, 2]), [], pairs=none), "ranknet")
     for better, worse, probability, message in (
@@ -73,7 +74,7 @@ def test_what_cannot_be_learnt_from_is_refused():
         (0, 2, 1.0, "rows of the query"),
         (0, 1, 1.5, "a probability"),
     ):
-        one = Preferences(
+        one = PreferencePairs(
             np.array([better], np.int32), np.array([worse], np.int32), np.ones(1), np.array([probability]),
             np.array([0, 1]),
         )  # fmt: skip
@@ -104,7 +105,7 @@ def test_what_cannot_be_learnt_from_is_refused():
     ],
 )
 def test_pairs_that_no_swap_weighs_are_refused_instead_of_learning_nothing(objective, metric, grades):
-    pairs = Preferences(
+    pairs = PreferencePairs(
         np.array([0, 1], np.int32), np.array([2, 3], np.int32), np.ones(2), np.ones(2), np.array([0, 2])
     )
     rows = RankedRows(np.array(grades, np.int32), np.array([0, 4]), [], pairs=pairs)

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.scorer.predict import predict
 from rankmill.trainer.early_stopping import EarlyStopping
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import Preferences, RankedRows
+from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.sampling import Sampler, fold_of_queries, queries_apart
 from rankmill.trainer.train_on_rows import cross_validate_rows
 from rankmill.trainer.train_on_rows import fit as fit_rounds
@@ -71,7 +72,7 @@ def test_rows_of_queries_take_everything_along():
     n, n_queries = len(grades), len(starts) - 1
     better = np.sort(rng.choice(n, size=50, replace=False)).astype(np.int32)
     query = np.searchsorted(starts, better, side="right") - 1
-    pairs = Preferences(
+    pairs = PreferencePairs(
         better, starts[query].astype(np.int32), rng.uniform(size=50), rng.uniform(size=50),
         np.searchsorted(better, starts).astype(np.int64),
     )  # fmt: skip

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from rankmill.pipeline.binspec import apply_bins
+from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.scorer.predict import predict
 from rankmill.trainer.objectives.spelling import OBJECTIVES
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import Preferences, RankedRows
+from rankmill.trainer.rows import RankedRows
 from tests.trainer.planted import boost_rows, rows_of, small_data
 
 
@@ -51,7 +52,7 @@ def test_scaling_the_weights_of_all_pairs_changes_nothing(name):
     weight = rng.uniform(0.1, 2.0, size=int(keep.sum()))
 
     def trained(scale):
-        pairs = Preferences(
+        pairs = PreferencePairs(
             better[keep].astype(np.int32), worse[keep].astype(np.int32), weight * scale, np.ones(int(keep.sum())),
             np.searchsorted(of, np.arange(len(starts))).astype(np.int64),
         )  # fmt: skip

@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, Protocol
 
-from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter, name_hint
 from rankmill.foundation.options import spelled_in_brackets
 from rankmill.foundation.scalars import real_number, text, truth, whole_number
 
@@ -87,8 +86,8 @@ class HasOptions(Protocol):
 def class_named(name: str) -> type[HasOptions]:
     """Return the class of an objective; InvalidParameter, with the nearest name, for an unknown one."""
     if name not in OBJECTIVES:
-        near = _ELSEWHERE.get(name.lower()) or next(iter(get_close_matches(name.lower(), _NAMED, n=1)), None)
-        hint = f"did you mean {near!r}?" if near else f"known: {', '.join(_NAMED)}"
+        ours = _ELSEWHERE.get(name.lower(), name.lower())
+        hint = name_hint(ours, _NAMED, f"known: {', '.join(_NAMED)}")
         raise InvalidParameter(f"unknown objective {name!r}; {hint}")
     module, _, attribute = OBJECTIVES[name].partition(":")
     found: type[HasOptions] = getattr(import_module(module), attribute)
@@ -151,12 +150,11 @@ def options_of(objective: str, kind: type[Any], given: Mapping[str, str]) -> Any
     """
     known = [field.name for field in fields(kind)]
     types = {field.name: str(field.type) for field in fields(kind)}
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for name, value in given.items():
         name = name or (known[0] if known else "")  # noqa: PLW2901
         if name not in known or name in values:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
+            hint = name_hint(name, known, f"it has {', '.join(known) or 'none'}")
             raise InvalidParameter(f"objective {objective}: unknown option {name or value!r}; {hint}")
         values[name] = _READERS[types[name]](f"{objective}({name})", value)
     with spelled_in_brackets(objective):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +24,15 @@ from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
+if TYPE_CHECKING:
+    from numba.core.ccallback import CFunc
+
 Floats = npt.NDArray[np.float64]
 Lambdas = Callable[[Floats, Floats, npt.NDArray[np.int64], Floats, Floats], object]
 Delta = Callable[[npt.NDArray[np.int32], int, int], float]
 
 _OBJECTIVES: dict[str, Lambdas] = {}
-_DELTAS: dict[str, Any] = {}
+_DELTAS: dict[str, CFunc] = {}
 
 
 @options

@@ -13,12 +13,12 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from math import exp, floor, log
 from pathlib import Path
 from typing import Any
 
-from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter, name_hint
+from rankmill.foundation.records import JSON
 from rankmill.foundation.scalars import real_number, text, truth, whole_number
 from rankmill.trainer.parameters import TrainParameters
 
@@ -111,7 +111,7 @@ class Space:
             for value in part.ends():
                 replace(base, **{name: value})
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, JSON]:
         """Return plain values: a list of choices, or the ends of a range."""
         return {
             name: list(part.values)
@@ -180,8 +180,7 @@ def space_of(given: Mapping[str, Any], where: str) -> Space:
     parts: dict[str, Choices | Range] = {}
     for name in sorted(given):  # whatever the order they are given in
         if name not in _KINDS:
-            near = get_close_matches(name, _KINDS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "see rankmill train --help"
+            hint = name_hint(name, _KINDS, "see rankmill train --help")
             raise InvalidParameter(f"{where}: unknown parameter {name!r}; {hint}")
         if name in FIXED:
             raise InvalidParameter(f"{where}: {name} cannot be varied: {FIXED[name]}")

@@ -9,7 +9,7 @@ from functools import cached_property
 from math import fsum
 from typing import Any
 
-from rankmill.foundation.records import as_json, to_line
+from rankmill.foundation.records import JSON, as_json, to_line
 from rankmill.foundation.terminal import text_table
 from rankmill.foundation.training_facts import Spread
 from rankmill.trainer.parameters import TrainParameters
@@ -43,7 +43,7 @@ class Row:
         """The chance in it, where it has two scores or more."""
         return Spread.of(self.scores) if len(self.scores) > 1 else None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, JSON]:
         """Return plain values."""
         repeated = {"repeats": as_json(self.repeats)} if self.repeats else {}
         if self.over_seeds is not None:
@@ -69,7 +69,7 @@ class Table:
         best = [row for row in self.rows if row.repeats] or self.rows[:1]
         return max(best, key=lambda row: (row.mean if self.higher_is_better else -row.mean, -row.trial))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, JSON]:
         """Return everything as plain values."""
         return {
             "dataset_digest": self.dataset_digest,
@@ -86,7 +86,7 @@ class Table:
         """Return one JSON object in one line."""
         return to_line(self.to_dict())
 
-    def section(self) -> dict[str, Any]:
+    def section(self) -> dict[str, JSON]:
         """Return the winner's parameters that are not the defaults, as ``[train]`` takes them.
 
         Where folds said how many rounds are best, and no valid split will say so again, it is so many.

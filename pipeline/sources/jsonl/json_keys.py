@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,10 @@ from rankmill.pipeline.sources.blocks import Block, read_blocks
 from rankmill.pipeline.sources.jsonl import _kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+    from rankmill.foundation.records import JSON
 
 FEATURES = "features"
 _BLOCK_BYTES = 4 << 20
@@ -84,7 +86,7 @@ class Keys:
     top: tuple[str, ...]
     form: Form
     features: tuple[str, ...]
-    first: dict[str, Any] | None
+    first: Mapping[str, JSON] | None
 
 
 def read_keys(path: Path) -> Keys:
@@ -102,7 +104,7 @@ def read_keys(path: Path) -> Keys:
     keys: dict[tuple[int, str], None] = {}
     form: Form = "flat"
     width = 0
-    first: dict[str, Any] | None = None
+    first: Mapping[str, JSON] | None = None
     for block in read_blocks(path, _BLOCK_BYTES):
         lines = lines_of(block)
         room = _MOST_KEYS - len(keys)
@@ -144,7 +146,7 @@ def naturally_sorted(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=key))
 
 
-def as_object(text: str) -> dict[str, Any] | None:
+def as_object(text: str) -> Mapping[str, JSON] | None:
     """Read ``text`` with Python's own reader; None if it is no object."""
     try:
         found = json.loads(text)

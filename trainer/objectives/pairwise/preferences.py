@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.objectives.protocol import Floats
 from rankmill.trainer.objectives.weights import relative_weights
-from rankmill.trainer.rows import Preferences
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Pairs:
         return cls(np.empty(0, dtype=np.int64), rows, rows, numbers, numbers)
 
 
-def merged_pairs(given: Preferences, starts: npt.NDArray[np.int64]) -> Pairs:
+def merged_pairs(given: PreferencePairs, starts: npt.NDArray[np.int64]) -> Pairs:
     """Return the pairs with those of the same two documents made one: the sum of their weights, the mean of their targets.
 
     The logistic and the exponential loss are linear in the target, so the sum of losses stays the same.  Weights are
@@ -77,7 +77,7 @@ def merged_pairs(given: Preferences, starts: npt.NDArray[np.int64]) -> Pairs:
     )
 
 
-def _check(expected: str, right: npt.NDArray[np.bool_], given: Preferences) -> None:
+def _check(expected: str, right: npt.NDArray[np.bool_], given: PreferencePairs) -> None:
     if not right.all():
         p = int(np.argmin(right))
         found = f"rows {given.better[p]} and {given.worse[p]}, probability {given.probability[p]}"
