@@ -7,7 +7,10 @@ the row that stands there.  ``high``/``low`` compare grades, never scores.  ``ex
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -26,6 +29,75 @@ _DRAW = 0x7061697273  # what the draws of pairs are keyed by, besides the round
 BY_RANK, BY_PLACE, BY_STEP, TABLE, EVEN = 0, 1, 2, 3, 4  # where the weights of pairs lie
 LOGISTIC, EXPONENTIAL = 0, 1
 GRADIENTS, LOSSES, CURVATURES = 0, 1, 2
+NO_ROWS, NONE = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float64)
+
+Floats = npt.NDArray[np.float64]
+
+
+class PairWeights(NamedTuple):
+    """What a pair weighs: ``scale |x_i - x_j| (upper_i - lower_j)``, times the weights of its documents and of its query.
+
+    ``upper`` and ``lower`` are read by ``shape``: ``BY_RANK`` at the ranks; ``BY_PLACE`` at the places, times ``lift`` of i's;
+    ``BY_STEP`` ``upper[i]`` and ``lower[longest + j - i]``; ``EVEN`` as by rank, with the sign of x_i - x_j for the difference.
+    ``TABLE``: the weight lies in a table instead, see :func:`pair_terms`.  Arrays that are read by rank or step are ``LANES``
+    cells longer than the longest query.
+    """
+
+    shape: int
+    values: Floats  # (n_rows,) x of each document
+    scales: Floats  # (n_queries,) 0: the query is passed over
+    upper: Floats
+    lower: Floats
+    lift: Floats
+    documents: Floats  # (n_rows,) weights of documents; empty: all are 1
+    queries: Floats  # (n_queries,) multiplies what comes out; empty: all are 1
+
+
+class PairRules(NamedTuple):
+    """Which pairs count, and how a query's sums are scaled."""
+
+    loss: int = LOGISTIC  # or EXPONENTIAL
+    sigma: float = 1.0
+    truncation: int = 2**31  # pairs need a document among the first so many by score
+    normalise: bool = False  # whether LightGBM's two rules apply
+    per_pair: bool = (
+        False  # a query's loss is over the number of its pairs (gbm's v_i), of grades or given, whichever count
+    )
+    ties: bool = False  # documents of equal grade are pairs with the target probability 1/2
+    fraction: float = 1.0  # probability by which a pair is kept; it then counts 1 / fraction
+    seed: int = 0
+
+
+class GivenPairs(NamedTuple):
+    """Pairs that are data, every two documents at most once; ``above`` is the lower row, whichever is preferred."""
+
+    starts: npt.NDArray[np.int64]  # (n_queries + 1,), empty: there are none
+    above: npt.NDArray[np.int32]  # (p,) rows
+    below: npt.NDArray[np.int32]  # (p,) rows of the same queries
+    weight: Floats  # (p,)
+    target: Floats  # (p,) probability that ``above`` belongs above ``below``
+
+
+class Ranking(NamedTuple):
+    """The order of each query's rows, with what one worker sorts and lays out in."""
+
+    key: np.uint64  # of the jitter by which equal scores are ranked
+    order: npt.NDArray[np.uint32]  # (n_rows,) each query's rows in any order, left sorted
+    spare: npt.NDArray[np.uint32]  # as long as the longest query
+    work: Floats  # (8, longest + LANES)
+
+
+class PairTerms(NamedTuple):
+    """What :func:`pair_terms` writes: gradients, each query's loss, or a list of pairs; the arrays of the others are empty."""
+
+    what: int  # GRADIENTS, LOSSES or CURVATURES
+    gradients: Floats = NONE  # (n_rows,)
+    curvatures: Floats = NONE  # (n_rows,)
+    losses: Floats = NONE  # (n_queries,)
+    least: float = 0.0  # pairs below it are drawn with probability curvature / least, and then count as much
+    first_rows: npt.NDArray[np.int32] = NO_ROWS
+    second_rows: npt.NDArray[np.int32] = NO_ROWS
+    pair_curvature: Floats = NONE
 
 
 @kernel
@@ -151,30 +223,47 @@ def sort_queries(scores, starts, first_query, last_query, scales, key, order, sp
 
 
 @kernel
-def lambdas(
-    scores, starts, first_query, last_query, values, weights, query_weights, shape, upper, lower, lift, scales, sigma,
-    truncation, normalise, key, order, spare, work, gradients, curvatures, factors,
-):  # fmt: skip
+def _lay_out(q, scores, starts, w, rules, ranking):
+    """Sort query q and write its scores, values, exponentials and weights by rank into the first four rows of ``work``.
+
+    Returns whether exponentials that count from the top of the list run out, and floor and slope of ``normalise``: dZ is
+    divided by 0.01 + |s_i - s_j| unless all scores of the query are equal.
+    """
+    s, x, e, weight = ranking.work[0], ranking.work[1], ranking.work[2], ranking.work[3]
+    first, last = starts[q], starts[q + 1]
+    n = last - first
+    weighted = w.documents.shape[0] > 0
+    order_by_score(scores, ranking.key, first, last, ranking.order, ranking.spare)
+    for rank in range(n):
+        row = ranking.order[first + rank]
+        s[rank] = scores[row]
+        x[rank] = w.values[row]
+        weight[rank] = w.documents[row] if weighted else 1.0
+    for rank in range(n, n + LANES):
+        s[rank] = s[n - 1]
+    for rank in range(n + LANES):
+        e[rank] = exp_negative(rules.sigma * (s[rank] - s[0]))
+    damp = rules.normalise and s[0] != s[n - 1]
+    floor, slope = (0.01, 1.0) if damp else (1.0, 0.0)
+    return rules.sigma * (s[0] - s[n - 1]) > _WIDEST, floor, slope
+
+
+@kernel
+def lambdas(scores, starts, first_query, last_query, w, rules, ranking, gradients, curvatures, factors):
     """Gradients and curvatures of pairs whose weight is a product of a difference of documents and one of places.
 
     For each pair with different values x and at least one document among the first ``truncation`` ranks, i above j,
-    dZ = scale |x_i - x_j| (upper_i - lower_j) (see ``rankmill.scorer.metrics.swaps``; for nDCG gain and discount, Burges 2010,
-    section 6), rho = 1/(1+exp(sigma (s_high - s_low))):  g_high -= sigma dZ rho,  g_low += sigma dZ rho,  both
-    curvatures += sigma^2 dZ rho (1 - rho).  ``upper`` and ``lower`` are read by ``shape``: ``BY_RANK`` at the ranks;
-    ``BY_PLACE`` at the places, times ``lift`` of i's; ``BY_STEP`` ``upper[i]`` and ``lower[longest + j - i]``; ``EVEN``
-    as by rank, with the sign of x_i - x_j for the difference.
-    ``normalise``: dZ is divided by 0.01 + |s_i - s_j| unless all scores of the query are equal, and the query's
-    sums are scaled by log2(1 + S) / S with S = the sum over both members of sigma dZ rho (LightGBM's two rules).
-
-    ``values`` (n_rows,) holds x of each document.  ``weights`` (n_rows,) multiplies dZ of a pair by the weights of both
-    its documents, ``query_weights`` (n_queries,) what comes out; empty: all are 1.  ``scales`` (n_queries,): queries
-    of 0 are passed over.  ``factors`` (n_queries,) gets what each query's sums were multiplied with.
-    ``order`` (n_rows,) holds each query's rows in any order and is left sorted; ``spare`` is as long as the longest
-    query, the tables and the seven rows of ``work`` are ``LANES`` longer.
+    dZ = scale |x_i - x_j| (upper_i - lower_j) (see :class:`PairWeights` and ``rankmill.scorer.metrics.swaps``; for nDCG gain
+    and discount, Burges 2010, section 6), rho = 1/(1+exp(sigma (s_high - s_low))):  g_high -= sigma dZ rho,  g_low +=
+    sigma dZ rho,  both curvatures += sigma^2 dZ rho (1 - rho).
+    ``normalise``: dZ is damped, see :func:`_lay_out`, and the query's sums are scaled by log2(1 + S) / S with S = the sum
+    over both members of sigma dZ rho (LightGBM's two rules).  ``factors`` (n_queries,) gets what each query's sums were
+    multiplied with.
     """
-    s, x, e, weight, g, h, sign = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
-    weighted = weights.shape[0] > 0
-    longest = spare.shape[0]
+    work = ranking.work
+    s, x, e, weight = work[0], work[1], work[2], work[3]
+    shape, upper, lower, lift, sigma, longest = w.shape, w.upper, w.lower, w.lift, rules.sigma, ranking.spare.shape[0]
+    g, h, sign = work[4], work[5], work[6]
     for q in range(first_query, last_query):
         first, last = starts[q], starts[q + 1]
         n = last - first
@@ -182,30 +271,21 @@ def lambdas(
         for row in range(first, last):
             gradients[row] = 0.0
             curvatures[row] = 0.0
-        if n < 2 or scales[q] == 0.0:
+        if n < 2 or w.scales[q] == 0.0:
             continue
-        order_by_score(scores, key, first, last, order, spare)
-        for rank in range(n):
-            row = order[first + rank]
-            s[rank] = scores[row]
-            x[rank] = values[row]
-            weight[rank] = weights[row] if weighted else 1.0
-        for rank in range(n, n + LANES):
-            s[rank] = s[n - 1]
+        far_apart, floor, slope = _lay_out(q, scores, starts, w, rules, ranking)
         for rank in range(n + LANES):
             g[rank] = 0.0
             h[rank] = 0.0
-            e[rank] = exp_negative(sigma * (s[rank] - s[0]))
-        far_apart = sigma * (s[0] - s[n - 1]) > _WIDEST
-        damp = normalise and s[0] != s[n - 1]
-        floor, slope = (0.01, 1.0) if damp else (1.0, 0.0)
         total = 0.0
-        for i in range(min(truncation, n - 1)):
-            place, lifted, offset = i, 1.0, 0
+        for i in range(min(rules.truncation, n - 1)):
+            if shape == BY_PLACE and lift[first + i] == 0.0:
+                continue
+            scale = w.scales[q] * sigma * weight[i]
+            place, offset = i, 0
             if shape == BY_PLACE:
-                place, lifted, offset = first + i, lift[first + i], first
-                if lifted == 0.0:
-                    continue
+                place, offset = first + i, first
+                scale *= lift[place]
             elif shape == BY_STEP:
                 offset = longest - i
             if far_apart:  # exponentials that count from the top of the list have run out: count from i
@@ -218,26 +298,25 @@ def lambdas(
                 x_i = 0.0
             force, curvature, size = pairs_of_one(
                 s, e, sign if shape == EVEN else x, lower[offset:], weight, g, h, i + 1, n,
-                (s[i], e[i], x_i, upper[place]), (scales[q] * sigma * weight[i] * lifted, sigma, floor, slope),
+                (s[i], e[i], x_i, upper[place]), (scale, sigma, floor, slope),
             )  # fmt: skip
             g[i] -= force
             h[i] += curvature
             total += 2.0 * size
-        factor = log2_positive(1.0 + total) / total if normalise and total > 0.0 else 1.0
-        if query_weights.shape[0] > 0:
-            factor *= query_weights[q]
+        factor = log2_positive(1.0 + total) / total if rules.normalise and total > 0.0 else 1.0
+        if w.queries.shape[0] > 0:
+            factor *= w.queries[q]
         factors[q] = factor
         for rank in range(n):
-            row = order[first + rank]
+            row = ranking.order[first + rank]
             gradients[row] = g[rank] * factor
             curvatures[row] = h[rank] * factor
 
 
 @kernel
 def lambda_curvatures(
-    scores, starts, first_query, last_query, values, weights, shape, upper, lower, lift, scales, sigma,
-    truncation, normalise, key, order, spare, work, factors, least, first_rows, second_rows, pair_curvature, begin,
-    leaf_of_row, scale, inside,
+    scores, starts, first_query, last_query, w, rules, ranking, factors, least, first_rows, second_rows, pair_curvature,
+    begin,
 ):  # fmt: skip
     """List the pairs of :func:`lambdas` from cell ``begin`` on: both rows and -d2L / ds_i ds_j; return where they end.
 
@@ -245,46 +324,33 @@ def lambda_curvatures(
     least and then count ``least``: with their curvatures laid end to end from a random place on, those on which a
     multiple of ``least`` falls (systematic sampling: a pass of sums, and less noise than single draws).  The lists need
     a cell more than there are pairs.
-
-    Where ``leaf_of_row`` has cells nothing is listed: ``inside[leaf]`` grows by the curvatures times ``scale`` of the
-    pairs inside the leaf, added up for each upper document in one order and rounded; rows of leaf -1 are in none.
     """
-    s, x, e, weight, c, unused, sign = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
-    weighted = weights.shape[0] > 0
-    longest = spare.shape[0]
-    drawing = random_bits(key, _DRAW)
-    summing = leaf_of_row.shape[0] > 0
-    leaf = work[7]
+    work, order = ranking.work, ranking.order
+    s, x, e, weight = work[0], work[1], work[2], work[3]
+    shape, upper, lower, lift, sigma, longest = w.shape, w.upper, w.lower, w.lift, rules.sigma, ranking.spare.shape[0]
+    c, unused, sign = work[4], work[5], work[6]
+    drawing = random_bits(ranking.key, _DRAW)
     end = begin
     for q in range(first_query, last_query):
         if factors[q] == 0.0:
             continue
         first, last = starts[q], starts[q + 1]
         n = last - first
-        order_by_score(scores, key, first, last, order, spare)
-        for rank in range(n):
-            row = order[first + rank]
-            s[rank] = scores[row]
-            x[rank] = values[row]
-            weight[rank] = weights[row] if weighted else 1.0
-            leaf[rank] = np.float64(leaf_of_row[row]) if summing else 0.0
-        for rank in range(n, n + LANES):
-            s[rank] = s[n - 1]
-        for rank in range(n + LANES):
-            e[rank] = exp_negative(sigma * (s[rank] - s[0]))
-        far_apart = sigma * (s[0] - s[n - 1]) > _WIDEST
-        damp = normalise and s[0] != s[n - 1]
-        floor, slope = (0.01, 1.0) if damp else (1.0, 0.0)
+        far_apart, floor, slope = _lay_out(q, scores, starts, w, rules, ranking)
         passed = np.float64(random_bits(drawing, first) >> np.uint64(11)) * _UNIT * least
-        for i in range(min(truncation, n - 1)):
-            place, lifted, offset = i, 1.0, 0
+        for i in range(min(rules.truncation, n - 1)):
+            if shape == BY_PLACE and lift[first + i] == 0.0:
+                continue
+            for j in range(i + 1, n + LANES):
+                c[j] = 0.0
+            scale = factors[q] * w.scales[q] * sigma * weight[i]
+            place, offset = i, 0
             if shape == BY_PLACE:
-                place, lifted, offset = first + i, lift[first + i], first
-                if lifted == 0.0:
-                    continue
+                place, offset = first + i, first
+                scale *= lift[place]
             elif shape == BY_STEP:
                 offset = longest - i
-            if far_apart:
+            if far_apart:  # exponentials that count from the top of the list have run out: count from i
                 for j in range(i, n + LANES):
                     e[j] = exp_negative(sigma * (s[j] - s[i]))
             x_i = x[i]
@@ -292,25 +358,11 @@ def lambda_curvatures(
                 for j in range(i + 1, n):
                     sign[j] = np.float64(x[j] > x[i]) - np.float64(x[j] < x[i])
                 x_i = 0.0
-            for j in range(i + 1, n + LANES):
-                c[j] = 0.0
             pairs_of_one(
                 s, e, sign if shape == EVEN else x, lower[offset:], weight, unused, c, i + 1, n,
-                (s[i], e[i], x_i, upper[place]),
-                (factors[q] * scales[q] * sigma * weight[i] * lifted, sigma, floor, slope),
+                (s[i], e[i], x_i, upper[place]), (scale, sigma, floor, slope),
             )  # fmt: skip
             row_i = order[first + i]
-            if summing:
-                leaf_i = leaf[i]
-                if leaf_i >= 0.0:
-                    s0 = s1 = s2 = s3 = 0.0
-                    for j in range(i + 1, n, 4):  # c is 0 beyond the list
-                        s0 += c[j] if leaf[j] == leaf_i else 0.0
-                        s1 += c[j + 1] if leaf[j + 1] == leaf_i else 0.0
-                        s2 += c[j + 2] if leaf[j + 2] == leaf_i else 0.0
-                        s3 += c[j + 3] if leaf[j + 3] == leaf_i else 0.0
-                    inside[np.int64(leaf_i)] += np.int64(np.rint(((s0 + s1) + (s2 + s3)) * scale))
-                continue
             if least == 0.0:
                 for j in range(i + 1, n):
                     row = order[first + j]
@@ -342,6 +394,61 @@ def lambda_curvatures(
 
 
 @kernel
+def lambda_curvatures_inside(
+    scores, starts, first_query, last_query, w, rules, ranking, factors, leaf_of_row, steps, inside
+):
+    """Add to ``inside[leaf]`` the curvatures, times ``steps``, of the pairs of :func:`lambdas` that lie inside the leaf.
+
+    ``factors`` are those that :func:`lambdas` wrote; rows of leaf -1 are in none.  Curvatures are added up for each upper
+    document in one order and rounded.
+    """
+    work = ranking.work
+    s, x, e, weight = work[0], work[1], work[2], work[3]
+    shape, upper, lower, lift, sigma, longest = w.shape, w.upper, w.lower, w.lift, rules.sigma, ranking.spare.shape[0]
+    c, unused, sign, leaf = work[4], work[5], work[6], work[7]
+    for q in range(first_query, last_query):
+        if factors[q] == 0.0:
+            continue
+        first, last = starts[q], starts[q + 1]
+        n = last - first
+        far_apart, floor, slope = _lay_out(q, scores, starts, w, rules, ranking)
+        for rank in range(n):
+            leaf[rank] = np.float64(leaf_of_row[ranking.order[first + rank]])
+        for i in range(min(rules.truncation, n - 1)):
+            leaf_i = leaf[i]
+            if leaf_i < 0.0 or (shape == BY_PLACE and lift[first + i] == 0.0):
+                continue
+            for j in range(i + 1, n + LANES):
+                c[j] = 0.0
+            scale = factors[q] * w.scales[q] * sigma * weight[i]
+            place, offset = i, 0
+            if shape == BY_PLACE:
+                place, offset = first + i, first
+                scale *= lift[place]
+            elif shape == BY_STEP:
+                offset = longest - i
+            if far_apart:  # exponentials that count from the top of the list have run out: count from i
+                for j in range(i, n + LANES):
+                    e[j] = exp_negative(sigma * (s[j] - s[i]))
+            x_i = x[i]
+            if shape == EVEN:
+                for j in range(i + 1, n):
+                    sign[j] = np.float64(x[j] > x[i]) - np.float64(x[j] < x[i])
+                x_i = 0.0
+            pairs_of_one(
+                s, e, sign if shape == EVEN else x, lower[offset:], weight, unused, c, i + 1, n,
+                (s[i], e[i], x_i, upper[place]), (scale, sigma, floor, slope),
+            )  # fmt: skip
+            s0 = s1 = s2 = s3 = 0.0
+            for j in range(i + 1, n, 4):  # c is 0 beyond the list
+                s0 += c[j] if leaf[j] == leaf_i else 0.0
+                s1 += c[j + 1] if leaf[j + 1] == leaf_i else 0.0
+                s2 += c[j + 2] if leaf[j + 2] == leaf_i else 0.0
+                s3 += c[j + 3] if leaf[j + 3] == leaf_i else 0.0
+            inside[np.int64(leaf_i)] += np.int64(np.rint(((s0 + s1) + (s2 + s3)) * steps))
+
+
+@kernel
 def _log_one_plus(z):
     """log(1 + z) for 0 <= z <= 1; relative error about 1e-12."""
     if z < 1e-3:
@@ -351,111 +458,116 @@ def _log_one_plus(z):
 
 @kernel
 def pair_terms(
-    what, loss, scores, starts, first_query, last_query, values, grades, weights, query_weights,
-    shape, upper, lower, lift, cells, table, scales, sigma, truncation, normalise, ties, fraction,
-    pairs, pair_starts, above, below, pair_weight, pair_target,
-    key, order, spare, work, gradients, curvatures, factors, losses, least, first_rows, second_rows, pair_curvature, begin,
-):  # fmt: skip
+    out, scores, starts, first_query, last_query, grades, w, cells, table, rules, given, ranking, factors, begin
+):
     """Go over pairs one by one: what :func:`lambdas` does, for every kind of pair and loss, and what it does not do.
 
-    ``what``: ``GRADIENTS`` writes gradients, curvatures and factors; ``LOSSES`` each query's loss; ``CURVATURES`` lists,
+    ``out.what``: ``GRADIENTS`` writes gradients, curvatures and factors; ``LOSSES`` each query's loss; ``CURVATURES`` lists,
     from cell ``begin`` on, both rows and the curvature of every pair of the gradients last written, whose ``factors``
     these are; those below ``least`` with probability curvature / least, and then as ``least``.  Returns the end of it.
 
-    The pairs are those of different grades (``ties``: those of equal grades too, with target 1/2), or where ``pairs``
-    is true those given: of query q ``pair_starts[q]`` to ``pair_starts[q + 1]``, rows ``above`` and ``below``, their
-    weight and the target probability that the first stands above.  ``fraction`` below 1 keeps each pair with that
+    The pairs are those of different grades (``ties``: those of equal grades too, with target 1/2), or ``given`` ones where
+    there are some: of query q ``given.starts[q]`` to ``given.starts[q + 1]``.  ``fraction`` below 1 keeps each pair with that
     probability, by a draw keyed by ``key`` and both rows, and lets it count 1 / fraction.
 
     ``loss``: ``LOGISTIC`` with target t, d = s_i - s_j: w ((1 - t) sigma d + log(1 + exp(-sigma d))); ``EXPONENTIAL``: w (t
     exp(-d) + (1 - t) exp(d)), where beyond d = 30 the loss goes on along its tangent and its curvature stays.
     w is dZ as in :func:`lambdas` (``TABLE``: ``table[cells[q] - cells[first_query] + i n + j]``) times all weights.
     """
+    what, least, sigma, order, spare, work = (
+        out.what,
+        out.least,
+        rules.sigma,
+        ranking.order,
+        ranking.spare,
+        ranking.work,
+    )
     s, x, e, weight, g, h, grade = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
-    weighted = weights.shape[0] > 0
+    weighted = w.documents.shape[0] > 0
+    pairs = given.starts.shape[0] > 0
     longest = spare.shape[0]
     end = begin
-    drawing = random_bits(key, _DRAW)
+    drawing = random_bits(ranking.key, _DRAW)
     for q in range(first_query, last_query):
         first, last = starts[q], starts[q + 1]
         n = last - first
         if what == GRADIENTS:
             factors[q] = 0.0
             for row in range(first, last):
-                gradients[row] = 0.0
-                curvatures[row] = 0.0
+                out.gradients[row] = 0.0
+                out.curvatures[row] = 0.0
         elif what == LOSSES:
-            losses[q] = 0.0
-        if n < 2 or scales[q] == 0.0 or (what == CURVATURES and factors[q] == 0.0):
+            out.losses[q] = 0.0
+        if n < 2 or w.scales[q] == 0.0 or (what == CURVATURES and factors[q] == 0.0):
             continue
-        order_by_score(scores, key, first, last, order, spare)
+        order_by_score(scores, ranking.key, first, last, order, spare)
         for rank in range(n):
             row = order[first + rank]
             s[rank] = scores[row]
-            x[rank] = values[row]
+            x[rank] = w.values[row]
             grade[rank] = grades[row]
-            weight[rank] = weights[row] if weighted else 1.0
+            weight[rank] = w.documents[row] if weighted else 1.0
             g[rank] = 0.0
             h[rank] = 0.0
             e[rank] = exp_negative(sigma * (s[rank] - s[0]))
             spare[row - first] = rank
         far_apart = sigma * (s[0] - s[n - 1]) > _WIDEST
-        damp = normalise and s[0] != s[n - 1]
+        damp = rules.normalise and s[0] != s[n - 1]
         total = 0.0
         summed = 0.0
         # given pairs are gone through once; pairs of grades by their upper rank
-        lead, tails = (0, 1) if pairs else (0, min(truncation, n - 1))
+        lead, tails = (0, 1) if pairs else (0, min(rules.truncation, n - 1))
         for i in range(lead, tails):
-            low, high = (pair_starts[q], pair_starts[q + 1]) if pairs else (i + 1, n)
+            low, high = (given.starts[q], given.starts[q + 1]) if pairs else (i + 1, n)
             for p in range(low, high):
-                a, b, target, w = i, p, 1.0, scales[q]
+                a, b, target, size = i, p, 1.0, w.scales[q]
                 if pairs:
-                    a, b, target = spare[above[p] - first], spare[below[p] - first], pair_target[p]
-                    w *= pair_weight[p]
+                    a, b, target = spare[given.above[p] - first], spare[given.below[p] - first], given.target[p]
+                    size *= given.weight[p]
                     if a > b:
                         a, b, target = b, a, 1.0 - target
-                    if a >= truncation:
+                    if a >= rules.truncation:
                         continue
                 elif grade[a] < grade[b]:
                     target = 0.0
                 elif grade[a] == grade[b]:
-                    if not ties:
+                    if not rules.ties:
                         continue
                     target = 0.5
-                w *= weight[a] * weight[b]
-                if shape == BY_RANK:
-                    w *= abs(x[a] - x[b]) * (upper[a] - lower[b])
-                elif shape == BY_PLACE:
-                    w *= abs(x[a] - x[b]) * lift[first + a] * (upper[first + a] - lower[first + b])
-                elif shape == BY_STEP:
-                    w *= abs(x[a] - x[b]) * (upper[a] - lower[longest + b - a])
-                elif shape == TABLE:
-                    w *= table[cells[q] - cells[first_query] + np.int64(a) * n + b]
-                if w <= 0.0:
+                size *= weight[a] * weight[b]
+                if w.shape == BY_RANK:
+                    size *= abs(x[a] - x[b]) * (w.upper[a] - w.lower[b])
+                elif w.shape == BY_PLACE:
+                    size *= abs(x[a] - x[b]) * w.lift[first + a] * (w.upper[first + a] - w.lower[first + b])
+                elif w.shape == BY_STEP:
+                    size *= abs(x[a] - x[b]) * (w.upper[a] - w.lower[longest + b - a])
+                elif w.shape == TABLE:
+                    size *= table[cells[q] - cells[first_query] + np.int64(a) * n + b]
+                if size <= 0.0:
                     continue
                 row_a, row_b = order[first + a], order[first + b]
-                if fraction < 1.0:
-                    drawn = random_bits(random_bits(key, min(row_a, row_b)), max(row_a, row_b))
-                    if np.float64(drawn >> np.uint64(11)) * _UNIT >= fraction:
+                if rules.fraction < 1.0:
+                    drawn = random_bits(random_bits(ranking.key, min(row_a, row_b)), max(row_a, row_b))
+                    if np.float64(drawn >> np.uint64(11)) * _UNIT >= rules.fraction:
                         continue
-                    w /= fraction
+                    size /= rules.fraction
                 d = s[a] - s[b]
                 z = exp_negative(-sigma * d) if far_apart else e[b] / e[a]
-                if loss == LOGISTIC:
+                if rules.loss == LOGISTIC:
                     if damp:
-                        w /= 0.01 + d
+                        size /= 0.01 + d
                     rho = z / (1.0 + z)
-                    slope = sigma * w * ((1.0 - target) - rho)
-                    bend = sigma * sigma * w * rho / (1.0 + z)
+                    slope = sigma * size * ((1.0 - target) - rho)
+                    bend = sigma * sigma * size * rho / (1.0 + z)
                     if what == LOSSES:
-                        summed += w * ((1.0 - target) * sigma * d + _log_one_plus(z))
+                        summed += size * ((1.0 - target) * sigma * d + _log_one_plus(z))
                 else:
                     inside = min(d, _STEEPEST)
                     steep = 1.0 / z if d <= _STEEPEST else _STEEPEST_SLOPE
-                    slope = w * ((1.0 - target) * steep - target * z)
-                    bend = w * ((1.0 - target) * steep + target * z)
+                    slope = size * ((1.0 - target) * steep - target * z)
+                    bend = size * ((1.0 - target) * steep + target * z)
                     if what == LOSSES:
-                        summed += w * ((1.0 - target) * steep * (1.0 + (d - inside)) + target * z)
+                        summed += size * ((1.0 - target) * steep * (1.0 + (d - inside)) + target * z)
                 total += 2.0 * abs(slope)
                 if what == GRADIENTS:
                     g[a] += slope
@@ -470,23 +582,23 @@ def pair_terms(
                             continue
                         bend = least
                     if bend > 0.0:
-                        first_rows[end] = min(row_a, row_b)
-                        second_rows[end] = max(row_a, row_b)
-                        pair_curvature[end] = bend
+                        out.first_rows[end] = min(row_a, row_b)
+                        out.second_rows[end] = max(row_a, row_b)
+                        out.pair_curvature[end] = bend
                         end += 1
         if what == CURVATURES:
             continue
-        factor = log2_positive(1.0 + total) / total if normalise and total > 0.0 else 1.0
-        if query_weights.shape[0] > 0:
-            factor *= query_weights[q]
+        factor = log2_positive(1.0 + total) / total if rules.normalise and total > 0.0 else 1.0
+        if w.queries.shape[0] > 0:
+            factor *= w.queries[q]
         if what == LOSSES:
-            losses[q] = summed * factor
+            out.losses[q] = summed * factor
             continue
         factors[q] = factor
         for rank in range(n):
             row = order[first + rank]
-            gradients[row] = g[rank] * factor
-            curvatures[row] = h[rank] * factor
+            out.gradients[row] = g[rank] * factor
+            out.curvatures[row] = h[rank] * factor
     return end
 
 
@@ -598,7 +710,7 @@ def holds_two_grades(grades, starts, out):
 @kernel
 def misranked(
     scores, starts, first_query, last_query, grades, weights, query_weights,
-    pairs, pair_starts, above, below, pair_weight, pair_target, tau, cells, kept, targets, total, losses,
+    given, tau, cells, kept, targets, total, losses,
 ):  # fmt: skip
     """GBRank: add up the targets that pairs with ``s_high < s_low + tau`` set both documents, and their weights.
 
@@ -607,6 +719,7 @@ def misranked(
     empty, cell ``cells[q]`` + the number of the pair says that it was misranked before, and so it counts.
     """
     weighted = weights.shape[0] > 0
+    pairs = given.starts.shape[0] > 0
     losing = losses.shape[0] > 0
     keeping = kept.shape[0] > 0 and not losing
     for q in range(first_query, last_query):
@@ -620,13 +733,13 @@ def misranked(
         cell = cells[q]
         lead, tails = (first, first + 1) if pairs else (first, last)
         for i in range(lead, tails):
-            begin, end = (pair_starts[q], pair_starts[q + 1]) if pairs else (i + 1, last)
+            begin, end = (given.starts[q], given.starts[q + 1]) if pairs else (i + 1, last)
             for p in range(begin, end):
                 high, low, w = i, p, of_query
                 if pairs:
-                    high, low = np.int64(above[p]), np.int64(below[p])
-                    w *= pair_weight[p] * abs(2.0 * pair_target[p] - 1.0)
-                    if pair_target[p] < 0.5:
+                    high, low = np.int64(given.above[p]), np.int64(given.below[p])
+                    w *= given.weight[p] * abs(2.0 * given.target[p] - 1.0)
+                    if given.target[p] < 0.5:
                         high, low = low, high
                 elif grades[high] < grades[low]:
                     high, low = low, high

@@ -11,7 +11,7 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.options import option, options
 from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels
 from rankmill.trainer.objectives.pairwise import _kernels
-from rankmill.trainer.objectives.pairwise.preferences import Pairs, merged_pairs
+from rankmill.trainer.objectives.pairwise.preferences import merged_pairs
 from rankmill.trainer.objectives.protocol import QUERIES, Objective
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
@@ -82,7 +82,7 @@ class GbRank(Objective):
         self._weights = relative_weights(rows.weights, rows.n_rows)
         self._query_weights = relative_weights(rows.query_weights, rows.n_queries)
         self._offsets = np.zeros(rows.n_rows) if rows.offsets is None else np.asarray(rows.offsets, np.float64)
-        self._pairs = Pairs.none() if rows.pairs is None else merged_pairs(rows.pairs, rows.starts)
+        self._pairs = merged_pairs(rows.pairs, rows.starts)
         sizes = np.diff(rows.starts)
         if rows.pairs is None:
             n_pairs, cells = count_pairs(grade_levels(rows.grades, rows.starts), rows.starts), sizes * (sizes - 1) // 2
@@ -129,9 +129,7 @@ class GbRank(Objective):
         return self._options.eta / (n_rounds + 1), 1.0 / (n_rounds + 1)
 
     def _run(self, averaged: Floats, first: int, last: int, losses: Floats) -> None:
-        pairs = self._pairs
         _kernels.misranked(
-            averaged, self._starts, first, last, self._grades, self._weights, self._query_weights,
-            len(pairs.starts) > 0, pairs.starts, pairs.above, pairs.below, pairs.weight, pairs.target,
+            averaged, self._starts, first, last, self._grades, self._weights, self._query_weights, self._pairs,
             self._options.tau, self._cells, self._kept, self._targets, self._total, losses,
         )  # fmt: skip

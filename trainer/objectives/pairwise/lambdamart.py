@@ -18,7 +18,6 @@ from rankmill.trainer.objectives.pairwise.pair_loss import (
     PER_PAIR,
     PairObjective,
     PairOptions,
-    PairRules,
     Weighing,
 )
 from rankmill.trainer.objectives.user import delta_of, swap_filler
@@ -69,7 +68,7 @@ class LambdaMart(PairObjective):
         self._set_up(
             rows,
             self._weighing_of(rows, parameters, options),
-            PairRules(
+            _kernels.PairRules(
                 sigma=parameters.sigma,
                 truncation=parameters.truncation,
                 normalise=parameters.lambda_normalisation,
@@ -143,7 +142,7 @@ class LambdaLoss(PairObjective):
             upper=np.zeros(longest + _kernels.LANES),
             lower=steps,
         )
-        rules = PairRules(
+        rules = _kernels.PairRules(
             sigma=parameters.sigma,
             truncation=parameters.truncation,
             per_pair=options.normalise == PER_PAIR,

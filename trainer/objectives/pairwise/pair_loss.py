@@ -17,7 +17,8 @@ from rankmill.scorer.metrics import swaps
 from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels, queries_of
 from rankmill.scorer.metrics.swaps import SwapDeltas
 from rankmill.trainer.objectives.pairwise import _kernels
-from rankmill.trainer.objectives.pairwise.preferences import Pairs, merged_pairs
+from rankmill.trainer.objectives.pairwise._kernels import NONE, PairRules, PairTerms, PairWeights, Ranking
+from rankmill.trainer.objectives.pairwise.preferences import merged_pairs
 from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
@@ -62,7 +63,7 @@ def _nothing(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighing:
-    """What pairs of a query weigh besides the weights that the user gives; see ``_kernels.lambdas`` for the shapes."""
+    """What pairs of a query weigh besides the weights that the user gives; see ``_kernels.PairWeights`` for the shapes."""
 
     shape: int
     values: Floats  # (n_rows,)
@@ -102,37 +103,6 @@ class Weighing:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairRules:
-    """Which pairs count, and how a query's sums are scaled.
-
-    Attributes
-    ----------
-    loss
-        ``_kernels.LOGISTIC`` or ``EXPONENTIAL``.
-    truncation
-        Pairs need a document among the first so many by score.
-    normalise
-        Whether LightGBM's two rules apply.
-    per_pair
-        Whether a query's loss is divided by the number of its pairs (gbm's v_i): those of different grades, however
-        few of them the truncation or the draw leaves, or those given.
-    ties
-        Whether documents of equal grade are pairs with the target probability 1/2.
-    fraction
-        Probability by which a pair is kept; it then counts 1 / fraction.
-    """
-
-    loss: int = _kernels.LOGISTIC
-    sigma: float = 1.0
-    truncation: int = 2**31
-    normalise: bool = False
-    per_pair: bool = False
-    ties: bool = False
-    fraction: float = 1.0
-    seed: int = 0
-
-
 class PairObjective(Objective):
     """A loss over pairs: those of documents of different grades, or ``rows.pairs`` where there are such.
 
@@ -156,10 +126,10 @@ class PairObjective(Objective):
         """Take the rows in; called by the constructors.  TrainingDataRejected if no pair weighs anything."""
         grades, starts = rows.grades, rows.starts
         sizes = np.diff(starts)
-        self._grades, self._starts, self._rules = grades, starts, rules
-        self._weights = relative_weights(rows.weights, rows.n_rows)
-        self._query_weights = relative_weights(rows.query_weights, rows.n_queries)
-        self._pairs = Pairs.none() if rows.pairs is None else merged_pairs(rows.pairs, starts)
+        self._grades, self._starts = grades, starts
+        documents = relative_weights(rows.weights, rows.n_rows)
+        queries = relative_weights(rows.query_weights, rows.n_queries)
+        self._pairs = merged_pairs(rows.pairs, starts)
         if rows.pairs is not None:
             n_pairs = np.diff(self._pairs.starts)
         else:
@@ -173,23 +143,26 @@ class PairObjective(Objective):
                 else "no pair is given, so there is nothing to learn"
             )
         # a query without pairs that weigh anything: scale 0 lets the kernel pass over it without sorting
-        self._scales = np.where((n_pairs > 0) & self._weighed(weighing), weighing.scales, 0.0)
-        if not self._scales.any():
+        scales = np.where((n_pairs > 0) & self._weighed(weighing), weighing.scales, 0.0)
+        if not scales.any():
             raise TrainingDataRejected(
                 "no swap of the two documents of a pair changes the metric, so there is nothing to learn;"
                 " check the grades, take another metric, or learn pairs without grades by ranknet"
             )
         if rules.per_pair:
-            self._scales /= np.maximum(n_pairs, 1)
+            scales /= np.maximum(n_pairs, 1)
         self._weighing = weighing
+        self._weights = PairWeights(
+            weighing.shape, weighing.values, scales, weighing.upper, weighing.lower, weighing.lift, documents, queries
+        )
         self._longest = int(sizes.max(initial=0))
-        self._depth = min(rules.truncation, weighing.depth)
-        top = np.minimum(self._depth, sizes)
+        self._rules = rules._replace(truncation=min(rules.truncation, weighing.depth))
+        top = np.minimum(self._rules.truncation, sizes)
         seen = top * sizes - top * (top + 1) // 2  # pairs of which one is above the truncation
         self._room = np.concatenate(([0], np.cumsum(np.minimum(n_pairs, seen))))
-        work = np.where(self._scales != 0.0, (n_pairs if rows.pairs is not None else sizes * top) + 8 * sizes, sizes)
+        work = np.where(scales != 0.0, (n_pairs if rows.pairs is not None else sizes * top) + 8 * sizes, sizes)
         self._shares = QueryShares(work, _LEAST_WORK)
-        self._cells = np.concatenate(([0], np.cumsum(np.where(self._scales != 0.0, top * sizes, 0))))
+        self._cells = np.concatenate(([0], np.cumsum(np.where(scales != 0.0, top * sizes, 0))))
         self._quick = (
             rows.pairs is None
             and rules.loss == _kernels.LOGISTIC
@@ -218,32 +191,29 @@ class PairObjective(Objective):
 
     def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
         """Write g and h, both (n_rows,); queries are shared out so that every worker has about as many pairs."""
-        key, w, rules = self._key(step), self._weighing, self._rules
+        key = self._key(step)
 
         def quick(first: int, last: int, worker: int) -> None:
-            spare, work = self._workspace(worker)
-            self._prepare(key, scores, first, last, spare)
+            ranking = self._ranked(key, scores, first, last, worker)
             _kernels.lambdas(
-                scores, self._starts, first, last, w.values, self._weights, self._query_weights, w.shape, w.upper,
-                w.lower, w.lift, self._scales, rules.sigma, self._depth, rules.normalise, key, self._order, spare,
-                work, g, h, self._factors,
-            )  # fmt: skip
+                scores, self._starts, first, last, self._weights, self._rules, ranking, g, h, self._factors
+            )
 
         def one_by_one(first: int, last: int, worker: int) -> None:
-            self._terms(_kernels.GRADIENTS, key, scores, first, last, worker, g=g, h=h)
+            self._terms(PairTerms(_kernels.GRADIENTS, g, h), key, scores, first, last, worker)
 
         self._shares.each(team, quick if self._quick else one_by_one)
 
     def losses(self, scores: Floats) -> Floats:
         """Return the loss of each query, (n_queries,), all weights included; the order is that of these scores."""
         found = np.zeros(len(self._starts) - 1)
-        self._terms(_kernels.LOSSES, self._key(0), scores, 0, len(found), 0, losses=found)
+        self._terms(PairTerms(_kernels.LOSSES, losses=found), self._key(0), scores, 0, len(found), 0)
         return found
 
     def deviance(self, scores: Floats) -> float:
         """Return the weighted mean loss of the queries that have pairs."""
-        counted = self._scales != 0.0
-        total = fsum(self._query_weights[counted].tolist()) if len(self._query_weights) else float(counted.sum())
+        counted, weights = self._weights.scales != 0.0, self._weights.queries
+        total = fsum(weights[counted].tolist()) if len(weights) else float(counted.sum())
         return fsum(self.losses(scores).tolist()) / total if total > 0.0 else 0.0
 
     def pair_curvatures(self, step: int, scores: Floats, least: float, team: Team) -> PairCurvatures:
@@ -254,26 +224,31 @@ class PairObjective(Objective):
         room = int(self._room[-1]) + team.size  # each worker may write a cell more than it has pairs
         if self._found is None or len(self._found[0]) < room:
             self._found = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room)
-        key, out, w, rules = self._key(step), self._found, self._weighing, self._rules
+        key, out = self._key(step), self._found
         ends: dict[int, tuple[int, int]] = {}
 
         def quick(first: int, last: int, worker: int) -> None:
             begin = int(self._room[first]) + worker
-            spare, work = self._workspace(worker)
-            self._prepare(key, scores, first, last, spare)
+            ranking = self._ranked(key, scores, first, last, worker)
             end = _kernels.lambda_curvatures(
-                scores, self._starts, first, last, w.values, self._weights, w.shape, w.upper, w.lower, w.lift,
-                self._scales, rules.sigma, self._depth, rules.normalise, key, self._order, spare, work,
-                self._factors, least, *out, begin, _NO_ROWS, 0.0, _NO_SUMS,
-            )  # fmt: skip
+                scores,
+                self._starts,
+                first,
+                last,
+                self._weights,
+                self._rules,
+                ranking,
+                self._factors,
+                least,
+                *out,
+                begin,
+            )
             ends[worker] = (begin, end)
 
         def one_by_one(first: int, last: int, worker: int) -> None:
             begin = int(self._room[first]) + worker
-            end = self._terms(
-                _kernels.CURVATURES, key, scores, first, last, worker, least=least, found=out, begin=begin
-            )
-            ends[worker] = (begin, end)
+            terms = PairTerms(_kernels.CURVATURES, NONE, NONE, NONE, least, *out)
+            ends[worker] = (begin, self._terms(terms, key, scores, first, last, worker, begin))
 
         self._shares.each(team, quick if self._quick else one_by_one)
         filled = 0
@@ -296,16 +271,13 @@ class PairObjective(Objective):
         if whole <= 0.0:
             return np.zeros(n_leaves)
         scale = float(2.0 ** (61 - max(-900, frexp(whole)[1])))
-        key, w, rules = self._key(step), self._weighing, self._rules
-        sums = np.zeros((team.size, n_leaves), dtype=np.int64)
+        key, sums = self._key(step), np.zeros((team.size, n_leaves), dtype=np.int64)
 
         def share(first: int, last: int, worker: int) -> None:
-            spare, work = self._workspace(worker)
-            self._prepare(key, scores, first, last, spare)
-            _kernels.lambda_curvatures(
-                scores, self._starts, first, last, w.values, self._weights, w.shape, w.upper, w.lower, w.lift,
-                self._scales, rules.sigma, self._depth, rules.normalise, key, self._order, spare, work,
-                self._factors, 0.0, _NO_ROWS, _NO_ROWS, _NONE, 0, leaf_of_row, scale, sums[worker],
+            ranking = self._ranked(key, scores, first, last, worker)
+            _kernels.lambda_curvatures_inside(
+                scores, self._starts, first, last, self._weights, self._rules, ranking, self._factors, leaf_of_row,
+                scale, sums[worker],
             )  # fmt: skip
 
         self._shares.each(team, share)
@@ -322,64 +294,37 @@ class PairObjective(Objective):
         """None where pairs weigh by place."""
         return 0 if self._quick else self.most_pairs
 
-    def _prepare(self, key: np.uint64, scores: Floats, first: int, last: int, spare: Order) -> None:
-        """Sort these queries and let the weights that depend on the order be prepared; nothing where there are none."""
+    def _ranked(self, key: np.uint64, scores: Floats, first: int, last: int, worker: int) -> Ranking:
+        """Return the order that the worker sorts in; where weights depend on it, sort these queries and prepare the weights."""
+        if worker not in self._workspaces:
+            spare, work = np.empty(self._longest, np.uint32), np.zeros((8, self._longest + _kernels.LANES))
+            self._workspaces[worker] = spare, work
+        spare, work = self._workspaces[worker]
         if self._weighing.shape in {_kernels.TABLE, _kernels.BY_PLACE}:
-            _kernels.sort_queries(scores, self._starts, first, last, self._scales, key, self._order, spare)
+            _kernels.sort_queries(scores, self._starts, first, last, self._weights.scales, key, self._order, spare)
             self._weighing.prepare(self._order, first, last)
+        return Ranking(key, self._order, spare, work)
 
     def _key(self, step: int) -> np.uint64:
         return np.uint64(random_bits(np.uint64(self._rules.seed), step))
 
     def _terms(
-        self,
-        what: int,
-        key: np.uint64,
-        scores: Floats,
-        first: int,
-        last: int,
-        worker: int,
-        *,
-        g: Floats | None = None,
-        h: Floats | None = None,
-        losses: Floats | None = None,
-        least: float = 0.0,
-        found: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], Floats] | None = None,
-        begin: int = 0,
+        self, out: PairTerms, key: np.uint64, scores: Floats, first: int, last: int, worker: int, begin: int = 0
     ) -> int:
-        """Go over the pairs of these queries one by one; return where the list of curvatures ends."""
-        spare, work = self._workspace(worker)
-        w, rules, pairs, none = self._weighing, self._rules, self._pairs, _NONE
-        rows, others, curvatures = (_NO_ROWS, _NO_ROWS, none) if found is None else found
+        """Go over the pairs of these queries one by one; return where the list of curvatures, from ``begin`` on, ends."""
+        w, depth = self._weighing, self._rules.truncation
         while first < last:
-            until, table = last, none
+            until, table = last, NONE
             if w.shape == _kernels.TABLE:
                 until = int(np.searchsorted(self._cells, self._cells[first] + _MOST_CELLS, side="right")) - 1
                 until = min(max(until, first + 1), last)
                 table = np.empty(int(self._cells[until] - self._cells[first]))
-            self._prepare(key, scores, first, until, spare)
+            ranking = self._ranked(key, scores, first, until, worker)
             if w.shape == _kernels.TABLE:
-                w.fill(self._order, first, until, self._depth, self._cells, table)
+                w.fill(self._order, first, until, depth, self._cells, table)
             begin = _kernels.pair_terms(
-                what, rules.loss, scores, self._starts, first, until, w.values, self._grades, self._weights,
-                self._query_weights, w.shape, w.upper, w.lower, w.lift, self._cells, table, self._scales, rules.sigma,
-                self._depth, rules.normalise, rules.ties, rules.fraction,
-                len(pairs.starts) > 0, pairs.starts, pairs.above, pairs.below, pairs.weight, pairs.target,
-                key, self._order, spare, work, none if g is None else g, none if h is None else h, self._factors,
-                none if losses is None else losses, least, rows, others, curvatures, begin,
+                out, scores, self._starts, first, until, self._grades, self._weights, self._cells, table, self._rules,
+                self._pairs, ranking, self._factors, begin,
             )  # fmt: skip
             first = until
         return begin
-
-    def _workspace(self, worker: int) -> tuple[Order, Floats]:
-        if worker not in self._workspaces:
-            self._workspaces[worker] = (
-                np.empty(self._longest, np.uint32),
-                np.zeros((8, self._longest + _kernels.LANES)),
-            )
-        return self._workspaces[worker]
-
-
-_NONE = np.empty(0, dtype=np.float64)
-_NO_ROWS = np.empty(0, dtype=np.int32)
-_NO_SUMS = np.empty(0, dtype=np.int64)

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
+from rankmill.trainer.objectives.pairwise._kernels import NO_ROWS, NONE, GivenPairs
 from rankmill.trainer.objectives.protocol import Floats
 from rankmill.trainer.objectives.weights import relative_weights
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """Every two documents at most once; ``above`` is the lower row, whichever is preferred."""
-
-    starts: npt.NDArray[np.int64]  # (n_queries + 1,), empty: there are none
-    above: npt.NDArray[np.int32]  # (p,) rows
-    below: npt.NDArray[np.int32]  # (p,) rows of the same queries
-    weight: Floats  # (p,)
-    target: Floats  # (p,) probability that ``above`` belongs above ``below``
-
-    @classmethod
-    def none(cls) -> Pairs:
-        """Say that no pairs are given."""
-        rows, numbers = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float64)
-        return cls(np.empty(0, dtype=np.int64), rows, rows, numbers, numbers)
-
-
-def merged_pairs(given: PreferencePairs, starts: npt.NDArray[np.int64]) -> Pairs:
+def merged_pairs(given: PreferencePairs | None, starts: npt.NDArray[np.int64]) -> GivenPairs:
     """Return the pairs with those of the same two documents made one: the sum of their weights, the mean of their targets.
 
     The logistic and the exponential loss are linear in the target, so the sum of losses stays the same.  Weights are
@@ -42,6 +24,8 @@ def merged_pairs(given: PreferencePairs, starts: npt.NDArray[np.int64]) -> Pairs
         Arrays do not fit together, a row is not one of the query or is paired with itself, a weight is negative or none
         is above 0, a probability is outside [0, 1].
     """
+    if given is None:
+        return GivenPairs(np.empty(0, dtype=np.int64), NO_ROWS, NO_ROWS, NONE, NONE)
     better, worse = np.asarray(given.better, np.int64), np.asarray(given.worse, np.int64)
     n, probability = len(better), np.asarray(given.probability, np.float64)
     if not len(worse) == len(given.weight) == len(probability) == n or len(given.starts) != len(starts):
@@ -68,7 +52,7 @@ def merged_pairs(given: PreferencePairs, starts: npt.NDArray[np.int64]) -> Pairs
     wanted = np.bincount(number, weights=(weight * target)[order], minlength=len(kept))
     mean = np.clip(wanted / np.where(total > 0.0, total, 1.0), 0.0, 1.0)
     counts = np.bincount(query[kept], minlength=len(starts) - 1)
-    return Pairs(
+    return GivenPairs(
         np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
         above[kept].astype(np.int32),
         below[kept].astype(np.int32),

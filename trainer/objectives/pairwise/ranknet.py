@@ -11,7 +11,6 @@ from rankmill.trainer.objectives.pairwise.pair_loss import (
     PER_PAIR,
     PairObjective,
     PairOptions,
-    PairRules,
     Weighing,
 )
 from rankmill.trainer.parameters import BOTH, TrainParameters
@@ -53,7 +52,7 @@ class RankNet(PairObjective):
         self._set_up(
             rows,
             Weighing.even(rows),
-            PairRules(
+            _kernels.PairRules(
                 sigma=parameters.sigma,
                 truncation=options.truncation or 2**31,
                 per_pair=options.normalise == PER_PAIR,
@@ -84,7 +83,7 @@ class RankBoost(PairObjective):
         self._set_up(
             rows,
             Weighing.even(rows),
-            PairRules(
+            _kernels.PairRules(
                 loss=_kernels.EXPONENTIAL,
                 truncation=options.truncation or 2**31,
                 per_pair=options.normalise == PER_PAIR,
