@@ -147,7 +147,7 @@ class GradeCount(_Strict):
 
 
 class FoldChoice(_Strict):
-    """One of K folds of cross-validation: which parts of the queries are which split (`rankmill.pipeline.group.query_splits`)."""
+    """One of K folds of cross-validation: which parts of the queries are which split (`rankmill.pipeline.grouping.query_splits`)."""
 
     folds: int = Field(ge=3)
     fold: int = Field(ge=1)

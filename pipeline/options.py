@@ -13,7 +13,7 @@ from rankmill.foundation.units import MIN_MEMORY
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset_manifest import FoldChoice
-    from rankmill.pipeline.group.query_splits import SplitRule
+    from rankmill.pipeline.grouping.query_splits import SplitRule
 
 Format = Literal["auto", "letor", "csv", "tsv", "parquet", "arrow", "jsonl", "run", "pairs"]
 Absent = Literal["zero", "missing"]
@@ -114,19 +114,19 @@ def _ordered(grades: Mapping[str, int] | Iterable[tuple[str, int]]) -> Words:
 
 
 def _shares(texts: Iterable[str]) -> Mapping[str, float]:
-    from rankmill.pipeline.group.query_splits import parse_shares
+    from rankmill.pipeline.grouping.query_splits import parse_shares
 
     return parse_shares(",".join(texts))
 
 
 def _split_times(texts: Iterable[str]) -> Mapping[str, str]:
-    from rankmill.pipeline.group.query_splits import parse_split_time
+    from rankmill.pipeline.grouping.query_splits import parse_split_time
 
     return parse_split_time(",".join(texts)).bounds()
 
 
 def _times(given: Any) -> Mapping[str, str] | None:
-    from rankmill.pipeline.group.query_splits import ByTime, split_time_of
+    from rankmill.pipeline.grouping.query_splits import ByTime, split_time_of
 
     if given is None or isinstance(given, ByTime):
         return None if given is None else given.bounds()
@@ -331,14 +331,14 @@ class IngestOptions:
     @property
     def fold_choice(self) -> FoldChoice | None:
         """The choice of a fold."""
-        from rankmill.pipeline.group.query_splits import fold_choice
+        from rankmill.pipeline.grouping.query_splits import fold_choice
 
         return fold_choice(self.folds, self.fold)
 
     @property
     def rule(self) -> SplitRule | None:
         """What says which split a query belongs to; None: the files."""
-        from rankmill.pipeline.group.query_splits import rule_of, split_time_of
+        from rankmill.pipeline.grouping.query_splits import rule_of, split_time_of
 
         times = (
             None

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.group.bucket_rows import BucketFiles
-from rankmill.pipeline.group.query_splits import buckets_of
+from rankmill.pipeline.grouping.bucket_rows import BucketFiles
+from rankmill.pipeline.grouping.query_splits import buckets_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.pipeline import _kernels
-from rankmill.pipeline.group.query_splits import hash_ids
+from rankmill.pipeline.grouping.query_splits import hash_ids
 from rankmill.pipeline.quantiles import EDGE, Masses, Values, bin_ends, cumulative_counts, edges_between, sort_values
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rankmill.arrays import NUMBERS, Matrix, check_same_rows, matrix_of, names_of, queries_of, vector, with_queries
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binspec import BinSpec, apply_bins
-from rankmill.pipeline.group.query_splits import digest_of_rows
+from rankmill.pipeline.grouping.query_splits import digest_of_rows
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
 from rankmill.trainer.objectives.weights import check_weights

@@ -15,7 +15,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import as_json
 from rankmill.foundation.training_facts import TrainingFacts
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
+from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry.model_registry import Registry, Version
 from rankmill.registry.names import check_name, default_folder
 from rankmill.scorer.forest import Forest

@@ -243,7 +243,7 @@ def _gather_in_parts() -> None:
     """Put rows in their places, as an ingest does where those of a bucket do not fit into its memory."""
     import numpy as np
 
-    from rankmill.pipeline.group import _kernels
+    from rankmill.pipeline.grouping import _kernels
 
     rows = np.zeros((1, 1), dtype=np.float32)
     _kernels.put_rows(rows, np.zeros(1, dtype=np.int64), rows.copy())

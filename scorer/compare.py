@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled, takes_options_of
-from rankmill.pipeline.group.sketch import QuerySketch
+from rankmill.pipeline.grouping.sketch import QuerySketch
 from rankmill.scorer.arguments import JudgedArguments
 from rankmill.scorer.candidate_sources import PathLike, paths_of
 from rankmill.scorer.comparison import Comparison, MetricDifference, SeedNoise

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.group.query_splits import hash_ids
+from rankmill.pipeline.grouping.query_splits import hash_ids
 from rankmill.pipeline.sources.batch import ColumnBatch, FeaturePart, RowBatch
 from rankmill.pipeline.sources.trec_run import read_ranked_lines
 from rankmill.scorer.options import Lacking

@@ -15,7 +15,7 @@ from rankmill.foundation.options import spelled
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rankmill.pipeline.group.sketch import QuerySketch
+    from rankmill.pipeline.grouping.sketch import QuerySketch
     from rankmill.registry import Version
     from rankmill.scorer.compare import Ranking
     from rankmill.scorer.forest import Forest
@@ -132,7 +132,7 @@ def queries_trained_on(identity: ModelIdentity, registry: Path) -> QuerySketch |
 
 def train_queries(version: Version) -> QuerySketch | None:
     """Return the sketch of the queries that a version was trained on; None where nobody kept it."""
-    from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
+    from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
 
     data = version.attachment(TRAIN_QUERIES)
     return None if data is None else QuerySketch.from_bytes(data, f"{version}, {TRAIN_QUERIES}")

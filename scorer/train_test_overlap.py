@@ -16,7 +16,7 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.records import not_in_json
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, SPLITS, path_in
-from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
+from rankmill.pipeline.grouping.sketch import Overlap, QuerySketch, overlap
 from rankmill.scorer.forest import DATASETS_OF_BASE, Forest
 from rankmill.scorer.ranked_file import is_ranked_folder
 

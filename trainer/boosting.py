@@ -32,15 +32,15 @@ from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.resuming import check_resumable, trees_of
 from rankmill.trainer.round_metrics import RoundMetrics, starting_scores
 from rankmill.trainer.rows import TrainingData
-from rankmill.trainer.sampling import OutOfBag, Sample, Sampler
+from rankmill.trainer.sampling import OutOfBag, RoundSample, Sampler
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.training_result import (
     GRADIENTS,
     METRICS,
     TRAIN,
     VALID_SPLITS,
+    PhaseTimer,
     RoundRecord,
-    Stopwatch,
     TrainingResult,
 )
 from rankmill.trainer.training_rows import learnt_from_facts, rows_learnt_from, settled
@@ -72,7 +72,7 @@ def boost(
         ``eval_metrics``, ``n_threads``, ``histogram_memory``, ``profile``, ``on_round`` are used, and ``resume``: the records of
         its rounds are made again, and eval sets and ``max_grade`` may be others than before.
     checkpoint
-        Write all trees there now and then, at the end, and when the run is interrupted; and resume what is there if it has
+        Write all trees there now and then, at the end, and when the training is interrupted; and resume what is there if it has
         more rounds than ``options.resume``.
     rounds
         Do and keep so many of the ``n_rounds``, whatever eval sets say.
@@ -89,8 +89,8 @@ def boost(
         rows or features, or a first one in which nothing is relevant.
     """
     n_threads = workers_for(options.n_threads)
-    run = _Run(data, parameters, options, checkpoint, rounds, fold)
-    return run.result(*with_team(n_threads, run.train))
+    training = _Training(data, parameters, options, checkpoint, rounds, fold)
+    return training.result(*with_team(n_threads, training.train))
 
 
 def directions_of(monotone: Mapping[str, int], feature_names: Sequence[str]) -> npt.NDArray[np.int8]:
@@ -122,7 +122,7 @@ def _check_features(names: Sequence[str], edges: Sequence[npt.NDArray[np.float32
             )
 
 
-class _Run:
+class _Training:
     """All rounds of one training: what is settled before the first, the loop, and what comes out."""
 
     def __init__(
@@ -170,7 +170,7 @@ class _Run:
             if parameters.rounds_by == "oob"
             else None
         )
-        self.stopwatch = Stopwatch(on=options.profile)
+        self.stopwatch = PhaseTimer(on=options.profile)
 
     def _check_link(self) -> None:
         if self.objective.link == "identity":
@@ -246,20 +246,20 @@ class _Run:
         grower = Grower(
             self.bins, p, team, monotone=self.monotone, pool_bytes=options.histogram_memory, timed=stopwatch.on
         )
-        stepper = _Stepper(self, grower, team)
+        round_grower = _RoundGrower(self, grower, team)
         stopping = self._stopping()
         many = self.trees_a_round
         history: list[RoundRecord] = []
         for round_number in range(1, (self.rounds or p.n_rounds) + 1):
             stopwatch.start_round()
             known = self.replayed[(round_number - 1) * many : round_number * many]
-            grown = stepper.replay(round_number, known) if known else stepper.grow(round_number)
+            grown = round_grower.replay(round_number, known) if known else round_grower.grow(round_number)
             trees += grown
             with stopwatch.phase(VALID_SPLITS):
                 metrics.add(grown, team)
             with stopwatch.phase(METRICS):
-                means = metrics.means(stepper.scores, team)
-            record = RoundRecord(round_number, means, stepper.oob_improvement, self.fold, p.seed)
+                means = metrics.means(round_grower.scores, team)
+            record = RoundRecord(round_number, means, round_grower.oob_improvement, self.fold, p.seed)
             history.append(record)
             ended = options.on_round is not None and bool(options.on_round(record)) and not self.fold
             if (value := self._value(history)) is not None:
@@ -288,46 +288,48 @@ class _Run:
         return history[-1].metrics[self.metrics.first][str(self.metrics.stop_metric)] if self.metrics.first else None
 
 
-class _Stepper:
+class _RoundGrower:
     """The scores of the rows that are learnt from, and the trees of a round that move them."""
 
-    def __init__(self, run: _Run, grower: Grower, team: Team) -> None:
-        self._run, self._grower, self._team = run, grower, team
-        n, n_outputs = run.bins.n_rows, run.objective.n_outputs
+    def __init__(self, training: _Training, grower: Grower, team: Team) -> None:
+        self._training, self._grower, self._team = training, grower, team
+        n, n_outputs = training.bins.n_rows, training.objective.n_outputs
         shape = (n,) if n_outputs == 1 else (n_outputs, n)
-        self.scores = starting_scores(run.rows, run.objective)
+        self.scores = starting_scores(training.rows, training.objective)
         self._g, self._h = np.empty(shape, dtype=np.float64), np.empty(shape, dtype=np.float64)
-        self._searched = run.parameters.step_search == "line"
-        self._every_row = np.arange(n if run.replayed or self._searched else 0, dtype=ROW)
+        self._searched = training.parameters.step_search == "line"
+        self._every_row = np.arange(n if training.replayed or self._searched else 0, dtype=ROW)
         self.oob_improvement: float | None = None  # of the last round
         self._weights: npt.NDArray[np.float64] | None = None
-        if run.criterion == "se":
-            self._weights = document_weights(run.rows)
+        if training.criterion == "se":
+            self._weights = document_weights(training.rows)
             if not len(self._weights):
                 self._weights = np.ones(n, dtype=np.float64)
 
     def replay(self, round_number: int, trees: Sequence[Tree]) -> list[Tree]:
         """Add trees that have been grown before."""
-        run, objective, before = self._run, self._run.objective, self._before()
+        training, objective, before = self._training, self._training.objective, self._before()
         for i, tree in enumerate(trees):
-            if run.out_of_bag is not None and i % objective.n_outputs == 0:  # some losses go by the draws of a step
+            if (
+                training.out_of_bag is not None and i % objective.n_outputs == 0
+            ):  # some losses go by the draws of a step
                 step = (round_number - 1) * objective.steps_a_round + i // objective.n_outputs + 1
                 objective.gradients(step, self.scores, self._g, self._h, self._team)
-            add_tree(tree, run.bins, self._every_row, self._of(self.scores, i), self._team)
+            add_tree(tree, training.bins, self._every_row, self._of(self.scores, i), self._team)
         self._estimate(round_number, before)
         return list(trees)
 
     def grow(self, round_number: int) -> list[Tree]:
         """Return the trees of a round, added to the scores: those of the outputs, step after step."""
-        run, team, objective = self._run, self._team, self._run.objective
-        sample = run.sampler.draw(round_number)
+        training, team, objective = self._training, self._team, self._training.objective
+        sample = training.sampler.draw(round_number)
         before = self._before()
         grown: list[Tree] = []
         for of_round in range(objective.steps_a_round):
             step = (round_number - 1) * objective.steps_a_round + of_round + 1
-            with run.stopwatch.phase(GRADIENTS):
+            with training.stopwatch.phase(GRADIENTS):
                 objective.gradients(step, self.scores, self._g, self._h, team)
-            with run.stopwatch.growing(self._grower):
+            with training.stopwatch.growing(self._grower):
                 grown += [self._tree(step, output, sample) for output in range(objective.n_outputs)]
         if self._searched:
             grown = self._scaled(grown, sample, before)
@@ -336,37 +338,37 @@ class _Stepper:
 
     def _before(self) -> npt.NDArray[np.float64]:
         """Return a copy of the scores if it is needed when the round is done."""
-        needed = self._searched or self._run.out_of_bag is not None
+        needed = self._searched or self._training.out_of_bag is not None
         return self.scores.copy() if needed else self.scores
 
     def _estimate(self, round_number: int, before: npt.NDArray[np.float64]) -> None:
-        if self._run.out_of_bag is not None:
-            self.oob_improvement = self._run.out_of_bag.improvement(round_number, before, self.scores)
+        if self._training.out_of_bag is not None:
+            self.oob_improvement = self._training.out_of_bag.improvement(round_number, before, self.scores)
 
-    def _scaled(self, trees: list[Tree], sample: Sample, before: npt.NDArray[np.float64]) -> list[Tree]:
+    def _scaled(self, trees: list[Tree], sample: RoundSample, before: npt.NDArray[np.float64]) -> list[Tree]:
         """Return the trees of a round times the step that lowers the loss of the sample most, and add those instead."""
-        objective, shrinkage = self._run.objective, self._run.parameters.learning_rate
-        counted = ~self._run.sampler.left_out(sample, objective.sums_over == QUERIES)
+        objective, shrinkage = self._training.objective, self._training.parameters.learning_rate
+        counted = ~self._training.sampler.left_out(sample, objective.sums_over == QUERIES)
         way = (self.scores - before) / shrinkage  # Friedman (2001): the step is searched first, and shrunk then
         step = best_step(lambda step: float(row_kernels.total_of(objective.losses(before + step * way), counted)))
         scaled = [replace(tree, value=step * tree.value + 0.0) for tree in trees]
         self.scores[...] = before
         for output, tree in enumerate(scaled):  # as replaying them will: the same bits
-            add_tree(tree, self._run.bins, self._every_row, self._of(self.scores, output), self._team)
+            add_tree(tree, self._training.bins, self._every_row, self._of(self.scores, output), self._team)
         return scaled
 
     def _pairs(self, step: int, whole: float) -> PairCurvatures | None:
         """Return the pairs by which splits are chosen, ``whole`` their curvature in all; None where none are asked for."""
-        run = self._run
-        if run.criterion != "ole":
+        training = self._training
+        if training.criterion != "ole":
             return None
-        per_row = run.parameters.ole_pairs
-        least = whole / max(per_row * self._run.bins.n_rows, FEWEST_DRAWN_PAIRS) if per_row else 0.0
-        return run.objective.pair_curvatures(step, self.scores, least, self._team)
+        per_row = training.parameters.ole_pairs
+        least = whole / max(per_row * self._training.bins.n_rows, FEWEST_DRAWN_PAIRS) if per_row else 0.0
+        return training.objective.pair_curvatures(step, self.scores, least, self._team)
 
-    def _tree(self, step: int, output: int, sample: Sample) -> Tree:
-        run, objective = self._run, self._run.objective
-        paired = run.criterion == "ole" or run.exact_leaves
+    def _tree(self, step: int, output: int, sample: RoundSample) -> Tree:
+        training, objective = self._training, self._training.objective
+        paired = training.criterion == "ole" or training.exact_leaves
         # every pair adds its curvature to the h of both rows
         whole = 0.5 * total_of(self._h, self._team) if paired else 0.0
 
@@ -381,11 +383,11 @@ class _Stepper:
             features=sample.features,
             weights=self._weights,
             pairs=self._pairs(step, whole),
-            inside_leaves=inside if run.exact_leaves else None,
+            inside_leaves=inside if training.exact_leaves else None,
             leaf_steps=partial(objective.leaf_steps, output, self.scores),
         )
 
     def _of(self, values: npt.NDArray[np.float64], number: int) -> npt.NDArray[np.float64]:
         """Return the part of ``values`` that belongs to tree ``number`` of a round."""
-        n_outputs = self._run.objective.n_outputs
+        n_outputs = self._training.objective.n_outputs
         return values if n_outputs == 1 else values[number % n_outputs]

@@ -18,7 +18,7 @@ _QUERIES, _ROWS, _FEATURES, _APART, _FOLDS = 1, 2, 3, 4, 5  # streams of one see
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RoundSample:
     """What one tree may see; None: all of it."""
 
     rows: npt.NDArray[np.int32] | None  # ascending
@@ -35,7 +35,7 @@ class Sampler:
     def __init__(self, starts: npt.NDArray[np.int64], n_features: int, parameters: TrainParameters) -> None:
         self._starts, self._n_features, self._parameters = starts, n_features, parameters
 
-    def draw(self, round_number: int) -> Sample:
+    def draw(self, round_number: int) -> RoundSample:
         """Return the sample of the tree of this round, 1, 2, .."""
         p = self._parameters
         rows: npt.NDArray[np.int32] | None = None
@@ -50,9 +50,9 @@ class Sampler:
         if p.feature_fraction < 1.0:
             features = np.zeros(self._n_features, dtype=np.uint8)
             features[self._smallest(_FEATURES, round_number, np.arange(self._n_features), p.feature_fraction)] = 1
-        return Sample(rows, features)
+        return RoundSample(rows, features)
 
-    def left_out(self, sample: Sample, by_query: bool) -> npt.NDArray[np.bool_]:  # noqa: FBT001 - two kinds of units
+    def left_out(self, sample: RoundSample, by_query: bool) -> npt.NDArray[np.bool_]:  # noqa: FBT001 - two kinds of units
         """Return the documents (n_rows,) that are not in the sample, or the queries (n_queries,) of which none is."""
         drawn = np.zeros(self._starts[-1], dtype=np.bool_)
         drawn[slice(None) if sample.rows is None else sample.rows] = True

@@ -11,7 +11,7 @@ from rankmill.trainer.parameters import CheckpointOptions
 from rankmill.trainer.training_result import RoundRecord
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.group.sketch import QuerySketch
+    from rankmill.pipeline.grouping.sketch import QuerySketch
     from rankmill.scorer.forest import Forest
     from rankmill.scorer.model_service import ModelIdentity
 

@@ -207,7 +207,7 @@ class Profile:
         return "\n".join([*lines, f"mean of {self.n_rounds:,} rounds"])
 
 
-class Stopwatch:
+class PhaseTimer:
     """Adds up seconds by phase, round by round; switched off it does nothing."""
 
     def __init__(self, *, on: bool) -> None:

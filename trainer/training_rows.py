@@ -13,7 +13,7 @@ import pyarrow as pa
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.group.query_splits import hash_ids
+from rankmill.pipeline.grouping.query_splits import hash_ids
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.objectives.registry import learns_labels, objective_class
 from rankmill.trainer.objectives.spelling import OBJECTIVES, parse_spelling

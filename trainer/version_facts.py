@@ -31,7 +31,7 @@ from rankmill.foundation.training_facts import (
     SplitSize,
     TrainingFacts,
 )
-from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
+from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.scorer.metrics.significance import interval_of_mean
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training_rows import LEARNT_FROM

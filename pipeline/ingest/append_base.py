@@ -14,7 +14,14 @@ from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import PAIR_REJECTS_NAME, REJECTS_NAME, path_in
 from rankmill.pipeline.ingest.manifest_builder import extended, with_pairs
-from rankmill.pipeline.ingest.stored_input import Counts, StoredPairs, places_among, spread, stored_rows, unjudged_rows
+from rankmill.pipeline.ingest.stored_input import (
+    StoredCounts,
+    StoredPairs,
+    places_among,
+    spread,
+    stored_rows,
+    unjudged_rows,
+)
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.rejects import read_rejects
 from rankmill.pipeline.sources.files import format_of
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from rankmill.pipeline.dataset_manifest import Manifest, PairShard
-    from rankmill.pipeline.group.bucket_rows import Spill
+    from rankmill.pipeline.grouping.bucket_rows import RowSpill
     from rankmill.pipeline.options import IngestOptions
     from rankmill.pipeline.query_spill import QuerySpill
     from rankmill.pipeline.sources.batch import Reject, Source
@@ -137,7 +144,7 @@ class Base:
         self.dataset = Dataset.open(path)
         self._check_settled()
         self._of_text = False  # whether the new files are text with numbered features
-        self._replaced: dict[int, Counts] = {}  # what was in the shards that are written again, by bucket
+        self._replaced: dict[int, StoredCounts] = {}  # what was in the shards that are written again, by bucket
 
     def _check_settled(self) -> None:
         """Raise InputError where rows depend on judgments that are not in the dataset any more, or not as they came."""
@@ -259,7 +266,7 @@ class Base:
     def spilling(
         self,
         buckets: Collection[int],
-        spill: Spill,
+        spill: RowSpill,
         first_source: int,
         *,
         features: Sequence[str],
@@ -278,7 +285,7 @@ class Base:
 
         def put(bucket: int) -> None:
             if bucket in shard_of:
-                counts = Counts()
+                counts = StoredCounts()
                 for split, rows in stored_rows(self.dataset, shard_of[bucket], counts, graded=graded):
                     spill.add(spread(rows, place, len(features)), first_source + split)
                 self._replaced[bucket] = counts

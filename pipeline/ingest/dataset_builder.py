@@ -12,9 +12,9 @@ from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.foundation.process_memory import release_freed
 from rankmill.pipeline.dataset_manifest import FEATURES, JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, SPLITS
-from rankmill.pipeline.group.bucket_rows import Spill
-from rankmill.pipeline.group.settled_bucket import Layout
-from rankmill.pipeline.group.shard_writer import write_shards
+from rankmill.pipeline.grouping.bucket_rows import RowSpill
+from rankmill.pipeline.grouping.settled_bucket import Layout
+from rankmill.pipeline.grouping.shard_writer import write_shards
 from rankmill.pipeline.ingest.manifest_builder import described
 from rankmill.pipeline.ingest.read_rows import read_all
 from rankmill.pipeline.judgments.judgment_counts import Tally
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rankmill.pipeline.dataset_manifest import GradesFrom, Manifest, PairShard, SourceFile
-    from rankmill.pipeline.group.shard_writer import ShardSummary
+    from rankmill.pipeline.grouping.shard_writer import ShardSummary
     from rankmill.pipeline.ingest.append_base import Base
     from rankmill.pipeline.ingest.inputs import Inputs
     from rankmill.pipeline.ingest_report import Stage
@@ -76,7 +76,7 @@ class Building:
         self.staged.mkdir()
         self.files: list[SourceFile] = []
 
-        self._spill = Spill(staging / "spill", options.buckets, inputs.extras)
+        self._spill = RowSpill(staging / "spill", options.buckets, inputs.extras)
         self._labels_are_grades = not inputs.graded and "label" in inputs.extras
         self._settling: Settling | None = None
         self._pair_spill = QuerySpill(staging / "pairs-spill", options.buckets, SPILLED)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset_manifest import SPLITS, SourceFile, SplitName
-from rankmill.pipeline.group.query_splits import name_of
+from rankmill.pipeline.grouping.query_splits import name_of
 from rankmill.pipeline.judgments.judgment_files import JudgmentFile, check_times_and_labels, without_grades
 from rankmill.pipeline.pairs.add_pairs import sorted_files
 from rankmill.pipeline.pairs.pair_files import PairFile

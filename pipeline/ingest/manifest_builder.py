@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from rankmill.pipeline.dataset_manifest import ColumnName, GradesFrom, PairShard, SplitName
-    from rankmill.pipeline.group.settled_bucket import Layout
-    from rankmill.pipeline.group.shard_writer import ShardSummary
-    from rankmill.pipeline.ingest.stored_input import Counts
+    from rankmill.pipeline.grouping.settled_bucket import Layout
+    from rankmill.pipeline.grouping.shard_writer import ShardSummary
+    from rankmill.pipeline.ingest.stored_input import StoredCounts
     from rankmill.pipeline.options import IngestOptions
 
 
@@ -91,7 +91,7 @@ def described(
     )
 
 
-def extended(old: Manifest, replaced: Collection[Counts], made: Manifest, *, bounded: bool) -> Manifest:
+def extended(old: Manifest, replaced: Collection[StoredCounts], made: Manifest, *, bounded: bool) -> Manifest:
     """Return the manifest of all rows.
 
     Parameters

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Counts:
+class StoredCounts:
     """What the manifest adds up, of some shards."""
 
     missing_values: int = 0
@@ -44,7 +44,7 @@ class Counts:
 
 
 def stored_rows(
-    dataset: Dataset, shard: Shard, counts: Counts, *, graded: bool = True
+    dataset: Dataset, shard: Shard, counts: StoredCounts, *, graded: bool = True
 ) -> Iterator[tuple[int, RowBatch]]:
     """Yield (split, rows of it) of ``shard``, a few at a time, and count them in ``counts``.
 

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.group.bucket_rows import BucketRows
+from rankmill.pipeline.grouping.bucket_rows import BucketRows
 from rankmill.pipeline.judgments.judgment_counts import Settled, Tally, settled_as
 from rankmill.pipeline.options import AGGREGATES, WITH_LABEL
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE

@@ -17,7 +17,7 @@ import pyarrow as pa
 from rankmill.foundation.storage.publish import keep_by_digest
 from rankmill.pipeline.arrow import schema_of
 from rankmill.pipeline.dataset_manifest import PAIRS, PairShard
-from rankmill.pipeline.group.shard_writer import open_writer
+from rankmill.pipeline.grouping.shard_writer import open_writer
 from rankmill.pipeline.pairs.pair_files import Mismatch
 from rankmill.pipeline.pairs.stored_pairs import STORED
 

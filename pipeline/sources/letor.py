@@ -73,7 +73,7 @@ class LetorSource:
 
     def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
         """Yield what reads each block of the file; the values of a batch are overwritten by the next one."""
-        kept = _Kept([], [])
+        kept = _KeptLines([], [])
         # which query a row is of depends on all rows before it, where lines do not name their queries
         sizes = None if self.sizes_path is None else QuerySizes(self.sizes_path, self.path)
         for block in unchecked_blocks(self.path, block_bytes, kept.texts):
@@ -94,24 +94,24 @@ class LetorSource:
                 yield replace(batch, values=batch.values.copy())
             self.position = task.position
 
-    def _read(self, block: Block, kept: _Kept) -> Iterator[RowBatch]:
+    def _read(self, block: Block, kept: _KeptLines) -> Iterator[RowBatch]:
         for piece, lines in block.pieces(block.check(), _MOST_LINES):
             parser = self._parser(kept)
             yield from self._handed_over(kept, parser, parser.parse(piece, lines))
         kept.texts.append(block.data)
 
-    def _parser(self, kept: _Kept) -> _Parser:
+    def _parser(self, kept: _KeptLines) -> _Parser:
         try:
             return kept.parsers.pop()
         except IndexError:  # asking first whether there is one would let another thread take it
             return _Parser(self.path, self._options, self._quarantine, grouped=self.sizes_path is not None)
 
-    def _handed_over(self, kept: _Kept, parser: _Parser, rows: _Rows) -> Iterator[RowBatch]:
+    def _handed_over(self, kept: _KeptLines, parser: _Parser, rows: _Rows) -> Iterator[RowBatch]:
         yield from rows.batches(self._options.absent_value, parser.room)
         kept.parsers.append(parser)  # not before: the rows are in its arrays
 
 
-class _Kept(NamedTuple):
+class _KeptLines(NamedTuple):
     """What blocks were read with and can be again: as many as there are threads; lists are appended and popped in one step."""
 
     parsers: list[_Parser]

@@ -12,7 +12,7 @@ from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import printed
 from rankmill.pipeline.binning import columns_of
 from rankmill.pipeline.quantiles import Values
-from rankmill.pipeline.statistics.drift_reference import Reference, grades_of, known_bins
+from rankmill.pipeline.statistics.drift_reference import DriftReference, grades_of, known_bins
 from rankmill.pipeline.statistics.psi import Cells, FeatureSample, Index, Starts, cells_for
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _MOST_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class ColumnDrift:
     """How far one feature, or the grades, moved."""
 
     name: str
@@ -50,7 +50,7 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class DriftComparison:
     """What `compare` found."""
 
     digest: str
@@ -59,8 +59,8 @@ class Comparison:
     """The split whose rows were compared; None: all rows."""
     rows: tuple[int, int]
     queries: tuple[int, int]
-    grades: Drift
-    features: tuple[Drift, ...]
+    grades: ColumnDrift
+    features: tuple[ColumnDrift, ...]
     came: tuple[str, ...]
     """Features that the former dataset does not have."""
     went: tuple[str, ...]
@@ -109,7 +109,7 @@ class Comparison:
         return "\n".join([*head, *lines, *tail, found])
 
 
-def compare(dataset: Dataset, old: Dataset) -> Comparison:
+def compare(dataset: Dataset, old: Dataset) -> DriftComparison:
     """Compare the train split of ``dataset`` with that of ``old``, or all rows of both where one has no train split.
 
     A feature is cut where its bins in ``old`` end (the newest ones; the exact quantiles of the rows compared if there are
@@ -127,12 +127,12 @@ def compare(dataset: Dataset, old: Dataset) -> Comparison:
     if any("train" not in some.manifest.splits for some in (dataset, old)):
         split = None
     most = cells_for(len(old.queries(split).starts) - 1, len(dataset.queries(split).starts) - 1)
-    reference = Reference.of(old, split, most=most, features=names)
+    reference = DriftReference.of(old, split, most=most, features=names)
     went = tuple(name for name in old.feature_names if name not in set(names))
     return replace(compare_with(dataset, reference), went=went)
 
 
-def compare_with(dataset: Dataset, reference: Reference, *, where: str = "the former dataset") -> Comparison:
+def compare_with(dataset: Dataset, reference: DriftReference, *, where: str = "the former dataset") -> DriftComparison:
     """Compare ``dataset`` with what is kept of a former one, as `compare` does; ``where`` names that in messages.
 
     For 200 queries and more, and for as many as the former one had, it is what `compare` finds; for fewer, cells are joined
@@ -147,15 +147,17 @@ def compare_with(dataset: Dataset, reference: Reference, *, where: str = "the fo
 
 
 def compare_and_keep(
-    dataset: Dataset, reference: Reference, *, where: str = "the former dataset"
-) -> tuple[Comparison, Reference]:
+    dataset: Dataset, reference: DriftReference, *, where: str = "the former dataset"
+) -> tuple[DriftComparison, DriftReference]:
     """Return what `compare_with` does and what to keep of ``dataset``, reading it once."""
     comparison, kept = _look(dataset, reference, where, keep=True)
     assert kept is not None  # noqa: S101 (asked for)
     return comparison, kept
 
 
-def _look(dataset: Dataset, former: Reference, where: str, *, keep: bool) -> tuple[Comparison, Reference | None]:
+def _look(
+    dataset: Dataset, former: DriftReference, where: str, *, keep: bool
+) -> tuple[DriftComparison, DriftReference | None]:
     split = former.split
     if split is not None and split not in dataset.manifest.splits:
         raise InputError(f"{dataset.path}: has no {split} split, which {where} is known by")
@@ -172,7 +174,7 @@ def _look(dataset: Dataset, former: Reference, where: str, *, keep: bool) -> tup
         if keep:
             samples.append(FeatureSample.of(name, values, starts, cells_for(len(starts) - 1), known.get(name)))
     grades = grades_of(dataset, split)
-    comparison = Comparison(
+    comparison = DriftComparison(
         digest=dataset.digest,
         against=former.digest,
         split=split,
@@ -183,17 +185,17 @@ def _look(dataset: Dataset, former: Reference, where: str, *, keep: bool) -> tup
         came=tuple(name for name in dataset.feature_names if name not in wanted),
         went=tuple(name for name in former.feature_names if name not in wanted),
     )
-    return comparison, Reference.from_samples(dataset, split, starts, samples, grades) if keep else None
+    return comparison, DriftReference.from_samples(dataset, split, starts, samples, grades) if keep else None
 
 
-def drift_from(former: FeatureSample, now: Values, starts: Starts, tail: float) -> Drift:
+def drift_from(former: FeatureSample, now: Values, starts: Starts, tail: float) -> ColumnDrift:
     """Compare the values ``now`` (m,), whose queries begin at ``starts`` (q + 1,), with the former ones in their cells."""
     sums = (former.sums, former.placed(now, starts))
     index = Index.of(*map(Cells.of_sums, sums))
     counts = [each.counts for each in sums]
     missing, beyond = (int(c[0]) / max(1, int(c.sum())) for c in counts), counts[1][[1, -1]].sum()
     first, second = missing
-    return Drift(
+    return ColumnDrift(
         name=former.name,
         psi=index.psi,
         expected=index.expected,

@@ -33,7 +33,7 @@ _MAX_FEATURES_SHOWN = 200  # above, a person wants the remarkable ones
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class ColumnSummary:
     """The numbers of one optional column in one split; all of them 0 where there are no rows."""
 
     minimum: float
@@ -41,7 +41,7 @@ class Spread:
     maximum: float
 
     @classmethod
-    def of(cls, values: npt.NDArray[Any]) -> Spread:
+    def of(cls, values: npt.NDArray[Any]) -> ColumnSummary:
         """Return the spread of ``values`` (n,); the mean does not depend on the order of summation."""
         if not len(values):
             return cls(0.0, 0.0, 0.0)
@@ -76,7 +76,7 @@ class SplitSummary:
     one_document: int
     grades: dict[int, int]
     """Rows by grade, ascending: every grade of the dataset, and the first few whether or not a row has them."""
-    columns: dict[str, Spread]
+    columns: dict[str, ColumnSummary]
     """The optional columns of the rows, and the weights of the queries."""
     pairs: PairSummary | None
     """The preference pairs; None where the dataset has none."""
@@ -308,11 +308,12 @@ def split_summary(dataset: Dataset, name: SplitName) -> SplitSummary:
     shown = {*range(min(dataset.max_grade, _FEW_GRADES) + 1), *(count.grade for count in dataset.manifest.grades)}
     grades = {grade: rows_of.get(grade, 0) for grade in sorted(shown)}
     columns = {
-        column: Spread.of(dataset.rows(name, [column]).column(0).to_numpy()) for column in dataset.optional_columns
+        column: ColumnSummary.of(dataset.rows(name, [column]).column(0).to_numpy())
+        for column in dataset.optional_columns
     }
     weights = dataset.queries(name).weights
     if weights is not None:
-        columns[QUERY_WEIGHT] = Spread.of(weights)
+        columns[QUERY_WEIGHT] = ColumnSummary.of(weights)
     found = dataset.pairs(name)
     pairs = None
     if found is not None:
@@ -354,7 +355,7 @@ def _files(sources: Sequence[SourceFile]) -> str:
     return "\n          ".join(shown)
 
 
-def _spread(found: Spread) -> str:
+def _spread(found: ColumnSummary) -> str:
     return f"{found.minimum:g} / {found.mean:.4g} / {found.maximum:g}"
 
 

@@ -57,7 +57,7 @@ class _Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class DriftReference:
     """What is known of a dataset: its digest, how many rows and queries of ``split`` were counted, and their cells."""
 
     digest: str
@@ -81,7 +81,7 @@ class Reference:
         *,
         most: int | None = None,
         features: Sequence[str] | None = None,
-    ) -> Reference:
+    ) -> DriftReference:
         """Look through ``split`` of ``dataset``; ``most`` cells for values (None: as many as its queries allow)."""
         starts = dataset.queries(split).starts
         most = cells_for(len(starts) - 1) if most is None else most
@@ -101,7 +101,7 @@ class Reference:
         features: Sequence[FeatureSample],
         grades: Values,
         most: int | None = None,
-    ) -> Reference:
+    ) -> DriftReference:
         """Put together what was found of ``dataset``, whose queries begin at ``starts`` (q + 1,)."""
         queries = len(starts) - 1
         of_grades = FeatureSample.of(GRADES, grades, starts, cells_for(queries) if most is None else most)
@@ -130,7 +130,7 @@ class Reference:
         write_atomically(path, sink.getvalue().to_pybytes())
 
     @classmethod
-    def read(cls, path: Path) -> Reference:
+    def read(cls, path: Path) -> DriftReference:
         """Read what `write` wrote.
 
         Raises

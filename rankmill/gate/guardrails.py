@@ -15,8 +15,8 @@ from rankmill.gate.gate_rules import NO_OPTION, option_words
 from rankmill.scorer.predict import Predictor
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.group.sketch import Overlap
-    from rankmill.pipeline.statistics.dataset_drift import Comparison
+    from rankmill.pipeline.grouping.sketch import Overlap
+    from rankmill.pipeline.statistics.dataset_drift import DriftComparison
 
 Verdict = Literal["passed", "failed", "told"]
 """``told``: there is no limit to hold, or nothing to compare with; it decides nothing."""
@@ -143,7 +143,7 @@ def latency(candidate: Predictor, sample: npt.NDArray[np.float32], limit: float)
     return Guardrail("latency", _verdict(least <= limit), least, limit, words, "max_latency")
 
 
-def drift(comparison: Comparison | None) -> Guardrail:
+def drift(comparison: DriftComparison | None) -> Guardrail:
     """No feature, nor the grades, may have drifted from the former dataset (`rankmill.pipeline.statistics.dataset_drift`)."""
     if comparison is None:
         return Guardrail("drift", "told", None, None, "not asked for (--against OLD_DATASET)")

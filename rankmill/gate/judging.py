@@ -17,7 +17,7 @@ from rankmill.gate.gate_report import BarFacts, ContenderFacts, GateReport, Quer
 from rankmill.gate.gate_rules import NO_OPTION, ConventionFacts, Rules, convention_digest, option_words
 from rankmill.gate.graded_queries import GradedQueries, Scores, best_single_feature, scores_of
 from rankmill.gate.guardrails import Guardrail
-from rankmill.pipeline.group.sketch import QuerySketch, overlap
+from rankmill.pipeline.grouping.sketch import QuerySketch, overlap
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.significance import Bootstrap, Paired, compare_paired, queries_for

@@ -10,7 +10,7 @@ from rankmill.foundation.records import as_json, from_json
 from rankmill.gate.gate_report import FORMAT, GateReport
 from rankmill.gate.gate_rules import GateOptions, rules_under
 from rankmill.gate.judging import Contender, judge
-from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
+from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry.names import PRODUCTION, check_alias
 from rankmill.registry.stored_records import GateOutcome, GateRecord
 from rankmill.scorer.forest import Forest

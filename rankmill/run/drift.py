@@ -17,8 +17,8 @@ from rankmill.config import PREVIOUS
 from rankmill.foundation.errors import ConfigError, DriftAlarm
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.statistics.dataset_drift import Comparison, compare, compare_and_keep
-from rankmill.pipeline.statistics.drift_reference import Reference, digest_in
+from rankmill.pipeline.statistics.dataset_drift import DriftComparison, compare, compare_and_keep
+from rankmill.pipeline.statistics.drift_reference import DriftReference, digest_in
 from rankmill.run import DRIFT
 from rankmill.run.stage_facts import DriftFacts
 
@@ -163,9 +163,9 @@ def _against_previous(dataset: Dataset, path: Path, work: Path) -> DriftFound:
     if known is not None and kept and (previous == dataset.digest or known["against"] == previous):
         return DriftFound(known, path, new=False)
     if not (work / KEPT).exists():
-        Reference.of(dataset).write(work / NEXT)
+        DriftReference.of(dataset).write(work / NEXT)
         return _written(path, dataset.digest, None)
-    comparison, found = compare_and_keep(dataset, Reference.read(work / KEPT), where="the previous dataset")
+    comparison, found = compare_and_keep(dataset, DriftReference.read(work / KEPT), where="the previous dataset")
     found.write(work / NEXT)
     return _written(path, dataset.digest, comparison)
 
@@ -180,7 +180,7 @@ def _known(path: Path, digest: str) -> dict[str, Any] | None:
         return None
 
 
-def _written(path: Path, digest: str, comparison: Comparison | None) -> DriftFound:
+def _written(path: Path, digest: str, comparison: DriftComparison | None) -> DriftFound:
     nothing: dict[str, Any] = {"digest": digest, "against": None, "alarms": [], "grades": None, "features": []}
     report = {"format": FORMAT} | (nothing if comparison is None else json.loads(comparison.to_json()))
     text = json.dumps(report, sort_keys=True, ensure_ascii=False, allow_nan=False)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
-from rankmill.pipeline.group import settled_bucket as layout
+from rankmill.pipeline.grouping import settled_bucket as layout
 from rankmill.pipeline.ingest import dataset_builder as building
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.memory_plans import Share

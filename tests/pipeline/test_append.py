@@ -18,7 +18,7 @@ from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import Meaning
-from rankmill.pipeline.group.query_splits import parse_split_time
+from rankmill.pipeline.grouping.query_splits import parse_split_time
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest.append_base import OPTIONS_OF_DATASET, OPTIONS_OF_READING, Base
 from rankmill.pipeline.options import IngestOptions, ReadOptions

@@ -22,7 +22,14 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.statistics import _kernels
-from rankmill.pipeline.statistics.dataset_drift import FALSE_ALARMS, LARGE, Comparison, Drift, compare, drift_from
+from rankmill.pipeline.statistics.dataset_drift import (
+    FALSE_ALARMS,
+    LARGE,
+    ColumnDrift,
+    DriftComparison,
+    compare,
+    drift_from,
+)
 from rankmill.pipeline.statistics.psi import (
     Cells,
     FeatureSample,
@@ -35,7 +42,7 @@ from rankmill.pipeline.statistics.psi import (
 from tests import naive_drift
 
 
-def feature_drift(name, before, now, starts, tail) -> Drift:
+def feature_drift(name, before, now, starts, tail) -> ColumnDrift:
     """Compare the values ``before`` with those of ``now``, whose queries begin at ``starts`` each."""
     most = cells_for(*(len(of) - 1 for of in starts))
     return drift_from(FeatureSample.of(name, before, starts[0], most), now, starts[1], tail)
@@ -229,7 +236,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def against_old(folder: Path, name: str) -> Comparison:
+def against_old(folder: Path, name: str) -> DriftComparison:
     return compare(Dataset.open(folder / name), Dataset.open(folder / "old"))
 
 

@@ -16,7 +16,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.statistics.dataset_drift import compare, compare_and_keep, compare_with
-from rankmill.pipeline.statistics.drift_reference import Reference, digest_in
+from rankmill.pipeline.statistics.drift_reference import DriftReference, digest_in
 from rankmill.pipeline.statistics.psi import Cells, FeatureSample, Sums
 from tests import naive_drift
 from tests.pipeline.test_drift import QUERIES, make
@@ -85,13 +85,13 @@ def test_what_is_kept_finds_what_the_dataset_would(folder, tmp_path, name, binne
         bin_dataset(old, 63)
         old = Dataset.open(folder / "old")
     wanted = compare(new, old)
-    Reference.of(old).write(tmp_path / "kept")
-    kept = Reference.read(tmp_path / "kept")
+    DriftReference.of(old).write(tmp_path / "kept")
+    kept = DriftReference.read(tmp_path / "kept")
     assert compare_with(new, kept) == wanted
     found, of_new = compare_and_keep(new, kept)
     assert found == wanted
     of_new.write(tmp_path / "new")
-    Reference.of(new).write(tmp_path / "again")
+    DriftReference.of(new).write(tmp_path / "again")
     assert (tmp_path / "new").read_bytes() == (tmp_path / "again").read_bytes()
     assert (digest_in(tmp_path / "new"), digest_in(tmp_path / "kept")) == (new.digest, old.digest)
     assert (tmp_path / "kept").stat().st_size < 50_000
@@ -103,35 +103,35 @@ def test_fewer_queries_than_the_former_one_had_are_cut_into_fewer_cells(folder, 
     pq.write_table(table, tmp_path / "few.parquet")
     ingest([tmp_path / "few.parquet"], tmp_path / "few", options=IngestOptions(split={"test": 1.0}))
     few = Dataset.open(tmp_path / "few")
-    found, wanted = compare_with(few, Reference.of(old, None)), compare(few, old)
+    found, wanted = compare_with(few, DriftReference.of(old, None)), compare(few, old)
     assert found.alarms == wanted.alarms
     cells = [drift.cells for drift in (found.grades, *found.features)]
     assert max(cells) <= 6 + 3
     for one, other in zip(found.features, wanted.features, strict=True):
         assert one.psi == pytest.approx(other.psi, abs=0.1)
     with pytest.raises(InputError, match="has no train split, which the former dataset is known by"):
-        compare_with(few, Reference.of(old))
+        compare_with(few, DriftReference.of(old))
 
 
 def test_what_is_no_reference_is_said_to_be_none(folder, tmp_path):
     kept = tmp_path / "kept"
     with pytest.raises(FileNotFoundError):
-        Reference.read(kept)
+        DriftReference.read(kept)
     assert digest_in(kept) is None
-    Reference.of(Dataset.open(folder / "old")).write(kept)
+    DriftReference.of(Dataset.open(folder / "old")).write(kept)
     whole = kept.read_bytes()
     wrong = {"cut": whole[: len(whole) // 2], "text": b"hello", "empty": b""}
     for content in wrong.values():
         kept.write_bytes(content)
         with pytest.raises(DatasetFormatError, match=r"not what is kept of a dataset .*; remove it"):
-            Reference.read(kept)
+            DriftReference.read(kept)
         assert digest_in(kept) is None
     pq.write_table(pq.read_table(folder / "old.parquet"), kept)  # a file of something else
     with pytest.raises(DatasetFormatError):
-        Reference.read(kept)
+        DriftReference.read(kept)
     kept.write_bytes(whole)
     table = pq.read_table(kept)
     metadata = {b"rankmill": table.schema.metadata[b"rankmill"].replace(b'"format": 1', b'"format": 9')}
     pq.write_table(table.replace_schema_metadata(metadata), kept)
     with pytest.raises(DatasetFormatError, match="expected format 1, found 9"):
-        Reference.read(kept)
+        DriftReference.read(kept)

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InputError
-from rankmill.pipeline.group import _kernels
-from rankmill.pipeline.group import bucket_rows as bucket_module
-from rankmill.pipeline.group import settled_bucket as layout_module
-from rankmill.pipeline.group.bucket_rows import Spill, padded, read_bucket
-from rankmill.pipeline.group.query_splits import SPLIT_SALT, buckets_of, hash_ids, parse_shares, splits_of
-from rankmill.pipeline.group.settled_bucket import Layout
-from rankmill.pipeline.group.shard_writer import write_shard
+from rankmill.pipeline.grouping import _kernels
+from rankmill.pipeline.grouping import bucket_rows as bucket_module
+from rankmill.pipeline.grouping import settled_bucket as layout_module
+from rankmill.pipeline.grouping.bucket_rows import RowSpill, padded, read_bucket
+from rankmill.pipeline.grouping.query_splits import SPLIT_SALT, buckets_of, hash_ids, parse_shares, splits_of
+from rankmill.pipeline.grouping.settled_bucket import Layout
+from rankmill.pipeline.grouping.shard_writer import write_shard
 from rankmill.pipeline.sources.batch import BATCH_BYTES, RowBatch
 from tests import naive
 
@@ -95,7 +95,7 @@ def test_bad_shares_are_refused(text, message):
 def write(folder, memory):
     rng = np.random.default_rng(5)
     folder.mkdir()
-    spill = Spill(folder / "spill", 1)
+    spill = RowSpill(folder / "spill", 1)
     for width in (2, 3, 1):
         n = 700
         spill.add(
@@ -126,7 +126,7 @@ def test_a_shard_has_the_same_bytes_however_often_its_rows_are_read(tmp_path, mo
 def test_narrow_rows_are_widened_some_at_a_time(tmp_path):
     """A hundred thousand rows of one feature, 0.4 MB, would be 400 MB with all features."""
     n, width = 100_000, 1000
-    spill = Spill(tmp_path / "spill", 1)
+    spill = RowSpill(tmp_path / "spill", 1)
     for rows, features in ((n, 1), (1, width)):
         qid = pa.array([f"q{k % 100}" for k in range(rows)])
         values = np.ones((rows, features), dtype=np.float32)
@@ -140,7 +140,7 @@ def test_narrow_rows_are_widened_some_at_a_time(tmp_path):
 
 
 def test_rows_that_came_one_by_one_are_read_in_their_order(tmp_path, monkeypatch):
-    spill = Spill(tmp_path / "spill", 1)
+    spill = RowSpill(tmp_path / "spill", 1)
     for k in range(20):
         qid, doc_id = pa.array([f"q{k}"]), pa.array([f"d{k}"]) if k % 3 else None
         spill.add(RowBatch(qid=qid, doc_id=doc_id, grade=None, values=np.full((1, 1), k, dtype=np.float32)), k)

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import feather
 
 from rankmill.foundation.errors import DataRejected, InputError, TooManyRejects
-from rankmill.pipeline.group.query_splits import buckets_of
+from rankmill.pipeline.grouping.query_splits import buckets_of
 from rankmill.pipeline.judgments.judgment_files import SPILLED, JudgmentFile
 from rankmill.pipeline.options import MAX_GRADE, ReadOptions
 from rankmill.pipeline.query_spill import QuerySpill

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import DatasetFormatError
-from rankmill.pipeline.group import sketch as module
-from rankmill.pipeline.group.query_splits import hash_ids
-from rankmill.pipeline.group.sketch import MAGIC, MOST_HASHES, SALT, Overlap, QuerySketch, overlap
+from rankmill.pipeline.grouping import sketch as module
+from rankmill.pipeline.grouping.query_splits import hash_ids
+from rankmill.pipeline.grouping.sketch import MAGIC, MOST_HASHES, SALT, Overlap, QuerySketch, overlap
 
 IDS = st.lists(st.text(max_size=6), max_size=40)
 

@@ -13,7 +13,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import SPLITS
-from rankmill.pipeline.group.query_splits import (
+from rankmill.pipeline.grouping.query_splits import (
     ByFold,
     ByTime,
     fold_choice,

@@ -11,7 +11,7 @@ from rankmill.config import Config, Drift, Tell
 from rankmill.config_file import read_config
 from rankmill.foundation.errors import ConfigError, InputError
 from rankmill.foundation.options import values_of
-from rankmill.pipeline.group.query_splits import parse_split_time
+from rankmill.pipeline.grouping.query_splits import parse_split_time
 from rankmill.pipeline.options import IngestOptions
 from rankmill.run.observers import Files, files_of
 from rankmill.scorer.metrics import Policy

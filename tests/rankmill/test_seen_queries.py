@@ -11,7 +11,7 @@ import typer.main
 from rankmill.cli import app, execute
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.group.sketch import QuerySketch
+from rankmill.pipeline.grouping.sketch import QuerySketch
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic

@@ -14,7 +14,7 @@ from rankmill.foundation.records import as_json, to_line
 from rankmill.foundation.training_facts import CIRCUMSTANCES, OtherModel
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch, overlap
+from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch, overlap
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic

@@ -14,7 +14,7 @@ from rankmill.trainer.growing import _growth_kernels
 from rankmill.trainer.growing import _state_kernels as table
 from rankmill.trainer.growing._histogram_kernels import total_and_least
 from rankmill.trainer.growing._pair_search_kernels import KEYS, PAIR_STEPS, pack_pairs
-from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool, Scale, scales_of
+from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool, PackingScale, scales_of
 from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.layout import BIN, BINS_A_FEATURE, PACKED, ROW, SCORE, BlockedBins, aligned_empty
 from rankmill.trainer.objectives.protocol import PairCurvatures
@@ -199,7 +199,7 @@ class Grower:
         self,
         gradients: npt.NDArray[np.float64],
         curvatures: npt.NDArray[np.float64],
-        scale: Scale,
+        scale: PackingScale,
         rows: npt.NDArray[np.int32] | None,
     ) -> int:
         """Pack the rows of the tree and make its root; return how many rows it has."""
@@ -231,7 +231,9 @@ class Grower:
         self._stamp[2] = 0
         return n
 
-    def _rules(self, n: int, scale: Scale, fine: Scale, leaf: Scale, *, by_h: bool, paired: bool) -> table.Rules:
+    def _rules(
+        self, n: int, scale: PackingScale, fine: PackingScale, leaf: PackingScale, *, by_h: bool, paired: bool
+    ) -> table.Rules:
         """Say what a side of a split needs: ``by_h`` in packed curvature, else in that of its rows.
 
         A side of m rows has at least m times the least packed curvature of a row, so a side with less has fewer rows.
@@ -262,7 +264,7 @@ class Grower:
             fine_least_h=float(p.min_hessian_in_leaf * leaf.curvature),
         )
 
-    def _start_pairs(self, pairs: PairCurvatures, scale: Scale, rows: npt.NDArray[np.int32] | None) -> None:
+    def _start_pairs(self, pairs: PairCurvatures, scale: PackingScale, rows: npt.NDArray[np.int32] | None) -> None:
         """Give the root those pairs of which both rows belong to the tree."""
         if len(self._pairs.pairs) < len(pairs.first):
             listed, spare = np.empty((2, len(pairs.first), 2), dtype=np.int64)
@@ -298,7 +300,7 @@ class Grower:
         self,
         gradients: npt.NDArray[np.float64],
         curvatures: npt.NDArray[np.float64],
-        scale: Scale,
+        scale: PackingScale,
         n: int,
         scores: npt.NDArray[np.float64],
         inside_leaves: InsideLeaves | None,

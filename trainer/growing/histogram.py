@@ -21,7 +21,7 @@ _BLOCK = 4096  # rows a partial sum: fixed, so that the scale never depends on t
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class PackingScale:
     """Steps per unit, powers of two: ``packed = round(g * gradient)`` and ``round(h * curvature)``."""
 
     gradient: float
@@ -30,7 +30,7 @@ class Scale:
 
 def scales_of(
     gradients: npt.NDArray[np.float64], curvatures: npt.NDArray[np.float64], team: Team
-) -> tuple[Scale, Scale]:
+) -> tuple[PackingScale, PackingScale]:
     """Return the scales (of histograms, of leaf sums) for one round; g and h have shape (n_rows,), h >= 0.
 
     The scale is the largest power of two ``s`` with ``s * sum|g| + n/2 < 2 ** bits``, so that no partial sum of
@@ -42,8 +42,8 @@ def scales_of(
     n = len(gradients)
     g, h = total_of(gradients, team), total_of(curvatures, team)
     return (
-        Scale(_scale(g, n, HISTOGRAM_BITS), _scale(h, n, HISTOGRAM_BITS)),
-        Scale(_scale(g, n, _LEAF_BITS), _scale(h, n, _LEAF_BITS)),
+        PackingScale(_scale(g, n, HISTOGRAM_BITS), _scale(h, n, HISTOGRAM_BITS)),
+        PackingScale(_scale(g, n, _LEAF_BITS), _scale(h, n, _LEAF_BITS)),
     )
 
 

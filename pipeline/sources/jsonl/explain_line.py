@@ -33,7 +33,7 @@ _EXPECTED = {
 _NOT_DEEPER = f"at most {DEEPEST} brackets in one another"
 
 
-class Explanation(NamedTuple):
+class LineExplanation(NamedTuple):
     """What is wrong with a line, and where in it, counted from 1."""
 
     column: int
@@ -46,24 +46,24 @@ class _Pairs(list[tuple[str, Any]]):
     """The keys and values of an object, in its order, the same key perhaps several times."""
 
 
-def explain(text: str, columns: TableColumns, keys: Keys, reason: str) -> Explanation:
+def explain(text: str, columns: TableColumns, keys: Keys, reason: str) -> LineExplanation:
     """Say what is wrong with the line ``text``; ``reason`` is what Arrow says."""
     if not text.startswith("{"):
         cure = "an array of objects must be written one object a line" if text.startswith("[") else ""
-        return Explanation(1, _word(text), "an object: {..}", cure)
+        return LineExplanation(1, _word(text), "an object: {..}", cure)
     try:
         found = json.loads(text, object_pairs_hook=_Pairs)
     except json.JSONDecodeError as error:
         expected = _EXPECTED.get(error.msg, f"JSON ({error.msg})")
         cure = "" if text[error.pos :].strip() else "an object must end in its line"
-        return Explanation(error.pos + 1, _word(text[error.pos :]), expected, cure)
+        return LineExplanation(error.pos + 1, _word(text[error.pos :]), expected, cure)
     except RecursionError:
-        return Explanation(1, _word(text), _NOT_DEEPER)
+        return LineExplanation(1, _word(text), _NOT_DEEPER)
     except ValueError as error:
-        return Explanation(1, _word(text), f"JSON ({error})")
+        return LineExplanation(1, _word(text), f"JSON ({error})")
     for explanation in _problems(text, found, columns, keys):
         return explanation
-    return Explanation(1, _word(text), f"an object that Arrow reads ({reason})" if reason else _NOT_DEEPER)
+    return LineExplanation(1, _word(text), f"an object that Arrow reads ({reason})" if reason else _NOT_DEEPER)
 
 
 def place_of(text: str, key: str, start: int = 0) -> int:
@@ -72,7 +72,7 @@ def place_of(text: str, key: str, start: int = 0) -> int:
     return match.start() + 1 if match else 1
 
 
-def _problems(text: str, pairs: _Pairs, columns: TableColumns, keys: Keys) -> Iterator[Explanation]:
+def _problems(text: str, pairs: _Pairs, columns: TableColumns, keys: Keys) -> Iterator[LineExplanation]:
     parts = {key: part for part, key in columns.column_of.items()}
     features = frozenset(columns.features)
     seen: set[str] = set()
@@ -82,17 +82,17 @@ def _problems(text: str, pairs: _Pairs, columns: TableColumns, keys: Keys) -> It
             continue
         at = place_of(text, key)
         if key in seen:
-            yield Explanation(place_of(text, key, at), key, "each key once")
+            yield LineExplanation(place_of(text, key, at), key, "each key once")
         seen.add(key)
         if nested:
             yield from _nested_problems(text, value, columns, keys, at)
         else:
             yield from _value_problems(parts.get(key, ""), key, value, columns, at)
     if keys.form != "flat" and FEATURES not in seen:
-        yield Explanation(1, "", f"{_form_of(keys)} at {FEATURES!r}", "every row must have its features there")
+        yield LineExplanation(1, "", f"{_form_of(keys)} at {FEATURES!r}", "every row must have its features there")
 
 
-def _nested_problems(text: str, value: Any, columns: TableColumns, keys: Keys, at: int) -> Iterator[Explanation]:
+def _nested_problems(text: str, value: Any, columns: TableColumns, keys: Keys, at: int) -> Iterator[LineExplanation]:
     expected = f"{_form_of(keys)} at {FEATURES!r}"
     if keys.form == "object" and isinstance(value, _Pairs):
         seen: set[str] = set()
@@ -100,19 +100,19 @@ def _nested_problems(text: str, value: Any, columns: TableColumns, keys: Keys, a
             if key in columns.features:
                 place = place_of(text, key, at)
                 if key in seen:
-                    yield Explanation(place_of(text, key, place), key, "each key once")
+                    yield LineExplanation(place_of(text, key, place), key, "each key once")
                 seen.add(key)
                 yield from _value_problems("", key, number, columns, place)
     elif keys.form == "array" and isinstance(value, list) and not isinstance(value, _Pairs):
         if len(value) != len(keys.features):
-            yield Explanation(at, f"{len(value)} values", expected, "the first row says how many there are")
+            yield LineExplanation(at, f"{len(value)} values", expected, "the first row says how many there are")
         for name, number in zip(keys.features, value, strict=False):
             yield from _value_problems("", name, number, columns, at)
     else:
-        yield Explanation(at, "" if value is None else shown(value), expected)
+        yield LineExplanation(at, "" if value is None else shown(value), expected)
 
 
-def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: int) -> Iterator[Explanation]:
+def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: int) -> Iterator[LineExplanation]:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     whole = number and isinstance(value, int)
     text = isinstance(value, str)
@@ -131,7 +131,7 @@ def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: 
     if good and text and not _is_unicode(value):
         good, expected = False, "text without half a surrogate pair"
     if not good:
-        yield Explanation(at, shown(value), f"{expected} as {key!r}", "" if part else columns.cure_of(key))
+        yield LineExplanation(at, shown(value), f"{expected} as {key!r}", "" if part else columns.cure_of(key))
 
 
 def _form_of(keys: Keys) -> str:

@@ -78,7 +78,7 @@ class GivenPairs(NamedTuple):
     target: Floats  # (p,) probability that ``above`` belongs above ``below``
 
 
-class Ranking(NamedTuple):
+class SortedRows(NamedTuple):
     """The order of each query's rows, with what one worker sorts and lays out in."""
 
     key: np.uint64  # of the jitter by which equal scores are ranked

@@ -17,7 +17,7 @@ from rankmill.scorer.metrics import swaps
 from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels, queries_of
 from rankmill.scorer.metrics.swaps import SwapDeltas
 from rankmill.trainer.objectives.pairwise import _kernels
-from rankmill.trainer.objectives.pairwise._kernels import NONE, PairRules, PairTerms, PairWeights, Ranking
+from rankmill.trainer.objectives.pairwise._kernels import NONE, PairRules, PairTerms, PairWeights, SortedRows
 from rankmill.trainer.objectives.pairwise.preferences import merged_pairs
 from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
 from rankmill.trainer.objectives.query_shares import QueryShares
@@ -294,7 +294,7 @@ class PairObjective(Objective):
         """None where pairs weigh by place."""
         return 0 if self._quick else self.most_pairs
 
-    def _ranked(self, key: np.uint64, scores: Floats, first: int, last: int, worker: int) -> Ranking:
+    def _ranked(self, key: np.uint64, scores: Floats, first: int, last: int, worker: int) -> SortedRows:
         """Return the order that the worker sorts in; where weights depend on it, sort these queries and prepare the weights."""
         if worker not in self._workspaces:
             spare, work = np.empty(self._longest, np.uint32), np.zeros((8, self._longest + _kernels.LANES))
@@ -303,7 +303,7 @@ class PairObjective(Objective):
         if self._weighing.shape in {_kernels.TABLE, _kernels.BY_PLACE}:
             _kernels.sort_queries(scores, self._starts, first, last, self._weights.scales, key, self._order, spare)
             self._weighing.prepare(self._order, first, last)
-        return Ranking(key, self._order, spare, work)
+        return SortedRows(key, self._order, spare, work)
 
     def _key(self, step: int) -> np.uint64:
         return np.uint64(random_bits(np.uint64(self._rules.seed), step))

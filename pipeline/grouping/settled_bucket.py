@@ -11,16 +11,16 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.group import _kernels
-from rankmill.pipeline.group.bucket_rows import BucketRows, padded, read_bucket, runs_of
+from rankmill.pipeline.grouping import _kernels
+from rankmill.pipeline.grouping.bucket_rows import BucketRows, padded, read_bucket, runs_of
 from rankmill.pipeline.judgments.judgment_counts import Tally, repeats
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.pipeline.sources.times import TIME
 from rankmill.pipeline.validate import check_one_split
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.group.bucket_rows import Spill
-    from rankmill.pipeline.group.query_splits import SplitRule
+    from rankmill.pipeline.grouping.bucket_rows import RowSpill
+    from rankmill.pipeline.grouping.query_splits import SplitRule
     from rankmill.pipeline.judgments.aggregate import Settling
 
 
@@ -78,7 +78,7 @@ _LABEL = "label"
 class Bucket:
     """A bucket of the spill, on its way to a shard."""
 
-    spill: Spill
+    spill: RowSpill
     number: int
     layout: Layout
     values: npt.NDArray[np.float32] | None = None

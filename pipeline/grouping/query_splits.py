@@ -23,7 +23,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import parts_of
 from rankmill.pipeline.dataset_manifest import SPLITS, FoldChoice
-from rankmill.pipeline.group import _kernels
+from rankmill.pipeline.grouping import _kernels
 from rankmill.pipeline.sources.times import TIME_RULE, iso, times_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import DatasetFormatError
-from rankmill.pipeline.group.query_splits import hash_ids
+from rankmill.pipeline.grouping.query_splits import hash_ids
 
 MAGIC = b"RMQUERY1"
 TRAIN_QUERIES = "train_queries"  # what the sketch of a registered version is called

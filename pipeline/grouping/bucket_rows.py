@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.pipeline.arrow import as_array, bytes_of, schema_of
-from rankmill.pipeline.group import _kernels
-from rankmill.pipeline.group.query_splits import buckets_of
+from rankmill.pipeline.grouping import _kernels
+from rankmill.pipeline.grouping.query_splits import buckets_of
 from rankmill.pipeline.sources.batch import BATCH_BYTES
 from rankmill.pipeline.sources.column_roles import TYPES
 
@@ -128,7 +128,7 @@ def _write_all(file: FileIO, data: Any) -> None:
         left = left[file.write(left) :]
 
 
-class Spill:
+class RowSpill:
     """The buckets of an ingest.  Memory: a copy of the part of a batch that goes to one bucket, for each thread that adds."""
 
     def __init__(self, folder: Path, buckets: int, extras: Sequence[str] = ()) -> None:
@@ -284,7 +284,7 @@ class BucketRows:
 
 
 def read_bucket(
-    spill: Spill,
+    spill: RowSpill,
     bucket: int,
     width: int,
     absent: float,
@@ -339,7 +339,7 @@ def read_bucket(
 
 
 def padded(
-    spill: Spill, bucket: int, width: int, absent: float, into: npt.NDArray[np.float32] | None = None
+    spill: RowSpill, bucket: int, width: int, absent: float, into: npt.NDArray[np.float32] | None = None
 ) -> Iterator[tuple[SpilledRows, npt.NDArray[np.float32]]]:
     """Yield the rows of ``bucket`` as they were spilled, and their values at full width, in ``into`` if it is given.
 

@@ -1,4 +1,4 @@
-"""Second pass: a bucket becomes a shard in canonical order (see :mod:`rankmill.pipeline.group.bucket_rows`)."""
+"""Second pass: a bucket becomes a shard in canonical order (see :mod:`rankmill.pipeline.grouping.bucket_rows`)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from rankmill.pipeline.dataset_manifest import (
     ShardStatistics,
     UnjudgedShard,
 )
-from rankmill.pipeline.group import _kernels
-from rankmill.pipeline.group.bucket_rows import BucketRows, runs_of
-from rankmill.pipeline.group.settled_bucket import Bucket, read_settled
+from rankmill.pipeline.grouping import _kernels
+from rankmill.pipeline.grouping.bucket_rows import BucketRows, runs_of
+from rankmill.pipeline.grouping.settled_bucket import Bucket, read_settled
 from rankmill.pipeline.sources.column_roles import TYPES
 from rankmill.pipeline.sources.times import TIME
 from rankmill.pipeline.statistics.feature_statistics import ColumnCollector, QueryCounts
@@ -36,8 +36,8 @@ from rankmill.pipeline.validate import check_one_split, check_one_weight
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rankmill.pipeline.group.bucket_rows import Spill
-    from rankmill.pipeline.group.settled_bucket import Layout
+    from rankmill.pipeline.grouping.bucket_rows import RowSpill
+    from rankmill.pipeline.grouping.settled_bucket import Layout
     from rankmill.pipeline.judgments.judgment_counts import Tally
 
 
@@ -72,7 +72,7 @@ class ShardSummary:
 
 
 def write_shards(
-    spill: Spill,
+    spill: RowSpill,
     layout: Layout,
     folder: Path,
     buckets: Sequence[int],
@@ -118,7 +118,7 @@ class Scratch:
 
 
 def write_shard(
-    spill: Spill, number: int, layout: Layout, folder: Path, memory: int, scratch: Scratch | None = None
+    spill: RowSpill, number: int, layout: Layout, folder: Path, memory: int, scratch: Scratch | None = None
 ) -> ShardSummary:
     """Write the rows, queries and statistics of bucket ``number`` under ``folder``, and its unjudged rows if it has some.
 
