@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-class Log(StrEnum):
+class LogStyle(StrEnum):
     """What is written to stderr."""
 
     text = "text"
@@ -53,7 +53,7 @@ def run(
     rehash: Annotated[
         bool, typer.Option("--rehash", help="Read files again whose size, time and inode are as they were.")
     ] = False,
-    log: Annotated[Log, typer.Option(help="What stderr is: lines for people, or JSON lines.")] = Log.text,
+    log: Annotated[LogStyle, typer.Option(help="What stderr is: lines for people, or JSON lines.")] = LogStyle.text,
     as_json: AsJson = False,
 ) -> None:
     """Ingest, bin, train, evaluate, gate, promote, re-rank and report as the configuration says; what is done stays.
@@ -73,7 +73,7 @@ def run(
     from rankmill.run.runner import RunRequest, plan_of
     from rankmill.run.runner import run as run_chain
 
-    if log is Log.json:  # from here on, so that a mistake in the configuration is JSON as well
+    if log is LogStyle.json:  # from here on, so that a mistake in the configuration is JSON as well
         speak_json()
     asked = RunRequest(
         config=config,

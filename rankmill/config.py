@@ -36,7 +36,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
-class Ingest:
+class IngestSection:
     """``[ingest]``: where judgments come from.  Names and defaults are those of ``rankmill data ingest``."""
 
     sources: Texts
@@ -48,14 +48,14 @@ class Ingest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
-class Bin:
+class BinSection:
     """``[bin]``: how finely features are cut."""
 
     options: BinOptions = Field(default_factory=BinOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
-class Train:
+class TrainSection:
     """``[train]``: the name to register under, and every parameter of the training."""
 
     name: str
@@ -66,7 +66,7 @@ class Train:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
-class Evaluate:
+class EvaluateSection:
     """``[evaluate]``: what is reported on queries that the training has not seen, and under which conventions.
 
     ``convention`` names one; the keys after it are the fields of `rankmill.scorer.metrics.Policy`, and rule over it where given.
@@ -83,7 +83,7 @@ class Evaluate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
-class Gate:
+class GateSection:
     """``[gate]``: whose place the new version takes if it passes, and what it must hold.  Conventions are those of ``[evaluate]``.
 
     Names and defaults are those of ``rankmill models gate``, but for the split: test, or valid where there is no test.
@@ -100,14 +100,14 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
-class Promote:
+class PromoteSection:
     """``[promote]``: an alias that the new version takes without a gate; the registry must not protect it."""
 
     alias: str = PRODUCTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
-class Rerank:
+class RerankSection:
     """``[rerank]``: the candidate lists that the new version ranks.  Without this section none are.
 
     Text is read as ``[ingest]`` says of ``absent`` and ``index_base``: the model has learnt from such numbers.  With TREC runs
@@ -140,14 +140,14 @@ class Rerank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
-class Report:
+class ReportSection:
     """``[report]``: columns of the dataset to slice the queries by, besides their size and the mix of their grades."""
 
     by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
-class Drift:
+class DriftSection:
     """``[drift]``: a former dataset to compare with before the training; ``previous`` is that of the last run that went through.
 
     What moved, came or went is an alarm: the run goes on and leaves with 12, or ends there where it is told to ``stop``.
@@ -183,13 +183,13 @@ class Config:
     """All of the file."""
 
     work: str = "work"
-    ingest: Ingest
-    bin: Bin = Field(default_factory=Bin)
-    train: Train
-    evaluate: Evaluate = Field(default_factory=Evaluate)
-    gate: Gate | None = None
-    promote: Promote | None = None
-    rerank: Rerank | None = None
-    report: Report = Field(default_factory=Report)
-    drift: Drift | None = None
+    ingest: IngestSection
+    bin: BinSection = Field(default_factory=BinSection)
+    train: TrainSection
+    evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
+    gate: GateSection | None = None
+    promote: PromoteSection | None = None
+    rerank: RerankSection | None = None
+    report: ReportSection = Field(default_factory=ReportSection)
+    drift: DriftSection | None = None
     tell: Tell = Field(default_factory=Tell)

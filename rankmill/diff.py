@@ -100,7 +100,7 @@ class FeatureChanges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFile:
+class DataFile:
     """A file that a dataset was made from."""
 
     name: str
@@ -113,8 +113,8 @@ class SourceChanges:
 
     old: Any
     new: Any
-    added: tuple[SourceFile, ...] | None = left_out()
-    removed: tuple[SourceFile, ...] | None = left_out()
+    added: tuple[DataFile, ...] | None = left_out()
+    removed: tuple[DataFile, ...] | None = left_out()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +177,7 @@ class InfluenceChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class ModelDifference:
     """What is different between two models; the last three are None where the bytes of one are not there any more.
 
     ``parameters`` and ``made_with`` are as `changes` has them.
@@ -198,7 +198,7 @@ class Difference:
     influence: tuple[InfluenceChange, ...] | None
 
 
-def diff(old: Side, new: Side) -> Difference:
+def diff(old: Side, new: Side) -> ModelDifference:
     """Return what is different; the same for the same two models.
 
     Whatever is not known of one of them (a fact that its registration did not tell) is None there.
@@ -212,7 +212,7 @@ def diff(old: Side, new: Side) -> Difference:
         )
         shape = Shapes(old=shape_of(old.forest), new=shape_of(new.forest))
         influence = _influence(old.forest, new.forest)
-    return Difference(
+    return ModelDifference(
         old=ModelBytes(model=old.name, sha256=old.sha256, size=old.size),
         new=ModelBytes(model=new.name, sha256=new.sha256, size=new.size),
         same_bytes=old.sha256 == new.sha256,
@@ -310,8 +310,8 @@ def _files(facts: Mapping[str, Any]) -> set[tuple[str, str]] | None:
     return {(str(file.get("name")), str(file.get("sha256"))) for file in map(_mapping, listed)}
 
 
-def _only_in(files: set[tuple[str, str]] | None, others: set[tuple[str, str]] | None) -> tuple[SourceFile, ...]:
-    return tuple(SourceFile(name=name, sha256=sha256) for name, sha256 in sorted((files or set()) - (others or set())))
+def _only_in(files: set[tuple[str, str]] | None, others: set[tuple[str, str]] | None) -> tuple[DataFile, ...]:
+    return tuple(DataFile(name=name, sha256=sha256) for name, sha256 in sorted((files or set()) - (others or set())))
 
 
 def _metrics(old: Mapping[str, Any], new: Mapping[str, Any]) -> MetricChanges:

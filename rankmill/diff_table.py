@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rankmill.diff import (
         DataChanges,
-        Difference,
         FeatureChanges,
         InfluenceChange,
         MetricChanges,
+        ModelDifference,
         Pair,
         Shapes,
         SourceChanges,
@@ -23,7 +23,7 @@ MOST_NAMES = 12
 Row = list[str]
 
 
-def rows_of(found: Difference, top: int = 10) -> list[Row]:
+def rows_of(found: ModelDifference, top: int = 10) -> list[Row]:
     """Return rows of (what, old, new, difference); ``top`` features by influence."""
     rows = [
         *_of_scores(found),
@@ -41,7 +41,7 @@ def rows_of(found: Difference, top: int = 10) -> list[Row]:
     return [*rows, ["bytes", f"{old:,}", f"{new:,}", _signed(new - old)]]
 
 
-def _of_scores(found: Difference) -> Iterator[Row]:
+def _of_scores(found: ModelDifference) -> Iterator[Row]:
     same_bytes = "the same bytes" if found.same_bytes else "other bytes"
     yield ["sha256", found.old.sha256[:12], found.new.sha256[:12], same_bytes]
     scores = found.scores

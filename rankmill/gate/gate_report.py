@@ -27,7 +27,7 @@ class ContenderFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryFacts:
+class JudgedQueries:
     """The queries that the models were compared on, and how many documents they have."""
 
     digest: str
@@ -36,7 +36,7 @@ class QueryFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BarFacts:
+class RivalFacts:
     """The candidate against one other ranking, by every metric; None for a metric by which too few queries count."""
 
     against: str
@@ -67,7 +67,7 @@ class GateReport:
     baseline: ContenderFacts | None
     dataset: str
     split: str
-    queries: QueryFacts
+    queries: JudgedQueries
     metric: str
     margin: float
     limits: GateLimits
@@ -75,7 +75,7 @@ class GateReport:
     convention_sha256: str
     max_grade: int | None
     bootstrap: Bootstrap
-    comparisons: tuple[BarFacts, ...]
+    comparisons: tuple[RivalFacts, ...]
     guardrails: tuple[Guardrail, ...]
     code: str
     measured: tuple[Guardrail, ...] | None = left_out()
@@ -98,7 +98,7 @@ class GateReport:
         lines += [f"  {reason}" for reason in self.reasons]
         return "\n".join(lines)
 
-    def _comparison(self, comparison: BarFacts) -> list[str]:
+    def _comparison(self, comparison: RivalFacts) -> list[str]:
         title = f"against {comparison.words}: {comparison.asked(self.margin)} in {self.metric}"
         other = comparison.against if self.baseline is None else self.baseline.version
         rows = []

@@ -77,7 +77,7 @@ class GateRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules(GateLimits):
+class GateRules(GateLimits):
     """The metric that decides, the margin, and the limits of the guardrails.
 
     Attributes
@@ -147,8 +147,8 @@ def convention_digest(convention: Convention) -> str:
     return hashlib.sha256(canonical_json(as_json(ConventionFacts.of(convention)))).hexdigest()
 
 
-def rules_under(policy: AliasPolicy | None, asked: GateOptions, convention: Convention | None = None) -> Rules:
-    """Make rules of what was asked for; what was not is as the alias' ``policy`` says, else as `Rules` has it.
+def rules_under(policy: AliasPolicy | None, asked: GateOptions, convention: Convention | None = None) -> GateRules:
+    """Make rules of what was asked for; what was not is as the alias' ``policy`` says, else as `GateRules` has it.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def rules_under(policy: AliasPolicy | None, asked: GateOptions, convention: Conv
         margin = policy.margin if margin is None else margin
         if convention is None and policy.convention is not None:
             convention = _convention_of(policy.convention)
-    return Rules(
+    return GateRules(
         metric=parse_metric(METRIC if metric is None else metric),
         margin=MARGIN if margin is None else margin,
         convention=named_convention(OURS) if convention is None else convention,

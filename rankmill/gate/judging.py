@@ -13,8 +13,8 @@ from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.gate import guardrails
-from rankmill.gate.gate_report import BarFacts, ContenderFacts, GateReport, QueryFacts, Rule
-from rankmill.gate.gate_rules import NO_OPTION, ConventionFacts, Rules, convention_digest, option_words
+from rankmill.gate.gate_report import ContenderFacts, GateReport, JudgedQueries, RivalFacts, Rule
+from rankmill.gate.gate_rules import NO_OPTION, ConventionFacts, GateRules, convention_digest, option_words
 from rankmill.gate.graded_queries import GradedQueries, Scores, best_single_feature, scores_of
 from rankmill.gate.guardrails import Guardrail
 from rankmill.pipeline.grouping.sketch import QuerySketch, overlap
@@ -67,7 +67,7 @@ def judge(
     baseline: Contender | None,
     dataset: Dataset,
     split: str,
-    rules: Rules,
+    rules: GateRules,
     *,
     against: Dataset | None = None,
     n_threads: int = 0,
@@ -79,7 +79,7 @@ def judge(
     Parameters
     ----------
     candidate, baseline
-        The models; without a baseline the bars are the order of the rows and the best single feature.
+        The models; without a baseline the rivals are the order of the rows and the best single feature.
     dataset, split
         The judged queries to compare on, which no model was trained on.
     rules
@@ -108,13 +108,13 @@ def judge(
     stored = scores_of(dataset, split, forests, names, n_threads=n_threads or available_cores())
     scores = [queries.in_order(each) for each in stored]
     second = None if baseline is None else scores[1]
-    bars: list[Bar]
+    rivals: list[Rival]
     _refuse_too_few(queries, rules.metric, scores[0])
     if baseline is None or second is None:
-        bars = [row_order(queries), single_feature(queries, rules.metric)]
+        rivals = [row_order(queries), single_feature(queries, rules.metric)]
     else:
-        bars = [Bar("baseline", f"{baseline.name}, the present version", second, "not worse")]
-    compared = [_compared(queries, candidate.name, scores[0], bar, rules, metrics) for bar in bars]
+        rivals = [Rival("baseline", f"{baseline.name}, the present version", second, "not worse")]
+    compared = [_compared(queries, candidate.name, scores[0], rival, rules, metrics) for rival in rivals]
     comparisons = tuple(comparison for comparison, _ in compared)
     rails = _guardrails(contenders, scores[0], second, queries, rules, against)
     reasons = [text for comparison in comparisons for text in comparison.reasons]
@@ -129,7 +129,7 @@ def judge(
         baseline=None if baseline is None else baseline.facts,
         dataset=dataset.digest,
         split=split,
-        queries=QueryFacts(digest=queries.digest, queries=len(queries), documents=queries.n_rows),
+        queries=JudgedQueries(digest=queries.digest, queries=len(queries), documents=queries.n_rows),
         metric=str(rules.metric),
         margin=rules.margin,
         limits=rules.limits,
@@ -144,7 +144,7 @@ def judge(
     )
 
 
-def _decisive(comparison: BarFacts, rules: Rules) -> Paired:
+def _decisive(comparison: RivalFacts, rules: GateRules) -> Paired:
     """Return the comparison by the metric that decides, which is there: too few queries were refused."""
     found = comparison.metrics[str(rules.metric)]
     assert found is not None  # noqa: S101
@@ -183,7 +183,7 @@ def _max_grade(dataset: Dataset, contenders: Sequence[Contender]) -> int:
     return max(1, dataset.max_grade, *(grade for grade in told if isinstance(grade, int)))
 
 
-def _metrics(rules: Rules, queries: GradedQueries) -> list[Metric]:
+def _metrics(rules: GateRules, queries: GradedQueries) -> list[Metric]:
     """Return what decides and what is shown, without ``err`` where it is only shown and a grade is beyond the scale."""
     top = queries.convention.policy_for(Metric("err")).max_grade
     beyond = top is None or int(queries.grades.max(initial=0)) > top
@@ -207,11 +207,11 @@ def _without_nan(scores: Scores) -> Scores:
 
 
 def _compared(
-    queries: GradedQueries, candidate: str, scores: Scores, bar: Bar, rules: Rules, metrics: Sequence[Metric]
-) -> tuple[BarFacts, list[str]]:
-    """Compare the candidate with one bar, by every metric; return also what qualifies the verdict."""
+    queries: GradedQueries, candidate: str, scores: Scores, rival: Rival, rules: GateRules, metrics: Sequence[Metric]
+) -> tuple[RivalFacts, list[str]]:
+    """Compare the candidate with one rival, by every metric; return also what qualifies the verdict."""
     now = queries.evaluate(metrics, _without_nan(scores))
-    then = queries.evaluate(metrics, _without_nan(bar.scores))
+    then = queries.evaluate(metrics, _without_nan(rival.scores))
     found = {
         metric: compare_paired(
             now[metric],
@@ -224,29 +224,29 @@ def _compared(
     }
     decisive = found[rules.metric]
     assert decisive is not None  # noqa: S101 (too few were refused)
-    threshold = 0.0 if bar.rule == "better" else -rules.margin + 0.0
-    passed, shown = bar.passed(decisive, rules.margin), decisive.interval[0] > threshold
-    facts = BarFacts(
-        against=bar.name,
-        words=bar.words,
-        rule=bar.rule,
-        must_be_beaten=bar.rule == "better",
+    threshold = 0.0 if rival.rule == "better" else -rules.margin + 0.0
+    passed, shown = rival.passed(decisive, rules.margin), decisive.interval[0] > threshold
+    facts = RivalFacts(
+        against=rival.name,
+        words=rival.words,
+        rule=rival.rule,
+        must_be_beaten=rival.rule == "better",
         above=threshold,
         passed=passed,
-        reasons=() if passed else (_shortfall(rules, bar, decisive, threshold),),
+        reasons=() if passed else (_shortfall(rules, rival, decisive, threshold),),
         metrics={str(metric): each for metric, each in found.items()},
     )
-    return facts, [_not_shown(rules, bar, decisive, candidate)] if passed and not shown else []
+    return facts, [_not_shown(rules, rival, decisive, candidate)] if passed and not shown else []
 
 
-def _shortfall(rules: Rules, bar: Bar, found: Paired, threshold: float) -> str:
-    """Say why ``found`` does not satisfy the rule of ``bar``, which option changes it, and how many queries would do."""
-    text = f"{rules.metric} against {bar.words}: {_figures(found)}, "
-    if bar.rule == "not shown to be worse":
+def _shortfall(rules: GateRules, rival: Rival, found: Paired, threshold: float) -> str:
+    """Say why ``found`` does not satisfy the rule of ``rival``, which option changes it, and how many queries would do."""
+    text = f"{rules.metric} against {rival.words}: {_figures(found)}, "
+    if rival.rule == "not shown to be worse":
         text += f"significantly worse, and not shown to lose less than {rules.margin:g}"
     else:
         text += f"its lower end must be above {threshold:g}"
-    text += f"; {NO_OPTION if bar.rule == 'better' else option_words('margin') + ' sets the margin'}"
+    text += f"; {NO_OPTION if rival.rule == 'better' else option_words('margin') + ' sets the margin'}"
     so, none = (queries_for(-threshold, found, difference) for difference in (found.difference, 0.0))
     if found.difference <= threshold or so is None:
         return text
@@ -256,10 +256,10 @@ def _shortfall(rules: Rules, bar: Bar, found: Paired, threshold: float) -> str:
     return text if none is None else f"{text}, {none:,} if there is none"
 
 
-def _not_shown(rules: Rules, bar: Bar, found: Paired, candidate: str) -> str:
+def _not_shown(rules: GateRules, rival: Rival, found: Paired, candidate: str) -> str:
     """Say what a first version that passes has not shown."""
     text = (
-        f"{found.n_queries:,} queries cannot show that {candidate} is not worse than the {bar.name} by more than "
+        f"{found.n_queries:,} queries cannot show that {candidate} is not worse than the {rival.name} by more than "
         f"{rules.margin:g}: {_figures(found)}; it passes as the first version because it is not significantly worse"
     )
     enough = queries_for(rules.margin, found, 0.0)
@@ -276,7 +276,7 @@ def _guardrails(
     scores: Scores,
     baseline: Scores | None,
     queries: GradedQueries,
-    rules: Rules,
+    rules: GateRules,
     against: Dataset | None,
 ) -> list[Guardrail]:
     predictors = [Predictor(each.forest) for each in contenders]
@@ -310,14 +310,14 @@ def _sample(queries: GradedQueries, predictor: Predictor) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class Rival:
     """A ranking to compare with: what it is, in one line, and its scores (n,) in the order of the queries."""
 
     name: str
     words: str
     scores: Scores
     rule: Rule
-    """What the interval of the difference must show; see `Bar.passed`."""
+    """What the interval of the difference must show; see `Rival.passed`."""
 
     def passed(self, found: Paired, margin: float) -> bool:
         """Return whether the 95 % interval (low, high) of the difference, candidate less this, satisfies the rule.
@@ -331,7 +331,7 @@ class Bar:
         return low > -margin or (self.rule == "not shown to be worse" and high >= 0.0)
 
 
-def row_order(queries: GradedQueries) -> Bar:
+def row_order(queries: GradedQueries) -> Rival:
     """Rank the documents as they came: by the column ``position`` where the dataset has it, else as rows are stored.
 
     Documents of one position tie.  A dataset keeps the rows of a query by their document ids, so without positions this
@@ -340,12 +340,12 @@ def row_order(queries: GradedQueries) -> Bar:
     if "position" in queries.dataset.optional_columns:
         positions = queries.dataset.rows(queries.split, ("position",)).column(0).to_numpy().astype(np.float64)
         words = "the order of the column position"
-        return Bar("row order", words, -queries.in_order(positions), "better")
+        return Rival("row order", words, -queries.in_order(positions), "better")
     words = "the order of rows as stored (by document id): the dataset has no column position"
-    return Bar("row order", words, -np.arange(queries.n_rows, dtype=np.float64), "better")
+    return Rival("row order", words, -np.arange(queries.n_rows, dtype=np.float64), "better")
 
 
-def single_feature(queries: GradedQueries, metric: Metric) -> Bar:
+def single_feature(queries: GradedQueries, metric: Metric) -> Rival:
     """Rank by the one feature, upwards or downwards, that ``metric`` likes best on these very queries; missing goes last.
 
     The feature is chosen on the queries that judge it, which favours it: the candidate need not beat it.
@@ -365,4 +365,4 @@ def single_feature(queries: GradedQueries, metric: Metric) -> Bar:
         f"the feature {found.name}, the {'highest' if found.descending else 'lowest'} first: the best single feature, chosen"
         " on these queries themselves, which favours it"
     )
-    return Bar("best single feature", words, scores, "not shown to be worse")
+    return Rival("best single feature", words, scores, "not shown to be worse")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rankmill.report import Facts, formatting, model_charts, query_charts
 from rankmill.report.findings import called, margin_of, metric_of, primary_difference
 from rankmill.report.model_charts import Bar
-from rankmill.report.query_charts import Difference
+from rankmill.report.query_charts import DifferenceRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,9 +161,9 @@ def _charts(facts: Facts) -> Facts:
         drawn["levels"] = _both(partial(query_charts.levels, metrics))
         against = next(each for each in metrics["rankings"] if each["name"] == metrics["rival"])["candidate_less_this"]
         rows = [
-            Difference(formatting.metric_name(name), "", None, None)
+            DifferenceRow(formatting.metric_name(name), "", None, None)
             if found is None
-            else Difference(
+            else DifferenceRow(
                 formatting.metric_name(name),
                 formatting.interval(found["interval"], sign=True),
                 found["difference"],
@@ -229,9 +229,9 @@ def _slices(facts: Facts) -> list[tuple[Facts, Markup]]:
     ]
 
 
-def _slice_row(row: Facts, by: str) -> Difference:
+def _slice_row(row: Facts, by: str) -> DifferenceRow:
     gap, note = row["difference"], formatting.counted(row["n_queries"], "query")
-    return Difference(formatting.slice_name(row, by), note, gap["mean"], gap["interval"])
+    return DifferenceRow(formatting.slice_name(row, by), note, gap["mean"], gap["interval"])
 
 
 def _both(draw: Callable[[float], Markup], wide: float = WIDE, phone: float = PHONE) -> Markup:

@@ -66,7 +66,7 @@ def _mark(art: Drawing, kind: str, x: float, y: float, title: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class DifferenceRow:
     """A row of `forest`: what it is of, a note on the right, the difference and its 95 % interval as far as they are known."""
 
     label: str
@@ -76,7 +76,7 @@ class Difference:
 
 
 def forest(
-    rows: Sequence[Difference],
+    rows: Sequence[DifferenceRow],
     width: float,
     *,
     what: str,
@@ -137,7 +137,7 @@ def forest(
     return art.svg()
 
 
-def _whisker(art: Drawing, x: Scale, y: float, row: Difference) -> None:
+def _whisker(art: Drawing, x: Scale, y: float, row: DifferenceRow) -> None:
     """Draw one difference with its interval at the height ``y``."""
     if row.value is None:
         return
@@ -149,7 +149,7 @@ def _whisker(art: Drawing, x: Scale, y: float, row: Difference) -> None:
     art.circle(x(row.value), y, 4.5, f"dot {css}", title)
 
 
-def limits_of(rows: Sequence[Difference]) -> tuple[float, float]:
+def limits_of(rows: Sequence[DifferenceRow]) -> tuple[float, float]:
     """Return the ends of an axis that holds all ``rows`` and 0, about as far to both sides as the figures go."""
     ends = [0.0]
     for row in rows:
@@ -159,7 +159,7 @@ def limits_of(rows: Sequence[Difference]) -> tuple[float, float]:
     return low - room, high + room
 
 
-def label_width(rows: Sequence[Difference]) -> float:
+def label_width(rows: Sequence[DifferenceRow]) -> float:
     """Return how many pixels the labels of ``rows`` need."""
     return widest([row.label for row in rows]) + 16
 

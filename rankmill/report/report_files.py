@@ -27,7 +27,7 @@ from rankmill.scorer.publish_ranked import replace_folder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rankmill.gate.gate_report import BarFacts, GateReport
+    from rankmill.gate.gate_report import GateReport, RivalFacts
     from rankmill.report.subject import Subject
 
 _FOUND = ("n_queries", "candidate", "other", "difference", "interval", "wins", "ties", "losses")
@@ -96,18 +96,18 @@ def verdict_of(subject: Subject) -> Facts:
         "guardrails": []
         if gate is None
         else [{"name": rail.name, "verdict": rail.verdict, "words": rail.words} for rail in gate.guardrails],
-        "bars": [] if gate is None else [_bar(bar, gate) for bar in gate.comparisons],
+        "bars": [] if gate is None else [_rival(rival, gate) for rival in gate.comparisons],
     }
 
 
-def _bar(bar: BarFacts, gate: GateReport) -> Facts:
-    found: Facts = as_json(bar.metrics[gate.metric]) or {}
+def _rival(rival: RivalFacts, gate: GateReport) -> Facts:
+    found: Facts = as_json(rival.metrics[gate.metric]) or {}
     return {
-        "against": bar.against,
-        "words": bar.words,
-        "must_be_beaten": bar.must_be_beaten,
-        "passed": bar.passed,
-        "asked": bar.asked(gate.margin),
+        "against": rival.against,
+        "words": rival.words,
+        "must_be_beaten": rival.must_be_beaten,
+        "passed": rival.passed,
+        "asked": rival.asked(gate.margin),
         "found": {name: found.get(name) for name in _FOUND},
     }
 

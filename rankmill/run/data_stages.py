@@ -23,13 +23,13 @@ from rankmill.run.stage_facts import BinFacts, DriftFacts, IngestFacts
 from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE
 
 if TYPE_CHECKING:
-    from rankmill.run.stage import Record
+    from rankmill.run.stage import StageRecord
 
 GIVEN = ("sources", "valid", "test", "pairs", "qrels")
 WITHOUT_EFFECT = {"memory", "threads", "block_size", "overwrite", "append"}  # on the dataset
 
 
-class Ingest(Stage):
+class IngestStage(Stage):
     """``WORK/dataset`` from the files that ``[ingest]`` names."""
 
     name, facts, code = "ingest", IngestFacts, ("rankmill.pipeline",)
@@ -84,7 +84,7 @@ class Ingest(Stage):
         counted = {"rows": facts.rows, "queries": facts.queries, "features": facts.features}
         return Made(facts=facts, artefacts=(self.work.dataset_artefact(**counted, columns=_columns(dataset)),))
 
-    def fault(self, record: Record) -> str | None:
+    def fault(self, record: StageRecord) -> str | None:
         where = self.work.named(self.work.dataset_path)
         try:
             dataset = Dataset.open(self.work.dataset_path)
@@ -102,7 +102,7 @@ def _columns(dataset: Dataset) -> list[dict[str, str]]:
     return [{"name": name, "type": types.get(name, "float32")} for name in (*types, *dataset.feature_names)]
 
 
-class Bin(Stage):
+class BinStage(Stage):
     """``WORK/dataset/_bins`` as ``[bin]`` asks for them."""
 
     name, facts, code = "bin", BinFacts, ("rankmill.pipeline",)
@@ -159,7 +159,7 @@ class Bin(Stage):
             ),
         )
 
-    def fault(self, record: Record) -> str | None:
+    def fault(self, record: StageRecord) -> str | None:
         dataset = self.work.dataset()
         try:
             found = dataset.bin_set()

@@ -23,7 +23,7 @@ from rankmill.run import DRIFT
 from rankmill.run.stage_facts import DriftFacts
 
 if TYPE_CHECKING:
-    from rankmill.config import Drift
+    from rankmill.config import DriftSection
 
 FORMAT = 1
 KEPT, NEXT = Path("drift") / "previous.parquet", Path("drift") / "next.parquet"
@@ -80,7 +80,7 @@ class DriftFound:
             )
 
 
-def check_drift(rules: Drift, folder: Path, dataset: Path) -> None:
+def check_drift(rules: DriftSection, folder: Path, dataset: Path) -> None:
     """Look up, before anything is run, what ``[drift] against`` names; ``dataset`` is what the run makes anew.
 
     Raises
@@ -100,7 +100,7 @@ def check_drift(rules: Drift, folder: Path, dataset: Path) -> None:
     Dataset.open(former)
 
 
-def drift_of(dataset: Dataset, rules: Drift, folder: Path, work: Path) -> DriftFound:
+def drift_of(dataset: Dataset, rules: DriftSection, folder: Path, work: Path) -> DriftFound:
     """Compare ``dataset`` with what ``rules`` name, and leave the report in ``work``.
 
     A report that is of this dataset against the same former one stands and is returned; so is that of the previous dataset
@@ -135,7 +135,7 @@ def drift_of(dataset: Dataset, rules: Drift, folder: Path, work: Path) -> DriftF
     return _written(path, dataset.digest, compare(dataset, former))
 
 
-def untold(dataset: Dataset, rules: Drift, work: Path) -> DriftFound | None:
+def untold(dataset: Dataset, rules: DriftSection, work: Path) -> DriftFound | None:
     """Return the drift of ``dataset`` that ``work`` holds; None if an earlier run has reported it at its end.
 
     Against a fixed dataset every run reports drift, as long as there is some.

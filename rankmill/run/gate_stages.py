@@ -24,19 +24,19 @@ from rankmill.scorer.predict import Predictor
 from rankmill.scorer.scoring import check_first_rows
 
 if TYPE_CHECKING:
-    from rankmill.config import Gate as Rules
+    from rankmill.config import GateSection
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.run.stage import Record
+    from rankmill.run.stage import StageRecord
     from rankmill.run.work import Work
 
 
-class Gate(Stage):
+class GateStage(Stage):
     """A result of the gate in the registry's log, and ``WORK/gate.json`` with its report."""
 
     name, facts, code = "gate", GateFacts, ("rankmill.pipeline", "rankmill.scorer", "rankmill.gate")
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> GateSection:
         """The section of the configuration, which is there."""
         assert self.work.config.gate is not None  # noqa: S101 (`skip_reason` has looked)
         return self.work.config.gate
@@ -104,7 +104,7 @@ class Gate(Stage):
             files=(path,),
         )
 
-    def fault(self, record: Record) -> str | None:
+    def fault(self, record: StageRecord) -> str | None:
         newest = self.work.candidate.gates.get(self.rules.alias)
         if newest is None:
             return "the registry has no result of it"
@@ -136,7 +136,7 @@ def taken_back(work: Work, alias: str) -> str | None:
     return f"{candidate} was taken back from {alias} in entry {entry.number} of the log, by {entry.actor}; {cure}"
 
 
-def split_for(rules: Rules, dataset: Dataset) -> str:
+def split_for(rules: GateSection, dataset: Dataset) -> str:
     """Return the split to compare on; InputError if it has no queries."""
     held_out = [name for name in dataset.manifest.unseen if rules.split in {None, name}]
     if not held_out:
@@ -165,7 +165,7 @@ def refuse_protected(work: Work) -> None:
         )
 
 
-class Promote(Stage):
+class PromoteStage(Stage):
     """An entry in the registry's log for each alias that the candidate takes.
 
     What decides is the registry, not a record: the alias is moved once, and not again after somebody took it back.
@@ -241,7 +241,7 @@ class Promote(Stage):
     def reads(self) -> tuple[Artefact, ...]:
         return ()
 
-    def fault(self, record: Record) -> str | None:
+    def fault(self, record: StageRecord) -> str | None:
         return "the alias means another version"
 
 

@@ -26,12 +26,12 @@ from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_service import starting_model, train_and_register
 
 if TYPE_CHECKING:
-    from rankmill.run.stage import Record
+    from rankmill.run.stage import StageRecord
 
 MEASURED = "test"  # besides train and valid, where there are several seeds
 
 
-class Train(Stage):
+class TrainStage(Stage):
     """The next version of ``[train] name`` in the registry; ``WORK/model`` keeps each seed's training, and what came of all."""
 
     name, facts, code = "train", TrainFacts, OF_TRAINING
@@ -103,7 +103,7 @@ class Train(Stage):
             artefacts=(version_artefact(version),),
         )
 
-    def fault(self, record: Record) -> str | None:
+    def fault(self, record: StageRecord) -> str | None:
         model = record.facts.model
         try:
             version = self.work.registry.resolve(model, bare="latest")
@@ -116,7 +116,7 @@ class Train(Stage):
         return super().fault(record)
 
 
-class Evaluate(Stage):
+class EvaluateStage(Stage):
     """``WORK/evaluation.json``."""
 
     name, facts, code = "evaluate", EvaluateFacts, ("rankmill.pipeline", "rankmill.scorer")
@@ -136,7 +136,7 @@ class Evaluate(Stage):
     def _model(self) -> str:
         return f"{self.work.candidate} {self.work.candidate.sha256}"
 
-    def holds(self, record: Record) -> bool:  # not what another version was worth
+    def holds(self, record: StageRecord) -> bool:  # not what another version was worth
         return record.inputs["model"] == self._model
 
     def doing(self) -> str:

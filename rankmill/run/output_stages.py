@@ -24,18 +24,18 @@ from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.rerank import rerank
 
 if TYPE_CHECKING:
-    from rankmill.config import Rerank as Section
+    from rankmill.config import RerankSection
     from rankmill.registry import Version
     from rankmill.run.work import Work
 
 
-class Rerank(Stage):
+class RerankStage(Stage):
     """``[rerank] out`` in the work folder."""
 
     name, facts, code = "rerank", RerankFacts, ("rankmill.pipeline", "rankmill.scorer")
 
     @property
-    def section(self) -> Section:
+    def section(self) -> RerankSection:
         """The section of the configuration, which is there."""
         assert self.work.config.rerank is not None  # noqa: S101 (`skip_reason` has looked)
         return self.work.config.rerank
@@ -132,7 +132,7 @@ def standing(work: Work) -> Version | None:
     return work.registry.resolve(f"{candidate.name}@{present}", bare="latest")
 
 
-class Report(Stage):
+class ReportStage(Stage):
     """``WORK/report``: also of a version that is not promoted."""
 
     name, facts, code = "report", ReportFacts, ("rankmill",)

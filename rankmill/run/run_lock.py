@@ -41,7 +41,7 @@ class Holder:
         return f"run {self.run_id} (process {self.pid} on {self.host}, since {self.since}, at stage {self.stage})"
 
 
-class Lease:
+class RunLease:
     """The lease of this process, as long as `hold` lasts."""
 
     def __init__(self, handle: int, holder: Holder, died: str | None) -> None:
@@ -63,7 +63,7 @@ class Lease:
 
 
 @contextmanager
-def hold(work: Path, run_id: str) -> Iterator[Lease]:
+def hold(work: Path, run_id: str) -> Iterator[RunLease]:
     """Hold the lease of ``work``, an existing folder.
 
     Raises
@@ -84,7 +84,7 @@ def hold(work: Path, run_id: str) -> Iterator[Lease]:
         died = None if before is None else f"{before} ended without a word"
         now = datetime.now(UTC).isoformat(timespec="seconds")
         holder = Holder(run_id=run_id, pid=os.getpid(), host=socket.gethostname(), since=now)
-        lease = Lease(handle, holder, died)
+        lease = RunLease(handle, holder, died)
         lease.at("start")
         yield lease
     finally:

@@ -19,7 +19,7 @@ from rankmill.config_file import read_config
 from rankmill.foundation.errors import InputError, code_of
 from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
 from rankmill.foundation.options import spelled_for_a_file
-from rankmill.run.data_stages import Bin, Ingest
+from rankmill.run.data_stages import BinStage, IngestStage
 from rankmill.run.drift import check_drift, keep_for_next
 from rankmill.run.dry_run import links_to
 from rankmill.run.events import (
@@ -34,20 +34,29 @@ from rankmill.run.events import (
     StageSkipped,
     StageStarted,
 )
-from rankmill.run.gate_stages import Gate, Promote, refuse_protected
+from rankmill.run.gate_stages import GateStage, PromoteStage, refuse_protected
 from rankmill.run.last_run import LastRunFile
-from rankmill.run.model_stages import Evaluate, Train
+from rankmill.run.model_stages import EvaluateStage, TrainStage
 from rankmill.run.outcome import RunReport
-from rankmill.run.output_stages import Report, Rerank
+from rankmill.run.output_stages import ReportStage, RerankStage
 from rankmill.run.run_lock import hold
-from rankmill.run.stage import Record, decide, key_of, read_record, write_record
+from rankmill.run.stage import StageRecord, decide, key_of, read_record, write_record
 from rankmill.run.stage_choice import STAGE_NAMES, StageChoice
 from rankmill.run.work import Work
 
 if TYPE_CHECKING:
     from rankmill.run.stage import Stage
 
-STAGES: tuple[type[Stage], ...] = (Ingest, Bin, Train, Evaluate, Gate, Promote, Rerank, Report)
+STAGES: tuple[type[Stage], ...] = (
+    IngestStage,
+    BinStage,
+    TrainStage,
+    EvaluateStage,
+    GateStage,
+    PromoteStage,
+    RerankStage,
+    ReportStage,
+)
 
 
 def check_inputs(work: Work, choice: StageChoice) -> None:
@@ -60,12 +69,12 @@ def check_inputs(work: Work, choice: StageChoice) -> None:
     ConfigError
         Two parts of the configuration, or it and the registry, contradict each other.
     """
-    if Ingest.name in choice.stages:
-        Ingest(work).files  # noqa: B018 (it complains)
-    if work.config.rerank is not None and {Promote.name, Rerank.name} & {*choice.stages}:
-        Rerank(work).files, Rerank(work).runs
-    if Train.name in choice.stages:
-        Train(work).base  # noqa: B018
+    if IngestStage.name in choice.stages:
+        IngestStage(work).files  # noqa: B018 (it complains)
+    if work.config.rerank is not None and {PromoteStage.name, RerankStage.name} & {*choice.stages}:
+        RerankStage(work).files, RerankStage(work).runs
+    if TrainStage.name in choice.stages:
+        TrainStage(work).base  # noqa: B018
     work.former_dataset  # noqa: B018
     if work.config.drift is not None:
         check_drift(work.config.drift, work.folder, work.dataset_path)
@@ -99,7 +108,7 @@ def run_stages(work: Work, choice: StageChoice, tell: Observer, at: Callable[[st
     return done
 
 
-def _record(stage: Stage) -> Record | None:
+def _record(stage: Stage) -> StageRecord | None:
     return read_record(stage.work.stages, stage.name, stage.facts)
 
 
@@ -130,7 +139,7 @@ def _do_if_due(stage: Stage, tell: Observer, at: Callable[[str], None], *, force
         made = stage.run(lambda line: tell(StageSaid(stage=name, line=line)))
         outputs = {work.inside(path): work.digests.of(path) for path in made.files}
         key = key_of(name, inputs)
-        write_record(work.stages, Record(stage=name, key=key, inputs=inputs, outputs=outputs, facts=made.facts))
+        write_record(work.stages, StageRecord(stage=name, key=key, inputs=inputs, outputs=outputs, facts=made.facts))
         artefacts = tuple(map(work.file_artefact, made.files)) if made.artefacts is None else made.artefacts
     except BaseException as error:
         tell(StageFailed(stage=name, error=error, stopped=isinstance(error, (SystemExit, KeyboardInterrupt))))

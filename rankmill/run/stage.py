@@ -86,11 +86,11 @@ class Stage(ABC):
         """Return what the stage reads, for observers: by default the dataset and the candidate."""
         return (self.work.dataset_artefact(), version_artefact(self.work.candidate))
 
-    def holds(self, record: Record) -> bool:  # noqa: ARG002 (those that are asked look at it)
+    def holds(self, record: StageRecord) -> bool:  # noqa: ARG002 (those that are asked look at it)
         """Tell whether the facts of ``record`` still hold, where the stage is taken as it is."""
         return True
 
-    def fault(self, record: Record) -> str | None:
+    def fault(self, record: StageRecord) -> str | None:
         """Say which output of ``record`` is not as it was left; None if all are."""
         return self.work.changed_file(record.outputs)
 
@@ -103,7 +103,7 @@ class Decision:
     why: str
 
 
-def decide(stage: Stage, record: Record | None, inputs: Inputs, *, forced: bool) -> Decision:
+def decide(stage: Stage, record: StageRecord | None, inputs: Inputs, *, forced: bool) -> Decision:
     """Tell whether ``stage``, whose last record is ``record``, has to be done with ``inputs``."""
     if forced:
         return Decision(due=True, why="asked for")
@@ -125,7 +125,7 @@ Inputs = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class StageRecord:
     """A stage that has published what it makes."""
 
     format: int = FORMAT
@@ -143,11 +143,11 @@ def key_of(stage: str, inputs: Mapping[str, str]) -> str:
     return sha256(json.dumps([stage, dict(inputs)], sort_keys=True).encode()).hexdigest()
 
 
-def read_record(folder: Path, stage: str, facts: type) -> Record | None:
+def read_record(folder: Path, stage: str, facts: type) -> StageRecord | None:
     """Return the record of ``stage`` in ``folder``; None if there is none, or none that this version understands."""
     path = folder / f"{stage}.json"
     try:
-        record = from_json(Record, path.read_bytes(), str(path))
+        record = from_json(StageRecord, path.read_bytes(), str(path))
         record = replace(record, facts=from_json(facts, record.facts, str(path)))
     except (OSError, IntegrityError):
         return None
@@ -155,7 +155,7 @@ def read_record(folder: Path, stage: str, facts: type) -> Record | None:
     return record if fits else None
 
 
-def write_record(folder: Path, record: Record) -> None:
+def write_record(folder: Path, record: StageRecord) -> None:
     """Publish ``record``: from here on the stage is done."""
     folder.mkdir(exist_ok=True)
     text = json.dumps(as_json(record), indent=1, ensure_ascii=True, allow_nan=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.config import Config, Drift, Tell
+from rankmill.config import Config, DriftSection, Tell
 from rankmill.config_file import read_config
 from rankmill.foundation.errors import ConfigError, InputError
 from rankmill.foundation.options import values_of
@@ -61,8 +61,8 @@ def test_the_run_is_told_of_in_its_work_folder_unless_somebody_says_where(tmp_pa
 
 
 def test_drift_is_against_the_previous_dataset_unless_another_is_named(tmp_path: Path) -> None:
-    assert read(tmp_path, rest="[drift]").drift == Drift(against="previous", stop=False)
-    assert read(tmp_path, rest='[drift]\nagainst = "old"\nstop = true').drift == Drift(against="old", stop=True)
+    assert read(tmp_path, rest="[drift]").drift == DriftSection(against="previous", stop=False)
+    assert read(tmp_path, rest='[drift]\nagainst = "old"\nstop = true').drift == DriftSection(against="old", stop=True)
 
 
 def test_judgments_may_come_in_files_of_their_own(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from rankmill import diff as differing
 from rankmill import diff_table
 from rankmill.cli import execute
-from rankmill.diff import Difference, Side, changes
+from rankmill.diff import ModelDifference, Side, changes
 from rankmill.forest_likeness import depths_of, same_scores, same_trees, shape_of
 from rankmill.foundation.records import as_json, from_json
 from rankmill.pipeline.options import SynthParameters
@@ -29,7 +29,7 @@ def diff(old: Side, new: Side) -> dict[str, Any]:
 
 
 def rows_of(report: dict[str, Any]) -> list[list[str]]:
-    return diff_table.rows_of(from_json(Difference, report, "report"))
+    return diff_table.rows_of(from_json(ModelDifference, report, "report"))
 
 
 def side(forest: Forest | None, name: str = "a", **facts: Any) -> Side:

@@ -12,7 +12,7 @@ from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.records import canonical_json, from_json
 from rankmill.gate import judging
 from rankmill.gate.gate_report import GateReport
-from rankmill.gate.gate_rules import Rules, convention_digest
+from rankmill.gate.gate_rules import GateRules, convention_digest
 from rankmill.gate.graded_queries import GradedQueries, scores_of
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.evaluate import evaluate
@@ -44,7 +44,7 @@ def decisive(report):
 
 
 def test_the_same_model_again_passes_with_a_difference_of_exactly_nothing(real, model) -> None:
-    report = judge(renamed(model, "web@2"), model, real, "test", Rules())
+    report = judge(renamed(model, "web@2"), model, real, "test", GateRules())
     assert report["passed"]
     assert report["reasons"] == []
     for found in report["comparisons"][0]["metrics"].values():
@@ -57,61 +57,61 @@ def test_the_same_model_again_passes_with_a_difference_of_exactly_nothing(real, 
 
 
 def test_chance_does_not_pass_against_a_real_model_nor_against_the_bars(real, model, shuffled_model) -> None:
-    against = judge(shuffled_model, model, real, "test", Rules())
+    against = judge(shuffled_model, model, real, "test", GateRules())
     assert not against["passed"]
     (found,) = decisive(against)
     assert found["difference"] < -0.05
     assert found["interval"][1] < 0
     assert "ndcg@10 against web@1" in against["reasons"][0]
-    first = judge(shuffled_model, None, real, "test", Rules())
+    first = judge(shuffled_model, None, real, "test", GateRules())
     assert not first["passed"]
     assert [comparison["passed"] for comparison in first["comparisons"]] == [False, False]
 
 
 def test_a_real_model_passes_the_bars_and_replaces_chance(real, model, shuffled_model) -> None:
-    first = judge(model, None, real, "test", Rules())
+    first = judge(model, None, real, "test", GateRules())
     assert first["passed"], first["reasons"]
     order, single = first["comparisons"]
     assert order["must_be_beaten"]
     assert not single["must_be_beaten"]
     assert "document id" in order["words"]
     assert "the feature f1, the highest first" in single["words"]
-    assert judge(model, shuffled_model, real, "test", Rules())["passed"]
+    assert judge(model, shuffled_model, real, "test", GateRules())["passed"]
 
 
 def test_a_slightly_worse_model_is_a_question_of_the_margin(real, model) -> None:
     worse = with_leaves(model, lambda values: values + np.random.default_rng(3).normal(scale=0.02, size=len(values)))
-    loose = judge(renamed(worse, "web@2"), model, real, "test", Rules(margin=1.0))
+    loose = judge(renamed(worse, "web@2"), model, real, "test", GateRules(margin=1.0))
     assert loose["passed"]
     low = decisive(loose)[0]["interval"][0]
     assert low < 0
-    at = judge(renamed(worse, "web@2"), model, real, "test", Rules(margin=-low))
+    at = judge(renamed(worse, "web@2"), model, real, "test", GateRules(margin=-low))
     assert not at["passed"]  # the lower end must be above it, not on it
-    assert judge(renamed(worse, "web@2"), model, real, "test", Rules(margin=-low * (1 + 1e-12)))["passed"]
+    assert judge(renamed(worse, "web@2"), model, real, "test", GateRules(margin=-low * (1 + 1e-12)))["passed"]
 
 
 def test_an_interval_too_wide_for_the_margin_says_how_many_queries_it_takes(real, model) -> None:
     other = with_leaves(model, lambda values: values + np.random.default_rng(4).normal(scale=0.01, size=len(values)))
-    low = decisive(judge(renamed(other, "web@2"), model, real, "test", Rules()))[0]["interval"][0]
-    mean = decisive(judge(renamed(other, "web@2"), model, real, "test", Rules()))[0]["difference"]
+    low = decisive(judge(renamed(other, "web@2"), model, real, "test", GateRules()))[0]["interval"][0]
+    mean = decisive(judge(renamed(other, "web@2"), model, real, "test", GateRules()))[0]["difference"]
     assert low < mean
     margin = (
         max(-mean, 0.0) + (mean - low) / 4
     )  # a quarter of the width: sixteen times the queries, if there is no difference
-    report = judge(renamed(other, "web@2"), model, real, "test", Rules(margin=margin))
+    report = judge(renamed(other, "web@2"), model, real, "test", GateRules(margin=margin))
     assert not report["passed"]
     assert "so few queries cannot tell: about " in report["reasons"][0]
-    hopeless = judge(renamed(other, "web@2"), model, real, "test", Rules(margin=max(-mean, 0.0)))
+    hopeless = judge(renamed(other, "web@2"), model, real, "test", GateRules(margin=max(-mean, 0.0)))
     assert "so few" not in hopeless["reasons"][0] or mean > 0
 
 
 def test_the_report_has_the_same_bytes_for_any_number_of_threads(real, model, shuffled_model) -> None:
     for baseline in (shuffled_model, None):
-        reports = [canonical_json(judge(model, baseline, real, "test", Rules(), n_threads=n)) for n in (1, 2, 3)]
+        reports = [canonical_json(judge(model, baseline, real, "test", GateRules(), n_threads=n)) for n in (1, 2, 3)]
         assert reports[0] == reports[1] == reports[2]
         again = json.loads(reports[0])
         assert canonical_json(again) == reports[0]
-        assert from_json(GateReport, again, "report") == judging.judge(model, baseline, real, "test", Rules())
+        assert from_json(GateReport, again, "report") == judging.judge(model, baseline, real, "test", GateRules())
 
 
 def test_where_the_rows_lie_changes_nothing(tmp_path, real, model, shuffled_model) -> None:
@@ -120,7 +120,7 @@ def test_where_the_rows_lie_changes_nothing(tmp_path, real, model, shuffled_mode
     elsewhere = dataset_of(tmp_path, "elsewhere", x, grades, qid, buckets=7)
     assert elsewhere.digest != real.digest
     for baseline in (shuffled_model, None):
-        here, there = (judge(model, baseline, data, "test", Rules()) for data in (real, elsewhere))
+        here, there = (judge(model, baseline, data, "test", GateRules()) for data in (real, elsewhere))
         assert here["comparisons"] == there["comparisons"]
         assert here["guardrails"] == there["guardrails"]
         assert here["queries"] == there["queries"]
@@ -129,7 +129,7 @@ def test_where_the_rows_lie_changes_nothing(tmp_path, real, model, shuffled_mode
 @pytest.mark.parametrize("convention", ["rankmill", "trec", "lightgbm", "yahoo"])
 def test_the_means_and_intervals_are_those_of_evaluate(real, model, shuffled_model, convention) -> None:
     """Whatever breaks ties, the gate's figures are the ones that `rankmill evaluate` prints."""
-    rules = Rules(convention=named_convention(convention), metric=parse_metric("ndcg@5"))
+    rules = GateRules(convention=named_convention(convention), metric=parse_metric("ndcg@5"))
     report = judge(model, shuffled_model, real, "test", rules)
     for which, each in (("candidate", model), ("other", shuffled_model)):
         printed = evaluate(
@@ -143,7 +143,7 @@ def test_the_means_and_intervals_are_those_of_evaluate(real, model, shuffled_mod
 @pytest.mark.parametrize("ties", ["random", "doc_id", "doc_id_descending", "row_order"])
 def test_ties_are_broken_as_evaluate_breaks_them(real, model, shuffled_model, ties) -> None:
     few = with_leaves(model, np.sign)
-    rules = Rules(convention=named_convention("rankmill").but(ties=ties))
+    rules = GateRules(convention=named_convention("rankmill").but(ties=ties))
     report = judge(few, shuffled_model, real, "test", rules)
     printed = evaluate(real.path, model=few.forest, split="test", metrics=["ndcg@10"], ties=ties)
     assert decisive(report)[0]["candidate"] == next(iter(printed.means.values()))
@@ -172,7 +172,7 @@ def test_the_single_feature_is_the_best_of_both_directions_on_these_queries(tmp_
     x[holes, 2] = np.nan
     dataset = dataset_of(tmp_path, "upside-down", x, grades, qid)
     model = trained(dataset)
-    report = judge(model, None, dataset, "test", Rules())
+    report = judge(model, None, dataset, "test", GateRules())
     single = report["comparisons"][1]
     assert "the feature f3, the lowest first" in single["words"]
     assert single["metrics"]["ndcg@10"]["other"] == pytest.approx(1.0)
@@ -185,7 +185,7 @@ def test_positions_are_the_order_of_the_rows_where_there_are_any(tmp_path) -> No
         rows = np.flatnonzero(qid == q)
         shown[rows[np.argsort(-grades[rows], kind="stable")]] = np.arange(1, len(rows) + 1)
     dataset = dataset_of(tmp_path, "shown", x, grades, qid, extra={"position": shown})
-    report = judge(trained(dataset), None, dataset, "test", Rules())
+    report = judge(trained(dataset), None, dataset, "test", GateRules())
     order = report["comparisons"][0]
     assert order["words"] == "the order of the column position"
     assert order["metrics"]["ndcg@10"]["other"] == pytest.approx(1.0)
@@ -194,17 +194,17 @@ def test_positions_are_the_order_of_the_rows_where_there_are_any(tmp_path) -> No
 
 def test_a_split_that_a_model_was_trained_on_is_refused(tmp_path, real, model, shuffled_model) -> None:
     with pytest.raises(InputError, match="split train: web@1 was trained on these queries"):
-        judge(model, None, real, "train", Rules())
+        judge(model, None, real, "train", GateRules())
     stranger = contender(shuffled_model.forest, "web@9")
     with pytest.raises(InputError, match="split train: web@1 was"):
-        judge(stranger, model, real, "train", Rules())
+        judge(stranger, model, real, "train", GateRules())
     other = dataset_of(tmp_path, "other", *rows_of(11, queries=40), split=None)
-    assert judge(model, shuffled_model, other, "train", Rules())["split"] == "train"
-    valid = judge(model, None, real, "valid", Rules())
+    assert judge(model, shuffled_model, other, "train", GateRules())["split"] == "train"
+    valid = judge(model, None, real, "valid", GateRules())
     assert valid["notes"][0] == "the split valid has decided when the training of web@1 stopped"
     assert valid["notes"][1].endswith(" queries are few: an interval of fewer than 50 is narrower than it should be")
     with pytest.raises(InputError, match="the split 'test' is empty; splits with rows: train"):
-        judge(model, None, other, "test", Rules())
+        judge(model, None, other, "test", GateRules())
 
 
 def test_too_few_queries_are_refused_with_the_reason(tmp_path, model) -> None:
@@ -212,23 +212,23 @@ def test_too_few_queries_are_refused_with_the_reason(tmp_path, model) -> None:
     grades[qid > 0] = 0
     dataset = dataset_of(tmp_path, "few", x, grades, qid, split=None)
     with pytest.raises(CandidatesRejected, match=r"1 of 3 queries of the split train count for ndcg@10; an interval"):
-        judge(contender(model.forest, "web@1"), None, dataset, "train", Rules())
+        judge(contender(model.forest, "web@1"), None, dataset, "train", GateRules())
 
 
 def test_a_model_that_asks_for_a_feature_that_is_not_there_is_refused(tmp_path, model) -> None:
     x, grades, qid = rows_of(8, queries=20)
     narrow = dataset_of(tmp_path, "narrow", x[:, :1], grades, qid, split=None)
     with pytest.raises(CandidatesRejected, match=r"web@1 uses features that this dataset does not have: f2"):
-        judge(contender(model.forest, "web@1"), None, narrow, "train", Rules())
+        judge(contender(model.forest, "web@1"), None, narrow, "train", GateRules())
 
 
 def test_the_report_is_bound_to_what_it_is_about(real, model, shuffled_model) -> None:
-    report = judge(model, shuffled_model, real, "test", Rules())
+    report = judge(model, shuffled_model, real, "test", GateRules())
     assert report["candidate"] == {"version": "web@1", "model": model.sha256, "manifest": "0" * 64}
     assert report["baseline"]["model"] == shuffled_model.sha256
     assert report["dataset"] == real.digest
     assert report["queries"]["queries"] == len(real.queries("test"))
-    assert report["queries"]["digest"] != judge(model, None, real, "valid", Rules())["queries"]["digest"]
+    assert report["queries"]["digest"] != judge(model, None, real, "valid", GateRules())["queries"]["digest"]
     assert report["convention_sha256"] == convention_digest(named_convention("rankmill"))
     assert report["max_grade"] == 4
     text = json.dumps(report)
@@ -246,9 +246,9 @@ def test_conventions_have_one_digest_each() -> None:
 def test_rules_refuse_what_is_no_limit() -> None:
     for name in ("margin", "max_cost_ratio", "max_constant_rise", "max_latency"):
         with pytest.raises(InputError, match=f"{name} must be a number of 0 or more, got -1"):
-            Rules(**{name: -1.0})
+            GateRules(**{name: -1.0})
         with pytest.raises(InputError, match=name):
-            replace(Rules(), **{name: float("nan")})
+            replace(GateRules(), **{name: float("nan")})
 
 
 @pytest.mark.parametrize(("top", "convention"), [(60, None), (4, "letor4")])
@@ -257,26 +257,26 @@ def test_grades_beyond_the_scale_of_err_leave_it_out_where_it_does_not_decide(tm
     dataset = dataset_of(tmp_path, "amounts", x, grades * (top // 4), qid)
     chosen = named_convention("rankmill").but(gain="linear") if convention is None else named_convention(convention)
     model = trained(dataset, metric="ndcg@10", gain="linear")
-    report = judge(model, None, dataset, "test", Rules(convention=chosen, margin=1.0))
+    report = judge(model, None, dataset, "test", GateRules(convention=chosen, margin=1.0))
     assert list(report["comparisons"][0]["metrics"]) == ["ndcg@10", "map"]
     with pytest.raises(InputError, match="grade"):
-        judge(model, None, dataset, "test", Rules(convention=chosen, metric=parse_metric("err@10")))
+        judge(model, None, dataset, "test", GateRules(convention=chosen, metric=parse_metric("err@10")))
 
 
 @pytest.mark.parametrize("metric", ["balanced_error(0.5)", "concordance_micro", "concordance"])
 def test_any_metric_may_decide_and_better_is_above_nothing(real, model, shuffled_model, metric) -> None:
     """For an error rate too: the better model has the lower rate, and a difference above 0."""
     shifted = with_leaves(model, lambda values: values * 2)
-    report = judge(renamed(shifted, "web@2"), shuffled_model, real, "test", Rules(metric=parse_metric(metric)))
+    report = judge(renamed(shifted, "web@2"), shuffled_model, real, "test", GateRules(metric=parse_metric(metric)))
     (found,) = decisive(report)
     assert found["difference"] == pytest.approx(abs(found["candidate"] - found["other"]))
     assert found["interval"][0] <= found["difference"] <= found["interval"][1]
     assert report["passed"] == (found["interval"][0] > -0.002)
-    first = judge(renamed(shifted, "web@2"), None, real, "test", Rules(metric=parse_metric(metric)))
+    first = judge(renamed(shifted, "web@2"), None, real, "test", GateRules(metric=parse_metric(metric)))
     assert "best single feature" in first["comparisons"][1]["words"]
 
 
 def test_the_present_version_against_itself_is_said(real, model) -> None:
-    report = judge(model, model, real, "test", Rules())
+    report = judge(model, model, real, "test", GateRules())
     assert report["passed"]
     assert "web@1 is the present version: it was compared with itself" in report["notes"]

@@ -10,7 +10,7 @@ import pytest
 from rankmill.cli import execute
 from rankmill.foundation.records import from_json
 from rankmill.gate.gate_report import GateReport
-from rankmill.gate.gate_rules import Rules
+from rankmill.gate.gate_rules import GateRules
 from rankmill.registry import Registry
 from tests.rankmill.gate_case import dataset_of, judge, renamed, rows_of_one_strong_feature, trained, with_leaves
 
@@ -43,7 +43,7 @@ def bars(report):
 
 
 def test_a_first_version_that_105_queries_cannot_tell_from_the_best_feature_passes_and_says_so(model, queries_of):
-    report = judge(model, None, queries_of(4), SPLIT, Rules(margin=MARGIN))
+    report = judge(model, None, queries_of(4), SPLIT, GateRules(margin=MARGIN))
     order, feature = bars(report)
     assert order["n_queries"] == QUERIES
     assert order["interval"][0] > 0.0
@@ -62,14 +62,14 @@ def test_a_first_version_that_105_queries_cannot_tell_from_the_best_feature_pass
 def test_once_a_version_serves_the_margin_must_be_shown(model, queries_of):
     """The same interval that a first version may have is refused to one that is to replace another."""
     other = with_leaves(model, lambda values: values * (1.0 + 0.5 * (values > 0.1)))
-    report = judge(renamed(other, "web@2"), model, queries_of(3), SPLIT, Rules(margin=0.0))
+    report = judge(renamed(other, "web@2"), model, queries_of(3), SPLIT, GateRules(margin=0.0))
     (found,) = bars(report)
     assert found["interval"][0] <= 0.0 <= found["interval"][1]
     assert not report["passed"]
 
 
 def test_a_first_version_that_is_significantly_worse_than_the_best_feature_is_refused(model, queries_of):
-    report = judge(model, None, queries_of(3), SPLIT, Rules(margin=MARGIN))
+    report = judge(model, None, queries_of(3), SPLIT, GateRules(margin=MARGIN))
     order, feature = bars(report)
     assert order["interval"][0] > 0.0
     assert feature["interval"][1] < 0.0
@@ -78,9 +78,9 @@ def test_a_first_version_that_is_significantly_worse_than_the_best_feature_is_re
     assert "the best single feature" in reason
     assert "significantly worse" in reason
     assert "--margin" in reason
-    within = Rules(margin=-feature["interval"][0] * (1.0 + 1e-12))  # a loss that is shown to be within the margin
+    within = GateRules(margin=-feature["interval"][0] * (1.0 + 1e-12))  # a loss that is shown to be within the margin
     assert judge(model, None, queries_of(3), SPLIT, within)["passed"]
-    assert not judge(model, None, queries_of(3), SPLIT, Rules(margin=-feature["interval"][0]))["passed"]
+    assert not judge(model, None, queries_of(3), SPLIT, GateRules(margin=-feature["interval"][0]))["passed"]
 
 
 def test_a_first_version_that_is_not_better_than_the_order_of_rows_is_refused(model, queries_of, tmp_path):
@@ -88,13 +88,13 @@ def test_a_first_version_that_is_not_better_than_the_order_of_rows_is_refused(mo
     x, grades, qid = rows_of_one_strong_feature(4, QUERIES)
     order = sorted(range(len(qid)), key=lambda row: (qid[row], -x[row, 0]))
     dataset = dataset_of(tmp_path, "in-order", x[order], grades[order], qid[order], split=None)
-    report = judge(model, None, dataset, SPLIT, Rules(margin=1.0))
+    report = judge(model, None, dataset, SPLIT, GateRules(margin=1.0))
     assert [comparison["passed"] for comparison in report["comparisons"]] == [False, True]
     assert bars(report)[0]["interval"][0] <= 0.0
     (reason,) = report["reasons"]
     assert "the order of rows" in reason
     assert "no option" in reason
-    constant = judge(with_leaves(model, lambda values: values * 0.0), None, dataset, SPLIT, Rules(margin=1.0))
+    constant = judge(with_leaves(model, lambda values: values * 0.0), None, dataset, SPLIT, GateRules(margin=1.0))
     assert not constant["passed"]
 
 

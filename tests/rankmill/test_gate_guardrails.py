@@ -11,7 +11,7 @@ from typer.main import get_command
 from rankmill import cli_models
 from rankmill.foundation.options import defaults_of
 from rankmill.gate import guardrails, judging
-from rankmill.gate.gate_rules import LIMITS, NO_OPTION, GateOptions, Rules
+from rankmill.gate.gate_rules import LIMITS, NO_OPTION, GateOptions, GateRules
 from rankmill.gate.graded_queries import scores_of
 from rankmill.pipeline.grouping.sketch import Overlap, QuerySketch, overlap
 from rankmill.pipeline.statistics.dataset_drift import compare
@@ -72,7 +72,7 @@ def test_every_check_that_can_fail_names_the_option_that_changes_it(tmp_path, re
 
 def test_the_reason_of_a_metric_that_falls_short_names_the_margin(real, model) -> None:
     worse = with_leaves(model, lambda values: -values)
-    (reason,) = judge(renamed(worse, "web@2"), model, real, "test", Rules())["reasons"]
+    (reason,) = judge(renamed(worse, "web@2"), model, real, "test", GateRules())["reasons"]
     assert "--margin (margin in [gate]) sets the margin" in reason
 
 
@@ -85,7 +85,7 @@ def test_scores_that_are_not_finite_fail_and_stand_last(monkeypatch: pytest.Monk
         return [scores, baseline]
 
     monkeypatch.setattr(judging, "scores_of", broken)
-    report = judge(renamed(model, "web@2"), model, real, "test", Rules())
+    report = judge(renamed(model, "web@2"), model, real, "test", GateRules())
     found = rail(report, "finite scores")
     assert found["verdict"] == "failed"
     assert found["value"] == sum(len(range(first, report["queries"]["documents"], 7)) for first in (0, 1))
@@ -97,11 +97,13 @@ def test_scores_that_are_not_finite_fail_and_stand_last(monkeypatch: pytest.Monk
 def test_a_model_that_tells_nothing_apart_fails(real, model) -> None:
     constant = with_leaves(model, np.zeros_like)
     for baseline in (model, None):
-        report = judge(renamed(constant, "web@2"), baseline, real, "test", Rules(margin=1.0))
+        report = judge(renamed(constant, "web@2"), baseline, real, "test", GateRules(margin=1.0))
         found = rail(report, "constant scores")
         assert (found["verdict"], found["value"]) == ("failed", 1.0)
-    assert rail(judge(renamed(constant, "web@3"), constant, real, "test", Rules()), "constant scores")["value"] == 1.0
-    assert not judge(renamed(constant, "web@3"), constant, real, "test", Rules())["passed"]
+    assert (
+        rail(judge(renamed(constant, "web@3"), constant, real, "test", GateRules()), "constant scores")["value"] == 1.0
+    )
+    assert not judge(renamed(constant, "web@3"), constant, real, "test", GateRules())["passed"]
 
 
 def test_the_share_of_constant_queries_is_held_against_the_baseline() -> None:
@@ -141,8 +143,8 @@ def test_changed_features_decide_through_the_whole_gate(real, model) -> None:
     other = renamed(contender(forest, "web@2"), "web@2")
     if names[-1] in Predictor(model.forest).feature_names:
         pytest.skip("the model asks for its last feature")
-    assert not judge(other, model, real, "test", Rules())["passed"]
-    report = judge(other, model, real, "test", Rules(allow_feature_changes=True))
+    assert not judge(other, model, real, "test", GateRules())["passed"]
+    report = judge(other, model, real, "test", GateRules(allow_feature_changes=True))
     assert report["passed"]
     assert "f99" in rail(report, "features")["words"]
 
@@ -155,13 +157,13 @@ def test_the_cost_is_that_of_a_walk_written_down(seed: int) -> None:
 
 def test_a_model_of_more_than_twice_the_cost_fails(real, model) -> None:
     large = trained(real, "web@2", n_rounds=60, max_leaves=12)
-    report = judge(large, model, real, "test", Rules())
+    report = judge(large, model, real, "test", GateRules())
     found = rail(report, "cost")
     assert found["verdict"] == "failed"
     assert found["value"]["ratio"] == found["value"]["candidate"] / found["value"]["baseline"] > 2.0
-    assert rail(judge(large, model, real, "test", Rules(max_cost_ratio=100.0)), "cost")["verdict"] == "passed"
-    assert rail(judge(model, large, real, "test", Rules()), "cost")["verdict"] == "passed"
-    assert rail(judge(large, None, real, "test", Rules()), "cost")["verdict"] == "told"
+    assert rail(judge(large, model, real, "test", GateRules(max_cost_ratio=100.0)), "cost")["verdict"] == "passed"
+    assert rail(judge(model, large, real, "test", GateRules()), "cost")["verdict"] == "passed"
+    assert rail(judge(large, None, real, "test", GateRules()), "cost")["verdict"] == "told"
 
 
 def test_a_baseline_without_trees_does_not_divide_by_nothing() -> None:
@@ -172,12 +174,12 @@ def test_a_baseline_without_trees_does_not_divide_by_nothing() -> None:
 
 
 def test_latency_is_measured_only_when_asked(real, model) -> None:
-    report = judge(renamed(model, "web@2"), model, real, "test", Rules())
+    report = judge(renamed(model, "web@2"), model, real, "test", GateRules())
     assert "measured" not in report
-    slow = judge(renamed(model, "web@2"), model, real, "test", Rules(max_latency=0.0))
+    slow = judge(renamed(model, "web@2"), model, real, "test", GateRules(max_latency=0.0))
     assert not slow["passed"]
     assert rail(slow, "latency")["verdict"] == "failed"
-    fast = judge(renamed(model, "web@2"), model, real, "test", Rules(max_latency=60_000.0))
+    fast = judge(renamed(model, "web@2"), model, real, "test", GateRules(max_latency=60_000.0))
     assert fast["passed"]
     assert fast["measured"][0]["value"] > 0
 
@@ -185,34 +187,34 @@ def test_latency_is_measured_only_when_asked(real, model) -> None:
 def test_drift_is_an_alarm_of_the_comparison_of_datasets(tmp_path, real, model) -> None:
     x, grades, qid = rows_of(2)
     moved = dataset_of(tmp_path, "moved", x + np.float32(3.0) * (np.arange(x.shape[1]) == 3), grades, qid)
-    report = judge(renamed(model, "web@2"), model, real, "test", Rules(), against=moved)
+    report = judge(renamed(model, "web@2"), model, real, "test", GateRules(), against=moved)
     found = rail(report, "drift")
     assert found["verdict"] == "failed"
     assert tuple(found["value"]["alarms"]) == compare(real, moved).alarms
     assert "f4" in found["words"]
-    calm = judge(renamed(model, "web@2"), model, real, "test", Rules(), against=real)
+    calm = judge(renamed(model, "web@2"), model, real, "test", GateRules(), against=real)
     assert rail(calm, "drift")["verdict"] == "passed"
     assert calm["passed"]
-    assert "not asked for" in rail(judge(model, None, real, "test", Rules()), "drift")["words"]
+    assert "not asked for" in rail(judge(model, None, real, "test", GateRules()), "drift")["words"]
 
 
 def test_queries_that_a_model_was_trained_on_fail_unless_allowed(real, model) -> None:
     qids = real.queries("test").qid
     strangers = replace(model, train_queries=QuerySketch.of([["x", "y"]]), name="web@2")
-    clean = judge(strangers, model, real, "test", Rules())
+    clean = judge(strangers, model, real, "test", GateRules())
     assert clean["passed"]
     assert "web@1 came without a sketch" in rail(clean, "seen queries")["words"]
     seen = replace(model, train_queries=QuerySketch.of([qids.slice(0, 3)]))
     for candidate, baseline in ((replace(seen, name="web@2"), model), (strangers, seen)):
-        report = judge(candidate, baseline, real, "test", Rules())
+        report = judge(candidate, baseline, real, "test", GateRules())
         found = rail(report, "seen queries")
         assert found["verdict"] == "failed"
         assert f"was trained on 3 of {len(qids)}" in found["words"]
-        assert judge(candidate, baseline, real, "test", Rules(allow_seen_queries=True))["passed"]
+        assert judge(candidate, baseline, real, "test", GateRules(allow_seen_queries=True))["passed"]
     own = replace(model, train_queries=QuerySketch.of(part for part, _ in real.query_batches("train")))
-    assert judge(own, None, real, "test", Rules())["passed"]
+    assert judge(own, None, real, "test", GateRules())["passed"]
     assert overlap(own.train_queries, qids).found == 0
-    assert rail(judge(model, None, real, "test", Rules()), "seen queries")["verdict"] == "told"
+    assert rail(judge(model, None, real, "test", GateRules()), "seen queries")["verdict"] == "told"
 
 
 @pytest.mark.parametrize("seed", range(3))

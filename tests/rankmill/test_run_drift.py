@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.config import Drift
+from rankmill.config import DriftSection
 from rankmill.foundation.errors import ConfigError, DatasetFormatError, DriftAlarm, InputError
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
@@ -16,7 +16,7 @@ from rankmill.run import DRIFT
 from rankmill.run.drift import KEPT, NEXT, DriftFound, check_drift, drift_of, keep_for_next
 from tests.pipeline.test_drift import make
 
-PREVIOUS = Drift()
+PREVIOUS = DriftSection()
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def work(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-def look(dataset: Dataset, work: Path, rules: Drift = PREVIOUS) -> DriftFound:
+def look(dataset: Dataset, work: Path, rules: DriftSection = PREVIOUS) -> DriftFound:
     return drift_of(dataset, rules, work.parent, work)
 
 
@@ -43,7 +43,7 @@ def files_of(work: Path) -> dict[str, bytes]:
 
 
 def test_against_a_dataset_it_is_what_describe_says(data, work):
-    rules = Drift(against=str(data["a"].path))
+    rules = DriftSection(against=str(data["a"].path))
     check_drift(rules, work.parent, work / "dataset")
     found = look(data["c"], work, rules)
     wanted = json.loads(compare(data["c"], data["a"]).to_json())
@@ -109,9 +109,9 @@ def test_what_was_found_stands_after_the_run_went_through(data, work):
 def test_mistakes_are_said_before_anything_is_run(data, work):
     check_drift(PREVIOUS, work.parent, work / "dataset")
     with pytest.raises(ConfigError, match="is what this run makes anew"):
-        check_drift(Drift(against="work/dataset"), work.parent, work / "dataset")
+        check_drift(DriftSection(against="work/dataset"), work.parent, work / "dataset")
     with pytest.raises(InputError, match="no such dataset"):
-        check_drift(Drift(against="nowhere"), work.parent, work / "dataset")
+        check_drift(DriftSection(against="nowhere"), work.parent, work / "dataset")
 
 
 def test_what_is_kept_and_damaged_is_said(data, work):

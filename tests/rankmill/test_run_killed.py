@@ -17,7 +17,7 @@ from rankmill.foundation.storage.publish import file_digest
 from rankmill.registry import Registry
 from rankmill.run import runner
 from rankmill.run.runner import RunRequest, run
-from rankmill.run.stage import Record
+from rankmill.run.stage import StageRecord
 from rankmill.run.stage_choice import STAGE_NAMES
 from tests.rankmill.test_run import files_of, write_project
 from tests.waiting import until
@@ -52,7 +52,7 @@ def test_dead_between_what_a_stage_makes_and_its_record(tmp_path: Path, monkeypa
     write_record = runner.write_record
     for stage in STAGE_NAMES:
 
-        def die(folder: Path, record: Record, stage: str = stage) -> None:
+        def die(folder: Path, record: StageRecord, stage: str = stage) -> None:
             if record.stage == stage:
                 raise Killed
             write_record(folder, record)
