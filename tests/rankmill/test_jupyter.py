@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,21 @@ def test_a_notebook_has_one_bar_that_is_rewritten_and_none_where_it_is_not_wante
     assert shown["text/plain"] == "Ranker(n_rounds=7, max_leaves=3)"
     assert [output.name for output in outputs[7]] == ["stdout"]  # rich would show a table by itself and leave no text
     assert "x" in outputs[7][0].text
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are kept without outputs, and show charts and tables when they are run."""
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert all(not cell.outputs and cell.execution_count is None for cell in notebook.cells if "outputs" in cell)
+    monkeypatch.setenv("PATH", os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
+    outputs = [output for cell in executed(notebook, tmp_path, monkeypatch) for output in cell]
+    tables = [output.data["text/html"] for output in outputs if "text/html" in output.get("data", {})]
+    assert sum("vegaEmbed" in table for table in tables) >= 5
+    assert sum(table.startswith('<div class="rankmill">') for table in tables) >= 4
+    assert [output.text for output in outputs if output.get("name") == "stderr"] == []
+
+
+def test_there_is_an_example() -> None:
+    assert [path.stem for path in EXAMPLES] == ["ranker"]
