@@ -214,7 +214,7 @@ class Store:
             )
         way = self._way_to_publish()
         self.put_if_absent(self.root / "FORMAT.json", found.to_bytes())  # is there; flushes the folder
-        return Initialised(self.root, made, found, way, self._flushes_folders)
+        return Initialised(self.root, made, found.number, found.protected, way, self._flushes_folders)
 
     def read(self, path: Path, limit: int = LARGEST_ENTRY) -> bytes:
         """Read a file of the registry whole.

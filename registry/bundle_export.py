@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rankmill.foundation.errors import InputError, IntegrityError, UnknownModel
 from rankmill.foundation.storage.publish import explain_errors, write_new
@@ -21,23 +22,18 @@ from rankmill.registry.model_state import State
 class Exported:
     """What a bundle holds."""
 
-    contents: Contents
+    bundle: Path
+    kind: Literal["history", "version"]
+    name: str
     versions: tuple[int, ...]
     """Numbers of the versions whose model bytes are in it."""
-    path: Path
-
-    def to_json(self) -> dict[str, object]:
-        """As JSON values."""
-        return {
-            "bundle": str(self.path),
-            "kind": self.contents.kind,
-            "name": self.contents.name,
-            "versions": list(self.versions),
-            "entries": len(self.contents.log),
-            "blobs": len(self.contents.blobs),
-            "bytes": self.contents.size,
-            "head": self.contents.head,
-        }
+    entries: int
+    """Of the log."""
+    blobs: int
+    bytes: int
+    """Size of the blobs."""
+    head: str
+    """Digest of the last entry."""
 
 
 class Bundle:
@@ -104,7 +100,8 @@ class Bundle:
                     raise
             raise
         disk.fsync_folder(path.parent)
-        return Exported(self.contents, self.versions, path)
+        held = self.contents
+        return Exported(path, held.kind, held.name, self.versions, len(held.log), len(held.blobs), held.size, held.head)
 
     def _parts(self) -> Iterator[bytes]:
         position = 0

@@ -17,7 +17,7 @@ import hashlib
 import json
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -199,6 +199,7 @@ class BundleImport:
     """What the model is called here."""
     origin: str
     """What it was called where it comes from; with its number, if it is one version."""
+    changed: bool = field(init=False)
     added: int
     """New entries of the log; 0: all of it was here."""
     head: int
@@ -208,18 +209,8 @@ class BundleImport:
     mended: int = 0
     """Blobs of a history that is here already which were lost, and were put back."""
 
-    def to_json(self) -> dict[str, object]:
-        """As JSON values."""
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "origin": self.origin,
-            "changed": self.added > 0,
-            "added": self.added,
-            "head": self.head,
-            "version": self.version,
-            "mended": self.mended,
-        }
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "changed", self.added > 0)
 
 
 def import_bundle(store: Store, opened: OpenedBundle, name: str, reason: str = "") -> BundleImport:

@@ -41,7 +41,7 @@ def init(
 
     done = Registry(registry).initialise(leave_open=leave_open, protect=protect or [])
     if as_json:
-        print_json(done.to_json())
+        print_json(done)
     else:
         typer.echo(done.render())
 
@@ -172,9 +172,9 @@ def export_bundle(
     typer.echo(f"{model}: {holds}, {size_text(bundle.contents.size)}", err=True)
     exported = bundle.write(out, overwrite=overwrite)
     if as_json:
-        print_json(exported.to_json())
+        print_json(exported)
     else:
-        typer.echo(f"wrote {out}: {holds}, {size_text(exported.contents.size)}")
+        typer.echo(f"wrote {out}: {holds}, {size_text(exported.bytes)}")
 
 
 @app.command("import")
@@ -200,7 +200,7 @@ def import_bundle(
 
     done = Registry(registry).import_(bundle, name=name, reason=reason)
     if as_json:
-        print_json(done.to_json())
+        print_json(done)
     elif done.version is not None:
         here = f"{done.name}@{done.version}"
         typer.echo(

@@ -77,34 +77,25 @@ def _damaged(data: bytes) -> IntegrityError:
 class Initialised:
     """A registry that is there, and what its file system can do."""
 
-    root: Path
+    registry: Path
     made: bool
     """Whether it was not there before."""
-    format: Format
-    way: Way
+    format: int
+    protected: tuple[str, ...]
+    """Aliases that move only to what has passed the gate."""
+    publishes_by: Way
     """How files get their names."""
     flushes_folders: bool
     """Whether the file system can be told to make names durable; else it has to do so by itself."""
 
-    def to_json(self) -> dict[str, object]:
-        """As JSON values."""
-        return {
-            "registry": str(self.root),
-            "made": self.made,
-            "format": self.format.number,
-            "protected": list(self.format.protected),
-            "publishes_by": self.way,
-            "flushes_folders": self.flushes_folders,
-        }
-
     def render(self) -> str:
         """Say it in a few lines."""
-        protected = ", ".join(self.format.protected)
+        protected = ", ".join(self.protected)
         lines = [
-            f"{'Made a registry in' if self.made else 'A registry was there already:'} {self.root}"
-            f" (format {self.format.number})",
+            f"{'Made a registry in' if self.made else 'A registry was there already:'} {self.registry}"
+            f" (format {self.format})",
             f"Protected: {protected} (moves only to what has passed the gate)" if protected else "Protected: nothing",
-            f"Files appear by {WAYS[self.way]}.",
+            f"Files appear by {WAYS[self.publishes_by]}.",
         ]
         if not self.flushes_folders:
             lines.append(

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import ConflictError, InputError, IntegrityError, InvalidName, UnknownModel
+from rankmill.foundation.records import as_json
 from rankmill.registry import blob_store, bundle_export
 from rankmill.registry.commit_log import read_checkpoint
 from rankmill.registry.model_registry import Registry
@@ -93,7 +94,7 @@ def test_the_same_content_gives_the_same_bytes_wherever_it_lies(web: Registry, t
 
 
 def test_a_bundle_is_a_plain_tar(web: Registry, tmp_path: Path) -> None:
-    told = web.export("web", tmp_path / "web.tar").to_json()
+    told = as_json(web.export("web", tmp_path / "web.tar"))
     assert told == {
         "bundle": str(tmp_path / "web.tar"),
         "kind": "history",
@@ -125,7 +126,7 @@ def test_one_version_becomes_the_next_of_the_model(
     other.register("web", b"its own", manifest=FACTS)
     other.promote("web", 1, alias="blue")
     done = other.import_(tmp_path / "v.tar", reason="to compare")
-    assert done.to_json() == {
+    assert as_json(done) == {
         "kind": "version",
         "name": "web",
         "origin": str(version),

@@ -104,7 +104,7 @@ def test_what_cannot_be_a_registry_is_refused_and_left_alone(tmp_path: Path, tre
 def test_where_there_are_no_hard_links_it_says_so(tmp_path: Path) -> None:
     for made in (True, False):
         done = Registry(tmp_path / "r", disk=NoLinks()).initialise()
-        assert (done.made, done.way) == (made, "rename")
+        assert (done.made, done.publishes_by) == (made, "rename")
         assert "renames that never replace" in done.render()
         assert list((tmp_path / "r" / "tmp").iterdir()) == []
 
