@@ -294,12 +294,7 @@ def rows_of(
         raise TrainingDataRejected(f"X, y and qid have {n_rows}, {len(given)} and {len(queries)} rows")
     if not n_rows:
         raise TrainingDataRejected("there are no rows; X, y and qid need one or more")
-    labels = extras.labels(n_rows)
-    if regression and labels is None and not _are_grades(given):
-        grades, labels = np.zeros(n_rows, dtype=np.int32), given.astype(np.float64)
-        check_finite("label in y", labels)
-    else:
-        grades = _grades(given)
+    grades, labels = _grades_and_labels(given, extras.labels(n_rows), regression=regression)
     weights, events, offsets = extras.weights(n_rows), extras.events(n_rows), extras.offsets(n_rows)
     number = _query_numbers(queries)
     digest = digest_of_rows(values, grades)
@@ -310,15 +305,10 @@ def rows_of(
     known = {name: column[order] for name, column in known.items()}
     query_weights = extras.query_weights(queries, number)
     pairs = extras.preferences(number, order, starts)
-    # what is not given leaves no trace, so that digests are those of models trained before it could be
-    named: list[tuple[str, tuple[npt.NDArray[Any], ...]]] = [
+    named = [
         ("", (starts, digest[order], *((known[""],) if "" in known else ()))),
         *((column, (known[column],)) for column in ("label", "event", "offset") if column in known),
     ]
-    if query_weights is not None:
-        named.append(("query_weight", (query_weights,)))
-    if pairs is not None:
-        named.append(("pairs", (pairs.better, pairs.worse, pairs.weight, pairs.probability)))
     return ArrayRows(
         values=values[order],
         grades=grades[order],
@@ -329,8 +319,19 @@ def rows_of(
         offsets=known.get("offset"),
         query_weights=query_weights,
         pairs=pairs,
-        digest=_digest(named),
+        digest=_digest(named, query_weights, pairs),
     )
+
+
+def _grades_and_labels(
+    given: npt.NDArray[Any], labels: Floats | None, *, regression: bool
+) -> tuple[npt.NDArray[np.int32], Floats | None]:
+    """Return the grades that ``y`` holds, and the labels: those of regression where ``y`` holds no grades."""
+    if not regression or labels is not None or _are_grades(given):
+        return _grades(given), labels
+    labels = given.astype(np.float64)
+    check_finite("label in y", labels)
+    return np.zeros(len(given), dtype=np.int32), labels
 
 
 def _are_grades(given: npt.NDArray[Any]) -> bool:
@@ -344,10 +345,19 @@ def _are_grades(given: npt.NDArray[Any]) -> bool:
     )
 
 
-def _digest(named: Sequence[tuple[str, tuple[npt.NDArray[Any], ...]]]) -> str:
-    """Return the SHA-256 of arrays, each kind under its name."""
+def _digest(
+    named: Sequence[tuple[str, tuple[npt.NDArray[Any], ...]]],
+    query_weights: Floats | None,
+    pairs: PreferencePairs | None,
+) -> str:
+    """Return the SHA-256 of arrays, each kind under its name.
+
+    What is not given leaves no trace, so that digests are those of models trained before it could be.
+    """
+    weights = [] if query_weights is None else [("query_weight", (query_weights,))]
+    preferences = [] if pairs is None else [("pairs", (pairs.better, pairs.worse, pairs.weight, pairs.probability))]
     digest = hashlib.sha256()
-    for name, arrays in named:
+    for name, arrays in [*named, *weights, *preferences]:
         digest.update(name.encode())
         for each in arrays:
             digest.update(np.ascontiguousarray(each).data.cast("B") if each.size else b"")

@@ -6,11 +6,16 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rankmill.foundation.command_line import AsJson
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from rankmill.cron import Ticks
 
 app = typer.Typer()
 
@@ -59,8 +64,7 @@ def schedule(
     Example: rankmill schedule rankmill.toml --cron "0 2 * * *" --timezone Europe/Berlin --run-at-start
     When that is: rankmill schedule rankmill.toml --cron "0 2 * * *" --list 5 (--json is for it)
     """
-    from datetime import UTC, datetime, timedelta
-    from itertools import islice
+    from datetime import timedelta
 
     from rankmill.cron import RunCommand, Ticks, keyed_delay
 
@@ -68,12 +72,7 @@ def schedule(
     command = RunCommand.parse(context)
     delay = timedelta(seconds=keyed_delay(jitter, os.path.realpath(command.config)))
     if show is not None:
-        times = [
-            {"at": (tick + delay).astimezone(ticks.zone).isoformat(), "date": ticks.date(tick).isoformat()}
-            for tick in islice(ticks.after(datetime.now(UTC)), show)
-        ]
-        lines = [f"{time['at'].replace('T', ' ')}  run of {time['date']}" for time in times]
-        typer.echo(json.dumps({"cron": cron, "timezone": timezone, "times": times}) if as_json else "\n".join(lines))
+        typer.echo(_next_times(ticks, show, delay, as_json=as_json))
         return
     from rankmill.scheduler import Machine, Scheduler
 
@@ -109,6 +108,19 @@ def health(
     if as_json or found.healthy:
         typer.echo(found.render(json=as_json))
     found.require()
+
+
+def _next_times(ticks: Ticks, n: int, delay: timedelta, *, as_json: bool) -> str:
+    from datetime import UTC, datetime
+    from itertools import islice
+
+    times = [
+        {"at": (tick + delay).astimezone(ticks.zone).isoformat(), "date": ticks.date(tick).isoformat()}
+        for tick in islice(ticks.after(datetime.now(UTC)), n)
+    ]
+    if as_json:
+        return json.dumps({"cron": ticks.line, "timezone": ticks.zone.key, "times": times})
+    return "\n".join(f"{time['at'].replace('T', ' ')}  run of {time['date']}" for time in times)
 
 
 def _tell(line: str, **_facts: Any) -> None:

@@ -40,7 +40,7 @@ from rankmill.trainer.progress import TrainingProgress, verbosely
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.train_on_rows import fit
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.training_result import CrossValidation, RoundRecord
+from rankmill.trainer.training_result import CrossValidation, RoundRecord, TrainingResult
 from rankmill.trainer.training_rows import given_pairs, settled, what_is_learnt_from
 from rankmill.trainer.workers import workers_for
 
@@ -96,6 +96,7 @@ class FitArguments(TypedDict, total=False):
     eval_qid: Sequence[npt.ArrayLike] | None
     eval_group: Sequence[npt.ArrayLike] | None
     early_stopping_rounds: int | None
+    base_model: Model | None
 
 
 class Ranker(Routed):
@@ -219,7 +220,6 @@ class Ranker(Routed):
         callbacks: Callable[[RoundRecord], bool | None] | Sequence[Callable[[RoundRecord], bool | None]] = (),
         resume: Model | None = None,
         init_model: Model | None = None,
-        base_model: Model | None = None,
         **more: Unpack[FitArguments],
     ) -> Ranker:
         """Train and return self.
@@ -299,8 +299,8 @@ class Ranker(Routed):
         values = matrix_of(X, given_names)
         names = given_names or made_up_names(values.shape[1])
         base = None
-        if base_model is not None:
-            base = BaseModel(_forest_of(base_model), names, directions_by_name(self.monotone, names))
+        if given.get("base_model") is not None:
+            base = BaseModel(_forest_of(given["base_model"]), names, directions_by_name(self.monotone, names))
         forest, n_rounds = self._started_from(resume, init_model, base)
         parameters, own = self.checked_parameters(names, n_rounds, given.get("early_stopping_rounds"))
         n_threads = workers_for(own.n_threads)
@@ -318,20 +318,12 @@ class Ranker(Routed):
             regression=regression,
         )
         binspec = matrix_bins(names, values, own.max_bin, n_threads=n_threads)
-        learnt = _on_top_of(base, train, binspec, n_threads)
-        if given_pairs(learnt) and not self.learn_from:
-            learning = settled(learnt, parameters)
+        data = _training_data(train, watched, base, binspec, n_threads)
+        if given_pairs(data.train) and not self.learn_from:
+            learning = settled(data.train, parameters)
             if learning.learn_from == GRADES:
-                warnings.warn(what_is_learnt_from(learnt, learning), UserWarning, stacklevel=2)
+                warnings.warn(what_is_learnt_from(data.train, learning), UserWarning, stacklevel=2)
         with verbosely(own.verbose, parameters) as progress:
-            data = TrainingData(
-                train=learnt,
-                eval_sets=[(name, _on_top_of(base, rows, binspec, n_threads)) for name, rows in watched],
-                edges=[feature.edges for feature in binspec.features],
-                feature_names=names,
-                max_grade=max(int(rows.grades.max(initial=0)) for rows in (train, *(rows for _, rows in watched))),
-                info={"dataset_digest": train.digest, "binspec_digest": binspec.digest},
-            )
             options = TrainingOptions(
                 eval_metrics=metrics,
                 resume=None if forest is None else StartingModel(forest),
@@ -339,17 +331,21 @@ class Ranker(Routed):
                 on_round=_all_of(progress, listeners),
             )
             result = fit(data, parameters, options)
+        self._keep(result, base, given_names)
+        return self
+
+    def _keep(self, result: TrainingResult, base: BaseModel | None, given_names: tuple[str, ...] | None) -> None:
+        """Take over what a training made, on top of ``base`` if there is one."""
         self.__dict__.pop("loaded_from_", None)
         self.forest_: Forest = result.forest if base is None else base.joined(result.forest)
         self.best_round_: int = result.best_round
         self.history_: tuple[RoundRecord, ...] = result.history
         self.cross_validation_: CrossValidation | None = result.cross_validation
-        self.n_features_in_: int = len(names)
+        self.n_features_in_: int = self.forest_.n_features
         if given_names is not None:
             self.feature_names_in_: npt.NDArray[np.object_] = np.array(given_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        return self
 
     @classmethod
     def load(cls, model: str | os.PathLike[str], *, registry: str | os.PathLike[str] | None = None) -> Ranker:
@@ -511,6 +507,24 @@ def _forest_of(model: Model) -> Forest:
     from rankmill.model_files import load_forest
 
     return load_forest(model)[0]
+
+
+def _training_data(
+    train: ArrayRows,
+    watched: Sequence[tuple[str, ArrayRows]],
+    base: BaseModel | None,
+    binspec: BinSpec,
+    n_threads: int,
+) -> TrainingData:
+    """Return the rows to learn and the eval sets as the trainer takes them."""
+    return TrainingData(
+        train=_on_top_of(base, train, binspec, n_threads),
+        eval_sets=[(name, _on_top_of(base, rows, binspec, n_threads)) for name, rows in watched],
+        edges=[feature.edges for feature in binspec.features],
+        feature_names=binspec.feature_names,
+        max_grade=max(int(rows.grades.max(initial=0)) for rows in (train, *(rows for _, rows in watched))),
+        info={"dataset_digest": train.digest, "binspec_digest": binspec.digest},
+    )
 
 
 def _on_top_of(base: BaseModel | None, rows: ArrayRows, binspec: BinSpec, n_threads: int) -> RankedRows:

@@ -108,12 +108,8 @@ def judge(
     stored = scores_of(dataset, split, forests, names, n_threads=n_threads or available_cores())
     scores = [queries.in_order(each) for each in stored]
     second = None if baseline is None else scores[1]
-    rivals: list[Rival]
     _refuse_too_few(queries, rules.metric, scores[0])
-    if baseline is None or second is None:
-        rivals = [row_order(queries), single_feature(queries, rules.metric)]
-    else:
-        rivals = [Rival("baseline", f"{baseline.name}, the present version", second, "not worse")]
+    rivals = _rivals(queries, rules.metric, baseline, second)
     compared = [_compared(queries, candidate.name, scores[0], rival, rules, metrics) for rival in rivals]
     comparisons = tuple(comparison for comparison, _ in compared)
     rails = _guardrails(contenders, scores[0], second, queries, rules, against)
@@ -149,6 +145,13 @@ def _decisive(comparison: RivalFacts, rules: GateRules) -> Paired:
     found = comparison.metrics[str(rules.metric)]
     assert found is not None  # noqa: S101
     return found
+
+
+def _rivals(queries: GradedQueries, metric: Metric, baseline: Contender | None, scores: Scores | None) -> list[Rival]:
+    """Return what the candidate is compared with: the baseline, whose ``scores`` these are, or what a first version has to beat."""
+    if baseline is None or scores is None:
+        return [row_order(queries), single_feature(queries, metric)]
+    return [Rival("baseline", f"{baseline.name}, the present version", scores, "not worse")]
 
 
 def _notes(contenders: Sequence[Contender], dataset: Dataset, split: str, counted: int) -> list[str]:
