@@ -57,7 +57,7 @@ class TerminalBar:
 
 
 class _NotebookProgress(Progress):
-    """Rewrites one plain output of the cell, which stays as it was last; what takes less than a second shows nothing."""
+    """Rewrites one plain output of the cell, in the end to its texts alone; what takes less than a second shows nothing."""
 
     _output: Any = None
     _next = 0.0
@@ -73,6 +73,7 @@ class _NotebookProgress(Progress):
 
     def stop(self) -> None:
         if self._output is not None:
+            self.columns = tuple(column for column in self.columns if isinstance(column, TextColumn))
             self._show()
 
     def _show(self) -> None:

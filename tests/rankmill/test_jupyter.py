@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,7 @@ def test_a_notebook_has_one_bar_that_is_rewritten_and_none_where_it_is_not_wante
     outputs = executed(notebook, tmp_path, monkeypatch)
     bars = [output for output in outputs[2] if output.output_type == "display_data"]
     assert len(bars) == 1
-    assert bars[0].data["text/plain"].startswith("round 7/7 ")
-    assert "\x1b" not in bars[0].data["text/plain"]
+    assert re.fullmatch(r"round 7/7 +train ndcg@10 [01]\.\d{4}", bars[0].data["text/plain"])
     assert outputs[3] == outputs[5] == []
     shown = outputs[6][0].data
     assert shown["text/html"].startswith('<div class="rankmill">')
@@ -70,7 +70,8 @@ def test_the_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     tables = [output.data["text/html"] for output in outputs if "text/html" in output.get("data", {})]
     assert sum("vegaEmbed" in table for table in tables) >= 5
     assert sum(table.startswith('<div class="rankmill">') for table in tables) >= 4
-    assert [output.text for output in outputs if output.get("name") == "stderr"] == []
+    said = [output.text for output in outputs if output.get("name") == "stderr"]
+    assert [text for text in said if not text.startswith("compiling kernels")] == []
 
 
 def test_there_is_an_example() -> None:
