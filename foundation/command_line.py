@@ -115,7 +115,7 @@ def _typer_type(hint: Any, *, as_text: bool, repeat: bool) -> Any:
     return hint
 
 
-def _read(group: Grouped, given: Mapping[str, Any]) -> dict[str, Any]:
+def _read(group: Grouped, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the values of the group's options that Typer has read and that are not left out."""
     found = {}
     for each in group.options:

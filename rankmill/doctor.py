@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module, metadata
 from pathlib import Path
 from pkgutil import walk_packages
@@ -96,35 +96,41 @@ class FileSystem:
     folder: str
     exists: bool
     """Whether the folder is there; if not, its nearest existing parent was tried."""
-    publishes_by: str | None
+    publishes_by: str | None = None
     """``link`` or ``rename``: how files get their names."""
-    flushes_files: bool
-    flushes_folders: bool
-    locks: bool
+    flushes_files: bool = False
+    flushes_folders: bool = False
+    locks: bool = False
     free: int
-    problem: str | None
+    problem: str | None = None
 
     @classmethod
     def probe(cls, folder: Path) -> FileSystem:
         """Try everything on a few small files in a folder of its own, which is gone afterwards."""
         place = _nearest(folder)
         inside = folder / "tmp"  # where a registry stages: if this process dies, the next writer clears it away
-        able: dict[str, Any] = dict.fromkeys(("flushes_files", "flushes_folders", "locks"), False) | {
-            "publishes_by": None
-        }
-        problem = None
+        found = cls(folder=_short(folder), exists=folder.is_dir(), free=shutil.disk_usage(place).free)
         try:
             with tempfile.TemporaryDirectory(prefix="doctor.", dir=inside if inside.is_dir() else place) as trial:
-                able |= _abilities(Path(trial))
+                return found._tried(Path(trial))
         except OSError as error:
-            problem = f"cannot keep a registry: {error.strerror or error}"
-        return cls(
-            folder=_short(folder),
-            exists=folder.is_dir(),
-            free=shutil.disk_usage(place).free,
-            problem=problem,
-            **able,
-        )
+            return replace(found, problem=f"cannot keep a registry: {error.strerror or error}")
+
+    def _tried(self, trial: Path) -> FileSystem:
+        """Return it with what works in the folder ``trial``; OSError if files cannot be published there."""
+        disk, file = Disk(), trial / "file"
+        file.write_bytes(b"")
+        found = replace(self, publishes_by=Staging(trial / "staged", disk).probe())
+        with file.open("r+b") as first, file.open("r+b") as second:
+            with suppress(OSError):
+                disk.fsync(first.fileno())
+                found = replace(found, flushes_files=True)
+            with suppress(OSError):
+                disk.fsync_folder(trial)
+                found = replace(found, flushes_folders=True)
+            with suppress(OSError):
+                found = replace(found, locks=try_lock(first) and not try_lock(second))
+        return found
 
     def words(self) -> str:
         """Say it in one line."""
@@ -204,23 +210,6 @@ def _kernels() -> Iterator[Any]:
                 if isinstance(getattr(found, "_cache", None), compiling._KernelCache) and id(found) not in seen:  # noqa: SLF001
                     seen.add(id(found))
                     yield found
-
-
-def _abilities(trial: Path) -> dict[str, Any]:
-    """Return what works in the folder ``trial``; OSError if files cannot be published there."""
-    disk, file = Disk(), trial / "file"
-    file.write_bytes(b"")
-    able: dict[str, Any] = {"publishes_by": Staging(trial / "staged", disk).probe()}
-    with file.open("r+b") as first, file.open("r+b") as second:
-        with suppress(OSError):
-            disk.fsync(first.fileno())
-            able["flushes_files"] = True
-        with suppress(OSError):
-            disk.fsync_folder(trial)
-            able["flushes_folders"] = True
-        with suppress(OSError):
-            able["locks"] = try_lock(first) and not try_lock(second)
-    return able
 
 
 def _required() -> list[str]:

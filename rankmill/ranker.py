@@ -288,21 +288,20 @@ class Ranker(Routed):
             There are no rows, or shapes do not fit together; a feature is no number or has no name, a grade is negative,
             fractional or no number.
         """
-        given: dict[str, Any] = {**more}
-        for name in given:
+        for name in more:
             if name not in FitArguments.__annotations__:
                 raise InvalidParameter(unknown_argument(name, keywords_of(type(self).fit), self._parameter_names()))
-        columns = {name: given.get(name) for name in COLUMNS}
+        columns = {name: more.get(name) for name in COLUMNS}
         listeners, metrics = checked_callbacks(callbacks), checked_metrics(eval_metrics)
         check_same_rows({"X": X, "y": y, "qid": qid} | {name: columns[name] for name in COLUMNS if "pair" not in name})
         given_names, qid = with_queries(X, qid, group, "fit ")
         values = matrix_of(X, given_names)
         names = given_names or made_up_names(values.shape[1])
         base = None
-        if given.get("base_model") is not None:
-            base = BaseModel(_forest_of(given["base_model"]), names, directions_by_name(self.monotone, names))
+        if (corrected := more.get("base_model")) is not None:
+            base = BaseModel(_forest_of(corrected), names, directions_by_name(self.monotone, names))
         forest, n_rounds = self._started_from(resume, init_model, base)
-        parameters, own = self.checked_parameters(names, n_rounds, given.get("early_stopping_rounds"))
+        parameters, own = self.checked_parameters(names, n_rounds, more.get("early_stopping_rounds"))
         n_threads = workers_for(own.n_threads)
         extras = Extras.of(columns)
         regression = learns_labels(parameters.objective)
@@ -311,9 +310,9 @@ class Ranker(Routed):
         train = rows_of(values, y, queries_of(qid, group, len(values), "fit "), extras, regression=regression)
         watched = eval_sets_of(
             eval_set,
-            given.get("eval_names"),
-            given.get("eval_qid"),
-            given.get("eval_group"),
+            more.get("eval_names"),
+            more.get("eval_qid"),
+            more.get("eval_group"),
             names,
             regression=regression,
         )

@@ -49,6 +49,12 @@ class DriftFound:
     new: bool
 
     @property
+    def against(self) -> str | None:
+        """The digest of the former dataset; None where there was nothing to compare with."""
+        found: str | None = self.report["against"]
+        return found
+
+    @property
     def alarms(self) -> tuple[str, ...]:
         """The features that drifted, appeared or disappeared; the grades by name as well."""
         return tuple(self.report["alarms"])
@@ -56,17 +62,17 @@ class DriftFound:
     @property
     def psi_max(self) -> float | None:
         """The largest index of a feature or of the grades; None where nothing was compared."""
-        found = [self.report["grades"], *self.report["features"]] if self.report["against"] is not None else []
+        found = [self.report["grades"], *self.report["features"]] if self.against is not None else []
         return max((float(each["psi"]) for each in found), default=None)
 
     @property
     def facts(self) -> DriftFacts:
         """What the record of the stage keeps of it."""
-        return DriftFacts(against=self.report["against"], psi_max=self.psi_max, alarms=self.alarms)
+        return DriftFacts(against=self.against, psi_max=self.psi_max, alarms=self.alarms)
 
     def line(self) -> str:
         """Return it in one line for a person."""
-        if self.report["against"] is None:
+        if self.against is None:
             return "drift: there is no previous dataset to compare with yet; this one is kept for the next run"
         said = f"drift: of {len(self.report['features']):,} features and the grades "
         return said + (f"{_named(self.alarms)} moved, came or went" if self.alarms else "none moved")
@@ -130,8 +136,8 @@ def drift_of(dataset: Dataset, rules: DriftSection, folder: Path, work: Path) ->
         return _against_previous(dataset, path, work)
     former = Dataset.open(folder / rules.against)
     known = _known(path, dataset.digest)
-    if known is not None and known["against"] == former.digest:
-        return DriftFound(known, path, new=False)
+    if known is not None and known.against == former.digest:
+        return known
     return _written(path, dataset.digest, compare(dataset, former))
 
 
@@ -146,7 +152,7 @@ def untold(dataset: Dataset, rules: DriftSection, work: Path) -> DriftFound | No
         rules.against == PREVIOUS and (work / KEPT).exists() and digest_in(work / KEPT) == dataset.digest
     ):
         return None
-    return DriftFound(known, path, new=False)
+    return known
 
 
 def keep_for_next(dataset: Dataset, work: Path) -> None:
@@ -160,8 +166,8 @@ def _against_previous(dataset: Dataset, path: Path, work: Path) -> DriftFound:
     previous = digest_in(work / KEPT) if (work / KEPT).exists() else None
     known = _known(path, dataset.digest)
     kept = dataset.digest in {previous, digest_in(work / NEXT)}
-    if known is not None and kept and (previous == dataset.digest or known["against"] == previous):
-        return DriftFound(known, path, new=False)
+    if known is not None and kept and previous in {dataset.digest, known.against}:
+        return known
     if not (work / KEPT).exists():
         DriftReference.of(dataset).write(work / NEXT)
         return _written(path, dataset.digest, None)
@@ -170,19 +176,23 @@ def _against_previous(dataset: Dataset, path: Path, work: Path) -> DriftFound:
     return _written(path, dataset.digest, comparison)
 
 
-def _known(path: Path, digest: str) -> dict[str, Any] | None:
+def _known(path: Path, digest: str) -> DriftFound | None:
     """Return the report at ``path`` if it is whole and of the dataset ``digest``."""
     try:
         report = json.loads(path.read_bytes())
         whole = report["format"] == FORMAT and report["digest"] == digest
-        return dict(report) if whole and {"against", "alarms", "grades", "features"} <= report.keys() else None
+        complete = whole and {"against", "alarms", "grades", "features"} <= report.keys()
+        return DriftFound(report, path, new=False) if complete else None
     except (FileNotFoundError, KeyError, TypeError, ValueError):
         return None
 
 
 def _written(path: Path, digest: str, comparison: DriftComparison | None) -> DriftFound:
-    nothing: dict[str, Any] = {"digest": digest, "against": None, "alarms": [], "grades": None, "features": []}
-    report = {"format": FORMAT} | (nothing if comparison is None else json.loads(comparison.to_json()))
+    if comparison is None:
+        found: Mapping[str, Any] = {"digest": digest, "against": None, "alarms": [], "grades": None, "features": []}
+    else:
+        found = json.loads(comparison.to_json())
+    report = {"format": FORMAT, **found}
     text = json.dumps(report, sort_keys=True, ensure_ascii=False, allow_nan=False)
     write_atomically(path, f"{text}\n".encode())
     return DriftFound(report, path, new=True)
