@@ -11,7 +11,7 @@ COMPILE = $(CLEAR_UV) $(BIN)/uv pip compile --no-config --quiet --universal --py
 	--generate-hashes --no-header --no-annotate $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo test test-slow lint format bench bench-letor dist lock clean
+.PHONY: help setup dev demo test test-slow lint format bench bench-letor docs dist lock clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,11 @@ bench-letor: $(VENV)/.bench ## Set up with the peers, then run the five folds of
 	@test -n "$(DATA)" || { echo "usage: make bench-letor DATA=path/to/letor/folder"; exit 2; }
 	$(BIN)/python benchmarks/letor5.py $(DATA) --peers
 
+docs: $(VENV)/.docs ## Set up, then build the documentation into site/; warnings and broken links are errors.
+	$(BIN)/python -m rankmill.reference --check docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open site/index.html"
+
 dist: $(VENV)/.dev ## Build the sdist and the wheel in dist/ and check them as a package index does.
 	rm -rf dist
 	$(BIN)/python -m build
@@ -63,9 +68,10 @@ lock: $(VENV)/.dev ## Resolve the locks anew (UPGRADE=--upgrade for the newest v
 	$(COMPILE) pyproject.toml locks/build.in -o locks/runtime.txt
 	$(COMPILE) --extra dev -c locks/runtime.txt pyproject.toml locks/build.in -o locks/dev.txt
 	$(COMPILE) --extra bench -c locks/dev.txt pyproject.toml locks/build.in -o locks/bench.txt
+	$(COMPILE) --extra docs -c locks/dev.txt pyproject.toml locks/build.in -o locks/docs.txt
 
 clean: ## Remove what set-up and the tests made.
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .numba-cache
+	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .numba-cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp a lock: set-up happens once, and again when a lock or pyproject.toml changes.
@@ -86,4 +92,8 @@ $(VENV)/.dev: locks/dev.txt $(VENV)/.runtime
 
 $(VENV)/.bench: locks/bench.txt $(VENV)/.runtime
 	$(INSTALL_LOCK) locks/bench.txt
+	@touch $@
+
+$(VENV)/.docs: locks/docs.txt $(VENV)/.runtime
+	$(INSTALL_LOCK) locks/docs.txt
 	@touch $@

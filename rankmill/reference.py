@@ -1,11 +1,16 @@
-"""What is made from the declared options: docs/options.md, which lists them, and scorer/arguments.py, their types by name."""
+"""What is made from the declared options: docs/options.md, which lists them, and scorer/arguments.py, their types by name.
+
+``python -m rankmill.reference docs`` writes all generated pages below ``docs`` (`rankmill.reference_pages` has the others), and
+``--check docs`` compares instead.  ``python -m rankmill.reference arguments`` prints scorer/arguments.py.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass
 from math import inf
+from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.options import Option, argument_type, declared_in, default_of, option_of
@@ -17,11 +22,15 @@ from rankmill.scorer.options import CandidateOptions, ConvertOptions, JudgedOpti
 from rankmill.trainer.objectives.spelling import OBJECTIVES, class_named
 from rankmill.trainer.parameters import CheckpointOptions, SeedOptions, SpaceOptions, TrainParameters, TuneOptions
 
-HEAD = """\
-# Options
+NO_BOUND = 2**31 - 1  # a bound that nobody meets is not worth a word
+HOW = "This page is generated from the code by `python -m rankmill.reference docs`."
 
-This page is made by `python -m rankmill.reference > docs/options.md` from the classes that declare the options; a test says if
-it is out of date. An option has one name: `max_leaves` in Python and in `rankmill.toml`, `--max-leaves` on the command line.
+HEAD = f"""\
+# Options by group
+
+{HOW}
+
+An option has one name. It is `max_leaves` in Python and in `rankmill.toml`, and `--max-leaves` on the command line.
 """
 
 
@@ -110,15 +119,15 @@ def _typed_dict(name: str, group: Any, bases: tuple[str, ...]) -> str:
 
 def reference() -> str:
     """Return the page as Markdown."""
-    return HEAD + "".join(map(_section, PAGES)) + _objectives()
+    return HEAD + "".join(map(_section, PAGES))
 
 
-def _objectives() -> str:
-    """Return the section about the options that stand in the brackets of objectives, each class of them once."""
+def objective_options() -> str:
+    """Return the page about the options that stand in the brackets of objectives, each class of them once."""
     lines = [
-        "\n## Objectives",
+        f"# Options of objectives\n\n{HOW}",
         "",
-        "In brackets after the name: `quantile(alpha=0.9)`. Objectives that are not listed have no options.",
+        "Write them in brackets after the name: `quantile(alpha=0.9)`. Objectives that are not listed have no options.",
         "",
         "| objective | option | default | allowed | what it does |",
         "|---|---|---|---|---|",
@@ -154,36 +163,57 @@ def _section(page: Page) -> str:
 def _about(each: Field[Any]) -> str:
     """Return the last three cells of a row: the default, what is allowed and what the option does."""
     said = option_of(each)
-    return f"{_default(default_of(each))} | {_allowed(said)} | {_cell(said.help)}"
+    return f"{default_cell(default_of(each))} | {allowed_cell(said)} | {cell(said.help)}"
 
 
-def _default(value: Any) -> str:
+def default_cell(value: Any) -> str:
+    """Return a default as the cell of a table."""
     if value is ...:
         return "must be given"
     if value and isinstance(value, tuple):
-        return ", ".join(f"`{each}`" for each in value)
-    return (
-        ""
-        if value in ("", (), {}, None)
-        else f"`{_cell(str(value).lower() if isinstance(value, bool) else str(value))}`"
-    )
+        return ", ".join(map(code, map(str, value)))
+    empty = value in ("", (), [], {}, frozenset(), None)
+    return "" if empty else code(str(value).lower() if isinstance(value, bool) else str(value))
 
 
-def _allowed(said: Option) -> str:
+def allowed_cell(said: Option) -> str:
+    """Return what an option may be as the cell of a table."""
     if said.choices:
         return ", ".join(f"`{choice}`" for choice in said.choices if choice)
     if said.above == -inf:
         return "finite"
-    low = [f"at least {said.least:g}" if not said.size else ""] if said.least is not None else []
-    low += [f"above {said.above:g}"] if said.above is not None else []
-    high = [f"at most {said.most:g}"] if said.most is not None and not said.size else []
-    high += [f"below {said.below:g}"] if said.below is not None else []
-    return "a size such as 2GB" if said.size else ", ".join([*low, *high])
+    if said.size:
+        return "a size such as 2GB"
+    found = [f"above {said.above:g}"] if said.above is not None else []
+    found += bounds(said.least, said.most)
+    return ", ".join([*found, f"below {said.below:g}"] if said.below is not None else found)
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+def bounds(least: float | None, most: float | None) -> list[str]:
+    """Return the words of two bounds that are allowed themselves."""
+    low = [f"at least {least:,g}"] if least is not None else []
+    return low + ([f"at most {most:,.10g}"] if most is not None and most < NO_BOUND else [])
+
+
+def code(text: str) -> str:
+    """Return text as code in the cell of a table."""
+    return "`" + text.replace("|", "\\|") + "`"
+
+
+def cell(text: str) -> str:
+    """Return text with what Markdown would take for its own marks escaped."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+def main(words: Sequence[str]) -> int:
+    """Print scorer/arguments.py or docs/options.md, or write or compare all pages below a folder."""
+    from rankmill.reference_pages import publish  # it needs what is above
+
+    if not words or words[0] == "arguments":
+        sys.stdout.write(arguments() if words else reference())
+        return 0
+    return publish(Path(words[-1]), check=words[0] == "--check")
 
 
 if __name__ == "__main__":
-    sys.stdout.write(arguments() if sys.argv[1:] == ["arguments"] else reference())
+    sys.exit(main(sys.argv[1:]))

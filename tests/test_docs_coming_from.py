@@ -1,4 +1,4 @@
-"""docs/coming-from.md against the programs: our names, defaults and options, and theirs where they can be asked."""
+"""docs/coming-from.md and docs/converting.md against the programs: our names, defaults and options, and theirs where they can be asked."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.main import get_command
 
 from rankmill import Ranker
-from rankmill.cli import app
 from rankmill.other_libraries import OURS
 from rankmill.scorer.exchange.formats import READERS, WRITERS
 from rankmill.scorer.metrics.metric import parse_metric
@@ -22,7 +20,8 @@ from rankmill.trainer.objectives.spelling import OBJECTIVES
 from rankmill.trainer.parameters import TrainParameters
 from tests.scorer.exchange_cases import peer
 
-TEXT = (Path(__file__).parents[1] / "docs" / "coming-from.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[1] / "docs"
+TEXT = (DOCS / "coming-from.md").read_text(encoding="utf-8")
 SECTIONS = {part.partition("\n")[0]: part for part in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]}
 TOOLS = ("LightGBM", "XGBoost", "CatBoost", "RankLib", "gbm (R)")
 DEFAULTS = {name: p.default for name, p in inspect.signature(Ranker).parameters.items()}
@@ -97,42 +96,11 @@ def test_every_objective_that_stands_for_one_of_theirs_is_there():
             assert re.search(rf"\b{name}\b", remarks), f"{section}: {name}"
 
 
-def options():
-    """Every command by its words, with the options that it takes."""
-
-    def walk(command, name):
-        below = getattr(command, "commands", None)
-        if below is None:
-            known = {flag for p in command.params for flag in (*p.opts, *p.secondary_opts) if flag.startswith("-")}
-            return {name: known}
-        return {key: value for word in below for key, value in walk(below[word], (*name, word)).items()}
-
-    return walk(get_command(app), ())
-
-
-def test_commands_and_their_options_are_there():
-    known = options()
-    lines = [
-        line.split("#")[0]
-        for block in re.findall(r"```\n(.*?)```", TEXT, flags=re.DOTALL)
-        for line in block.splitlines()
-    ]
-    spans = [span for span in code(re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)) if span.startswith("rankmill ")]
-    assert len(lines) > 8
-    assert len(spans) > 12
-    for line in (*lines, *spans):
-        words = line.split()[1:]
-        name = tuple(words[:2]) if tuple(words[:2]) in known else tuple(words[:1])
-        assert name in known, line
-        for word in words:
-            if re.match(r"--?[a-z]", word):
-                assert word in known[name], line
-
-
 def test_every_format_has_its_row():
-    names = [re.match(r"\| `(\w+)` \|", line) for line in SECTIONS["Models"].splitlines()]
+    page = (DOCS / "converting.md").read_text(encoding="utf-8")
+    names = [re.match(r"\| `(\w+)` \|", line) for line in page.splitlines()]
     assert [found[1] for found in names if found] == list(WRITERS)
-    assert "--from " + "|".join(READERS) in SECTIONS["Models"]
+    assert "--from " + "|".join(READERS) in page
 
 
 def assignments(section):

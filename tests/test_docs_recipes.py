@@ -1,4 +1,4 @@
-"""The recipes of docs/objectives.md and docs/coming-from.md: they run, and do what the source that they name does."""
+"""The recipes of docs/objectives/sources.md and docs/coming-from.md: they run, and do what the source that they name does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from tests.trainer.pair_case import build, derivatives, merged
 from tests.trainer.small_dataset import small_dataset
 
 DOCS = Path(__file__).parents[1] / "docs"
-OBJECTIVES, COMING_FROM = ((DOCS / name).read_text(encoding="utf-8") for name in ("objectives.md", "coming-from.md"))
+RECIPES_PAGE, COMING_FROM = (
+    (DOCS / name).read_text(encoding="utf-8") for name in ("objectives/sources.md", "coming-from.md")
+)
 DEFAULTS = {field.name: field.default for field in fields(TrainParameters)}
 SIZES = (45, 12, 33, 2, 5)  # longer than the cutoffs, and shorter
 
@@ -45,7 +47,7 @@ FACTS = {
 
 def of_table():
     """The parameters of every row of the table of recipes, by what they reproduce."""
-    section = OBJECTIVES.split("## Recipes")[1].split("\n## ")[0]
+    section = RECIPES_PAGE.split("## Recipes")[1].split("\n## ")[0]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ") and "`" in line]
     return {row[0].removeprefix("| "): eval(f"dict({row[1].strip('`')})") for row in rows}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -246,11 +245,3 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"bytes\.toml: expected UTF-8 text"):
         read_config(tmp_path / "bytes.toml")
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/formats.md"])
-def test_the_examples_in_the_pages_are_valid(tmp_path: Path, page: str) -> None:
-    examples = re.findall(r"```toml\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert examples
-    for example in examples:
-        read(tmp_path, text=example)

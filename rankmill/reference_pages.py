@@ -1,0 +1,295 @@
+"""The generated pages of the documentation: every command, the keys of ``rankmill.toml``, the exit codes and the Python API."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import rankmill
+from rankmill.config import Config
+from rankmill.foundation import errors
+from rankmill.foundation.exit_codes import MEANINGS
+from rankmill.foundation.options import Option, declared_in, default_of, grouped, option_of
+from rankmill.reference import HOW, PAGES, allowed_cell, bounds, cell, code, default_cell, objective_options, reference
+from rankmill.scorer.metrics.metric_options import Policy
+
+COMMANDS_HEAD = f"""\
+# Commands
+
+{HOW}
+
+Every command takes `--help`. Most take `--json`: the result is one JSON object on stdout, and everything else goes to stderr.
+The [exit codes](exit-codes.md) are the same for all commands.
+
+`rankmill --install-completion` installs tab completion for your shell; `rankmill --show-completion` prints it.
+`rankmill --version` prints the version.
+
+| command | what it does |
+|---|---|
+"""
+
+KEYS_HEAD = f"""\
+# rankmill.toml
+
+{HOW}
+
+`rankmill run` reads this file. [Scheduled runs](../running.md) explains what a run does with it, and has an example.
+Relative paths start at the folder of the file. An unknown key is an error that names the nearest known one.
+The registry is not a key: it comes from `--registry`, else from `RANKMILL_REGISTRY`, else it is `registry-data` in the
+current directory.
+
+In `sources`, `valid`, `test`, `pairs`, `qrels`, `candidates` and `run`, `{{date}}` is replaced by the logical date of the run (`--date`).
+"""
+
+CODES_HEAD = f"""\
+# Exit codes
+
+{HOW}
+
+[Operations](../operations.md#exit-codes-and-what-to-do) says what to do about each of them. If a run meets several problems,
+13 wins over 10, 10 over 12, and 12 over 11.
+
+| code | meaning | Python exceptions |
+|---|---|---|
+"""
+
+PYTHON_HEAD = f"""\
+# Python API
+
+{HOW} The signatures and descriptions come from the docstrings. [In Python](../python.md) is the guide with examples.
+All names below can be imported from `rankmill`.
+"""
+
+SECTIONS = {
+    "": "At the top of the file.",
+    "ingest": "Where judgments come from. As the options of [`data ingest`](commands/data-ingest.md).",
+    "bin": "How finely features are cut. As the options of [`data bin`](commands/data-bin.md).",
+    "train": "The model's name and the training parameters. As the options of [`train`](commands/train.md).",
+    "evaluate": "What is measured on queries that were not trained on, and under which [conventions](../metrics.md).",
+    "gate": "The [gate](../gates.md) before an alias. Leave the section out to register versions without a gate.",
+    "promote": "An unprotected alias that every new version takes without a gate.",
+    "rerank": "Candidate lists to rank. Leave the section out to rank nothing. As the options of [`rerank`](commands/rerank.md).",
+    "report": "The [report](../report.md).",
+    "drift": "[Drift](../drift.md) check before the training. Leave the section out for none.",
+    "tell": "Files for machines ([monitoring](../observing.md)). They are in the work folder unless set here; an empty text turns one off.",
+}
+"""What a section of the file is for."""
+
+KEYS = {
+    "work": "Folder for the dataset, the models in training, evaluations and ranked lists.",
+    "ingest.sources": "Files of judgments, folders or patterns.",
+    "ingest.valid": "Files of the valid split.",
+    "ingest.test": "Files of the test split.",
+    "ingest.pairs": "Files of preference pairs.",
+    "ingest.qrels": "Files of judgments that give the rows their grades.",
+    "train.name": "The model's name in the registry.",
+    "train.base_model": "A model that the new one corrects: a file, or a name in the registry.",
+    "evaluate.metrics": "Metrics to report.",
+    "evaluate.convention": "Name of a metric convention. The keys below override parts of it.",
+    "gate.split": "Split to judge on. Left out: test, or valid if there is no test split.",
+    "gate.against": "A former dataset. Drift from it fails the gate.",
+    "promote.alias": "The alias to move.",
+    "rerank.candidates": "Files of candidates, folders or patterns.",
+    "rerank.out": "Where the ranked lists go: a name in the work folder, or a path elsewhere.",
+    "rerank.run": "TREC runs: rank only the documents that they list.",
+    "report.by": "Columns to slice the queries by, besides query size and grade mix.",
+    "drift.against": "The dataset to compare with: `previous` is that of the last run that completed; or a path.",
+    "drift.stop": "End the run before the training if features drifted. Otherwise the run continues and exits with 12.",
+    "tell.log": "JSON lines of the last runs.",
+    "tell.lineage": "OpenLineage events.",
+    "tell.prometheus": "Prometheus metrics: a file that ends in `.prom`, or a folder.",
+    "tell.keep": "How large the log and the lineage grow before their oldest runs are removed.",
+}
+"""What a key is for that is no option of a group."""
+
+
+def generated() -> dict[str, str]:
+    """Return the text of every generated page by its path below ``docs``."""
+    return {
+        "options.md": reference(),
+        "reference/objective-options.md": objective_options(),
+        "reference/commands.md": COMMANDS_HEAD + "".join(_rows_of_commands()),
+        **{_place(name): f"# rankmill {name}\n\n{HOW}\n{_command(name, one)}" for name, one in _commands()},
+        "reference/configuration.md": KEYS_HEAD + "".join(_sections_of_keys()),
+        "reference/exit-codes.md": CODES_HEAD + "".join(_rows_of_codes()),
+        "reference/python.md": PYTHON_HEAD + "".join(_names_of_python()),
+    }
+
+
+def _commands() -> Iterator[tuple[str, Any]]:
+    """Yield every command by all of its words."""
+    from typer.main import get_command
+
+    from rankmill.cli import app
+
+    root: Any = get_command(app)
+    for top, command in sorted(root.commands.items()):
+        for word, one in getattr(command, "commands", {"": command}).items():
+            yield f"{top} {word}".strip(), one
+
+
+def _place(name: str) -> str:
+    return f"reference/commands/{name.replace(' ', '-')}.md"
+
+
+def _rows_of_commands() -> Iterator[str]:
+    for name, command in _commands():
+        place = _place(name).removeprefix("reference/")
+        yield f"| [`{name}`]({place}) | {cell(_paragraphs(command.help)[0])} |\n"
+
+
+def _command(name: str, command: Any) -> str:
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    options = [param for param in command.params if param.param_type_name == "option" and not param.hidden]
+    words = [f"{param.opts[0]} {param.metavar or param.name.upper()}" for param in options if param.required]
+    words += [_argument(param) for param in arguments]
+    text = f"\n```text\nrankmill {' '.join([name, *words])} [OPTIONS]\n```\n\n" + _help(command.help)
+    if any(param.help for param in arguments):
+        text += "\n| argument | what it is |\n|---|---|\n"
+        text += "".join(f"| `{_argument(param)}` | {cell(param.help or '')} |\n" for param in arguments)
+    if options:
+        said = _said_in_groups(name)
+        text += "\n| option | default | allowed | what it does |\n|---|---|---|---|\n"
+        text += "".join(_row(param, said.get(param.name)) for param in options if param.name != "help")
+    return text
+
+
+def _said_in_groups(name: str) -> Mapping[str, Option]:
+    groups = [page.group for page in PAGES if f"`{name}`" in page.commands]
+    return {each.name: option_of(each) for group in groups for each in declared_in(group)}
+
+
+def _argument(param: Any) -> str:
+    name = (param.metavar or param.name).upper().removesuffix("...")
+    several = "..." if param.nargs == -1 else ""
+    return f"{name}{several}" if param.required else f"[{name}{several}]"
+
+
+def _row(param: Any, said: Option | None) -> str:
+    flags = ", ".join(f"`{flag}`" for flag in (*param.opts, *param.secondary_opts))
+    value = param.metavar or ""
+    allowed = allowed_cell(said) if said is not None else ", ".join(bounds(param.min, param.max))
+    if not allowed and re.fullmatch(r"\[?[a-z0-9_]+(\|[a-z0-9_]+)+\]?", value):
+        allowed = ", ".join(f"`{choice}`" for choice in value.strip("[]").split("|"))
+    elif not allowed and value:
+        allowed = code(value)
+    default = "must be given" if param.required else "" if param.default is False else default_cell(param.default)
+    note = " May be repeated." if param.multiple and "repeat" not in (param.help or "") else ""
+    named = f'<span id="{max(param.opts, key=len).lstrip("-")}"></span>{flags}'
+    return f"| {named} | {default} | {allowed} | {cell(param.help or '')}{note} |\n"
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [part.strip("\n") for part in re.split(r"\n\s*\n", inspect.cleandoc(text))]
+
+
+def _help(text: str) -> str:
+    """Return the help of a command as Markdown: lines that begin with a command become blocks of code."""
+    found = []
+    for paragraph in _paragraphs(text):
+        prose: list[str] = []
+        for line in paragraph.replace("\b", "").splitlines():
+            told, called, words = re.match(r"(?:(.*?: +)|\s*)(?:(rankmill )(.*))?", line).groups()  # type: ignore[union-attr]
+            if called and (told is None or "`" not in told):
+                prose.append(told.strip() if told else "")
+                found += [_prose(" ".join(filter(None, prose))), f"```sh\nrankmill {words}\n```"]
+                prose = []
+            else:
+                prose.append(line.strip())
+        found.append(_prose(" ".join(prose)))
+    return "\n\n".join(part for part in found if part) + "\n"
+
+
+# Configuration
+
+
+def _sections_of_keys() -> Iterator[str]:
+    unused = set(KEYS)
+    for name, kind in _sections():
+        title, lead = (f"[{name}]", f"{name}.") if name else ("Top level", "")
+        yield f"\n## {title}\n\n{SECTIONS[name]}\n\n| key | default | allowed | what it does |\n|---|---|---|---|\n"
+        for key, default, said in _keys_of(kind):
+            unused.discard(lead + key)
+            allowed = allowed_cell(said) if said is not None else ""
+            told = cell(said.help) if said is not None else KEYS[lead + key]
+            yield f"| `{key}` | {default_cell(default)} | {allowed} | {told} |\n"
+    if unused:
+        raise LookupError(
+            f"rankmill.reference_pages describes keys that there are none of: {', '.join(sorted(unused))}"
+        )
+
+
+def _sections() -> Iterator[tuple[str, Any]]:
+    """Yield the sections of the configuration with their classes, first the top level with None."""
+    yield "", None
+    for name, hint in get_type_hints(Config).items():
+        kind = next((part for part in (hint, *getattr(hint, "__args__", ())) if is_dataclass(part)), None)
+        if kind is not None:
+            yield name, kind
+
+
+def _keys_of(kind: Any) -> Iterator[tuple[str, Any, Option | None]]:
+    """Yield name, default and declaration of every key of a section; of the top level, those that are no section."""
+    sections = {name for name, _ in _sections()}
+    hints = get_type_hints(kind or Config, include_extras=True)
+    for each in fields(kind or Config):
+        group = grouped(hints[each.name])
+        if group is not None:
+            known = {field.name: field for field in declared_in(group.kind)}
+            changes = group.kind is Policy  # left out, the convention decides
+            yield from (
+                (one.name, None if changes else default_of(known[one.name]), option_of(known[one.name]))
+                for one in group.options
+            )
+        elif each.name not in sections:
+            yield each.name, ... if each.default is MISSING else getattr(each.default, "default", each.default), None
+
+
+# Exit codes and Python
+
+
+def _rows_of_codes() -> Iterator[str]:
+    kinds = [
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.RankmillError)
+    ]
+    for code, meaning in sorted(MEANINGS.items()):
+        names = ", ".join(f"`{kind.__name__}`" for kind in kinds if kind.exit_code == code)
+        yield f"| {code} | {cell(meaning)} | {names} |\n"
+
+
+def _names_of_python() -> Iterator[str]:
+    for name in sorted(set(rankmill.__all__) - {"__version__"}):
+        found = getattr(rankmill, name)
+        yield f"\n## {name}\n\n::: {found.__module__}.{found.__qualname__}\n"
+
+
+def _prose(text: str) -> str:
+    """Return text of a help with what Markdown would take for its own marks escaped."""
+    return re.sub(r"([*<\[\]])", r"\\\1", " ".join(text.split()))
+
+
+def publish(folder: Path, *, check: bool) -> int:
+    """Write the pages below a folder, or compare them with what is there; return 1 if one is out of date."""
+    pages = generated()
+    stale = [page for page, text in pages.items() if _text(folder / page) != text]
+    there = [path.relative_to(folder).as_posix() for path in sorted(folder.glob("reference/commands/*.md"))]
+    gone = [page for page in there if page not in pages]
+    if check:
+        for page in [*stale, *gone]:
+            sys.stderr.write(f"{folder / page}: out of date; run: python -m rankmill.reference {folder}\n")
+        return 1 if stale or gone else 0
+    for page in gone:
+        (folder / page).unlink()
+    for page in stale:
+        (folder / page).parent.mkdir(parents=True, exist_ok=True)
+        (folder / page).write_text(pages[page], encoding="utf-8")
+    return 0
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
