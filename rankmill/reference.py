@@ -1,16 +1,14 @@
 """What is made from the declared options: docs/options.md, which lists them, and scorer/arguments.py, their types by name.
 
-``python -m rankmill.reference docs`` writes all generated pages below ``docs`` (`rankmill.reference_pages` has the others), and
-``--check docs`` compares instead.  ``python -m rankmill.reference arguments`` prints scorer/arguments.py.
+``python -m rankmill.reference`` prints the one, with the word ``arguments`` the other.  `rankmill.reference_pages` has the other pages.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import Field, dataclass
 from math import inf
-from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.options import Option, argument_type, declared_in, default_of, option_of
@@ -23,7 +21,7 @@ from rankmill.trainer.objectives.spelling import OBJECTIVES, class_named
 from rankmill.trainer.parameters import CheckpointOptions, SeedOptions, SpaceOptions, TrainParameters, TuneOptions
 
 NO_BOUND = 2**31 - 1  # a bound that nobody meets is not worth a word
-HOW = "This page is generated from the code by `python -m rankmill.reference docs`."
+HOW = "This page is generated from the code by `python -m rankmill.reference_pages docs`."
 
 HEAD = f"""\
 # Options by group
@@ -81,7 +79,7 @@ test says if it is out of date.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal, TypedDict
 
 from rankmill.pipeline.options import Absent, Format
@@ -205,15 +203,5 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
 
 
-def main(words: Sequence[str]) -> int:
-    """Print scorer/arguments.py or docs/options.md, or write or compare all pages below a folder."""
-    from rankmill.reference_pages import publish  # it needs what is above
-
-    if not words or words[0] == "arguments":
-        sys.stdout.write(arguments() if words else reference())
-        return 0
-    return publish(Path(words[-1]), check=words[0] == "--check")
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.stdout.write(arguments() if sys.argv[1:] == ["arguments"] else reference())

@@ -1,11 +1,14 @@
-"""The generated pages of the documentation: every command, the keys of ``rankmill.toml``, the exit codes and the Python API."""
+"""The generated pages of the documentation: every command, the keys of ``rankmill.toml``, the exit codes and the Python API.
+
+``python -m rankmill.reference_pages docs`` writes them below ``docs``; ``--check docs`` compares, and ends with 1 if one is out of date.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -257,9 +260,9 @@ def _rows_of_codes() -> Iterator[str]:
     kinds = [
         kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.RankmillError)
     ]
-    for code, meaning in sorted(MEANINGS.items()):
-        names = ", ".join(f"`{kind.__name__}`" for kind in kinds if kind.exit_code == code)
-        yield f"| {code} | {cell(meaning)} | {names} |\n"
+    for number, meaning in sorted(MEANINGS.items()):
+        names = ", ".join(f"`{kind.__name__}`" for kind in kinds if kind.exit_code == number)
+        yield f"| {number} | {cell(meaning)} | {names} |\n"
 
 
 def _names_of_python() -> Iterator[str]:
@@ -273,23 +276,26 @@ def _prose(text: str) -> str:
     return re.sub(r"([*<\[\]])", r"\\\1", " ".join(text.split()))
 
 
-def publish(folder: Path, *, check: bool) -> int:
+def main(words: Sequence[str]) -> int:
     """Write the pages below a folder, or compare them with what is there; return 1 if one is out of date."""
-    pages = generated()
+    check, folder, pages = words[0] == "--check", Path(words[-1]), generated()
     stale = [page for page, text in pages.items() if _text(folder / page) != text]
     there = [path.relative_to(folder).as_posix() for path in sorted(folder.glob("reference/commands/*.md"))]
     gone = [page for page in there if page not in pages]
-    if check:
-        for page in [*stale, *gone]:
-            sys.stderr.write(f"{folder / page}: out of date; run: python -m rankmill.reference {folder}\n")
-        return 1 if stale or gone else 0
-    for page in gone:
-        (folder / page).unlink()
-    for page in stale:
-        (folder / page).parent.mkdir(parents=True, exist_ok=True)
-        (folder / page).write_text(pages[page], encoding="utf-8")
-    return 0
+    for page in [*stale, *gone]:
+        if check:
+            sys.stderr.write(f"{folder / page}: out of date; run: python -m rankmill.reference_pages {folder}\n")
+        elif page in gone:
+            (folder / page).unlink()
+        else:
+            (folder / page).parent.mkdir(parents=True, exist_ok=True)
+            (folder / page).write_text(pages[page], encoding="utf-8")
+    return 1 if check and (stale or gone) else 0
 
 
 def _text(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

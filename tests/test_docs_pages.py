@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import yaml
 
-from rankmill import reference
+from rankmill import reference_pages
 from rankmill.config_file import read_config
 from rankmill.reference_pages import generated
 from tests.docs_blocks import DOCS, ROOT, blocks, commands, complaint, lines, written_pages
@@ -73,6 +74,17 @@ def test_every_configuration_is_valid(page: str, tmp_path: Path) -> None:
             read_config(tmp_path / "rankmill.toml")
 
 
+def test_files_and_names_of_the_code_that_pages_speak_of_are_there() -> None:
+    rooms = "pipeline|scorer|registry|trainer|foundation|rankmill|tests|docker|benchmarks"
+    for page in (page for page in PAGES if "benchmarks/" not in page):
+        for path in re.findall(rf"`((?:{rooms})/[\w./-]+)`", text_of(page)):
+            assert (ROOT / path).exists(), f"{page}: {path}"
+        for name in re.findall(r"`rankmill\.((?:pipeline|scorer|registry|trainer|foundation)\.[\w.]+)", text_of(page)):
+            *module, last = name.split(".")
+            home = import_module(f"rankmill.{'.'.join(module)}")
+            assert hasattr(home, last) or import_module(f"rankmill.{name}"), f"{page}: {name}"
+
+
 def test_pages_are_short() -> None:
     sizes = {page: len(text_of(page).splitlines()) for page in PAGES}
     sizes |= {page: len(text.splitlines()) for page, text in GENERATED.items()}
@@ -82,20 +94,20 @@ def test_pages_are_short() -> None:
 
 
 def test_generated_pages_are_those_of_today(capsys: pytest.CaptureFixture[str]) -> None:
-    assert reference.main(["--check", str(DOCS)]) == 0, capsys.readouterr().err
+    assert reference_pages.main(["--check", str(DOCS)]) == 0, capsys.readouterr().err
 
 
 def test_a_generated_page_that_is_out_of_date_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert reference.main([str(tmp_path)]) == 0
-    assert reference.main(["--check", str(tmp_path)]) == 0
+    assert reference_pages.main([str(tmp_path)]) == 0
+    assert reference_pages.main(["--check", str(tmp_path)]) == 0
     page = tmp_path / "reference" / "commands" / "train.md"
     page.write_text(page.read_text().replace("--max-leaves", "--most-leaves"))
     (page.parent / "gone.md").write_text("# rankmill gone\n")
-    assert reference.main(["--check", str(tmp_path)]) == 1
+    assert reference_pages.main(["--check", str(tmp_path)]) == 1
     said = capsys.readouterr().err
     assert "train.md: out of date" in said
     assert "gone.md: out of date" in said
-    assert reference.main([str(tmp_path)]) == 0
+    assert reference_pages.main([str(tmp_path)]) == 0
     assert "--max-leaves" in page.read_text()
     assert not (page.parent / "gone.md").exists()
 

@@ -43,7 +43,7 @@ def commands(group=None, path=()):
 
 
 def test_the_reference_is_that_of_today() -> None:
-    made = "make it anew: python -m rankmill.reference docs"
+    made = "make it anew: python -m rankmill.reference_pages docs"
     assert (ROOT / "docs" / "options.md").read_text(encoding="utf-8") == reference(), made
 
 
