@@ -6,9 +6,7 @@ that they are quantiles of a sample of rows (`rankmill.pipeline.sampled_bins`).
 
 from __future__ import annotations
 
-import os
 import shutil
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +14,7 @@ import numpy as np
 
 from rankmill.foundation.errors import DataRejected, DatasetFormatError
 from rankmill.foundation.process_memory import DEFAULT_MEMORY
+from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import file_digest, fsync_folder, keep_by_digest, write_atomically
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline import _kernels
@@ -98,7 +97,9 @@ def bin_dataset(
     """
     checked_max_bin(max_bin, MIN_MAX_BIN)
     plan = bin_plan(dataset, memory) if plan is None else plan
-    with _alone(path_in(dataset.path, BINS)):
+    folder = path_in(dataset.path, BINS)
+    folder.mkdir(exist_ok=True)
+    with alone(folder):
         # another process may have done it while this one waited
         current = Dataset(dataset.path, read_manifest(dataset.path))
         found = find_bins(current, max_bin, plan.sampled_rows) if current.digest == dataset.digest else None
@@ -133,20 +134,6 @@ def _write_bins(dataset: Dataset, max_bin: int, plan: BinPlan) -> BinSpec:
         if old.name not in {entry.binspec for entry in named}:
             shutil.rmtree(old, ignore_errors=True)
     return spec
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes that bin the same dataset waiting."""
-    import fcntl
-
-    folder.mkdir(exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def columns_of(

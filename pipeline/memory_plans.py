@@ -34,7 +34,7 @@ _LEAST_VALUES = 64 << 20  # fewer of a bucket at once, and it is read too often
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class MemoryShare:
     """What one pass may use: threads, and bytes for the values that each of them holds."""
 
     threads: int
@@ -56,7 +56,7 @@ def writing_share(
     row_bytes: int,
     id_bytes: npt.NDArray[np.int64] | None = None,
     settling_bytes: int = 0,
-) -> Share:
+) -> MemoryShare:
     """Return how many of ``threads`` may write shards at once, and how much of ``memory`` each has for values.
 
     The largest bucket has ``bucket_rows`` rows of ``row_bytes`` bytes of values, of which ``row_group_bytes`` are written at a time.
@@ -87,7 +87,7 @@ def writing_share(
     for count in range(threads, 0, -1):
         room = (memory - RESIDENT) // count - fixed
         if room >= least:
-            return Share(count, int(min(room, max(whole, least))))
+            return MemoryShare(count, int(min(room, max(whole, least))))
     needed = RESIDENT + fixed + least
     raise InputError(
         f"the largest bucket has {bucket_rows:,} rows, which take {needed / 1e6:,.0f} MB to sort;"

@@ -1,23 +1,27 @@
 """Bins of columns that do not fit into memory: quantiles of a sample of rows, with atoms and extremes counted exactly.
 
-The sample.  The key of a row is number (place of the row in its query, from 1) of the splitmix64 sequence whose seed is the hash of
-the query's id: a function of the data alone.  The k rows of the smallest keys are therefore the same for any memory, batches,
-threads or order, the sample of two parts is made of their samples, and for any feature they are drawn without a look at it
-(Cohen and Kaplan, "Summarizing data using bottom-k sketches", PODC 2007).
+The sample (:func:`sampled_places`): the k rows with the smallest keys.  The key of a row depends on the data alone: it is element p of
+the splitmix64 sequence whose seed is the hash of the query's id, p being the place of the row in its query, from 1.  The sample is
+therefore the same for any memory, batches, threads or order, and the same rows are drawn for every feature (Cohen and Kaplan,
+"Summarizing data using bottom-k sketches", PODC 2007).
 
-A column is read twice.  The first pass finds the least and the greatest value, counts what is missing, and keeps the values that may
-be heavy (Misra and Gries, "Finding repeated elements", 1982).  The second counts these, zero and the extremes exactly; those that
-more than one row in 1,024 has are the heavy ones, so that these depend on the multiset of values only.  It finds their nearest
-neighbours as well, so that a value with a bin of its own is really alone in it.  What the sample has besides stands for all other
-rows, in equal parts.
+A column (:class:`SampledColumn`) is read twice::
 
-The shares of these other rows at the edges are off by more than e with a probability of at most 2 exp(-2 k e^2) in a sample of
+    first pass    minimum, maximum, how many values are missing; values that may be heavy (Misra and Gries, "Finding repeated
+                  elements", 1982)
+    second pass   exact counts of these, of zero, of the minimum and of the maximum, and the nearest other values beside each
+
+A value is heavy if more than one row in 1,024 has it, which depends on the multiset of values alone.  Heavy values, zero and the
+extremes are the *atoms*: they keep their exact counts.  Their neighbours are known, so that an atom with a bin of its own is really
+alone in it.  All other rows are shared out equally among the values of the sample that are no atoms (:func:`cumulated`).
+
+Error: the share of these other rows below an edge is off by more than e with a probability of at most 2 exp(-2 k e^2) in a sample of
 k of them (Dvoretzky, Kiefer and Wolfowitz; Massart, "The tight constant", 1990): 0.2 % at k = 2^20 and a probability of 1 in 2,000.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -79,17 +83,31 @@ def _chunks(batches: Iterator[Queries]) -> Iterator[tuple[npt.NDArray[np.uint64]
 
 
 COUNTERS = 1023  # four for each of 255 bins: a value heavier than a quarter of a fair bin is counted exactly
+_MISSING, _ZEROS = 1, 2  # cells of the state of the first pass; cell 0 says how many counters are in use
+
+
+class Atoms(NamedTuple):
+    """The values of a column that are counted exactly."""
+
+    values: Values
+    """(a,) ascending."""
+    counts: Masses
+    """(a,)"""
+    beside: Values
+    """(b,) the nearest other values beside them, ascending."""
 
 
 class SampledColumn:
     """What is known of one column while it is read twice, batch by batch, in any pieces."""
 
     def __init__(self) -> None:
+        # a hash table of values that may be heavy, by their bits, with their counters
         self._slots = np.full(_kernels.SLOTS, _kernels.FREE, dtype=np.uint32)
-        self._loads = np.zeros(_kernels.SLOTS, dtype=np.int64)
-        self._state = np.zeros(3, dtype=np.int64)  # counters in use, missing values, zeros
+        self._counters = np.zeros(_kernels.SLOTS, dtype=np.int64)
+        self._state = np.zeros(3, dtype=np.int64)
         self._extremes = np.array([np.inf, -np.inf], dtype=EDGE)
         self._rows = 0
+        # what the second pass counts, ascending, with the nearest other values below and above each
         self._known = np.empty(0, dtype=EDGE)
         self._counts = np.empty(0, dtype=np.int64)
         self._below = self._above = self._known
@@ -97,7 +115,7 @@ class SampledColumn:
     @property
     def missing(self) -> int:
         """Values that are NaN."""
-        return int(self._state[1])
+        return int(self._state[_MISSING])
 
     @property
     def present(self) -> int:
@@ -112,16 +130,17 @@ class SampledColumn:
 
     def first_pass(self, values: Values) -> None:
         """Take ``values`` (m,) in, for the first time."""
-        kept, kept_loads = np.empty(COUNTERS, dtype=np.uint32), np.empty(COUNTERS, dtype=np.int64)
+        spare_values, spare_counters = np.empty(COUNTERS, dtype=np.uint32), np.empty(COUNTERS, dtype=np.int64)
         _kernels.first_pass(
-            values, values.view(np.uint32), self._slots, self._loads, kept, kept_loads, self._state, self._extremes
-        )
+            values, values.view(np.uint32), self._slots, self._counters, spare_values, spare_counters, self._state,
+            self._extremes,
+        )  # fmt: skip
         self._rows += len(values)
 
     def end_first_pass(self) -> None:
         """Choose what the second pass counts: the candidates, zero and the extremes."""
         candidates = self._slots[self._slots != _kernels.FREE].view(EDGE)
-        zero = [0.0] if self._state[2] else []
+        zero = [0.0] if self._state[_ZEROS] else []
         self._known = np.union1d(candidates, np.array([*zero, *(self.extremes or ())], dtype=EDGE))
         self._counts = np.zeros(len(self._known), dtype=np.int64)
         self._below = np.full(len(self._known), -np.inf, dtype=EDGE)
@@ -131,43 +150,41 @@ class SampledColumn:
         """Take ``values`` (m,) in, for the second time."""
         _kernels.count_known(values, self._known, self._counts, self._below, self._above)
 
-    def atoms(self) -> tuple[Values, Masses, Values]:
-        """Return the values that are counted exactly, ascending, their counts, and the nearest other values beside them.
-
-        They are the heavy values, zero if it is there, and the extremes.
-        """
+    def atoms(self) -> Atoms:
+        """Return the heavy values, zero if it is there, and the extremes."""
         known, counts = self._known, self._counts
         if not len(known):
-            return known, counts, known
+            return Atoms(known, counts, known)
         keep = (counts * (COUNTERS + 1) > self.present) | (known == 0)
         keep[[0, -1]] = True
         below, above = self._below.copy(), self._above.copy()
         below[1:] = np.maximum(below[1:], known[:-1])
         above[:-1] = np.minimum(above[:-1], known[1:])
         beside = np.concatenate((below[1:][keep[1:]], above[:-1][keep[:-1]]))
-        return known[keep], counts[keep], np.setdiff1d(beside, known[keep])
+        return Atoms(known[keep], counts[keep], np.setdiff1d(beside, known[keep]))
 
     def edges(self, sample: Values, max_bin: int) -> Values:
         """Return the ascending edges of at most ``max_bin`` bins; ``sample`` (k,), drawn from the column, is sorted."""
-        distinct, cumulative = weighed(sample, *self.atoms(), self.present)
+        distinct, cumulative = cumulated(sample, self.atoms(), self.present)
         ends = bin_ends(cumulative, max_bin)
         return edges_between(distinct[ends[:-1] - 1], distinct[ends[:-1]])
 
 
-def weighed(sample: Values, atoms: Values, counts: Masses, beside: Values, rows: int) -> tuple[Values, Masses]:
+def cumulated(sample: Values, atoms: Atoms, rows: int) -> tuple[Values, Masses]:
     """Return distinct values, and how many of ``rows`` rows lie before each and in all: (d,) and (d + 1,).
 
-    ``atoms`` (a,) have their own ``counts`` (a,).  The values of ``sample`` (k,) that are none of them share the other rows, of
-    which ``beside`` have one each where they are not in the sample.
+    Atoms have their own counts.  The values of ``sample`` (k,) that are no atoms share the other rows, of which the values
+    beside atoms have one each where they are not in the sample.
     """
     present, _ = sort_values(sample)
-    light = _without(present, atoms)
+    light = _without(present, atoms.values)
+    beside = atoms.beside
     single = beside[np.searchsorted(light, beside, "left") == np.searchsorted(light, beside, "right")]
     starts = cumulative_counts(light)
-    mass = starts * (rows - int(counts.sum()) - len(single))
+    mass = starts * (rows - int(atoms.counts.sum()) - len(single))
     mass //= max(1, len(light))
-    distinct = np.concatenate((light[starts[:-1]], atoms, single))
-    masses: npt.NDArray[np.int64] = np.concatenate((np.diff(mass), counts, np.ones(len(single), dtype=np.int64)))
+    distinct = np.concatenate((light[starts[:-1]], atoms.values, single))
+    masses: npt.NDArray[np.int64] = np.concatenate((np.diff(mass), atoms.counts, np.ones(len(single), dtype=np.int64)))
     del starts, mass
     order = np.argsort(distinct)
     cumulative = np.zeros(len(masses) + 1, dtype=np.int64)

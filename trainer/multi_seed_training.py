@@ -197,17 +197,17 @@ def train_candidate(
     for i, number in enumerate(numbers, 1):
         which = f"seed {number}, {i} of {len(numbers)}" if len(numbers) > 1 else None
         trainings.append(_trained(dataset, replace(parameters, seed=number), options, seeds.splits, which))
+    several = len(numbers) > 1
     chosen: int | None = None
-    if seeds.choose == "average" and len(numbers) > 1:
+    if seeds.choose == "average" and several:
         forest, facts = _averaged(dataset, replace(parameters, seed=numbers[0]), options, trainings, seeds.splits)
     else:
-        best = trainings[0 if len(numbers) == 1 else _best(trainings, plan)]
+        best = trainings[_best(trainings, plan) if several else 0]
         chosen, forest = best.seed, best.result.forest
         facts = facts_of(dataset, best.result, options.base_model)
-        if seeds.splits:
-            facts = replace(facts, metrics=best.metrics)
+        facts = replace(facts, metrics=best.metrics) if seeds.splits else facts
     noise = None
-    if len(numbers) > 1:
+    if several:
         noise = noise_floor([each.metrics for each in trainings])
         trained = tuple(each.facts() for each in trainings)
         facts = replace(facts, seeds=SeedsFacts(choose=seeds.choose, chosen=chosen, trained=trained, noise_floor=noise))

@@ -59,22 +59,7 @@ def described(
         features=list(layout.features),
         max_grade=max(grades, default=0) if options.read.max_grade is None else options.read.max_grade,
         buckets=options.buckets,
-        meaning=Meaning(
-            absent=options.read.absent,
-            index_base=options.read.index_base,
-            split=None if options.split is None else dict(options.split),
-            labels=options.read.labels,
-            grades=dict(options.read.words),
-            negative_grades=options.read.negative_grades,
-            no_grade=options.read.unjudged,
-            time_column=options.read.time_column,
-            split_time=None if options.split_time is None else cast("dict[SplitName, str]", dict(options.split_time)),
-            folds=options.fold_choice,
-            n_features=options.read.n_features,
-            max_grade=options.read.max_grade,
-            grades_from=grades_from,
-            aggregate=options.aggregate,
-        ),
+        meaning=_meaning(options, grades_from),
         rows=rows.total(),
         queries=queries.total(),
         missing_values=sum(summary.missing_values for summary in summaries),
@@ -88,6 +73,26 @@ def described(
         if tally == Tally()
         else Repeats(documents=tally.repeated, conflicting=tally.conflicting, merged_rows=tally.merged),
         unjudged=[summary.unjudged for summary in summaries if summary.unjudged is not None],
+    )
+
+
+def _meaning(options: IngestOptions, grades_from: GradesFrom) -> Meaning:
+    """Return how the files were read."""
+    return Meaning(
+        absent=options.read.absent,
+        index_base=options.read.index_base,
+        split=None if options.split is None else dict(options.split),
+        labels=options.read.labels,
+        grades=dict(options.read.words),
+        negative_grades=options.read.negative_grades,
+        no_grade=options.read.unjudged,
+        time_column=options.read.time_column,
+        split_time=None if options.split_time is None else cast("dict[SplitName, str]", dict(options.split_time)),
+        folds=options.fold_choice,
+        n_features=options.read.n_features,
+        max_grade=options.read.max_grade,
+        grades_from=grades_from,
+        aggregate=options.aggregate,
     )
 
 

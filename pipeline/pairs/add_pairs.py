@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rankmill.pipeline.dataset_manifest import PairShard
     from rankmill.pipeline.judgments.judgment_files import JudgmentFile
     from rankmill.pipeline.pairs.pair_files import PairSource
+    from rankmill.pipeline.sources.batch import Reject
 
 
 def sorted_files(paths: Sequence[Path], taken: Collection[Path] = ()) -> list[Path]:
@@ -161,23 +162,29 @@ def add_pairs(
         read_pairs(sources, spill, block_size)
         shards = join_pairs(spill, ids_of, sources, quarantine, staging)
         found = pair_set(shards, source_files(sources, digests.results()), len(quarantine.rejects))
-        with alone(path):
-            current = read_manifest(path)
-            if current.data_digest() != dataset.digest:
-                raise ConflictError(f"{path}: was replaced by other data while pairs were joined to it; run it again")
-            folder = path_in(path, PAIRS)
-            folder.mkdir(exist_ok=True)
-            for file in (staging / PAIRS).iterdir():
-                file.replace(folder / file.name)
-            fsync_folder(folder)
-            if quarantine.rejects:
-                write_rejects(path_in(path, PAIR_REJECTS_NAME), quarantine.rejects)
-            manifest = current.model_copy(update={"pairs": found})
-            write_atomically(path_in(path, MANIFEST_NAME), manifest.to_bytes())
-            if not quarantine.rejects:
-                path_in(path, PAIR_REJECTS_NAME).unlink(missing_ok=True)
-            sweep(path, current, manifest)
-    return PairReport(dataset=Dataset(path, manifest), pairs=found)
+        return PairReport(dataset=_publish(dataset, staging / PAIRS, found, quarantine.rejects), pairs=found)
+
+
+def _publish(dataset: Dataset, staged: Path, found: PairSet, rejects: Sequence[Reject]) -> Dataset:
+    """Move the staged shards of pairs into the dataset, and let its manifest name them; return it with them."""
+    path = dataset.path
+    with alone(path):
+        current = read_manifest(path)
+        if current.data_digest() != dataset.digest:
+            raise ConflictError(f"{path}: was replaced by other data while pairs were joined to it; run it again")
+        folder = path_in(path, PAIRS)
+        folder.mkdir(exist_ok=True)
+        for file in staged.iterdir():
+            file.replace(folder / file.name)
+        fsync_folder(folder)
+        if rejects:
+            write_rejects(path_in(path, PAIR_REJECTS_NAME), rejects)
+        manifest = current.model_copy(update={"pairs": found})
+        write_atomically(path_in(path, MANIFEST_NAME), manifest.to_bytes())
+        if not rejects:
+            path_in(path, PAIR_REJECTS_NAME).unlink(missing_ok=True)
+        sweep(path, current, manifest)
+    return Dataset(path, manifest)
 
 
 def read_ids(file: Path) -> pa.Table:

@@ -117,14 +117,9 @@ def table_columns(
     column_of |= {part: part for part in PARTS if part not in options.columns and part in free}
     if options.time_column is not None and not (options.time_optional and options.time_column not in rest):
         column_of[TIME] = _time_column(path, rest, options.time_column, column_of)
-    guessed = []
-    for part in HABITS:
-        if part not in column_of and part not in options.columns and not (part == "grade" and "label" in column_of):
-            found, problem = _guess(part, [name for name in rest if name not in column_of.values()], options)
-            problems += problem
-            if found is not None:
-                column_of[part] = found
-                guessed.append(part)
+    guessed, doubts = _guesses(column_of, rest, options)
+    column_of |= guessed
+    problems += doubts
     if len(header) == 1 and "qid" not in column_of:
         _refuse(path, [_missing("qid", rest)])
     needs_grade = options.grade_required and not options.ungraded and "label" not in column_of
@@ -300,6 +295,22 @@ def _time_column(path: Path, names: Sequence[str], name: str, column_of: Mapping
         hint = name_hint(name, names, f"the columns are: {_shown(names)}")
         raise DataRejected(f"{path}: no column {name!r}, which {spelled('time_column')} names; {hint}")
     return name
+
+
+def _guesses(
+    column_of: Mapping[str, str], names: Sequence[str], options: ReadOptions
+) -> tuple[dict[str, str], list[ColumnProblem]]:
+    """Return which of ``names`` habit takes for the parts that nothing else says, and what is doubtful about it."""
+    guessed: dict[str, str] = {}
+    problems: list[ColumnProblem] = []
+    for part in HABITS:
+        if part not in column_of and part not in options.columns and not (part == "grade" and "label" in column_of):
+            taken = {*column_of.values(), *guessed.values()}
+            found, problem = _guess(part, [name for name in names if name not in taken], options)
+            problems += problem
+            if found is not None:
+                guessed[part] = found
+    return guessed, problems
 
 
 def _guess(part: str, names: Sequence[str], options: ReadOptions) -> tuple[str | None, list[ColumnProblem]]:

@@ -291,15 +291,12 @@ class _Parser:
         n = int(state[_kernels.ROWS])
         grade = grade[:n]
         keep = np.ones(n, dtype=np.bool_)
-        asked = np.flatnonzero(grade == _kernels.ASKED)
-        if len(asked):
-            words = copy_tokens(text, label_from[asked], label_to[asked])
-            grade[asked], bad = self._rules.read_words(words)
-            keep[asked[bad]] = False
-            problems += [
-                _Problem(int(label_from[row]), self._bad_grade(block.text(label_from[row], label_to[row])))
-                for row in asked[bad][: room + 1].tolist()
-            ]
+        bad = self._read_words(text, grade, label_from, label_to)
+        keep[bad] = False
+        problems += [
+            _Problem(int(label_from[row]), self._bad_grade(block.text(label_from[row], label_to[row])))
+            for row in bad[: room + 1].tolist()
+        ]
         for problem in sorted(problems):
             self._reject(block, problem)
         before, where = np.array(put_aside, dtype=np.int64).reshape(-1, 2).T
@@ -318,6 +315,16 @@ class _Parser:
             kept=np.insert(keep, before, values=False) if self._grouped else keep[:0],
         )
         return rows if keep.all() else rows.only(keep, self._options.n_features or 0)
+
+    def _read_words(
+        self, text: npt.NDArray[np.uint8], grade: npt.NDArray[np.int32], label_from: Positions, label_to: Positions
+    ) -> Positions:
+        """Settle the grades that the kernel has left to the rules of words; return the rows in which they are none."""
+        asked = np.flatnonzero(grade == _kernels.ASKED)
+        if not len(asked):
+            return asked
+        grade[asked], bad = self._rules.read_words(copy_tokens(text, label_from[asked], label_to[asked]))
+        return asked[bad]
 
     def _problem(self, block: Block, state: Positions, label_from: Positions, label_to: Positions) -> _Problem:
         """Return what is wrong with the line that the kernel stopped at: its grade, if that is, as it stands first."""

@@ -30,7 +30,7 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.memory_plans import MOST_SAMPLED_ROWS, BinPlan
 from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.quantiles import sort_values
-from rankmill.pipeline.sampled_bins import SAMPLE_SALT, SampledColumn, sampled_places, weighed
+from rankmill.pipeline.sampled_bins import SAMPLE_SALT, SampledColumn, cumulated, sampled_places
 from tests import naive_samples
 
 law = settings(deadline=None, max_examples=60)
@@ -110,7 +110,7 @@ def test_the_weights_of_a_sample_add_up_to_all_rows(values, seed, k):
     sample = np.random.default_rng(seed).permutation(values)[:k]
     column = look_through(values, [])
     atoms, counts, beside = column.atoms()
-    distinct, cumulative = weighed(sample.copy(), atoms, counts, beside, column.present)
+    distinct, cumulative = cumulated(sample.copy(), column.atoms(), column.present)
     assert np.all(np.diff(distinct) > 0)
     assert np.all(np.diff(cumulative) > 0)
     light = sample[~np.isnan(sample) & ~np.isin(sample, atoms)]

@@ -70,16 +70,7 @@ class Grower:
             self._monotone[: bins.n_features] = monotone
         self._blocks = np.arange(bins.words.shape[0], dtype=np.int64)
         self._used_words = bins.used_words
-        most_nodes = 2 * p.leaves - 1
-        self._nodes = table.Nodes(
-            table=np.zeros((most_nodes, table.NODE_FIELDS), dtype=np.int64),
-            ranges=np.zeros((most_nodes, 2)),
-            gains=np.zeros(most_nodes),
-            priority=np.zeros(most_nodes),
-            heap=np.zeros(most_nodes, dtype=np.int64),
-            free=np.zeros(pool.n_slots, dtype=np.int64),
-            state=np.zeros(table.STATE_FIELDS, dtype=np.int64),
-        )
+        self._nodes = _nodes_for(p.leaves, pool.n_slots)
         self._rows = table.Rows(
             rows=np.zeros(n + table.LOOK_AHEAD, dtype=ROW),
             packed=aligned_empty((n,), PACKED),
@@ -158,7 +149,16 @@ class Grower:
         rules = self._rules(n, histogram_scale, fine_scale, leaf_scale, by_h=weights is None, paired=pairs is not None)
         if pairs is not None:
             self._start_pairs(pairs, histogram_scale, rows)
-        derivatives = table.Derivatives(gradients, searched, curvatures)
+        self._grow_nodes(n, table.Derivatives(gradients, searched, curvatures), rules)
+        tree = self._finish(
+            gradients, curvatures, leaf_scale, n, scores, inside_leaves, leaf_steps, searched_by_h=weights is None
+        )
+        if rows is not None:
+            self._add_to_others(tree, rows, scores)
+        return tree
+
+    def _grow_nodes(self, n: int, derivatives: table.Derivatives, rules: table.Rules) -> None:
+        """Split nodes from the root on, by all workers where there is enough to do for them."""
         size = 1 if n * len(self._chosen_blocks) < _LEAST_VISITS * self._team.size else self._team.size
 
         def work(worker: int) -> None:
@@ -176,12 +176,6 @@ class Grower:
             except BaseException:  # an interrupt may come before the first worker has begun
                 self._give_up(size)
                 raise
-        tree = self._finish(
-            gradients, curvatures, leaf_scale, n, scores, inside_leaves, leaf_steps, searched_by_h=weights is None
-        )
-        if rows is not None:
-            self._add_to_others(tree, rows, scores)
-        return tree
 
     def _give_up(self, size: int) -> None:
         """Let nobody wait for a worker that will not come."""
@@ -316,16 +310,8 @@ class Grower:
         leaves = np.flatnonzero(~divided)
         leaves = leaves[np.argsort(first[leaves], kind="stable")]
         starts = np.append(first[leaves], n)
-        shares = np.zeros((self._team.size, len(leaves), 2), dtype=np.int64)
-        self._team.share(
-            n,
-            _LEAST_ROWS,
-            lambda first, last, worker: row_kernels.leaf_sums(
-                gradients, curvatures, scale.gradient, scale.curvature, order, starts, first, last, shares[worker]
-            ),
-        )
         sums = np.zeros((len(nodes), 2), dtype=np.int64)
-        sums[leaves] = shares.sum(axis=0)
+        sums[leaves] = self._leaf_sums(gradients, curvatures, scale, starts)
         for node in np.flatnonzero(divided)[::-1].tolist():  # children come after their parent
             sums[node] = sums[left[node]] + sums[left[node] + 1]
         curvature = sums[:, 1] / scale.curvature + p.lambda_l2
@@ -336,12 +322,7 @@ class Grower:
         np.divide(-(sums[:, 0] / scale.gradient), curvature, out=values, where=enough & (curvature > 0.0))
         if inside_leaves is not None:
             inside = inside_leaves(self._leaf_of_row(starts, n), len(leaves))
-            exact = sums[leaves, 1] / scale.curvature - 2.0 * inside
-            # of a leaf of whole queries both are 0, up to the rounding of every row and pair
-            sound = (exact > 1e-9 * sums[leaves, 1] / scale.curvature) & (exact >= p.min_hessian_in_leaf)
-            steps = np.zeros(len(leaves), dtype=SCORE)
-            np.divide(-(sums[leaves, 0] / scale.gradient), exact + p.lambda_l2, out=steps, where=sound)
-            values[leaves] = steps
+            values[leaves] = self._exact_steps(sums[leaves], scale, inside)
             _average_over_children(nodes, values)
         own = None if leaf_steps is None else leaf_steps(order[:n], starts, self._team)
         if own is not None:
@@ -370,6 +351,38 @@ class Grower:
             gain=np.where(divided, self._nodes.gains[: len(nodes)], 0.0),
             rows=nodes[:, table.LAST] - first,
         )
+
+    def _leaf_sums(
+        self,
+        gradients: npt.NDArray[np.float64],
+        curvatures: npt.NDArray[np.float64],
+        scale: PackingScale,
+        starts: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """Return the sums (n_leaves, 2) of gradients and curvatures of each leaf, in units of ``scale``."""
+        shares = np.zeros((self._team.size, len(starts) - 1, 2), dtype=np.int64)
+        self._team.share(
+            int(starts[-1]),
+            _LEAST_ROWS,
+            lambda first, last, worker: row_kernels.leaf_sums(
+                gradients, curvatures, scale.gradient, scale.curvature, self._rows.rows, starts, first, last,
+                shares[worker],
+            ),
+        )  # fmt: skip
+        sums: npt.NDArray[np.int64] = shares.sum(axis=0)
+        return sums
+
+    def _exact_steps(
+        self, sums: npt.NDArray[np.int64], scale: PackingScale, inside: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """Return -G / (H - 2 C + lambda) of leaves with these ``sums`` (n_leaves, 2) and curvatures of pairs ``inside``; 0 if unsound."""
+        p = self._parameters
+        exact = sums[:, 1] / scale.curvature - 2.0 * inside
+        # of a leaf of whole queries both are 0, up to the rounding of every row and pair
+        sound = (exact > 1e-9 * sums[:, 1] / scale.curvature) & (exact >= p.min_hessian_in_leaf)
+        steps = np.zeros(len(sums), dtype=SCORE)
+        np.divide(-(sums[:, 0] / scale.gradient), exact + p.lambda_l2, out=steps, where=sound)
+        return steps
 
     def _leaf_of_row(self, starts: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int32]:
         """Return the leaf of every row (n_rows,), -1 where the tree was grown without it."""
@@ -408,6 +421,20 @@ class Grower:
         outside = np.ones(self._bins.n_rows, dtype=np.bool_)
         outside[rows] = False
         add_tree(tree, self._bins, np.flatnonzero(outside).astype(ROW), scores, self._team)
+
+
+def _nodes_for(leaves: int, n_slots: int) -> table.Nodes:
+    """Return the table of nodes for trees with so many leaves, and histograms in so many slots."""
+    most = 2 * leaves - 1
+    return table.Nodes(
+        table=np.zeros((most, table.NODE_FIELDS), dtype=np.int64),
+        ranges=np.zeros((most, 2)),
+        gains=np.zeros(most),
+        priority=np.zeros(most),
+        heap=np.zeros(most, dtype=np.int64),
+        free=np.zeros(n_slots, dtype=np.int64),
+        state=np.zeros(table.STATE_FIELDS, dtype=np.int64),
+    )
 
 
 def _average_over_children(nodes: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> None:

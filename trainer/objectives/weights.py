@@ -1,4 +1,11 @@
-"""Weights of documents, as the losses take them."""
+"""Weights as the losses take them: relative, that is divided by their mean, so that only their ratios matter.
+
+====================  ===================================================================================================
+losses of documents   :func:`document_weights`: the document's times its query's
+losses of pairs       :func:`relative_weights` of documents, of queries and of given pairs, each by itself
+losses of lists       :func:`list_weights`: the mean of the documents' times the query's
+====================  ===================================================================================================
+"""
 
 from __future__ import annotations
 
@@ -8,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.trainer.objectives.listwise import _kernels
 from rankmill.trainer.rows import RankedRows
 
 
@@ -47,6 +55,15 @@ def relative_weights(weights: npt.NDArray[np.float64] | None, n_rows: int) -> np
     return relative
 
 
+def _query_weights(rows: RankedRows) -> npt.NDArray[np.float64]:
+    """Return the given weights of the queries, (n_queries,), checked; errors as :func:`relative_weights`."""
+    found = np.asarray(rows.query_weights, dtype=np.float64)
+    if found.shape != (rows.n_queries,):
+        raise TrainingDataRejected(f"query weights must have shape ({rows.n_queries},), got {found.shape}")
+    check_weights(found)
+    return found
+
+
 def document_weights(rows: RankedRows) -> npt.NDArray[np.float64]:
     """Return the weight of every document times that of its query, relative to their mean, (n_rows,); empty: all 1.
 
@@ -54,12 +71,24 @@ def document_weights(rows: RankedRows) -> npt.NDArray[np.float64]:
     """
     if rows.query_weights is None:
         return relative_weights(rows.weights, rows.n_rows)
-    of_query = np.asarray(rows.query_weights, dtype=np.float64)
-    if of_query.shape != (rows.n_queries,):
-        raise TrainingDataRejected(f"query weights must have shape ({rows.n_queries},), got {of_query.shape}")
-    check_weights(of_query)
-    of_row = np.repeat(of_query, np.diff(rows.starts))
+    of_row = np.repeat(_query_weights(rows), np.diff(rows.starts))
     if rows.weights is not None:
         # both relative first: no product can overflow
         of_row = relative_weights(of_row, rows.n_rows) * relative_weights(rows.weights, rows.n_rows)
     return relative_weights(of_row, rows.n_rows)
+
+
+def list_weights(rows: RankedRows) -> npt.NDArray[np.float64]:
+    """Return the weight of every list, (n_queries,): the mean of its documents' times its query's, relative to their mean.
+
+    A query without documents counts 0.  Errors as :func:`document_weights`.
+    """
+    weights = (np.diff(rows.starts) > 0).astype(np.float64)
+    if rows.weights is None and rows.query_weights is None:
+        return weights
+    documents = relative_weights(rows.weights, rows.n_rows)
+    if len(documents):
+        _kernels.list_means(documents, rows.starts, weights)
+    if rows.query_weights is not None:
+        weights = weights * relative_weights(_query_weights(rows), rows.n_queries)
+    return relative_weights(weights, rows.n_queries)

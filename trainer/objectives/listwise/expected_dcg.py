@@ -19,11 +19,11 @@ from rankmill.trainer.objectives.listwise.list_loss import (
     ListLoss,
     gains_of,
     key_of,
-    list_weights,
     mixed_lists,
 )
 from rankmill.trainer.objectives.protocol import Floats
 from rankmill.trainer.objectives.query_shares import QueryShares, Workspaces
+from rankmill.trainer.objectives.weights import list_weights
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team

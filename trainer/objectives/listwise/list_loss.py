@@ -15,38 +15,12 @@ from rankmill.trainer.objectives.listwise import _kernels as _list_kernels
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.protocol import QUERIES, Floats, Objective, PairCurvatures
 from rankmill.trainer.objectives.query_shares import QueryShares
-from rankmill.trainer.objectives.weights import check_weights, relative_weights
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 DRAWS, PAIRS = 1, 2  # what a key is for, so that draws for one do not repeat those for the other
 AT_REST = 0  # the step of what is drawn for a deviance: the same after every round
-
-
-def list_weights(rows: RankedRows) -> Floats:
-    """Return the weight of every list, (n_queries,): the mean of its documents' times its query's, relative to their mean.
-
-    A query without documents counts 0.
-
-    Raises
-    ------
-    TrainingDataRejected
-        Weights of another shape, below 0 or not finite, or none above 0.
-    """
-    weights = (np.diff(rows.starts) > 0).astype(np.float64)
-    documents = relative_weights(rows.weights, rows.n_rows)
-    if len(documents):
-        _list_kernels.list_means(documents, rows.starts, weights)
-    if rows.query_weights is not None:
-        of_query = np.asarray(rows.query_weights, dtype=np.float64)
-        if of_query.shape != weights.shape:
-            raise TrainingDataRejected(f"query weights must have shape ({rows.n_queries},), got {of_query.shape}")
-        check_weights(of_query)
-        weights = weights * relative_weights(of_query, rows.n_queries)
-    if not (len(documents) or rows.query_weights is not None):
-        return weights
-    return relative_weights(weights, rows.n_queries)
 
 
 def mixed_lists(rows: RankedRows) -> npt.NDArray[np.bool_]:

@@ -15,11 +15,11 @@ from rankmill.trainer.objectives.listwise.list_loss import (
     PAIRS,
     ListLoss,
     key_of,
-    list_weights,
     mixed_lists,
 )
 from rankmill.trainer.objectives.protocol import Floats, NoOptions, PairCurvatures
 from rankmill.trainer.objectives.query_shares import QueryShares
+from rankmill.trainer.objectives.weights import list_weights
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
