@@ -240,7 +240,9 @@ def options_declared_in(path: Path) -> list[tuple[str, str, str]]:
 def test_no_option_of_the_command_line_is_declared_twice() -> None:
     declared: dict[str, list[tuple[str, str]]] = {}
     for path in set(modules().values()) - {ROOT / "rankmill" / "ranker.py"}:  # whose options are Python's alone
-        if path.is_relative_to(ROOT / "trainer" / "objectives"):  # theirs stand in brackets after a name and are no flags
+        if path.is_relative_to(
+            ROOT / "trainer" / "objectives"
+        ):  # theirs stand in brackets after a name and are no flags
             continue
         for option, text, place in options_declared_in(path):
             declared.setdefault(option, []).append((text, place))
