@@ -28,7 +28,7 @@ div.rankmill tr > :first-child { text-align: left; padding-left: 0; }
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ShareCell:
     """A cell that holds a part of 1, shown as a bar and as per cent."""
 
     part: float
@@ -36,7 +36,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class HtmlTable:
-    """A table of text and `Share` cells; of more than ``MOST_ROWS`` rows the first are shown, and how many more there are."""
+    """A table of text and `ShareCell` cells; of more than ``MOST_ROWS`` rows the first are shown, and how many more there are."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -66,7 +66,7 @@ def card(title: str, facts: Mapping[str, object], tables: Iterable[HtmlTable] = 
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, Share):
+    if isinstance(value, ShareCell):
         size = f"calc((100% - 12px) * {value.part:.4f}) 100%"
         bar = f"linear-gradient(rgba(60, 130, 220, .35) 0 0) no-repeat 12px 0 / {size}"
         return f'<td style="background: {bar}; min-width: 10em">{value.part:.1%}</td>'

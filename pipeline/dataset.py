@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.errors import ConflictError, DatasetFormatError, InputError
-from rankmill.foundation.html import HtmlTable, Share, card
+from rankmill.foundation.html import HtmlTable, ShareCell, card
 from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.binspec import BinSpec
@@ -98,7 +98,9 @@ class Dataset(StoredShards):
             "digest": self.digest[:12],
         }
         splits = [[name, f"{size.queries:,}", f"{size.rows:,}"] for name in SPLITS if (size := known.splits.get(name))]
-        grades = [[count.grade, f"{count.rows:,}", Share(count.rows / max(known.rows, 1))] for count in known.grades]
+        grades = [
+            [count.grade, f"{count.rows:,}", ShareCell(count.rows / max(known.rows, 1))] for count in known.grades
+        ]
         tables = [HtmlTable(["split", "queries", "rows"], splits), HtmlTable(["grade", "rows", "share"], grades)]
         return card(f"Dataset {self.path}", facts, tables)
 

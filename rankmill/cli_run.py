@@ -85,9 +85,8 @@ def run(
     )
     if plan:
         rows = plan_of(asked)
-        told = [{"stage": stage, "what": what, "why": why} for stage, what, why in rows]
-        lines = [f"{stage:<9} {what:<5} {why}" for stage, what, why in rows]
-        typer.echo(json.dumps({"plan": told}) if as_json else "\n".join(lines))
+        told = json.dumps({"plan": [row._asdict() for row in rows]}) if as_json else None
+        typer.echo(told or "\n".join(f"{stage:<9} {what:<5} {why}" for stage, what, why in rows))
         return
 
     def observer(work: Work) -> Observer:

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError, ModelFormatError
-from rankmill.foundation.html import HtmlTable, Share, card
+from rankmill.foundation.html import HtmlTable, ShareCell, card
 from rankmill.foundation.records import JSON, canonical_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer import model_file
@@ -348,7 +348,7 @@ def importance_table(forest: Forest) -> HtmlTable:
     """Return the features that some node asks for with their `feature_importance`, greatest first, for a notebook."""
     importance = feature_importance(forest)
     order = sorted(forest.used_features, key=lambda f: (-importance[f], f))
-    rows = [(forest.feature_names[f], Share(float(importance[f]))) for f in order]
+    rows = [(forest.feature_names[f], ShareCell(float(importance[f]))) for f in order]
     return HtmlTable(["feature", "importance (share of gain)"], rows)
 
 

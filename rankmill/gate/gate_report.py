@@ -27,7 +27,7 @@ class ContenderFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedQueries:
+class GateQueries:
     """The queries that the models were compared on, and how many documents they have."""
 
     digest: str
@@ -67,7 +67,7 @@ class GateReport:
     baseline: ContenderFacts | None
     dataset: str
     split: str
-    queries: JudgedQueries
+    queries: GateQueries
     metric: str
     margin: float
     limits: GateLimits

@@ -13,7 +13,7 @@ from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.gate import guardrails
-from rankmill.gate.gate_report import ContenderFacts, GateReport, JudgedQueries, RivalFacts, Rule
+from rankmill.gate.gate_report import ContenderFacts, GateQueries, GateReport, RivalFacts, Rule
 from rankmill.gate.gate_rules import NO_OPTION, ConventionFacts, GateRules, convention_digest, option_words
 from rankmill.gate.graded_queries import GradedQueries, Scores, best_single_feature, scores_of
 from rankmill.gate.guardrails import Guardrail
@@ -125,7 +125,7 @@ def judge(
         baseline=None if baseline is None else baseline.facts,
         dataset=dataset.digest,
         split=split,
-        queries=JudgedQueries(digest=queries.digest, queries=len(queries), documents=queries.n_rows),
+        queries=GateQueries(digest=queries.digest, queries=len(queries), documents=queries.n_rows),
         metric=str(rules.metric),
         margin=rules.margin,
         limits=rules.limits,

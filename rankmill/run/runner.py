@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rankmill.config_file import read_config
 from rankmill.foundation.errors import InputError, code_of
@@ -149,27 +149,35 @@ def _do_if_due(stage: Stage, tell: Observer, at: Callable[[str], None], *, force
     return True
 
 
-def plan(work: Work, choice: StageChoice) -> list[tuple[str, str, str]]:
-    """Say of each stage of ``choice``, without doing any, what would happen and why: (stage, ``run`` or ``skip`` or ``open``, why).
+class PlannedStage(NamedTuple):
+    """A stage, what a run would do with it, and why."""
+
+    stage: str
+    what: str
+    why: str
+
+
+def plan(work: Work, choice: StageChoice) -> list[PlannedStage]:
+    """Say of each stage of ``choice``, without doing any, what would happen, ``run``, ``skip`` or ``open``, and why.
 
     After the first stage that would run it is open which of those that build on it would: the same bytes may come of it.
     """
-    rows: list[tuple[str, str, str]] = []
+    rows: list[PlannedStage] = []
     waits_for: str | None = None
     for kind in STAGES[: STAGE_NAMES.index(choice.last) + 1]:
         stage = kind(work)
         if kind.name not in choice.stages:
             _take_over(stage, choice)
         elif (why := stage.not_configured() if waits_for else stage.skip_reason()) is not None:
-            rows.append((kind.name, "skip", why))
+            rows.append(PlannedStage(kind.name, "skip", why))
         elif waits_for is not None:
             forced = kind.name in choice.forced
             why = "asked for" if forced else f"depends on what comes of {waits_for}"
-            rows.append((kind.name, "run" if forced else "open", why))
+            rows.append(PlannedStage(kind.name, "run" if forced else "open", why))
         else:
             record = _record(stage)
             decision = decide(stage, record, stage.inputs(), forced=kind.name in choice.forced)
-            rows.append((kind.name, "run" if decision.due else "skip", decision.why))
+            rows.append(PlannedStage(kind.name, "run" if decision.due else "skip", decision.why))
             if record is None or decision.due:
                 waits_for = kind.name
             else:
@@ -276,7 +284,7 @@ def run(
 
 
 @spelled_for_a_file()
-def plan_of(asked: RunRequest) -> list[tuple[str, str, str]]:
+def plan_of(asked: RunRequest) -> list[PlannedStage]:
     """Say of each stage what a run would do and why; nothing is written.  Errors are those of `run`."""
     work = asked.work()
     check_inputs(work, asked.choice)

@@ -11,7 +11,7 @@ import pytest
 
 from rankmill import Dataset, Ranker, Registry, evaluate, register_model
 from rankmill.cli import execute
-from rankmill.foundation.html import MOST_ROWS, HtmlTable, Share, card
+from rankmill.foundation.html import MOST_ROWS, HtmlTable, ShareCell, card
 from rankmill.scorer.compare import Ranking, compare
 
 EVIL = "<script>alert('x')</script>&"
@@ -155,7 +155,7 @@ def test_a_registry_shows_what_its_aliases_mean(ranker: Ranker, tmp_path: Path) 
 
 
 def test_long_tables_are_cut_and_shares_are_bars() -> None:
-    table = HtmlTable(["name", "share"], [[f"row {i}", Share(i / 100)] for i in range(25)])
+    table = HtmlTable(["name", "share"], [[f"row {i}", ShareCell(i / 100)] for i in range(25)])
     html = card("title", {"a": EVIL}, [table], ["a note"])
     page = Page(html)
     assert f"row {MOST_ROWS - 1}" in page.words
