@@ -142,11 +142,8 @@ class Registry:
         self._store.sweep()
         keys = sorted(further)
 
-        with keep_blobs(self._store, [model, facts, *(further[key] for key in keys)]) as (
-            sha256,
-            manifest_sha256,
-            *others,
-        ):
+        blobs = [model, facts, *(further[key] for key in keys)]
+        with keep_blobs(self._store, blobs) as (sha256, manifest_sha256, *others):
             attached = dict(zip(keys, others, strict=True))
 
             def decide(state: State) -> Register | int:

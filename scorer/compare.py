@@ -98,9 +98,7 @@ def compare(
         The rankings are not of the same queries, or a query counts in one and not in another.
     """
     asked = EvaluationOptions.of(options)
-    _check(rankings, on, asked.judged.split, baseline)
-    if not asked.metrics:
-        raise InputError("there is no metric to compare by; name one, for example ndcg@10")
+    _check(rankings, on, asked, baseline)
     models = [ranking.trained for ranking in rankings if ranking.trained is not None]
     dataset, scope = (None, None) if on is None else chosen_queries(paths_of(on), asked.judged.split, models)
     evaluator = _Evaluator(on, asked.on_split(None if dataset is None or scope is None else scope.split or ALL))
@@ -256,7 +254,7 @@ def _notes(
 
 
 def _check(
-    rankings: Sequence[Ranking], on: PathLike | Sequence[PathLike] | None, split: str | None, baseline: int
+    rankings: Sequence[Ranking], on: PathLike | Sequence[PathLike] | None, asked: EvaluationOptions, baseline: int
 ) -> None:
     if len(rankings) < 2:
         raise InputError(f"expected two rankings or more to compare, got {len(rankings)}")
@@ -267,10 +265,12 @@ def _check(
         raise InputError(
             f"{models[0]} is a model: name what it is to rank, candidates or a dataset, with {spelled('on')}"
         )
-    if not models and (on is not None or split is not None):
+    if not models and (on is not None or asked.judged.split is not None):
         raise InputError(
             f"{spelled('on')} and {spelled('split')} say what models rank; there is no model among these, scored lists bring theirs"
         )
+    if not asked.metrics:
+        raise InputError("there is no metric to compare by; name one, for example ndcg@10")
 
 
 def _check_same_queries(found: Evaluation, name: str, first: Evaluation, other: str) -> None:

@@ -24,6 +24,7 @@ _REFUSED = {  # of files; a folder may have any other
     ".orc", ".avro", ".xml", ".html", ".db", ".sqlite", ".npy", ".pkl", ".h5",
 }
 # fmt: on
+FORMAT = 1
 MANIFEST = "_manifest.json"
 SEVERAL = "ranked by several"  # the kind of a folder of folders, one for each model
 GRADE_TABLE = "_grades.pq"  # in a folder; not .parquet, so that ``*.parquet`` means the shards alone

@@ -19,13 +19,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import CandidatesRejected
-from rankmill.foundation.records import canonical_json
+from rankmill.foundation.records import as_json, canonical_json
 from rankmill.foundation.storage.publish import file_digest, fsync_file, fsync_folder
 from rankmill.foundation.threads import ahead
 from rankmill.scorer.journal import RankedShard
+from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.ranked_file import (
     BELONGS,
     FACTS,
+    FORMAT,
     GRADE_COUNTS,
     MANIFEST,
     RANKED,
@@ -65,11 +67,50 @@ class RankedFiles:
         return sum(file.queries for file in self.ranked)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedFacts:
+    """What every file of ranked lists, and the manifest of their folder, says of them."""
+
+    format: int = FORMAT
+    kind: str = "ranked"
+    max_grade: object
+    """The highest grade of the scale, where the model's training data had one."""
+    model: ModelIdentity
+    top_k: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedFile:
+    """A file with its digest."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedShard(NamedFile):
+    """A file of rows."""
+
+    rows: int
+    queries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderFacts:
+    """What the manifest of a folder says besides; ``rows`` counts the candidates."""
+
+    grades: NamedFile | None
+    queries: int
+    rows: int
+    rows_written: int
+    shards: tuple[ListedShard, ...]
+
+
 def write_lists(
     spill: ScoreSpill,
     folder: Path,
     target: Path,
-    facts: Mapping[str, Any],
+    facts: RankedFacts,
     *,
     rows: int,
     done: Sequence[RankedShard] = (),
@@ -80,7 +121,7 @@ def write_lists(
     Parameters
     ----------
     facts
-        What the metadata and the manifest say, ``top_k`` among it; the manifest says besides what was written.
+        What the metadata and the manifest say; the manifest says besides what was written.
     rows
         Number of candidates, for the manifest.
     done
@@ -88,8 +129,8 @@ def write_lists(
     finished
         Called with each further shard but the last once it is on the disk.
     """
-    single, top_k = bool(checked_suffix(target)), facts["top_k"]
-    metadata = {FACTS: canonical_json(dict(facts)).decode()}
+    single, top_k = bool(checked_suffix(target)), facts.top_k
+    metadata = {FACTS: canonical_json(as_json(facts)).decode()}
     digests = {shard.name: shard.sha256 for shard in done}
 
     def shard_written(written: RankedPart, part: int, row: int) -> None:
@@ -108,17 +149,20 @@ def write_lists(
     except BaseException:
         writer.abandon()
         raise
-    listed = [asdict(file) | {"sha256": digests.get(file.name) or file_digest(folder / file.name)} for file in files]
+    listed = tuple(
+        ListedShard(**asdict(file), sha256=digests.get(file.name) or file_digest(folder / file.name)) for file in files
+    )
     counted = None
     if top_k is not None:
-        belongs = {BELONGS: listed[0]["sha256"]} if single else {}
+        belongs = {BELONGS: listed[0].sha256} if single else {}
         counted = write_grade_counts(folder / grades_path(target).name, spill.grade_counts(), metadata | belongs)
     written = RankedFiles(folder, files, counted)
     if not single:
-        grades = counted and {"name": counted.name, "sha256": file_digest(folder / counted.name)}
-        manifest = dict(facts) | {"grades": grades, "queries": written.queries, "rows": rows}
-        manifest |= {"rows_written": written.rows, "shards": listed}
-        (folder / MANIFEST).write_bytes(canonical_json(manifest) + b"\n")
+        grades = None if counted is None else NamedFile(name=counted.name, sha256=file_digest(folder / counted.name))
+        of_folder = FolderFacts(
+            grades=grades, queries=written.queries, rows=rows, rows_written=written.rows, shards=listed
+        )
+        (folder / MANIFEST).write_bytes(canonical_json({**as_json(facts), **as_json(of_folder)}) + b"\n")
     return written
 
 

@@ -43,12 +43,11 @@ from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.options import RerankOptions
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.publish_ranked import check_apart, check_target, check_unchanged, replace_folder
-from rankmill.scorer.ranked_file import MANIFEST, SEVERAL, checked_suffix
-from rankmill.scorer.ranked_writer import RankedFiles, publish_file, write_lists
+from rankmill.scorer.ranked_file import FORMAT, MANIFEST, SEVERAL, checked_suffix
+from rankmill.scorer.ranked_writer import RankedFacts, RankedFiles, publish_file, write_lists
 from rankmill.scorer.scoring import InputPosition, Scored, ScoringLimits, score_in_order
 from rankmill.scorer.sorting import ScoreSpill
 
-FORMAT = 1
 CHECKPOINT_ROWS = 1_000_000
 """After so many candidates what is known of them is made durable: a later run need not score them again."""
 
@@ -367,13 +366,9 @@ class _Run:
             of_model.shards.append(shard)
             self.journal.write(self.staging)
 
-        facts = {
-            "format": FORMAT,
-            "kind": "ranked",
-            "max_grade": model.forest.info.get("max_grade"),
-            "model": asdict(model.identity),
-            "top_k": self.plan.options.top_k,
-        }
+        facts = RankedFacts(
+            max_grade=model.forest.info.get("max_grade"), model=model.identity, top_k=self.plan.options.top_k
+        )
         spill.close_for_reading(of_model.dealt)
         rows, done = self.journal.place.ranked, list(of_model.shards)
         written = write_lists(spill, folder, self.plan.target, facts, rows=rows, done=done, finished=finished)

@@ -72,6 +72,12 @@ class Changes:
     mean: float
     greatest: float
 
+    @classmethod
+    def of(cls, changes: npt.NDArray[np.float64]) -> Changes:
+        """Sum up ``changes`` (n,)."""
+        mean = math.fsum(changes.tolist()) / len(changes)
+        return cls(least=float(changes.min()), mean=mean, greatest=float(changes.max()))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimality:
@@ -170,9 +176,7 @@ def local_optimality(
         interval=share_interval(n_rising, n_directions, moves.delta),
         confidence=1.0 - moves.delta,
         step=moves.step,
-        changes=Changes(
-            least=float(changes.min()), mean=math.fsum(changes.tolist()) / n_directions, greatest=float(changes.max())
-        ),
+        changes=Changes.of(changes),
         moves=CURVE if moves.n_curves else (),
         curves=_leaf_curves(trial, length / math.sqrt(paths.n_paths), moves, n_directions, n_threads),
     )
