@@ -310,10 +310,8 @@ def _report(error: Exception) -> int:
     if code is not None:
         return _say(one_line(error), code)
     sys.stderr.write("".join(traceback.format_exception(error)))
-    return _say(
-        f"this is a bug in rankmill {rankmill.__version__}; please report it with the lines above and what `rankmill doctor` prints",
-        BUG,
-    )
+    cure = "please report it with the lines above and what `rankmill doctor` prints"
+    return _say(f"this is a bug in rankmill {rankmill.__version__}; {cure}", BUG)
 
 
 def _say(message: str, code: int) -> int:
