@@ -315,9 +315,8 @@ class Grower:
         for node in np.flatnonzero(divided)[::-1].tolist():  # children come after their parent
             sums[node] = sums[left[node]] + sums[left[node] + 1]
         curvature = sums[:, 1] / scale.curvature + p.lambda_l2
-        enough = (
-            sums[:, 1] >= p.min_hessian_in_leaf * scale.curvature
-        )  # not so at the root alone, or in oblivious trees
+        # not so at the root alone, or in oblivious trees
+        enough = sums[:, 1] >= p.min_hessian_in_leaf * scale.curvature
         values = np.zeros(len(nodes), dtype=SCORE)
         np.divide(-(sums[:, 0] / scale.gradient), curvature, out=values, where=enough & (curvature > 0.0))
         if inside_leaves is not None:

@@ -255,11 +255,22 @@ def check_lambdas(
     False
     """
     labels = np.ascontiguousarray(targets, dtype=np.float64)
-    n, step = len(labels), 1e-5
+    n = len(labels)
     limits = np.array([0, n]) if starts is None else np.asarray(starts)
     bounds = np.ascontiguousarray(limits, dtype=np.int64)
     rng = np.random.default_rng(seed)
     at = rng.permutation(n) * 0.3 + rng.uniform(0.0, 0.1, n) if scores is None else np.asarray(scores, dtype=np.float64)
+    jacobian = _jacobian(function, labels, bounds, at)
+    apart = np.abs(jacobian - jacobian.T)
+    largest = float(np.abs(jacobian).max(initial=0.0))
+    i, j = (int(k) for k in np.unravel_index(int(apart.argmax()), apart.shape)) if n else (0, 0)
+    asymmetry = float(apart.max(initial=0.0)) / largest if largest > 0.0 else 0.0
+    return LambdaCheck(asymmetry <= tolerance, asymmetry, (i, j))
+
+
+def _jacobian(function: Lambdas, labels: Floats, bounds: npt.NDArray[np.int64], at: Floats) -> Floats:
+    """Return dg_i/ds_j (n, n) at the scores ``at``, by central differences."""
+    n, step = len(labels), 1e-5
     jacobian = np.empty((n, n))
     for j in range(n):
         sides = []
@@ -269,11 +280,7 @@ def check_lambdas(
             function(moved, labels, bounds, g, h)
             sides.append(g)
         jacobian[:, j] = (sides[0] - sides[1]) / (2.0 * step)
-    apart = np.abs(jacobian - jacobian.T)
-    largest = float(np.abs(jacobian).max(initial=0.0))
-    i, j = (int(k) for k in np.unravel_index(int(apart.argmax()), apart.shape)) if n else (0, 0)
-    asymmetry = float(apart.max(initial=0.0)) / largest if largest > 0.0 else 0.0
-    return LambdaCheck(asymmetry <= tolerance, asymmetry, (i, j))
+    return jacobian
 
 
 def swap_filler(function: Any, grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> Callable[..., None]:
