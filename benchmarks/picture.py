@@ -14,10 +14,10 @@ STEPS = (
     ("ranked lists", "and a report"),
 )
 NAMES = {"as they came": "order of the file", "the planted signal itself": "best possible"}
-WIDTH, BOX, GAP = 960, 146, 16.8
+WIDTH, BOX, GAP = 640, 190, 35
 STYLE = """\
 text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",sans-serif;fill:#1f2933}
-.small{font-size:12px;fill:#52606d}.name{font-size:15px;font-weight:600}.label{font-size:14px}
+.turn{fill:none}.small{font-size:14px;fill:#52606d}.name{font-size:18px;font-weight:600}.label{font-size:16px}
 .box{fill:#e6f4f1;stroke:#0f766e}.line{stroke:#0f766e;stroke-width:2}.tip{fill:#0f766e}
 .bar{fill:#b8c4ce}.model{fill:#0f766e}
 @media (prefers-color-scheme:dark){text{fill:#e4e7eb}.small{fill:#b0bac5}.box{fill:#12312e;stroke:#5eead4}
@@ -27,24 +27,26 @@ text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",sans
 def flow() -> list[str]:
     parts = []
     for number, (name, words) in enumerate(STEPS):
-        x = number * (BOX + GAP)
-        parts.append(f'<rect class="box" x="{x + 1:.1f}" y="8" width="{BOX - 2}" height="62" rx="8"/>')
-        parts.append(f'<text class="name" x="{x + BOX / 2:.1f}" y="36" text-anchor="middle">{name}</text>')
-        parts.append(f'<text class="small" x="{x + BOX / 2:.1f}" y="56" text-anchor="middle">{words}</text>')
-        if number:
-            parts.append(f'<path class="line" d="M{x - GAP:.1f} 39H{x - 5:.1f}"/>')
-            parts.append(f'<path class="tip" d="M{x - 8:.1f} 34l8 5l-8 5z"/>')
+        x, y = number % 3 * (BOX + GAP), number // 3 * 84
+        parts.append(f'<rect class="box" x="{x + 1}" y="{y + 2}" width="{BOX - 2}" height="60" rx="8"/>')
+        parts.append(f'<text class="name" x="{x + BOX / 2}" y="{y + 28}" text-anchor="middle">{name}</text>')
+        parts.append(f'<text class="small" x="{x + BOX / 2}" y="{y + 49}" text-anchor="middle">{words}</text>')
+        if number % 3:
+            parts.append(f'<path class="line" d="M{x - GAP} {y + 32}H{x - 6}"/>')
+            parts.append(f'<path class="tip" d="M{x - 9} {y + 26}l9 6l-9 6z"/>')
+    parts.append(f'<path class="line turn" d="M{WIDTH - BOX / 2} 62v11H{BOX / 2}v6"/>')
+    parts.append(f'<path class="tip" d="M{BOX / 2 - 6} 77l6 9l6 -9z"/>')
     return parts
 
 
 def bars(report: dict) -> list[str]:
-    left, full = 190, 690
+    left, full = 196, 470
     parts = [
-        f'<text class="small" x="0" y="110">NDCG@10 of the candidates of {report["queries"]} new queries in the demo, '
-        "in four orders (generated judgments)</text>"
+        f'<text class="small" x="0" y="182">NDCG@10 of the candidates of {report["queries"]} new queries in the demo, '
+        "in four orders</text>"
     ]
     for number, (name, means) in enumerate(report["orders"].items()):
-        y, value = 124 + number * 30, means["ndcg@10"]
+        y, value = 194 + number * 30, means["ndcg@10"]
         kind = "model" if name == "the model" else "bar"
         parts.append(f'<text class="label" x="0" y="{y + 16}">{NAMES.get(name, name)}</text>')
         parts.append(
@@ -57,7 +59,7 @@ def bars(report: dict) -> list[str]:
 def picture(report: dict) -> str:
     words = "; ".join(f"{NAMES.get(name, name)} {means['ndcg@10']:.3f}" for name, means in report["orders"].items())
     return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} 250" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} 318" role="img">',
         f"<title>From judgments to ranked lists. NDCG@10 in the demo: {words}.</title>",
         f"<style>{STYLE}</style>",
         *flow(), *bars(report), "</svg>\n",

@@ -268,7 +268,7 @@ def _rows_of_codes() -> Iterator[str]:
 def _names_of_python() -> Iterator[str]:
     for name in sorted(set(rankmill.__all__) - {"__version__"}):
         found = getattr(rankmill, name)
-        yield f"\n## {name}\n\n::: {found.__module__}.{found.__qualname__}\n"
+        yield f"\n::: {found.__module__}.{found.__qualname__}\n"
 
 
 def _prose(text: str) -> str:
