@@ -254,6 +254,30 @@ def test_no_option_of_the_command_line_is_declared_twice() -> None:
     assert twice.keys() == MEANS_DIFFERENT_THINGS.keys()
 
 
+MOST_PARAMETERS = 10
+
+
+def test_functions_take_groups_of_options_and_not_their_fields_one_by_one() -> None:
+    for path in set(modules().values()):
+        if path.stem.endswith("_kernels") or "kernels" in path.parts:
+            continue  # compiled code takes flat arguments
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+                n = len([name for name in names if name not in {"self", "cls"}])
+                assert n <= MOST_PARAMETERS, f"{path}:{node.lineno} {node.name} has {n} parameters: group them"
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    """A stranger who searches for a class finds the one that is meant."""
+    found: dict[str, Path] = {}
+    for path in sorted(set(modules().values())):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                other = found.setdefault(node.name, path)
+                assert other == path, f"class {node.name} is in {other} and in {path}: give one of them another name"
+
+
 def test_every_folder_of_python_files_is_an_installed_package() -> None:
     """A package without ``__init__.py``, or one that pyproject does not list, is there in the tree and gone when installed."""
     for package in MAY_IMPORT:
