@@ -79,7 +79,7 @@ test says if it is out of date.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict
 
 from rankmill.pipeline.options import Absent, Format

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rankmill.foundation.errors import IntegrityError
-from rankmill.foundation.records import as_json, from_json, left_out, to_line
+from rankmill.foundation.records import as_json, from_json, left_out, not_in_json, to_line
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,23 @@ def test_the_same_record_has_the_same_bytes_whatever_the_order_of_its_mappings()
 def test_a_field_that_is_left_out_has_no_key() -> None:
     assert "seed" not in as_json(Tree((), {}))
     assert as_json(Tree((), {}))["name"] is None
+
+
+@dataclass(frozen=True)
+class Part:
+    n_rows: int
+    n_tied: int
+    share: float = field(init=False)
+    place: str | None = not_in_json(default=None)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "share", self.n_tied / self.n_rows)
+
+
+def test_what_is_not_written_has_no_key_and_what_is_computed_has_one() -> None:
+    part = Part(4, 1, place="here")
+    assert as_json(part) == {"n_rows": 4, "n_tied": 1, "share": 0.25}
+    assert from_json(Part, to_line(part), "part") == Part(4, 1)
 
 
 def test_old_files_lack_keys_and_newer_ones_have_more() -> None:
