@@ -41,7 +41,7 @@ class RivalFacts:
 
     against: str
     words: str
-    rule: Rule | None = left_out()  # reports of before have none
+    rule: Rule | None = left_out()  # the first reports have none
     must_be_beaten: bool
     above: float
     passed: bool
@@ -70,7 +70,7 @@ class GateReport:
     queries: GateQueries
     metric: str
     margin: float
-    limits: GateLimits
+    limits: GateLimits | None = left_out()  # the first reports have none
     convention: ConventionFacts
     convention_sha256: str
     max_grade: int | None

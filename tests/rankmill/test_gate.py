@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
-from rankmill.foundation.records import canonical_json, from_json
+from rankmill.foundation.records import as_json, canonical_json, from_json
 from rankmill.gate import judging
 from rankmill.gate.gate_report import GateReport
 from rankmill.gate.gate_rules import GateRules, convention_digest
@@ -124,6 +124,20 @@ def test_where_the_rows_lie_changes_nothing(tmp_path, real, model, shuffled_mode
         assert here["comparisons"] == there["comparisons"]
         assert here["guardrails"] == there["guardrails"]
         assert here["queries"] == there["queries"]
+
+
+def test_a_report_of_before_is_still_read(real, model) -> None:
+    """The first reports had no limits, no rules of comparisons and no options of guardrails."""
+    report = judge(model, None, real, "test", GateRules())
+    del report["limits"]
+    for comparison in report["comparisons"]:
+        del comparison["rule"]
+    for rail in report["guardrails"]:
+        del rail["option"]
+    found = from_json(GateReport, canonical_json(report), "report")
+    assert [each.asked(0.1) for each in found.comparisons] == ["must be better", "must not be worse by more than 0.1"]
+    assert "web@1 passed" in found.render()
+    assert "limits" not in as_json(found)
 
 
 @pytest.mark.parametrize("convention", ["rankmill", "trec", "lightgbm", "yahoo"])
