@@ -38,6 +38,11 @@ def test_a_chart_library_is_an_extra() -> None:
     assert any("altair" in line for line in PROJECT["optional-dependencies"]["plots"])
 
 
+def test_every_extra_is_explained() -> None:
+    text = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    assert [name for name in PROJECT["optional-dependencies"] if f"[{name}]" not in text] == []
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sdist, and the wheel that was built from it, in an environment without a network."""
