@@ -142,6 +142,15 @@ def pairs(data: bytes) -> Read | None:
     return read
 
 
+WORDS = {"": np.nan, "na": np.nan, "n/a": np.nan, "#n/a": np.nan, "<na>": np.nan, "none": np.nan, "true": 1, "false": 0}
+
+
+def feature(cell: str) -> np.float32 | None:
+    """Return the number that stands in a table as a feature, or what a word there means; None where it is neither."""
+    word = cell.lower()
+    return np.float32(WORDS[word]) if word in WORDS else number_of(cell)
+
+
 def delimited(data: bytes, delimiter: str, rules) -> Read | None:
     """Read a table without quotes whose columns are qid, doc_id, grade and features; a row is (qid, doc_id or None, grade, values)."""
     lines = lines_of(data, lone_cr=True)
@@ -158,7 +167,7 @@ def delimited(data: bytes, delimiter: str, rules) -> Read | None:
             read.bad.append((line_number, 1))
             continue
         qid, doc_id, cell, *values = cells
-        numbers = [np.float32(np.nan) if not cell.strip(BLANKS) else number_of(cell.strip(BLANKS)) for cell in values]
+        numbers = [feature(cell.strip(BLANKS)) for cell in values]
         target = grade(cell, rules)
         if not qid:
             read.bad.append((line_number, 1))

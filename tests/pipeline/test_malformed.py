@@ -72,8 +72,10 @@ SEVERAL_MISTAKES = {"good.parquet --format letor"}  # as text: no grade in the f
 def test_several_threads_and_small_blocks_answer_the_same(tmp_path, monkeypatch, capfd, arguments, code, message):
     if " ".join(arguments) in SEVERAL_MISTAKES:
         pytest.skip("which mistake is found first depends on the size of the blocks")
-    found = refused(tmp_path, monkeypatch, capfd, [*arguments, "--threads", "3", "--block-size", "7"])
-    assert (found[0], found[1].startswith(message.removesuffix("…"))) == (code, True), found
+    given = ["--threads", "3", "--block-size", "7"]
+    code_found, found = refused(tmp_path, monkeypatch, capfd, [*arguments, *given])
+    found = found.replace(f" {' '.join(given)}", "")  # where a cure repeats the command
+    assert (code_found, found.startswith(message.removesuffix("…"))) == (code, True), found
 
 
 @pytest.mark.parametrize(

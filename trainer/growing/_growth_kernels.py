@@ -6,7 +6,8 @@
 
     by level:  the same for all leaves of a depth at once, with one split for all of them
 
-No checks: the wrapper next door has done them.
+No checks: the wrapper next door has done them.  Steps with one caller are inlined: compiled on their own they would be
+optimised again in it, which makes the first training wait.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ from rankmill.trainer.growing._state_kernels import (
 # -- node by node ----------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(inline="always")
 def _count(crew, node, bins, rows, table, histograms):
     """Count the whole histogram of a node as far as this worker searches it.  False: leave."""
     if not count_node(crew, node, table[node, SLOT], bins, rows, table, histograms):
@@ -104,7 +105,7 @@ def _settle(child, node, crew, rules, nodes, search):
     push(nodes, node)
 
 
-@kernel
+@kernel(inline="always")
 def _search_refused(crew, node, bins, rows, derivatives, rules, nodes, histograms, search):
     """Search a node whose split left too small a side once more, with its sides counted.  False: leave."""
     state = nodes.state
@@ -126,13 +127,13 @@ def _search_refused(crew, node, bins, rows, derivatives, rules, nodes, histogram
     return True
 
 
-@kernel
+@kernel(inline="always")
 def _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
     """Count the smaller child, subtract it from its parent, and search both.  False: leave."""
     table, pool, state = nodes.table, histograms.pool, nodes.state
     small, large, both = state[SMALL], state[LARGE], state[COUNT_BOTH]
     first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
-    one, other = np.int64(0), np.int64(1)  # of the two children; as literals each would have the kernels compiled anew
+    one, other = np.int64(0), np.int64(1)  # of the two children; no literals, as for NO and YES
     if large >= 0 and both:
         if not (_count(crew, large, bins, rows, table, histograms) and meet(crew)):
             return False
@@ -182,7 +183,7 @@ def _bound_children(node, bins, rules, nodes):
         ranges[left, 0], ranges[right, 1] = middle, middle
 
 
-@kernel
+@kernel(inline="always")
 def _split(node, n_left, bins, rules, nodes):
     """Make the children of a node that has been partitioned, and say which of them are to be counted and searched."""
     table, state = nodes.table, nodes.state
@@ -207,7 +208,7 @@ def _split(node, n_left, bins, rules, nodes):
     table[small, SLOT] = take_slot(nodes)
 
 
-@kernel
+@kernel(inline="always")
 def _judge(node, n_left, bins, rows, derivatives, rules, nodes, pairs, search):
     """Decide whether the split of a node that has been partitioned may stand: split, refuse it, or leave a leaf."""
     table, state = nodes.table, nodes.state
@@ -285,7 +286,7 @@ def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search
 # -- level by level --------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(inline="always")
 def _count_level(crew, level, bins, rows, table, histograms):
     """Count the smaller child of every pair of siblings, and subtract it from their parent.  False: leave."""
     first_node, last_node = level
@@ -318,7 +319,7 @@ def _count_level(crew, level, bins, rows, table, histograms):
     return True
 
 
-@kernel
+@kernel(inline="always")
 def _write_level_split(split, level, table, pool):
     """Give every leaf of the level the split and its sum on the left.
 
@@ -343,7 +344,7 @@ def _write_level_split(split, level, table, pool):
         table[node, MISSING_LEFT] = side
 
 
-@kernel
+@kernel(inline="always")
 def _choose_level_split(crew, level, nodes, histograms, search):
     """Take the best split that the workers found, of equals the lowest feature; ``state[NODE]`` -1: there is none."""
     best = 0
@@ -356,7 +357,7 @@ def _choose_level_split(crew, level, nodes, histograms, search):
         _write_level_split(search.splits[0, best], level, nodes.table, histograms.pool)
 
 
-@kernel
+@kernel(inline="always")
 def _partition_level(crew, level, words, rows, rules, table):
     """Partition all leaves of a level, large ones together, and make their children.  False: leave."""
     for node in range(level[0], level[1]):
@@ -372,7 +373,7 @@ def _partition_level(crew, level, words, rows, rules, table):
     return meet(crew)
 
 
-@kernel
+@kernel(inline="always")
 def _write_level_gains(level, rows, curvatures, rules, nodes):
     """Write the gain of each leaf of a level that has been partitioned, 0 where a side is too small.
 
@@ -401,7 +402,7 @@ def _write_level_gains(level, rows, curvatures, rules, nodes):
     return seen
 
 
-@kernel
+@kernel(inline="always")
 def _level_gains_something(level, words, rows, derivatives, rules, nodes):
     """Tell whether the split of a level that has been partitioned gains more than rounding in one of its leaves."""
     table = nodes.table

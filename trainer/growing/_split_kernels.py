@@ -28,9 +28,11 @@ from rankmill.trainer.growing._state_kernels import (
     LEFT_SUM,
     LOW,
     MISSING_LEFT,
+    NO,
     SLOT,
     THRESHOLD,
     TOTAL,
+    YES,
 )
 
 # -- gains of one feature --------------------------------------------------------------------------------------------
@@ -294,9 +296,9 @@ def search_counted(
             rules, work,
         )  # fmt: skip
         prefix, weightless = work[0].view(np.int64), missing == 0
-        _forbid_small_sides(counts, prefix, total_h, weightless, False, last, rules.min_rows, least_h, work[1])
+        _forbid_small_sides(counts, prefix, total_h, weightless, NO, last, rules.min_rows, least_h, work[1])
         if not weightless:
-            _forbid_small_sides(counts, prefix, total_h, False, True, last, rules.min_rows, least_h, work[2])
+            _forbid_small_sides(counts, prefix, total_h, NO, YES, last, rules.min_rows, least_h, work[2])
         highest = _best_of_feature(work[1], work[2], missing != 0, last)
         if highest > best or (highest == best and best > 0.0 and f < split[0]):
             best = highest
@@ -343,7 +345,7 @@ def _level_gains(f, level, counts, counted, least_h, bins, rules, table, pool, w
             _gains(prefix, extra, last, total_g, total_h, rules.least_side, rules, parent, of_leaf)
             if counted:
                 _forbid_small_sides(
-                    counts[node - first_node], prefix, total_h, False, side == 1, last, rules.min_rows, least_h, of_leaf
+                    counts[node - first_node], prefix, total_h, NO, side == 1, last, rules.min_rows, least_h, of_leaf
                 )
             _add_allowed(of_leaf, last, floor, work[2] if side == 1 else work[1])
     for b in range(1, last):
@@ -373,7 +375,7 @@ def search_level(crew, level, first_feature, last_feature, bins, rules, table, h
             continue
         last = bins.n_bins[f]
         any_missing = _level_gains(
-            f, level, search.counts[crew.worker], False, 0.0, bins, rules, table, histograms.pool, work
+            f, level, search.counts[crew.worker], NO, 0.0, bins, rules, table, histograms.pool, work
         )
         highest = _best_of_feature(work[1], work[2], any_missing, last)
         search.uppers[0, f] = highest
@@ -406,7 +408,7 @@ def search_level_counted(
                 f, bins.words, rows, table[node, FIRST], table[node, LAST], curvatures, rules.fine_h, with_curvatures,
                 counts[node - first_node],
             )  # fmt: skip
-        any_missing = _level_gains(f, level, counts, True, least_h, bins, rules, table, histograms.pool, work)
+        any_missing = _level_gains(f, level, counts, YES, least_h, bins, rules, table, histograms.pool, work)
         highest = _best_of_feature(work[1], work[2], any_missing, last)
         if highest > best or (highest == best and best > 0.0 and f < split[0]):
             best = highest

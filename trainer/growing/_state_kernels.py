@@ -39,7 +39,10 @@ NODE_FIELDS = 13
 N_NODES, N_LEAVES, N_WAITING, N_FREE, NODE, SMALL, LARGE, COUNT_BOTH, REFUSED, SUM_CURVATURES, SEARCH_ANEW = range(11)
 STATE_FIELDS = 11
 BEST_FIRST, BREADTH_FIRST, DEPTH_FIRST = range(3)
-COUNTING, SEARCHING, DECIDING, PARTING = range(4)  # phases that ``ticks`` counts nanoseconds of, as worker 0 sees them
+# Numba compiles a kernel anew for every literal that it is given, but once for a NumPy number.
+NO, YES = np.bool_(False), np.bool_(True)
+# phases that ``ticks`` counts nanoseconds of, as worker 0 sees them
+COUNTING, SEARCHING, DECIDING, PARTING = np.int64(0), np.int64(1), np.int64(2), np.int64(3)
 
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
@@ -178,7 +181,7 @@ def meet(crew):
     flags[crew.worker * LINE + 1] = number
     if crew.worker != 0:
         store_release(flags, crew.worker * LINE, number)
-        return _wait(flags, 0, number, stop, crew.looks)
+        return _wait(flags, np.int64(0), number, stop, crew.looks)
     for other in range(1, crew.size):
         if not _wait(flags, other * LINE, number, stop, crew.looks):
             return False
