@@ -75,6 +75,40 @@ def test_a_cache_that_may_not_be_written_is_read_and_what_it_lacks_is_compiled_w
     assert {path: path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file()} == kept
 
 
+PAIR = """
+from typing import NamedTuple
+from rankmill.foundation.kernels.compiling import kernel
+
+class {0}(NamedTuple):
+    left: int
+    right: int
+
+@kernel
+def add(pair):
+    return pair.left + pair.right
+
+def twice(x):
+    return add({0}(x, x))
+"""
+
+
+def test_a_cache_that_names_what_is_gone_or_was_cut_off_is_compiled_anew(tmp_path: Path) -> None:
+    """The index of an older version names its argument types, and a full disk or a crash may leave half a file."""
+    kernels = tmp_path / "kernels.py"
+    for number, name in enumerate(("Couple", "Pair")):
+        kernels.write_text(PAIR.format(name))
+        os.utime(kernels, (number, number))
+        found = call(tmp_path, "3")
+        assert json.loads(found.stdout or found.stderr) == {"values": [6], "compiled": 1}
+    kept = call(tmp_path, "3")
+    assert json.loads(kept.stdout or kept.stderr) == {"values": [6], "compiled": 0}
+    for ending in ("nbi", "nbc"):
+        for path in (tmp_path / "cache").rglob(f"*.{ending}"):
+            path.write_bytes(path.read_bytes()[:-20])
+        found = call(tmp_path, "3")
+        assert json.loads(found.stdout or found.stderr) == {"values": [6], "compiled": 1}
+
+
 COMPILED = """
 import json, sys
 from numba.core import event

@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -37,6 +38,7 @@ FIRST = "compiling the kernels for this machine, once; this takes some 20 second
 MORE = "compiling kernels that were not needed here before; they are kept"
 EVERY_TIME = "compiling the kernels, which takes some 20 seconds every time: {folder} cannot be written"
 
+_NOT_UNPICKLED = (pickle.UnpicklingError, AttributeError, ImportError, EOFError, IndexError, TypeError, ValueError)
 _ROOMS = ("foundation", "pipeline", "scorer", "trainer")
 _folders: dict[str, set[str]] = {}  # room -> cache folders of its kernels that have been imported
 
@@ -104,8 +106,9 @@ class _LockedFiles(IndexDataCacheFile):
     """The files of one kernel: an index, and one file for the types of arguments it has been compiled for."""
 
     def load(self, key: Any) -> Any:
-        with _turn(self._cache_path, fcntl.LOCK_SH):
+        with _turn(self._cache_path, fcntl.LOCK_SH), suppress(*_NOT_UNPICKLED):
             return super().load(key)
+        return None
 
     def save(self, key: Any, data: Any) -> None:
         with _turn(self._cache_path, fcntl.LOCK_EX):
@@ -115,6 +118,12 @@ class _LockedFiles(IndexDataCacheFile):
                 names[key] = next(name for n in range(1, len(taken) + 2) if (name := self._data_name(n)) not in taken)
             self._save_data(names[key], data)  # before the index names it: a killed process leaves no wrong entry
             self._save_index(names)
+
+    def _load_index(self) -> dict[Any, str]:
+        """Return the names of files by types; none where an older version's types, which it may name, are gone."""
+        with suppress(*_NOT_UNPICKLED):
+            return dict(super()._load_index())
+        return {}
 
 
 class _KernelCache(FunctionCache):
