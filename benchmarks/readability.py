@@ -1,0 +1,72 @@
+"""How long the sentences of the documentation and of `--help` are: words a sentence, and the share of sentences over 30 words.
+
+    python benchmarks/readability.py [FOLDER]
+
+FOLDER is a checkout (this one by default): its README.md and docs/ are read.  The help is that of the package that is installed.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+LONG = 30
+
+
+def sentences(text: str) -> list[int]:
+    """The number of words of every sentence of prose; code, tables, headings and lists of formulas are left out."""
+    text = re.sub(r"^```.*?^```$", "\n", text, flags=re.M | re.S)
+    text = re.sub(r"<!--.*?-->", "\n", text, flags=re.S)
+    text = re.sub(r"^(\||#|:::| {4}|!\[).*$", "\n", text, flags=re.M)
+    text = re.sub(r"^ *([-*]|\d+\.) ", "\n\n", text, flags=re.M)
+    text = re.sub(r"`[^`]*`", "code", text)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    found = []
+    for paragraph in re.split(r"\n\s*\n", text):
+        for sentence in re.split(r"(?<=[.!?:])\s+(?=[A-Z`*])", " ".join(paragraph.split())):
+            words = re.findall(r"[A-Za-z0-9@%'-]+", sentence)
+            if len(words) > 2:
+                found.append(len(words))
+    return found
+
+
+def helps() -> str:
+    from typer.main import get_command
+
+    from rankmill.cli import app
+
+    def walk(command: object) -> list[str]:
+        found = [getattr(command, "help", None) or ""]
+        found += [param.help for param in getattr(command, "params", []) if getattr(param, "help", None)]
+        return found + [text for one in getattr(command, "commands", {}).values() for text in walk(one)]
+
+    texts = [re.sub(r"^.*?rankmill .*$", "", text, flags=re.M) for text in walk(get_command(app))]
+    return "\n\n".join(texts)
+
+
+def line(name: str, lengths: list[int]) -> str:
+    long = sum(length > LONG for length in lengths)
+    mean = sum(lengths) / max(len(lengths), 1)
+    return f"{name:<24} {len(lengths):>9,} {mean:>18.1f} {100 * long / max(len(lengths), 1):>13.1f} %"
+
+
+def main() -> None:
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1]
+    pages = sorted((root / "docs").rglob("*.md"))
+    made = {path for path in pages if "reference" in path.parts or path.name == "options.md"}
+    reports = {path for path in pages if "benchmark" in str(path.relative_to(root))}
+    groups = {
+        "README.md": [root / "README.md"],
+        "docs, written": [path for path in pages if path not in made | reports],
+        "docs, benchmarks": sorted(reports),
+    }
+    print(f"{'':<24} {'sentences':>9} {'words a sentence':>18} {'over 30 words':>15}")
+    for name, paths in groups.items():
+        print(line(name, [length for path in paths for length in sentences(path.read_text(encoding="utf-8"))]))
+    if len(sys.argv) == 1:
+        print(line("--help", sentences(helps())))
+
+
+if __name__ == "__main__":
+    main()
