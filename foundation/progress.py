@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from types import TracebackType
@@ -22,6 +23,15 @@ def in_notebook() -> bool:
     return hasattr(shell, "kernel")
 
 
+def stderr_console(**options: Any) -> Console:
+    """Return a console on stderr, which is a terminal if stderr is one, whatever FORCE_COLOR says.
+
+    A command that a cell of a notebook starts has a terminal that cannot move the cursor up: it counts as none.
+    """
+    terminal = sys.stderr.isatty() and "JPY_PARENT_PID" not in os.environ
+    return Console(stderr=True, force_terminal=terminal, **options)
+
+
 def shows_bars(console: Console) -> bool:
     """Tell whether a bar can be seen: on a terminal, or in a notebook."""
     return bool(console.is_terminal) or in_notebook()
@@ -34,7 +44,7 @@ class TerminalBar:
     """
 
     def __init__(self, before: str, after: str, console: Console | None, *, shown: bool = True) -> None:
-        console = console or Console(stderr=True)
+        console = console or stderr_console()
         kind = _NotebookProgress if shown and in_notebook() else Progress
         self._progress = kind(
             TextColumn(before),

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import TaskID
 
 from rankmill.foundation.options import spelled
-from rankmill.foundation.progress import TerminalBar
+from rankmill.foundation.progress import TerminalBar, stderr_console
 from rankmill.foundation.records import JSON, as_json, infinite_as_words
 from rankmill.pipeline.dataset_manifest import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, UNJUDGED, path_in
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
@@ -29,7 +29,7 @@ class IngestBars(TerminalBar):
     """A bar for each pass of an ingest; says lines above them."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, soft_wrap=True, highlight=False)
+        self._console = console or stderr_console(soft_wrap=True, highlight=False)
         super().__init__("{task.description}", "{task.fields[amount]}", self._console)
         self._tasks: dict[Stage, TaskID] = {}
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.kernels.compiling import compilation_announced
-from rankmill.foundation.progress import TerminalBar, in_notebook, shows_bars
+from rankmill.foundation.progress import TerminalBar, in_notebook, shows_bars, stderr_console
 from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.units import spell
 from rankmill.trainer.parameters import TrainParameters
@@ -88,7 +88,7 @@ class TrainingProgress(TerminalBar):
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        console = console or Console(stderr=True)
+        console = console or stderr_console()
         shown = bar and log_every is None and shows_bars(console)
         super().__init__("round {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=shown)
         self._task = self._progress.add_task("preparing", total=n_rounds)
@@ -180,7 +180,7 @@ class TrialsProgress(TerminalBar):
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        console = console or Console(stderr=True)
+        console = console or stderr_console()
         shown = log_every is None and shows_bars(console)
         super().__init__("trial {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=shown)
         self._task = self._progress.add_task("", total=n_trials)
