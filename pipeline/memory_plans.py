@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rankmill.pipeline.dataset_manifest import Manifest
 
 
-RESIDENT = 330 * 10**6  # the process with its libraries and kernels, and what allocators keep
+RESIDENT = 290 * 10**6  # the process with its libraries and kernels, and what allocators keep
 BYTES_A_ROW = 120  # ids of usual length, order and digest of a row of a bucket
 USUAL_ID_BYTES = 20  # of a row, in BYTES_A_ROW; those above it are held thrice while they are sorted
 _BYTES_A_COLUMN, _BYTES_A_COLUMN_CHUNK = 4000, 1650  # what a Parquet file on its way holds besides values; measured
