@@ -23,6 +23,14 @@ from rankmill.scorer.inspect.shap import shap_values
 if TYPE_CHECKING:
     import altair as alt
 
+__all__ = [
+    "plot_dependence",
+    "plot_importance",
+    "plot_learning_curve",
+    "plot_metric_by_slice",
+    "plot_shap_summary",
+]
+
 Model: TypeAlias = Ranker | Forest
 
 MOST_POINTS = 3000  # of one chart: Altair refuses more than 5000, and each of them is text in the notebook

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import rankmill
+from rankmill import plots
 from rankmill.config import Config
 from rankmill.foundation import errors
 from rankmill.foundation.exit_codes import MEANINGS
@@ -65,7 +66,7 @@ PYTHON_HEAD = f"""\
 # Python API
 
 {HOW} The signatures and descriptions come from the docstrings. [In Python](../python.md) is the guide with examples.
-All names below can be imported from `rankmill`.
+All names below can be imported from `rankmill`; charts, whose names begin with `plot_`, from `rankmill.plots`.
 """
 
 SECTIONS = {
@@ -269,6 +270,7 @@ def _names_of_python() -> Iterator[str]:
     for name in sorted(set(rankmill.__all__) - {"__version__"}):
         found = getattr(rankmill, name)
         yield f"\n::: {found.__module__}.{found.__qualname__}\n"
+    yield from (f"\n::: {plots.__name__}.{name}\n" for name in plots.__all__)
 
 
 def _prose(text: str) -> str:
