@@ -158,7 +158,7 @@ def _command(name: str, command: Any) -> str:
         text += "".join(f"| `{_argument(param)}` | {cell(param.help or '')} |\n" for param in arguments)
     if options:
         said = _said_in_groups(name)
-        text += "\n| option | default | allowed | what it does |\n|---|---|---|---|\n"
+        text += "\n| option | what it does |\n|---|---|\n"
         text += "".join(_row(param, said.get(param.name)) for param in options if param.name != "help")
     return text
 
@@ -180,12 +180,21 @@ def _row(param: Any, said: Option | None) -> str:
     allowed = allowed_cell(said) if said is not None else ", ".join(bounds(param.min, param.max))
     if not allowed and re.fullmatch(r"\[?[a-z0-9_]+(\|[a-z0-9_]+)+\]?", value):
         allowed = ", ".join(f"`{choice}`" for choice in value.strip("[]").split("|"))
-    elif not allowed and value:
-        allowed = code(value)
-    default = "must be given" if param.required else "" if param.default is False else default_cell(param.default)
+    written = f" Value: {code(value)}." if value and not allowed else ""
+    default = ... if param.required else None if param.default is False else param.default
     note = " May be repeated." if param.multiple and "repeat" not in (param.help or "") else ""
     named = f'<span id="{max(param.opts, key=len).lstrip("-")}"></span>{flags}'
-    return f"| {named} | {default} | {allowed} | {cell(param.help or '')}{note} |\n"
+    return f"| {named} | {cell(param.help or '')}{note}{written}{_bound_to(default, allowed)} |\n"
+
+
+def _bound_to(default: Any, allowed: str) -> str:
+    """Return the line below the help of an option or a key: its default, and what it may be."""
+    if default is ...:
+        told = ["Must be given."]
+    else:
+        told = [f"Default: {default_cell(default)}."] if default_cell(default) else []
+    told += [f"Allowed: {allowed}."] if allowed else []
+    return "<br>" + " ".join(told) if told else ""
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -216,12 +225,12 @@ def _sections_of_keys() -> Iterator[str]:
     unused = set(KEYS)
     for name, kind in _sections():
         title, lead = (f"[{name}]", f"{name}.") if name else ("Top level", "")
-        yield f"\n## {title}\n\n{SECTIONS[name]}\n\n| key | default | allowed | what it does |\n|---|---|---|---|\n"
+        yield f"\n## {title}\n\n{SECTIONS[name]}\n\n| key | what it does |\n|---|---|\n"
         for key, default, said in _keys_of(kind):
             unused.discard(lead + key)
             allowed = allowed_cell(said) if said is not None else ""
             told = cell(said.help) if said is not None else KEYS[lead + key]
-            yield f"| `{key}` | {default_cell(default)} | {allowed} | {told} |\n"
+            yield f"| `{key}` | {told}{_bound_to(default, allowed)} |\n"
     if unused:
         raise LookupError(
             f"rankmill.reference_pages describes keys that there are none of: {', '.join(sorted(unused))}"
