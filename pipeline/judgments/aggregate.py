@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from rankmill.pipeline.options import Aggregate, Unjudged
     from rankmill.pipeline.query_spill import QuerySpill
 
+_POLARS = 34 << 20  # the library itself, which nothing else of an ingest needs
 _BYTES_A_JUDGMENT = 300  # or row: ids put together, their numbers, what is sorted by them; measured
 _NO_ROWS = BucketRows(
     qid=pa.array([], pa.string()),
@@ -81,7 +82,7 @@ class Settling:
     def bytes_held(self, rows: npt.NDArray[np.int64]) -> int:
         """Return how much memory settling a bucket takes besides its rows; ``rows`` (buckets,) says how many each has."""
         judgments = 0 if self.judgments is None else self.judgments.rows
-        return int(_BYTES_A_JUDGMENT * (rows + judgments).max())
+        return _POLARS + int(_BYTES_A_JUDGMENT * (rows + judgments).max())
 
     def left_over(self, buckets: Collection[int]) -> Tally:
         """Count the judgments of queries in other buckets than these: there are no rows of them at all."""
