@@ -181,7 +181,7 @@ def plot_shap_summary(model: Model, X: Any, qid: npt.ArrayLike | None = None, to
     parts = [
         pl.DataFrame({"shap": contributions[shown, f], "value": values[shown, f], "apart": apart}).select(
             pl.lit(forest.feature_names[f]).alias("feature"),
-            pl.col("shap", "value").round_sig_figs(5),
+            pl.col("shap", "value").cast(pl.Float64).round_sig_figs(5),
             ((pl.col("value").fill_nan(None).rank("average") - 1) / max(len(shown) - 1, 1)).round(3).alias("rank"),
             pl.col("apart").round(2),
         )
