@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -157,3 +162,47 @@ def test_a_command_that_there_is_not_would_be_noticed() -> None:
     assert complaint("rankmill train ds --name web --max-leafs 3") == "train has no option --max-leafs"
     assert complaint("rankmill models demote web") == "no command 'models demote'"
     assert complaint("rankmill models promote web@1 --reason 'why'  # --not-one") is None
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Builds the site as ``make docs`` does, after a change of a page."""
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed: make docs installs it")
+
+    def run(page: str = "", old: str = "", new: str = "") -> subprocess.CompletedProcess[str]:
+        place = tmp_path_factory.mktemp("site")
+        shutil.copytree(DOCS, place / "docs")
+        for name in ("mkdocs.yml", "rankmill", "pipeline", "scorer", "registry", "trainer", "foundation"):
+            (place / name).symlink_to(ROOT / name)
+        if page:
+            path = place / "docs" / page
+            assert old in path.read_text(encoding="utf-8")
+            path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+        environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+        return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(build: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    built = build()
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("(metrics.md)", "(metrix.md)", "link 'metrix.md'"),
+        ("(data.md)", "(data.md#nowhere)", "does not contain an anchor '#nowhere'"),
+    ],
+)
+def test_a_broken_link_ends_the_build(
+    build: Callable[..., subprocess.CompletedProcess[str]], old: str, new: str, told: str
+) -> None:
+    built = build("quickstart.md", old, new)
+    assert built.returncode == 1
+    assert told in built.stderr
