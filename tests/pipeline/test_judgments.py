@@ -13,7 +13,7 @@ from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputEr
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.memory_plans import Share
+from rankmill.pipeline.memory_plans import MemoryShare
 from rankmill.pipeline.options import AGGREGATES, IngestOptions, ReadOptions
 from rankmill.pipeline.sources.files import find_files
 from rankmill.pipeline.sql import query_dataset
@@ -164,7 +164,9 @@ def test_neither_order_nor_files_nor_memory_show(tmp_path, how, by_qrels, monkey
         rng = random.Random(seed)
         rng.shuffle(judgments)
         if seed == 1:  # too much to be held
-            monkeypatch.setattr("rankmill.pipeline.ingest.dataset_builder.writing_share", lambda *_, **__: Share(2, 1))
+            monkeypatch.setattr(
+                "rankmill.pipeline.ingest.dataset_builder.writing_share", lambda *_, **__: MemoryShare(2, 1)
+            )
         else:
             monkeypatch.undo()
         names = []
