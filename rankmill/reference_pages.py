@@ -20,6 +20,7 @@ from rankmill.foundation import errors
 from rankmill.foundation.exit_codes import MEANINGS
 from rankmill.foundation.options import Option, declared_in, default_of, grouped, option_of
 from rankmill.reference import HOW, PAGES, allowed_cell, bounds, cell, code, default_cell, objective_options, reference
+from rankmill.scorer.metrics.conventions import CONVENTIONS, OURS
 from rankmill.scorer.metrics.metric_options import Policy
 
 COMMANDS_HEAD = f"""\
@@ -68,6 +69,15 @@ PYTHON_HEAD = f"""\
 
 {HOW} The signatures and descriptions come from the docstrings. [In Python](../python.md) is the guide with examples.
 All names below can be imported from `rankmill`; charts, whose names begin with `plot_`, from `rankmill.plots`.
+"""
+
+CONVENTIONS_HEAD = f"""\
+# Conventions of tools
+
+{HOW}
+
+`--convention NAME` computes metrics as a tool does. [Metric conventions](../metrics.md) explains the columns. An empty cell is the same as `rankmill`.
+
 """
 
 SECTIONS = {
@@ -121,6 +131,7 @@ def generated() -> dict[str, str]:
         "reference/commands.md": COMMANDS_HEAD + "".join(_rows_of_commands()),
         **{_place(name): f"# rankmill {name}\n\n{HOW}\n{_command(name, one)}" for name, one in _commands()},
         "reference/configuration.md": KEYS_HEAD + "".join(_sections_of_keys()),
+        "reference/conventions.md": CONVENTIONS_HEAD + "".join(_rows_of_conventions()),
         "reference/exit-codes.md": CODES_HEAD + "".join(_rows_of_codes()),
         "reference/python.md": PYTHON_HEAD + "".join(_names_of_python()),
     }
@@ -264,7 +275,28 @@ def _keys_of(kind: Any) -> Iterator[tuple[str, Any, Option | None]]:
             yield each.name, ... if each.default is MISSING else getattr(each.default, "default", each.default), None
 
 
-# Exit codes and Python
+# Conventions, exit codes and Python
+
+
+def _rows_of_conventions() -> Iterator[str]:
+    columns = [each.name for each in declared_in(Policy) if each.name != "ties_seed"]
+    ours = CONVENTIONS[OURS].policy
+    yield f"| | {' | '.join(name.replace('_', ' ') for name in columns)} |\n|{'---|' * (len(columns) + 1)}\n"
+    for name, convention in CONVENTIONS.items():
+        values = [(getattr(convention.policy, column), getattr(ours, column)) for column in columns]
+        told = ["" if (value == our and name != OURS) or value is None else cell(str(value)) for value, our in values]
+        yield f"| `{name}` | {' | '.join(told)} |\n"
+    for name, convention in CONVENTIONS.items():
+        special = [
+            f"{metric}: {option.replace('_', ' ')} {value}"
+            for metric, changes in convention.exceptions.items()
+            for option, value in changes.items()
+        ]
+        yield f"\n## {name}\n\nMetrics of this tool: {', '.join(f'`{metric}`' for metric in convention.metrics)}.\n"
+        yield "".join(
+            f"{'' if number else chr(10)}- {_prose(line)}\n"
+            for number, line in enumerate([*special, *convention.remarks])
+        )
 
 
 def _rows_of_codes() -> Iterator[str]:
