@@ -200,14 +200,15 @@ class Doctor:
 
 
 def _kernels() -> Iterator[Any]:
-    """Yield every compiled function of the package that keeps its machine code."""
+    """Yield every compiled function of the package that keeps its machine code: all but those that are always inlined."""
     from rankmill.foundation.kernels import compiling
 
     seen = set()
     for module in walk_packages(rankmill.__path__, "rankmill."):
         if module.name.endswith("_kernels") or module.name.startswith(compiling.__package__ or ""):
             for found in vars(import_module(module.name)).values():
-                if isinstance(getattr(found, "_cache", None), compiling._KernelCache) and id(found) not in seen:  # noqa: SLF001
+                kept = isinstance(getattr(found, "_cache", None), compiling._KernelCache)  # noqa: SLF001 - as above
+                if kept and found.targetoptions.get("inline") != "always" and id(found) not in seen:
                     seen.add(id(found))
                     yield found
 

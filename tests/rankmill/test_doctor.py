@@ -15,6 +15,7 @@ from rankmill import Ranker, Registry, __version__, doctor
 from rankmill.cli import execute
 from rankmill.doctor import FileSystem, KernelCache, Memory
 from rankmill.foundation.storage.disk import Disk
+from tests.rankmill.test_image import kernels_of_the_house
 
 
 def tree(folder: Path) -> set[tuple[str, int]]:
@@ -127,6 +128,7 @@ def test_compiled_kernels_are_counted() -> None:
     Ranker(n_rounds=2, max_leaves=3).fit(X, rng.integers(0, 3, size=60), qid=qid)
     found = KernelCache.read()
     assert 0 < found.compiled <= found.kernels
+    assert found.kernels == len(kernels_of_the_house())
     assert f"{found.compiled} of {found.kernels} kernels compiled" in found.words()
 
 
