@@ -1,11 +1,11 @@
 """What is made from the declared options: docs/options.md, which lists them, and scorer/arguments.py, their types by name.
 
-``python -m rankmill.reference`` prints the one, with the word ``arguments`` the other.  `rankmill.reference_pages` has the other pages.
+`rankmill.reference_pages` has the other pages, and writes all of it.
 """
 
 from __future__ import annotations
 
-import sys
+import inspect
 from collections.abc import Mapping
 from dataclasses import Field, dataclass
 from math import inf
@@ -15,6 +15,7 @@ from rankmill.foundation.options import Option, argument_type, declared_in, defa
 from rankmill.gate.gate_rules import GateOptions
 from rankmill.pipeline.options import BinOptions, IngestOptions, QueryOptions, SynthParameters
 from rankmill.run.stage_choice import StageChoice
+from rankmill.scorer import arguments as scorer_arguments
 from rankmill.scorer.metrics.metric_options import Policy
 from rankmill.scorer.options import CandidateOptions, ConvertOptions, JudgedOptions, RerankOptions, Selection
 from rankmill.trainer.objectives.spelling import OBJECTIVES, class_named
@@ -69,32 +70,6 @@ PAGES = (
 )
 
 
-ARGUMENTS_HEAD = '''\
-"""The options that Python functions take by name, with their types, for editors and type checkers.
-
-This file is made by ``python -m rankmill.reference arguments > scorer/arguments.py`` from the classes that declare the options; a
-test says if it is out of date.
-"""
-
-from __future__ import annotations
-
-import os
-from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict
-
-from rankmill.pipeline.options import Absent, Format
-from rankmill.scorer.metrics.metric import Metric
-from rankmill.scorer.metrics.metric_options import (
-    Discount,
-    Gain,
-    MapNormalisation,
-    NothingRelevant,
-    PrecisionNormalisation,
-    ShortLists,
-    Ties,
-)
-from rankmill.scorer.options import Lacking
-'''
 ARGUMENTS: Mapping[str, tuple[Any, tuple[str, ...]]] = {  # the class of options, and what its arguments begin with
     "PolicyArguments": (Policy, ()),
     "CandidateArguments": (CandidateOptions, ()),
@@ -104,8 +79,9 @@ ARGUMENTS: Mapping[str, tuple[Any, tuple[str, ...]]] = {  # the class of options
 
 
 def arguments() -> str:
-    """Return scorer/arguments.py."""
-    return ARGUMENTS_HEAD + "".join(_typed_dict(name, *of) for name, of in ARGUMENTS.items())
+    """Return scorer/arguments.py: what stands there up to the first class, and the classes."""
+    head = inspect.getsource(scorer_arguments).partition("\n\n\nclass ")[0]
+    return head + "\n" + "".join(_typed_dict(name, *of) for name, of in ARGUMENTS.items())
 
 
 def _typed_dict(name: str, group: Any, bases: tuple[str, ...]) -> str:
@@ -201,7 +177,3 @@ def code(text: str) -> str:
 def cell(text: str) -> str:
     """Return text with what Markdown would take for its own marks escaped."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
-
-
-if __name__ == "__main__":
-    sys.stdout.write(arguments() if sys.argv[1:] == ["arguments"] else reference())

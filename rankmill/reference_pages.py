@@ -1,6 +1,7 @@
 """The generated pages of the documentation: every command, the keys of ``rankmill.toml``, the exit codes and the Python API.
 
-``python -m rankmill.reference_pages docs`` writes them below ``docs``; ``--check docs`` compares, and ends with 1 if one is out of date.
+``python -m rankmill.reference_pages docs`` writes them below ``docs``, and ``scorer/arguments.py``, the types of options as arguments;
+``--check docs`` compares, and ends with 1 if one is out of date.
 """
 
 from __future__ import annotations
@@ -19,7 +20,19 @@ from rankmill.config import Config
 from rankmill.foundation import errors
 from rankmill.foundation.exit_codes import MEANINGS
 from rankmill.foundation.options import Option, declared_in, default_of, grouped, option_of
-from rankmill.reference import HOW, PAGES, allowed_cell, bounds, cell, code, default_cell, objective_options, reference
+from rankmill.reference import (
+    HOW,
+    PAGES,
+    allowed_cell,
+    arguments,
+    bounds,
+    cell,
+    code,
+    default_cell,
+    objective_options,
+    reference,
+)
+from rankmill.scorer import arguments as scorer_arguments
 from rankmill.scorer.metrics.conventions import CONVENTIONS, OURS
 from rankmill.scorer.metrics.metric_options import Policy
 
@@ -321,19 +334,19 @@ def _prose(text: str) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    """Write the pages below a folder, or compare them with what is there; return 1 if one is out of date."""
-    check, folder, pages = words[0] == "--check", Path(words[-1]), generated()
-    stale = [page for page, text in pages.items() if _text(folder / page) != text]
-    there = [path.relative_to(folder).as_posix() for path in sorted(folder.glob("reference/commands/*.md"))]
-    gone = [page for page in there if page not in pages]
-    for page in [*stale, *gone]:
+    """Write the pages below a folder and the arguments, or compare them with what is there; return 1 if one is out of date."""
+    check, folder = words[0] == "--check", Path(words[-1])
+    files = {folder / page: text for page, text in generated().items()} | {Path(scorer_arguments.__file__): arguments()}
+    stale = [path for path, text in files.items() if _text(path) != text]
+    gone = [path for path in sorted(folder.glob("reference/commands/*.md")) if path not in files]
+    for path in [*stale, *gone]:
         if check:
-            sys.stderr.write(f"{folder / page}: out of date; run: python -m rankmill.reference_pages {folder}\n")
-        elif page in gone:
-            (folder / page).unlink()
+            sys.stderr.write(f"{path}: out of date; run: python -m rankmill.reference_pages {folder}\n")
+        elif path in gone:
+            path.unlink()
         else:
-            (folder / page).parent.mkdir(parents=True, exist_ok=True)
-            (folder / page).write_text(pages[page], encoding="utf-8")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(files[path], encoding="utf-8")
     return 1 if check and (stale or gone) else 0
 
 

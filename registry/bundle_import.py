@@ -17,7 +17,7 @@ import hashlib
 import json
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -199,7 +199,7 @@ class BundleImport:
     """What the model is called here."""
     origin: str
     """What it was called where it comes from; with its number, if it is one version."""
-    changed: bool = field(init=False)
+    changed: bool
     added: int
     """New entries of the log; 0: all of it was here."""
     head: int
@@ -208,9 +208,6 @@ class BundleImport:
     """The number that the one version has here; None for a history."""
     mended: int = 0
     """Blobs of a history that is here already which were lost, and were put back."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "changed", self.added > 0)
 
 
 def import_bundle(store: Store, opened: OpenedBundle, name: str, reason: str = "") -> BundleImport:
@@ -233,7 +230,7 @@ def _import_history(store: Store, log: CommitLog, opened: OpenedBundle) -> Bundl
     contents, entries = opened.contents, opened.entries
 
     def done(added: int, head: int, mended: int = 0) -> BundleImport:
-        return BundleImport("history", log.name, contents.name, added, head, None, mended)
+        return BundleImport("history", log.name, contents.name, added > 0, added, head, None, mended)
 
     for _ in range(ATTEMPTS):
         state = log.state() if log.exists() else State()
@@ -299,7 +296,7 @@ def _import_version(store: Store, log: CommitLog, opened: OpenedBundle, reason: 
     with _keep_blobs_of(store, opened, {change.model, change.manifest, *own.values()}), keep_blobs(store, [origin]):
         entry = log.commit(decide, reason or f"imported from {came}")
     assert isinstance(entry.change, Register)  # noqa: S101 (for the type checker)
-    return BundleImport("version", log.name, came, int(added), entry.number, entry.change.version)
+    return BundleImport("version", log.name, came, added, int(added), entry.number, entry.change.version)
 
 
 def _origin_of(opened: OpenedBundle) -> bytes:

@@ -1,7 +1,7 @@
 """The options that Python functions take by name, with their types, for editors and type checkers.
 
-This file is made by ``python -m rankmill.reference arguments > scorer/arguments.py`` from the classes that declare the options; a
-test says if it is out of date.
+The classes are made by ``python -m rankmill.reference_pages docs`` from those that declare the options; a test says if they are out of
+date.
 """
 
 from __future__ import annotations

@@ -267,6 +267,7 @@ def evaluate_lists(
     sizes = np.diff(lists.starts)
     facts = _facts(lists, convention.policy)
     cut = facts.n_documents > sizes
+    n_documents, n_tied = int(sizes.sum()), int(count_tied(lists.scores, lists.starts))
     return Evaluation(
         metrics=metrics,
         convention=convention,
@@ -283,12 +284,13 @@ def evaluate_lists(
         },
         counts=EvaluationCounts(
             n_queries=len(lists.qids),
-            n_documents=int(sizes.sum()),
+            n_documents=n_documents,
             n_nothing_relevant=int(queries.nothing_relevant(Metric("err")).sum()),
             n_below_relevant_from=int(queries.nothing_relevant(Metric("map")).sum()),
             n_single_document=int(np.count_nonzero(sizes == 1)),
             n_one_grade=_n_one_grade(lists.grades, lists.starts),
-            n_tied_documents=int(count_tied(lists.scores, lists.starts)),
+            n_tied_documents=n_tied,
+            tied_share=n_tied / n_documents if n_documents else 0.0,
             n_unjudged_documents=lists.n_unjudged_documents,
             n_unjudged_queries=lists.n_unjudged_queries,
             n_missing_queries=lists.n_missing_queries,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -42,10 +42,7 @@ class EvaluationCounts:
     n_missing_queries: int  # judged queries that were not scored
     n_cut_queries: int = 0  # queries of which the top was kept, and more documents are known by their grades
     fewest_kept: int | None = None  # documents of such a query
-    tied_share: float = field(init=False)  # of documents that share their score
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tied_share", self.n_tied_documents / self.n_documents if self.n_documents else 0.0)
+    tied_share: float  # of all documents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -310,9 +310,8 @@ class _RoundGrower:
         """Add trees that have been grown before."""
         training, objective, before = self._training, self._training.objective, self._before()
         for i, tree in enumerate(trees):
-            if (
-                training.out_of_bag is not None and i % objective.n_outputs == 0
-            ):  # some losses go by the draws of a step
+            # some losses go by the draws of a step
+            if training.out_of_bag is not None and i % objective.n_outputs == 0:
                 step = (round_number - 1) * objective.steps_a_round + i // objective.n_outputs + 1
                 objective.gradients(step, self.scores, self._g, self._h, self._team)
             add_tree(tree, training.bins, self._every_row, self._of(self.scores, i), self._team)

@@ -213,19 +213,13 @@ def statistics_of(dataset: Dataset) -> Statistics:
         tables.append(table)
         one_document += few.one_document
         one_grade += few.one_grade
-    of_features = pa.concat_tables(tables).group_by(
-        "feature", use_threads=False
-    )  # without threads in order of appearance
+    of_features = pa.concat_tables(tables).group_by("feature", use_threads=False)  # which keeps the order of features
     facts = of_features.aggregate(
         [
-            ("minimum", "min"),
-            ("maximum", "max"),
-            ("missing", "sum"),
-            ("zeros", "sum"),
-            ("varied_queries", "sum"),
+            ("minimum", "min"), ("maximum", "max"), ("missing", "sum"), ("zeros", "sum"), ("varied_queries", "sum"),
             ("digest", "list"),
         ]
-    )
+    )  # fmt: skip
     first_with: dict[tuple[int, ...], str] = {}
     features = []
     for name, low, high, missing, zeros, varied, digests in zip(*(c.to_pylist() for c in facts.columns), strict=True):

@@ -93,7 +93,7 @@ def _grades(counts: Mapping[int, int]) -> list[Facts]:
 def drift_facts(drift: Mapping[str, Any] | None) -> Facts | None:
     """Tell what moved since the former dataset, the furthest first; None where nothing was compared.
 
-    ``drift`` is what `rankmill.pipeline.statistics.dataset_drift.ColumnDriftComparison.to_json` says.
+    ``drift`` is what `rankmill.pipeline.statistics.dataset_drift.DriftComparison.to_json` says.
     """
     if drift is None or not drift.get("features") or not drift.get("grades"):
         return None

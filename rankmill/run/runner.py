@@ -268,9 +268,8 @@ def run(
             if asked.dry:  # whose registry is gone at the end: there is nothing to roll back
                 report = replace(report, registry=asked.registry, former={})
             tell(_ended(report, done))
-            if (
-                work.config.drift is not None and asked.choice.last == STAGE_NAMES[-1]
-            ):  # with --until it is not at its end
+            complete = asked.choice.last == STAGE_NAMES[-1]  # not so with --until
+            if work.config.drift is not None and complete:
                 keep_for_next(work.dataset(), work.path)
         except BaseException as error:
             stopped, code = isinstance(error, (SystemExit, KeyboardInterrupt)), code_of(error)

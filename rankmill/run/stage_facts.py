@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankmill.foundation.records import left_out
+from rankmill.scorer.evaluation import Figure
 
 Interval = tuple[float, float]
 
@@ -57,20 +58,11 @@ class TrainFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mean:
-    """The mean of a metric over the queries that count; None where none does."""
-
-    mean: float | None
-    interval: Interval | None
-    n_queries: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateFacts:
     """What `rankmill.scorer.evaluation.EvaluationRecord` says of the candidate on ``split``."""
 
     split: str
-    metrics: Mapping[str, Mean]
+    metrics: Mapping[str, Figure]
     convention: Mapping[str, Any]
     policy: Mapping[str, Any]
     ideal: str

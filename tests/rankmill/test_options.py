@@ -22,7 +22,7 @@ from rankmill.foundation.options import (
     options,
     spelled_for_a_command_line,
 )
-from rankmill.reference import PAGES, arguments, reference
+from rankmill.reference import PAGES
 from rankmill.scorer.compare import compare
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.explain_metric import explain_metric
@@ -40,16 +40,6 @@ def commands(group=None, path=()):
             yield from commands(command, (*path, name))
         else:
             yield " ".join((*path, name)), command
-
-
-def test_the_reference_is_that_of_today() -> None:
-    made = "make it anew: python -m rankmill.reference_pages docs"
-    assert (ROOT / "docs" / "options.md").read_text(encoding="utf-8") == reference(), made
-
-
-def test_the_types_of_arguments_are_those_of_today() -> None:
-    made = "make them anew: python -m rankmill.reference arguments > scorer/arguments.py"
-    assert (ROOT / "scorer" / "arguments.py").read_text(encoding="utf-8") == arguments(), made
 
 
 @pytest.mark.parametrize(

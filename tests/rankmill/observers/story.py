@@ -28,7 +28,6 @@ from rankmill.run.stage_facts import (
     Facts,
     GateFacts,
     IngestFacts,
-    Mean,
     ModelPlace,
     PromoteFacts,
     RankedBy,
@@ -36,6 +35,7 @@ from rankmill.run.stage_facts import (
     RunSummary,
     TrainFacts,
 )
+from rankmill.scorer.evaluation import Figure
 
 RUN_ID = "0b5d3a76-6f0a-4f2b-9a3c-2f1f6f5c7a10"
 NIGHT = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
@@ -88,8 +88,8 @@ def night(folder: Path = Path("site"), *, passed: bool = True, exit_code: int = 
     )
     drift = DriftFacts(against="cd" * 32, psi_max=0.2, alarms=("f1",))
     metrics = {
-        "ndcg@10": Mean(mean=0.4125, interval=(0.4, 0.5), n_queries=9),
-        "map": Mean(mean=None, interval=None, n_queries=0),
+        "ndcg@10": Figure(mean=0.4125, interval=(0.4, 0.5), n_queries=9),
+        "map": Figure(mean=None, interval=None, n_queries=0),
     }
     judged = GateFacts(
         alias="production", passed=passed, carries=passed, report_sha256=SHA,

@@ -144,7 +144,7 @@ def test_series_of_another_model_do_not_stay(tmp_path: Path) -> None:
 
 
 def test_the_documentation_names_every_metric_and_every_event() -> None:
-    text = (Path(__file__).resolve().parents[3] / "docs" / "observing.md").read_text(encoding="utf-8")
+    text = (Path(__file__).resolve().parents[3] / "docs" / "formats" / "run-files.md").read_text(encoding="utf-8")
     short = {"rankmill_gate_difference_low": "`.._low`", "rankmill_gate_difference_high": "`.._high`"}
     missing = [name for name in prometheus._HELP if short.get(name, f"`{name}`") not in text]
     missing += [name for name in log_lines._NAMES.values() if f"`{name}`" not in text]

@@ -231,18 +231,8 @@ class PairObjective(Objective):
             begin = int(self._room[first]) + worker
             ranking = self._ranked(key, scores, first, last, worker)
             end = _kernels.lambda_curvatures(
-                scores,
-                self._starts,
-                first,
-                last,
-                self._weights,
-                self._rules,
-                ranking,
-                self._factors,
-                least,
-                *out,
-                begin,
-            )
+                scores, self._starts, first, last, self._weights, self._rules, ranking, self._factors, least, *out, begin
+            )  # fmt: skip
             ends[worker] = (begin, end)
 
         def one_by_one(first: int, last: int, worker: int) -> None:
