@@ -1,6 +1,6 @@
-"""The ``rankmill`` command: composes the rooms' commands and is the one place where an error becomes a line and a code.
+"""The ``rankmill`` command: collects all commands, and turns errors into one line and an exit code.
 
-Every command raises; nothing below this module prints an error or leaves with a code of `rankmill.foundation.exit_codes`.
+Commands raise errors; only this module prints them and exits with a code of `rankmill.foundation.exit_codes`.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from typer.models import CommandInfo
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-"""What Typer raises for a mistake in the command line; it has no public name for it."""
+"""The error that Typer raises for a wrong command line; Typer has no public name for it."""
 
 START_HERE = """\
-rankmill: learning to rank, from judgments to models.  Start here:
+rankmill: learning to rank, from judgments to models.  Get started:
 
-  rankmill demo                                   (all of it, on generated data)
+  rankmill demo                                   (all steps, on generated data)
   rankmill data ingest judged.csv -o ds --split train=0.8,valid=0.1,test=0.1
   rankmill data bin ds
   rankmill train ds --name web
@@ -71,7 +71,7 @@ _WORDS = "rankmill.words"
 
 
 class Command(TyperCommand):
-    """A command of rankmill, whose options are only made if it is the one that is called."""
+    """A command whose options are created only when it is called."""
 
     def __init__(self, *args: Any, declared: CommandInfo, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -88,7 +88,7 @@ class Command(TyperCommand):
         return getattr(self, name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read ``args``; BadParameter if an option that holds one value is given twice, as one of the two would be lost."""
+        """Parse ``args``; BadParameter if an option with one value is given twice, since one would be lost."""
         ctx.meta[_WORDS] = list(args)
         if not ctx.resilient_parsing:
             _, _, given = self.make_parser(ctx).parse_args(args=list(args))
@@ -100,7 +100,7 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; if it cannot use columns of its input, say the command line that ignores or converts them."""
+        """Run the command; if it cannot use some columns, add the command line that ignores or converts them."""
         try:
             with spelled_for_a_command_line():
                 return super().invoke(ctx)
@@ -125,7 +125,7 @@ def adopt(app: typer.Typer) -> None:
 
 
 def _without_options(callback: Callable[..., Any]) -> Callable[[], None]:
-    """Return what has the name and the help of a command, for the list of all commands."""
+    """Return a function with the name and help of a command, for the list of all commands."""
 
     def later() -> None: ...
 
@@ -134,13 +134,13 @@ def _without_options(callback: Callable[..., Any]) -> Callable[[], None]:
 
 
 def usage_line(error: Any) -> str:
-    """Return what is wrong with a command line, as one line: the command, the mistake, the cure."""
+    """Return what is wrong with a command line as one line: command, mistake, fix."""
     message = " ".join(error.format_message().split()).rstrip(".")
     message = message[:1].lower() + message[1:]
     if error.ctx is None:
         return message
     path, cure = error.ctx.command_path, ""
-    if hasattr(error, "possibilities"):  # an option that there is none of
+    if hasattr(error, "possibilities"):  # unknown option
         plain = {name.lstrip("-"): name for param in error.ctx.command.params for name in param.opts}
         asked = error.option_name.lstrip("-")
         ours = OURS.get(asked.replace("-", "_"), "").replace("_", "-")  # what other libraries call it
@@ -155,7 +155,7 @@ def usage_line(error: Any) -> str:
 
 
 def _nearest_command(ctx: Any, name: str) -> str:
-    """Say which command was perhaps meant by ``name``: one of that name in another group, or a near one of this group."""
+    """Suggest a command for ``name``: one with this name in another group, or a similar one in this group."""
     here = list(ctx.command.commands)
     near = [path for path in _paths(ctx.find_root().command) if path.split()[-1] == name]
     near = near or get_close_matches(name, here, n=1)
@@ -173,7 +173,7 @@ PLATFORMS = ("linux", "darwin")
 
 app = typer.Typer(
     name="rankmill",
-    help="Learning to rank, as a pipeline: judgments in, versioned models and re-ranked lists out.",
+    help="Learning to rank, from judgments to versioned models and ranked lists.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
@@ -189,10 +189,10 @@ def _show_version(value: bool) -> None:
 def root(
     context: typer.Context,
     _version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", callback=_show_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Learning to rank, as a pipeline: judgments in, versioned models and re-ranked lists out."""
+    """Learning to rank, from judgments to versioned models and ranked lists."""
     if context.invoked_subcommand is None:
         typer.echo(START_HERE)
         raise typer.Exit(USAGE)
@@ -200,12 +200,12 @@ def root(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for everything it writes.")] = Path("rankmill-demo"),
-    queries: Annotated[int, typer.Option(min=50, help="Queries to generate.")] = 1200,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Output folder.")] = Path("rankmill-demo"),
+    queries: Annotated[int, typer.Option(min=50, help="Number of queries to generate.")] = 1200,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the generated judgments and of the training.")] = 7,
     as_json: AsJson = False,
 ) -> None:
-    """Run the whole story on generated judgments, showing each command as it runs.
+    """Run the whole pipeline on generated judgments and print each command before it runs.
 
     Example: rankmill demo --out rankmill-demo
     """
@@ -214,14 +214,14 @@ def demo(
     def run_command(arguments: Sequence[str]) -> None:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
             code = app(args=list(arguments), prog_name="rankmill", standalone_mode=False)
-        if code:  # an interrupt comes back as its exit code: the rest of the story must not go on without this step
+        if code:  # an interrupt is returned as its exit code: do not run the next commands
             raise SystemExit(code)
 
     def say(line: str) -> None:
         typer.echo(line, err=as_json)
 
     say(
-        "Every command below is shown as you would type it. The first run also compiles the kernels: half a minute more."
+        "Each command is shown as you would type it. The first run also compiles the kernels, which takes about 30 seconds."
     )
     typer.echo(run_demo(out, run_command, say, queries=queries, seed=seed).render(json=as_json))
 
@@ -237,7 +237,7 @@ app.registered_commands += rankmill.cli_report.app.registered_commands
 app.registered_commands += rankmill.cli_doctor.app.registered_commands
 app.add_typer(rankmill.pipeline.cli.app, name="data")
 models = typer.Typer(no_args_is_help=True, help=rankmill.registry.cli.app.info.help)
-rankmill.registry.cli_move.metric_checks.append(parse_metric)  # a policy that no gate can satisfy would lock the alias
+rankmill.registry.cli_move.metric_checks.append(parse_metric)  # a policy with an unknown metric would lock the alias
 models.registered_commands += (
     rankmill.registry.cli.app.registered_commands + rankmill.cli_models.app.registered_commands
 )
@@ -247,41 +247,39 @@ adopt(app)
 
 
 def main() -> NoReturn:
-    """Run the command line of this process and leave with its exit code."""
+    """Run the command line of this process and exit with its code."""
     signal.signal(signal.SIGTERM, _terminate)
-    # PyArrow and the linear algebra below NumPy go by it; by themselves they know nothing of a container's quota
+    # PyArrow and NumPy's linear algebra read it; they do not know the CPU quota of a container
     os.environ.setdefault("OMP_NUM_THREADS", str(available_cores()))
     code = execute(sys.argv[1:])
-    for asked in (signal.SIGTERM, signal.SIGINT):  # all is said and done: who asks now is told how it ended
+    for asked in (signal.SIGTERM, signal.SIGINT):  # the command is over: keep its exit code
         signal.signal(asked, signal.SIG_IGN)
     sys.exit(code)
 
 
 def execute(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code; whatever went wrong is one line on stderr, save for bugs."""
+    """Run one command line and return its exit code; an error is one line on stderr, a bug also has a traceback."""
     stderr = sys.stderr
     try:
         with spelled_for_a_command_line():
             return _execute(arguments)
     finally:
-        sys.stderr = stderr  # a command may have had it speak JSON
+        sys.stderr = stderr  # a command may have switched it to JSON lines
 
 
 def _execute(arguments: Sequence[str]) -> int:
     if sys.platform not in PLATFORMS:
-        return _say(f"runs on Linux and macOS; this is {sys.platform}", USAGE)
+        return _say(f"runs on Linux and macOS only; this is {sys.platform}", USAGE)
     for argument in arguments:
-        if any(
-            "\ud800" <= letter <= "\udfff" for letter in argument
-        ):  # how Python has bytes of a name that are no text
+        if any("\ud800" <= letter <= "\udfff" for letter in argument):  # Python's form of bytes that are not UTF-8
             text = os.fsencode(argument).decode("utf-8", "backslashreplace")
-            return _say(f"{text}: the bytes of this name are not UTF-8, which what we write is; rename it", USAGE)
+            return _say(f"{text}: this name is not valid UTF-8; rename the file", USAGE)
     try:
         code = _invoke(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         return _reader_gone()
-    except KeyboardInterrupt:  # outside of Typer's own care: while a module is imported
+    except KeyboardInterrupt:  # while a module is imported, outside Typer
         return 128 + signal.SIGINT
     except Exception as error:
         return _report(error)
@@ -289,7 +287,7 @@ def _execute(arguments: Sequence[str]) -> int:
 
 
 def _invoke(arguments: Sequence[str]) -> int:
-    """Hand ``arguments`` to Typer and return the exit code; a mistake in them is one line and the code for usage."""
+    """Run ``arguments`` with Typer and return the exit code; wrong usage is one line and the usage code."""
     try:
         code = app(args=list(arguments), prog_name="rankmill", standalone_mode=False)
     except UsageError as error:
@@ -320,13 +318,13 @@ def _say(message: str, code: int) -> int:
 
 
 def _reader_gone() -> int:
-    """Leave quietly when the reader of our output went away, as in ``rankmill models list | head -1``."""
-    # The interpreter flushes stdout once more as it ends: give that flush somewhere to go.
+    """Exit quietly when the reader of the output is gone, as in ``rankmill models list | head -1``."""
+    # The interpreter flushes stdout at exit: send that to /dev/null.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return READER_GONE
 
 
 def _terminate(signum: int, _frame: FrameType | None) -> NoReturn:
-    """Unwind the stack, so that staged files are removed on the way; a second signal must not cut that short."""
+    """Unwind the stack, so that temporary files are removed; ignore a second signal meanwhile."""
     signal.signal(signum, signal.SIG_IGN)
     raise SystemExit(128 + signum)

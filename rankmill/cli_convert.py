@@ -1,4 +1,4 @@
-"""``rankmill convert``: models to and from the files of other tools."""
+"""``rankmill convert``: convert models to and from the formats of other tools."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def convert(
         str,
         typer.Argument(
             metavar="MODEL|FILE",
-            help="With --to a model file, or NAME, NAME@7, NAME@latest; NAME means production.  With --from a file of that tool.",
+            help="With --to: a model file, or NAME@7, NAME@latest or NAME (its production version).  With --from: a file of that tool.",
         ),
     ],
     to: Annotated[
@@ -31,21 +31,23 @@ def convert(
         typer.Option(
             "--to",
             metavar="FORMAT",
-            help="lightgbm, xgboost, ranklib, solr, onnx or c; by default what the suffix of -o says: .txt is lightgbm, .xml"
-            " ranklib, .onnx and .c themselves.",
+            help="Output format: lightgbm, xgboost, ranklib, solr, onnx or c.  Default: by the suffix of -o: .txt lightgbm, .xml"
+            " ranklib, .onnx onnx, .c c.",
         ),
     ] = None,
-    source: Annotated[str | None, typer.Option("--from", metavar="FORMAT", help="lightgbm or xgboost.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write.")] = None,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="FORMAT", help="Input format: lightgbm or xgboost.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Output file.")] = None,
     options: ConvertOptions,
     overwrite: Overwrite = False,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model for another tool, or take over one that another tool has trained.
+    """Write a model for another tool, or import a model that another tool has trained.
 
-    Thresholds are exact, missing values keep their direction, and the report says how exact scores are there.  What a
-    format cannot say is refused with the reason.
+    Thresholds are exact and missing values keep their direction.  The report says how exact the scores are in the other tool.
+    A model that the format cannot express is rejected with the reason.
 
     Example: rankmill convert web -o web.onnx
 
@@ -61,18 +63,18 @@ def convert(
         to = target_of(out)
     if (to is None) == (source is None):
         raise InputError(
-            "say which way: --to FORMAT writes a model for another tool, --from FORMAT reads one of its own"
+            "choose a direction: --to FORMAT writes a model for another tool, --from FORMAT reads a model of another tool"
         )
     if to is not None:
         if out is None:
-            raise InputError("name the file to write with -o FILE")
+            raise InputError("no output file given; name it with -o FILE")
         if options.absent is not None:
-            raise InputError("--absent is for --from: what is written has --missing")
+            raise InputError("--absent can only be used with --from; with --to use --missing")
         done = convert_to(to, model, out, registry, options=options, overwrite=overwrite)
     else:
         if options.missing != "keep" or options.nearest_thresholds:
             raise InputError(
-                "--missing and --nearest-thresholds are for --to: what is read keeps its directions and thresholds"
+                "--missing and --nearest-thresholds can only be used with --to: an imported model keeps its directions and thresholds"
             )
         done = convert_from(str(source), Path(model), out=out, registry=registry, options=options, overwrite=overwrite)
     typer.echo(done.to_json() if as_json else done.render())

@@ -1,4 +1,4 @@
-"""``rankmill doctor``: what a bug report needs to say about the machine."""
+"""``rankmill doctor``: facts about the machine for bug reports."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ app = typer.Typer()
 
 @app.command()
 def doctor(registry: RegistryFolder = DEFAULT_FOLDER, as_json: AsJson = False) -> None:
-    """Check this installation: versions, cores, memory, compiled kernels, and what the disk of a registry can do.
+    """Check this installation: versions, cores, memory, compiled kernels, and the file system of a registry.
 
-    Add the output to a bug report. It holds no host name and no user name, and the home folder is shown as ~. The disk is
-    tried with a few small files, which are removed again. Exit code: 0, or 74 if the folder cannot keep a registry.
+    Add the output to a bug report. It has no host name and no user name, and the home folder is shown as ~. The file system is
+    tested with a few small files, which are removed again. Exit code: 0, or 74 if the folder cannot hold a registry.
 
     Example: rankmill doctor --registry registry-data
     """

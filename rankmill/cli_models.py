@@ -1,4 +1,4 @@
-"""The commands of ``rankmill models`` that look into models: the registry itself knows of no trees."""
+"""The commands of ``rankmill models`` that read trees, which the registry itself does not."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ app = typer.Typer()
 @takes_options
 def gate(
     *,
-    model: Annotated[str, typer.Argument(help="The candidate: NAME (its latest version) or NAME@7.")],
+    model: Annotated[str, typer.Argument(help="Candidate: NAME (its latest version) or NAME@7.")],
     asked: GateRequest,
     convention: Annotated[
         str | None,
-        typer.Option(help="Whose metric conventions, as in evaluate; by default as the alias asks for, else rankmill."),
+        typer.Option(help="Metric conventions, as in evaluate.  Default: as the alias' policy says, else rankmill."),
     ] = None,
     conventions: Conventions,
-    show: Annotated[bool, typer.Option("--show", help="Print the newest report of this version again.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the newest stored gate report of this version; measure nothing.")
+    ] = False,
     n_threads: NThreads = 0,
     reason: Reason = "",
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a candidate with what an alias means now, on the same queries, and record the verdict.
+    """Compare a candidate with the current version of an alias on the same queries, and record the verdict.
 
-    It passes if the lower end of the 95 % bootstrap interval of the mean difference is above minus the margin, and every
-    guardrail holds.  If the alias means nothing yet, it must be significantly better than the order of the rows, and not
-    significantly worse than the best single feature.  Exits with 11 if it does not pass; that is recorded as well.
+    The candidate passes if the lower end of the 95 % bootstrap interval of the mean difference is above minus the margin, and
+    all guardrails pass.  If the alias is not set yet, the candidate must be significantly better than the order of the rows, and
+    not significantly worse than the best single feature.  If it fails, the verdict is recorded too and the exit code is 11.
 
     Example: rankmill models gate web --on web.dataset
 
@@ -59,7 +61,7 @@ def gate(
         from rankmill.scorer.metrics.conventions import OURS, named_convention
 
         if asked.on is None:
-            raise InputError("name the dataset to compare on with --on DATASET, or look at a stored report with --show")
+            raise InputError("no dataset given; name one with --on DATASET, or print a stored report with --show")
         named = convention is not None or conventions
         result = through_the_gate(
             store, model, Dataset.open(asked.on), asked.split, asked=asked.rules,
@@ -76,14 +78,14 @@ def gate(
 
 @app.command()
 def register(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A model file, such as Forest.save writes.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Model file, as written by Forest.save.")],
     name: NewModel,
     dataset: Annotated[
         str | None,
         typer.Option(
             metavar="DATASET|DIGEST",
-            help="What it was trained on: a folder, whose train queries the gate will know, or a digest.  By default as"
-            " the file says.",
+            help="Training data: a dataset folder, so that the gate knows its train queries, or a digest.  Default: as"
+            " in the file.",
             show_default=False,
         ),
     ] = None,
@@ -91,7 +93,7 @@ def register(
         Path | None,
         typer.Option(
             metavar="FILE.json",
-            help='One JSON object of numbers, such as {"test": {"ndcg@10": 0.51}}.  By default as the file says.',
+            help='JSON object with metrics, such as {"test": {"ndcg@10": 0.51}}.  Default: as in the file.',
             show_default=False,
         ),
     ] = None,
@@ -99,10 +101,10 @@ def register(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Register a model file that train has not registered here as the next version of NAME.
+    """Register a model file as the next version of NAME.
 
-    The file is checked first; a damaged one leaves with 13, and nothing is written.  A model that NAME has already is found
-    instead of registered twice, unless --dataset or --metrics tell something new of it.
+    Use it for models that train has not registered here.  The file is checked first; if it is damaged, nothing is written and the
+    exit code is 13.  A model that NAME has already is not registered twice, unless --dataset or --metrics add something new.
 
     Example: rankmill models register best.rankmill --name web --metrics test.json
     """
@@ -118,20 +120,22 @@ def register(
         typer.echo(f"{verb} {done.version} in {registry}: {shape}\nsha256 {done.version.sha256}")
 
 
-Compared = "NAME (its latest version), NAME@6, NAME@production, or a model file."
+Compared = "NAME (its latest version), NAME@6, NAME@production or a model file."
 
 
 @app.command()
 def diff(
-    old: Annotated[str, typer.Argument(metavar="OLD", help=Compared)],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The same.")],
-    top: Annotated[int, typer.Option(min=0, help="Show so many features, those whose influence moved most.")] = 10,
+    old: Annotated[str, typer.Argument(metavar="OLD", help=f"Old model: {Compared}")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="New model, in the same form.")],
+    top: Annotated[
+        int, typer.Option(min=0, help="Number of features to show, with the largest change of importance first.")
+    ] = 10,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two models: scores, metrics, parameters, data, code, features, shape and the influence of features.
+    """Compare two models: scores, metrics, parameters, data, code, features, shape and feature importance.
 
-    Influence is the share of a feature in the gains of all splits.
+    The importance of a feature is its share of the gains of all splits.
 
     Example: rankmill models diff web@production web@latest
     """

@@ -1,4 +1,4 @@
-"""``rankmill report``: what a run has found, as a page, as JSON and as Markdown."""
+"""``rankmill report``: the results of a run as an HTML page, as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ app = typer.Typer()
 def report(
     of: Annotated[
         str,
-        typer.Argument(
-            metavar="WORK|NAME[@VERSION]", help="The work folder of a run, or a model version in the registry."
-        ),
+        typer.Argument(metavar="WORK|NAME[@VERSION]", help="Work folder of a run, or a model version in the registry."),
     ],
     registry: RegistryFolder = DEFAULT_FOLDER,
     out: Annotated[
@@ -28,24 +26,24 @@ def report(
             "--out",
             "-o",
             metavar="DIR",
-            help="Where to write; by default WORK/report, or NAME@VERSION.report.",
+            help="Output folder.  Default: WORK/report, or NAME@VERSION.report.",
             show_default=False,
         ),
     ] = None,
     by: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN", help="Slice the queries by this column as well; repeat for several."),
+        typer.Option(metavar="COLUMN", help="Also report metrics by the values of this column; repeat for several."),
     ] = None,
     n_threads: NThreads = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Write a report on a run, or on a version: one page that needs nothing else, the same as JSON, and as Markdown.
+    """Write a report on a run or a version: a self-contained HTML page, JSON and Markdown.
 
-    The page says whether the version was promoted and why, how it compares with what it was to replace, query by query,
-    how it learnt, what it looks at, what the data are like, where all of it comes from, and how to take it back.
+    The page shows whether the version was promoted and why, how it compares with the version that it would replace, query by
+    query, the learning curve, feature importance, the data, where everything comes from, and how to roll back.
 
-    A version without a work folder has a shorter report, made from what the registry holds: what the training and the gate
-    measured, what the model looks at, and where it comes from.
+    The report on a version in the registry is shorter: the metrics of training and gate, feature importance, and where the
+    version comes from.
 
     Example: rankmill report work
 
@@ -60,7 +58,7 @@ def report(
     if work.is_dir() or not _is_model(of, registry):
         paths = write_report(work, registry, out=out, by=by or (), n_threads=n_threads)
     elif by:
-        raise InputError(f"--by: the registry keeps no queries of {of} to slice; name the work folder of a run")
+        raise InputError(f"--by: the registry has no queries of {of}; name the work folder of a run instead")
     else:
         paths = write_version_report(of, registry, out=out)
     if as_json:
@@ -70,7 +68,7 @@ def report(
 
 
 def _is_model(reference: str, registry: Path) -> bool:
-    """Tell whether ``reference`` names a model of the registry, of whatever version."""
+    """Return whether ``reference`` names a model of the registry, in any version."""
     from rankmill.registry import Registry
 
     store = Registry(registry)

@@ -1,4 +1,4 @@
-"""``rankmill run``: the whole chain from a configuration."""
+"""``rankmill run``: the whole pipeline from a configuration file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ app = typer.Typer()
 
 
 class LogStyle(StrEnum):
-    """What is written to stderr."""
+    """Format of the lines on stderr."""
 
     text = "text"
     json = "json"
@@ -31,36 +31,36 @@ class LogStyle(StrEnum):
 @takes_options
 def run(
     *,
-    config: Annotated[Path, typer.Argument(help="The configuration file.")] = Path("rankmill.toml"),
+    config: Annotated[Path, typer.Argument(help="Configuration file.")] = Path("rankmill.toml"),
     registry_folder: RegistryFolder = DEFAULT_FOLDER,
     date: Annotated[
         datetime | None,
         typer.Option(
             formats=["%Y-%m-%d"],
-            help="The logical date of the run, which stands for {date} in the patterns of the configuration.",
+            help="Logical date of the run; it replaces {date} in the configuration.",
             show_default=False,
         ),
     ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what would be done and why, and do nothing.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print what would be done and why, and do nothing.")] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Do all of it over links to the work folder and the registry: nothing that anybody uses changes.",
+            help="Run all stages on links to the work folder and the registry; both stay unchanged.",
         ),
     ] = False,
     choice: StageChoice,
     rehash: Annotated[
-        bool, typer.Option("--rehash", help="Read files again whose size, time and inode are as they were.")
+        bool, typer.Option("--rehash", help="Hash all files again, even if size, time and inode have not changed.")
     ] = False,
-    log: Annotated[LogStyle, typer.Option(help="What stderr is: lines for people, or JSON lines.")] = LogStyle.text,
+    log: Annotated[LogStyle, typer.Option(help="Format of stderr: text for people, or JSON lines.")] = LogStyle.text,
     as_json: AsJson = False,
 ) -> None:
-    """Ingest, bin, train, evaluate, gate, promote, re-rank and report as the configuration says; what is done stays.
+    """Run the pipeline of a configuration: ingest, bin, train, evaluate, gate, promote, rerank and report.
 
-    Relative paths in the configuration start at its own folder.  A stage is done again if a file, an option or the code
-    that goes into it has changed, or what it made has; a run that was killed is gone on with.  A version that does not
-    pass the gate is registered, not promoted; the present one ranks the lists, and the run leaves with 11.
+    Relative paths start at the folder of the configuration.  A stage runs again only if a file, an option, its code or its
+    output has changed.  A killed run resumes.  A version that fails the gate is registered but not promoted: the current version
+    ranks the lists, and the exit code is 11.
 
     Example: rankmill run rankmill.toml
     What would be done: rankmill run rankmill.toml --plan
@@ -73,7 +73,7 @@ def run(
     from rankmill.run.runner import RunRequest, plan_of
     from rankmill.run.runner import run as run_chain
 
-    if log is LogStyle.json:  # from here on, so that a mistake in the configuration is JSON as well
+    if log is LogStyle.json:  # now, so that an error in the configuration is JSON as well
         speak_json()
     asked = RunRequest(
         config=config,
@@ -96,8 +96,8 @@ def run(
     typer.echo(report.render(json=as_json))
     if dry_run:
         typer.echo(
-            f"a dry run: nothing was registered or promoted; evaluation, gate and report are in {report.work}, "
-            "the dataset and the lists were links and are gone",
+            f"dry run: nothing was registered or promoted; evaluation, gate and report are in {report.work}, "
+            "the dataset and the ranked lists were removed",
             err=True,
         )
     report.require()

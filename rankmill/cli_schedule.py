@@ -1,4 +1,4 @@
-"""``rankmill schedule`` and ``rankmill health``: runs by the clock, and whether they work."""
+"""``rankmill schedule`` and ``rankmill health``: start runs on a schedule, and check that they succeed."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ app = typer.Typer()
 def schedule(
     context: typer.Context,
     cron: Annotated[
-        str, typer.Option(metavar="LINE", help="When: minute, hour, day of the month, month, day of the week.")
+        str, typer.Option(metavar="LINE", help="Cron line: minute, hour, day of the month, month, day of the week.")
     ],
-    timezone: Annotated[str, typer.Option(help="Whose clocks LINE means: UTC, Europe/Berlin, ..")] = "UTC",
+    timezone: Annotated[str, typer.Option(help="Time zone of LINE, such as UTC or Europe/Berlin.")] = "UTC",
     run_at_start: Annotated[
         bool,
         typer.Option(
-            "--run-at-start", help="Begin with the run of the last moment that has been; it may be done already."
+            "--run-at-start",
+            help="Start at once with the run of the most recent scheduled time; it may be complete already.",
         ),
     ] = False,
     jitter: Annotated[
@@ -41,28 +42,27 @@ def schedule(
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="Begin up to this much later, always by the same for one configuration on one host: so that many do not "
-            "begin at once.",
+            help="Delay each run by up to SECONDS, always the same delay for one configuration on one host, so that many hosts "
+            "do not start at once.",
         ),
     ] = 0,
     grace: Annotated[
-        int, typer.Option(min=1, metavar="SECONDS", help="Time for a run to end when the schedule is told to.")
+        int, typer.Option(min=1, metavar="SECONDS", help="Time for a run to end after SIGTERM or SIGINT.")
     ] = 60,
     show: Annotated[
         int | None,
-        typer.Option("--list", min=1, metavar="N", help="Print the next N times and leave.", show_default=False),
+        typer.Option("--list", min=1, metavar="N", help="Print the next N start times and exit.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run by a cron line, in the foreground, never two runs at once.
+    """Start rankmill run on a cron schedule, in the foreground, never two runs at once.
 
-    What is no option above is handed to each run as it stands: the configuration, and every option of rankmill run but
-    --date, which is the day of the moment in the time zone.  A moment that comes while a run is under way is skipped; how
-    a run ended is told, and the schedule goes on.  SIGTERM and SIGINT reach the run, which has --grace seconds to end; it
-    goes on from there the next time.
+    All other arguments are passed to each run: the configuration, and any option of rankmill run except --date.  The date is
+    the day of the scheduled time in the time zone.  A scheduled time during a run is skipped.  After a failed run the schedule
+    continues.  SIGTERM and SIGINT are passed to the run, which has --grace seconds to end; the next run resumes it.
 
     Example: rankmill schedule rankmill.toml --cron "0 2 * * *" --timezone Europe/Berlin --run-at-start
-    When that is: rankmill schedule rankmill.toml --cron "0 2 * * *" --list 5 (--json is for it)
+    Show start times: rankmill schedule rankmill.toml --cron "0 2 * * *" --list 5 (also as --json)
     """
     from datetime import timedelta
 
@@ -86,15 +86,15 @@ def schedule(
 
 @app.command()
 def health(
-    work: Annotated[Path, typer.Argument(metavar="[WORK]", help="The work folder of the runs.")] = Path("work"),
+    work: Annotated[Path, typer.Argument(metavar="[WORK]", help="Work folder of the runs.")] = Path("work"),
     max_age: Annotated[
-        str, typer.Option(metavar="AGE", help="How long ago a run may last have worked: 26h, 90m, 2d.")
+        str, typer.Option(metavar="AGE", help="Maximum age of the last successful run, such as 26h, 90m or 2d.")
     ] = "26h",
     as_json: AsJson = False,
 ) -> None:
-    """Say whether runs work: leaves with 0 if one did not too long ago, else with 75 and one line that says what is wrong.
+    """Check that runs succeed: exit with 0 if the last success is recent, else with 75 and one line that says why.
 
-    A run works if it left 0, were there nothing to do, or 11 or 12: the gate or drift alarms did what they are for.
+    A run succeeds if it exits with 0, even if there was nothing to do, or with 11 or 12: the gate or the drift check did its job.
 
     Example: rankmill health work --max-age 26h
     In a health check of Docker: rankmill health work --max-age 26h || exit 1

@@ -49,26 +49,28 @@ Model: TypeAlias = "Ranker | Forest | str | os.PathLike[str]"
 
 @options
 class RankerOptions:
-    """What a ranker has besides the parameters of the training."""
+    """Options of a ranker besides the training parameters."""
 
-    max_bin: int = option(default=MAX_BIN, help="Value bins of a feature.", least=MIN_MAX_BIN, most=MAX_BIN)
+    max_bin: int = option(default=MAX_BIN, help="Maximum number of bins per feature.", least=MIN_MAX_BIN, most=MAX_BIN)
     n_threads: int = option(
-        default=0, help="Threads; 0: the cores this process may use.  Never changes the model.", least=0
+        default=0,
+        help="Number of threads; 0: all cores that this process may use.  Does not change the model.",
+        least=0,
     )
     importance_type: str = option(
         default="gain",
-        help="What feature_importances_ counts: the gain of splits, or each split as one.",
+        help="How to compute feature_importances_: from the gain of splits, or from the number of splits.",
         choices=("gain", "split"),
     )
     verbose: int | bool = option(
         default=1,
-        help="1 (or True): a bar in notebooks, elsewhere a line on stderr about every 10 seconds; N above 1: a line after every N"
-        " rounds; 0: nothing.  Never changes the model.",
+        help="Progress output.  1 or True: a bar in notebooks, elsewhere a line on stderr about every 10 seconds; N above 1: a line"
+        " after every N rounds; 0: nothing.  Does not change the model.",
     )
     delta: Callable[..., Any] | None = option(
         default=None,
-        help='A function (grades, i, j), what swapping the ranks i and j is worth, for objective="lambdamart" in place of the'
-        " metric's: see rankmill.trainer.objectives.user.remember_delta.",
+        help='Function (grades, i, j) that returns the value of swapping ranks i and j.  With objective="lambdamart" it replaces the'
+        " change of the metric: see rankmill.trainer.objectives.user.remember_delta.",
     )
 
 

@@ -1,4 +1,4 @@
-"""``rankmill models list|show|log|verify``: look, and change nothing."""
+"""``rankmill models list|show|log|verify``: the commands that only read."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ app = typer.Typer()
 
 @app.command("list")
 def list_models(
-    name: Annotated[str | None, typer.Argument(help="Show this model's versions instead.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Model whose versions to list.  Default: list all models.")] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="All versions; else the last 20 and those with an alias.")
+        bool, typer.Option("--all", help="List all versions.  Default: the last 20 and those with an alias.")
     ] = False,
     tag: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only versions with this tag; repeat for several.")
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="List only versions with this tag; repeat for several."),
     ] = None,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """List the models, or the versions of one.
+    """List the models, or the versions of one model.
 
     Example: rankmill models list web
     """
@@ -47,8 +48,8 @@ def list_models(
     if as_json:
         print_json({"registry": str(registry), "models": models})
     elif not store.exists():  # a misspelt folder looks like this
-        where = "name its folder with --registry or RANKMILL_REGISTRY"
-        typer.echo(f"There is no registry in {registry} yet: {where}, or make it: rankmill train DATASET --name NAME")
+        where = "set its folder with --registry or RANKMILL_REGISTRY"
+        typer.echo(f"There is no registry in {registry} yet: {where}, or create it: rankmill train DATASET --name NAME")
     elif not models:
         typer.echo(f"No model is registered in {registry} yet: rankmill train DATASET --name NAME")
     else:
@@ -59,7 +60,7 @@ def list_models(
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """A model in a list; of one whose log is damaged what is wrong."""
+    """A model in a list; if its log is damaged, only the fault."""
 
     name: str
     fault: str | None = left_out()
@@ -76,7 +77,7 @@ class ModelSummary:
 
 
 def _summary(store: Registry, model: str) -> ModelSummary:
-    """Summarise one model; of one whose log is damaged say what is wrong: the others are still worth a look."""
+    """Summarise one model.  A damaged log becomes a fault, so that the other models are still listed."""
     try:
         state = store.state(model)
         last = store.entry(model, state.head)
@@ -105,7 +106,7 @@ def _list_versions(store: Registry, name: str, tags: list[str], *, every: bool, 
     print_table(listings.VERSIONS_HEADER, [listings.version_row(version) for version in shown])
     rest = total - len(shown)
     if rest and not wanted:
-        typer.echo(f"and {rest:,} older versions that no alias means: rankmill models list {name} --all")
+        typer.echo(f"and {rest:,} older versions without an alias: rankmill models list {name} --all")
 
 
 @app.command()
@@ -114,7 +115,7 @@ def show(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Tell the story of a version: its data, code, parameters and metrics, and who did what with it, when and why.
+    """Show a version: its data, code, parameters and metrics, and its history: who did what, when and why.
 
     Example: rankmill models show web@production
     """
@@ -133,11 +134,11 @@ def show(
 @app.command()
 def log(
     name: Annotated[str, typer.Argument(help="Name of the model.")],
-    last: Annotated[int | None, typer.Option("--last", min=1, help="Only so many entries, the newest.")] = None,
+    last: Annotated[int | None, typer.Option("--last", min=1, help="Show only the newest N entries.")] = None,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Tell the history of a model, newest last: who registered, promoted, rolled back, gated, tagged and swept what, and why.
+    """Show the log of a model, newest last: who registered, promoted, rolled back, gated, tagged or swept what, and why.
 
     Example: rankmill models log web --last 20
     """
@@ -156,11 +157,11 @@ def log(
 
 @app.command()
 def verify(
-    name: Annotated[str | None, typer.Argument(help="Name of a model; all of them if left out.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of a model.  Default: all models.")] = None,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Read every log entry and every blob and check them against their digests; exit with 13 if something is wrong.
+    """Check every log entry and every blob against its digest.  Exit with 13 if something is wrong.
 
     Example: rankmill models verify
     """
@@ -173,11 +174,11 @@ def verify(
             typer.echo(safe(finding))
         if report.ok:
             counts = f"models {report.models}, entries {report.entries}, versions {report.versions}"
-            typer.echo(f"All is well in {registry}: {counts}, {size_text(report.bytes_read)} read.")
+            typer.echo(f"No problems in {registry}: {counts}, {size_text(report.bytes_read)} read.")
     if report.ok:
         return
     if len(report.unread) == len(report.findings):  # nothing that was read is wrong
         first = report.unread[0]
-        message = f"{first.strerror}; files that could not be read, and so were not checked: {len(report.unread)}"
+        message = f"{first.strerror}; files that could not be read and were not checked: {len(report.unread)}"
         raise OSError(first.errno, message, str(first.filename))
-    raise IntegrityError(f"{registry}: findings: {len(report.findings)}; the first: {safe(report.findings[0])}")
+    raise IntegrityError(f"{registry}: problems found: {len(report.findings)}; the first: {safe(report.findings[0])}")

@@ -1,4 +1,4 @@
-"""``rankmill models init|gc|fsck|export|import``: make a registry, keep it in order, and copy models between registries."""
+"""``rankmill models init|gc|fsck|export|import``: create and maintain a registry, and copy models between registries."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 24 * 3600.0}
 @app.command()
 def init(
     leave_open: Annotated[
-        bool, typer.Option("--open", help="Leave production open: it moves without a passed gate.")
+        bool, typer.Option("--open", help="Do not protect production: it may move without a passed gate.")
     ] = False,
     protect: Annotated[
-        list[str] | None, typer.Option("--protect", metavar="ALIAS", help="Protect this alias, too; may be repeated.")
+        list[str] | None,
+        typer.Option("--protect", metavar="ALIAS", help="Also protect this alias; repeat for several."),
     ] = None,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Make a registry, whose aliases --protect and production move only to what has passed the gate.
+    """Create a registry with protected aliases: production and those of --protect.
 
-    Says how files appear on its file system, and refuses where none of the safe ways works. A registry that is there stays as it is.
+    A protected alias moves only to a version that has passed the gate. Prints how files are published atomically on this file
+    system, and fails if no safe way works. An existing registry is not changed.
 
     Example: rankmill models init --registry /srv/models --protect staging
     """
@@ -48,24 +50,26 @@ def init(
 
 @app.command()
 def gc(
-    name: Annotated[str | None, typer.Argument(help="Only versions of this model; of all if left out.")] = None,
-    keep: Annotated[int, typer.Option(min=1, help="How many of the last versions of a model stay.")] = 10,
+    name: Annotated[
+        str | None, typer.Argument(help="Collect only versions of this model.  Default: of all models.")
+    ] = None,
+    keep: Annotated[int, typer.Option(min=1, help="Number of newest versions of each model to keep.")] = 10,
     grace: Annotated[
         str,
         typer.Option(
             metavar="7d|36h|..",
-            help="How long a version stays before it is marked, then before it is swept, then in the trash."
-            " Shorten it only where nobody else uses the registry.",
+            help="Waiting time before a version is marked, again before it is swept, and again before it is deleted from the trash."
+            " Shorten it only if nobody else uses the registry.",
         ),
     ] = "7d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Let go of versions that no alias means or lately meant, that are not tagged keep=.., in use, young or the last.
+    """Delete old versions. Kept: those with an alias now or lately, tagged keep=.., in use, recent, or among the newest.
 
-    A version is marked first; a time of grace later it is swept, if nothing keeps it meanwhile, and its bytes lie in the trash for
-    another; its manifest and history stay. So run it by a schedule, such as once a day.
+    A version is marked first. It is swept --grace later, if nothing needs it by then, and its files stay in the trash for --grace
+    more. Its manifest and history are kept. Run this command on a schedule, for example once a day.
 
     Example: rankmill models gc --dry-run
     """
@@ -89,14 +93,16 @@ def gc(
 def fsck(
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Mend what can be mended; damaged files are moved to quarantine/, not deleted."),
+        typer.Option(
+            "--repair", help="Repair what can be repaired.  Damaged files are moved to quarantine/, not deleted."
+        ),
     ] = False,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Look at every file and say what is wrong with it, and what cures that; exit with 13 if damage is left.
+    """Check every file of the registry, and print each problem with its fix. Exit with 13 if damage is left.
 
-    A log that is broken in its middle ends, after --repair, before the break; what was lost is said.
+    With --repair, a log that is damaged in its middle is cut off before the damage; the lost entries are listed.
 
     Example: rankmill models fsck
     """
@@ -116,7 +122,7 @@ def fsck(
 
 
 def seconds(text: str) -> float:
-    """Read a time such as ``7d``, ``36h``, ``90m`` or ``0``; InputError if it is none."""
+    """Return a duration such as ``7d``, ``36h``, ``90m`` or ``0`` in seconds; InputError if it is malformed."""
     parts = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]+)?)([smhd])|0", text.strip())
     if parts is None:
         raise InputError(f"--grace {text!r}: expected a number and a unit, such as 7d, 36h or 90m")
@@ -130,14 +136,14 @@ def _summary(report: Collected) -> str:
     if unmarked := sum(len(model.unmarked) for model in report.models.values()):
         said.append(f"No longer marked: {unmarked}.")
     if report.put_back:
-        said.append(f"Put back from the trash, since they are needed: {len(report.put_back)}.")
+        said.append(f"Restored from the trash because they are needed: {len(report.put_back)}.")
     said.append(f"Moved to the trash: {_amount(report.trashed)}. Deleted from it: {_amount(report.deleted)}.")
     if report.waiting:
         said.append(f"Still in it: {_amount(report.waiting)}.")
     if report.leases_reaped:
-        said.append(f"Leases of the dead removed: {report.leases_reaped}.")
+        said.append(f"Leases of dead processes removed: {report.leases_reaped}.")
     if report.dry_run:
-        said.append("That is what would be done: nothing was written.")
+        said.append("This was a dry run: nothing was changed.")
     return " ".join(said)
 
 
@@ -150,16 +156,18 @@ def _amount(sizes: dict[str, int]) -> str:
 
 @app.command("export")
 def export_bundle(
-    model: Annotated[str, typer.Argument(help="NAME: its whole history.  NAME@7 or NAME@production: that version.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.tar", dir_okay=False, help="The bundle to write.")],
+    model: Annotated[
+        str, typer.Argument(help="NAME: the whole history of a model.  NAME@7 or NAME@production: one version.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.tar", dir_okay=False, help="Bundle file to write.")],
     overwrite: Overwrite = False,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
     """Write a model, or one version of it, to a tar file that another registry can import.
 
-    The same content gives the same bytes.  A history holds the log, every model that was not swept, manifests and reports;
-    a version holds what was registered with it, and the entry that says by whom and when.
+    The same content gives the same bytes.  A history includes the log, all models that were not swept, manifests and reports.
+    A version includes what was registered with it, and its log entry.
 
     Example: rankmill models export web -o web.tar
     One version: rankmill models export web@production -o web-production.tar
@@ -179,19 +187,22 @@ def export_bundle(
 
 @app.command("import")
 def import_bundle(
-    bundle: Annotated[Path, typer.Argument(metavar="FILE.tar", help="A file that models export has written.")],
+    bundle: Annotated[Path, typer.Argument(metavar="FILE.tar", help="Bundle file, written by models export.")],
     name: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Call the model so here; by default as it was called.")
+        str | None,
+        typer.Option(
+            "--as", metavar="NAME", help="Name of the model in this registry.  Default: its name in the bundle."
+        ),
     ] = None,
     reason: Reason = "",
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Take in a model, or one version of it, from the file of an export; all of it or nothing.
+    """Import a model, or one version of it, from a bundle; all of it or nothing.
 
-    A history comes with its log and aliases, as they were; where the model is here already, what is new follows, and a
-    model that went another way is left alone (exit 75).  A single version becomes the next one of the model and takes no
-    alias with it.
+    A whole history keeps its log and aliases.  If the model exists here already, only new entries are added; if the two
+    histories have diverged, nothing is changed (exit 75).  A single version becomes the next version of the model and gets no
+    alias.
 
     Example: rankmill models import web.tar
     By another name: rankmill models import web.tar --as web-of-berlin
@@ -204,10 +215,10 @@ def import_bundle(
     elif done.version is not None:
         here = f"{done.name}@{done.version}"
         typer.echo(
-            f"imported {done.origin} as {here}" if done.added else f"nothing to do: {done.origin} is here as {here}"
+            f"imported {done.origin} as {here}" if done.added else f"nothing to do: {done.origin} exists here as {here}"
         )
     elif not done.added:
-        did = f"put back {_counted(done.mended, 'lost blob')}" if done.mended else "nothing to do"
+        did = f"restored {_counted(done.mended, 'lost blob')}" if done.mended else "nothing to do"
         typer.echo(f"{did}: {done.name} has all of it, and {_counted(done.head, 'entry', 'entries')}")
     else:
         typer.echo(

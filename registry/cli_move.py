@@ -1,4 +1,4 @@
-"""``rankmill models promote|rollback|alias|tag``: decide what an alias means and what it asks for, and tag versions."""
+"""``rankmill models promote|rollback|alias|tag``: move and protect aliases, and tag versions."""
 
 from __future__ import annotations
 
@@ -21,30 +21,34 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 metric_checks: list[Callable[[str], object]] = []
-"""What refuses metrics that nobody can measure: whoever knows of metrics adds it, the registry knows of none."""
+"""Functions that reject unknown metrics.  Another package adds them, as the registry knows no metrics."""
 
-Alias = Annotated[str, typer.Option("--alias", help="Which alias to move.")]
+Alias = Annotated[str, typer.Option("--alias", help="Alias to move.")]
 Expect = Annotated[
     str | None,
-    typer.Option("--expect", metavar="VERSION|none", help="Move only if the alias means this now; else exit with 75."),
+    typer.Option(
+        "--expect",
+        metavar="VERSION|none",
+        help="Move only if the alias points to this version now; otherwise exit with 75.",
+    ),
 ]
 
 
 @app.command()
 def promote(
-    model: Annotated[str, typer.Argument(help="The version to promote: NAME@7 or NAME@latest.")],
+    model: Annotated[str, typer.Argument(help="Version to promote: NAME@7 or NAME@latest.")],
     alias: Alias = PRODUCTION,
     expect: Expect = None,
     reason: Reason = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Move a protected alias without a passed gate; the log tells so.")
+        bool, typer.Option("--force", help="Move a protected alias without a passed gate.  The log records this.")
     ] = False,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Let an alias mean this version from now on, in one step.
+    """Point an alias at this version, atomically.
 
-    A protected alias, such as production, moves only to what has passed the gate (rankmill models gate).
+    A protected alias, such as production, moves only to a version that has passed the gate (rankmill models gate).
 
     Example: rankmill models promote web@7 --reason "won the test of May"
     """
@@ -63,15 +67,22 @@ def promote(
 def rollback(
     name: Annotated[str, typer.Argument(help="Name of the model.")],
     alias: Alias = PRODUCTION,
-    to: Annotated[int | None, typer.Option("--to", min=1, help="A version that the alias meant once.")] = None,
+    to: Annotated[
+        int | None,
+        typer.Option(
+            "--to",
+            min=1,
+            help="Version to return to; the alias must have pointed to it before.  Default: the previous one.",
+        ),
+    ] = None,
     expect: Expect = None,
     reason: Reason = "",
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Let an alias mean again what it last meant before; the log keeps both moves.
+    """Point an alias at its previous version again. The log keeps both moves.
 
-    A second rollback undoes the first: for an older version name it with --to (rankmill models alias NAME lists them).
+    A second rollback undoes the first. To go back further, use --to (rankmill models alias NAME lists the versions).
 
     Example: rankmill models rollback web --reason "slow on phones"
     """
@@ -83,8 +94,8 @@ def rollback(
     _report_move(name, alias, entry, changed=entry.number > state.head, as_json=as_json)
     moves = state.moves.get(alias, [])
     if to is None and moves and store.entry(name, moves[-1].entry).change.op == "rollback":
-        undone = f"that undoes the rollback of entry {moves[-1].entry}"
-        typer.echo(f"{undone}; for an older version say --to VERSION (rankmill models alias {name} {alias})", err=True)
+        undone = f"this undid the rollback of entry {moves[-1].entry}"
+        typer.echo(f"{undone}; for an older version use --to VERSION (rankmill models alias {name} {alias})", err=True)
 
 
 @app.command()
@@ -92,19 +103,25 @@ def rollback(
 def alias(
     *,
     name: Annotated[str, typer.Argument(help="Name of the model.")],
-    chosen: Annotated[str | None, typer.Argument(metavar="[ALIAS]", help="One alias; all of them if left out.")] = None,
-    unset: Annotated[bool, typer.Option("--unset", help="Let the alias mean nothing any more.")] = False,
-    protect: Annotated[bool, typer.Option("--protect", help="From now on only a passed gate promotes to it.")] = False,
+    chosen: Annotated[
+        str | None, typer.Argument(metavar="[ALIAS]", help="Alias to show or change.  Default: show all.")
+    ] = None,
+    unset: Annotated[bool, typer.Option("--unset", help="Remove the alias.")] = False,
+    protect: Annotated[
+        bool, typer.Option("--protect", help="Protect the alias: it moves only to versions that passed the gate.")
+    ] = False,
     asked: PolicyTerms,
-    open_: Annotated[bool, typer.Option("--open", help="Take the protection away: it moves without a gate.")] = False,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Remove the protection: the alias moves without a gate.")
+    ] = False,
     expect: Expect = None,
     reason: Reason = "",
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the aliases of a model mean and meant and how they are protected; take one away, protect or open it.
+    """Show the aliases of a model, their history and protection; or remove, protect or open one alias.
 
-    An alias is set by its first promotion (rankmill models promote).
+    The first promotion creates an alias (rankmill models promote).
 
     Example: rankmill models alias web
 
@@ -117,18 +134,18 @@ def alias(
     bare_name(name)
     changes = [f"--{word}" for word, given in (("unset", unset), ("protect", protect), ("open", open_)) if given]
     if len(changes) > 1:
-        raise InputError(f"{changes[0]} and {changes[1]} are two things; ask for one at a time")
+        raise InputError(f"{changes[0]} and {changes[1]} exclude each other; use one at a time")
     if changes and chosen is None:
-        raise InputError(f"{changes[0]}: say which alias, such as rankmill models alias {name} production {changes[0]}")
+        raise InputError(f"{changes[0]}: name the alias, such as rankmill models alias {name} production {changes[0]}")
     terms = values_of(asked)
     for word, term in terms.items():
         if term is not None and not protect:
-            raise InputError(f"--{word} says what the gate must have found; it goes with --protect")
+            raise InputError(f"--{word} is part of a protection; use it with --protect")
     if asked.metric is not None:
         for check in metric_checks:
             check(asked.metric)
     if expect is not None and not unset:
-        raise InputError("--expect goes with --unset")
+        raise InputError("--expect can only be used with --unset here")
     store = Registry(registry)
     if chosen is None or not changes:
         histories = listings.alias_histories(store, name, chosen)
@@ -150,16 +167,14 @@ def alias(
 
 @app.command()
 def tag(
-    model: Annotated[str, typer.Argument(help="The version: NAME@7, NAME@latest or NAME@production.")],
-    tags: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Tags to give it.")] = None,
-    remove: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="A tag to take away; repeat for several.")
-    ] = None,
+    model: Annotated[str, typer.Argument(help="Version: NAME@7, NAME@latest or NAME@production.")],
+    tags: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Tags to set.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Tag to remove; repeat for several.")] = None,
     reason: Reason = "",
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Tie words to a version, or take them away; without any, show them.  Each is an entry of the log.
+    """Set or remove tags of a version; without tags, show them.  Each change is an entry of the log.
 
     Example: rankmill models tag web@7 owner=search-team season=autumn
     """
@@ -175,7 +190,7 @@ def tag(
         if key in wanted:
             raise InputError(f"tag {key!r} is both given and removed")
         wanted[key] = None
-    for key, value in wanted.items():  # all are looked at before the first is written
+    for key, value in wanted.items():  # all are checked before the first is written
         check_tag(key, value)
     found = [store.tag(version.name, version.number, key, value, reason=reason) for key, value in wanted.items()]
     written = [entry for entry in found if entry is not None]
@@ -197,7 +212,7 @@ def _expected(text: str | None) -> Expected:
     if text == "none":
         return None
     if not text.isdecimal():
-        raise InvalidName(f"--expect {text!r}: expected the number of a version, or 'none' for an alias never set")
+        raise InvalidName(f"--expect {text!r}: expected the number of a version, or 'none' if the alias is not set")
     return int(text)
 
 
@@ -205,8 +220,10 @@ def _report_move(name: str, alias: str, entry: Entry | None, *, changed: bool, a
     if as_json:
         print_json({"name": name, "changed": changed, "entry": None if entry is None else entry_json(entry)})
     elif entry is None:
-        typer.echo(f"{name}@{alias} is so already")
+        typer.echo(f"{name}@{alias}: no change needed")
     elif changed:
         typer.echo(safe(f"{name}: {what_of(entry)} (entry {entry.number} of the log)"))
     else:
-        typer.echo(safe(f"{name}@{alias} is so already, since {time_text(entry.time)} UTC: {what_of(entry)}"))
+        typer.echo(
+            safe(f"{name}@{alias}: no change needed, already so since {time_text(entry.time)} UTC: {what_of(entry)}")
+        )

@@ -30,39 +30,41 @@ RegistryFolder = Annotated[
     Path, typer.Option("--registry", envvar=FOLDER_VARIABLE, file_okay=False, help="Folder of the registry.")
 ]
 NewModel = Annotated[str, typer.Option("--name", help="Register the model under this name.")]
-Reason = Annotated[str, typer.Option("--reason", help="One line for the log.")]
+Reason = Annotated[str, typer.Option("--reason", help="Reason for the change, one line; kept in the log.")]
 
 
 @options
 class PolicyTerms:
-    """What a gate must have gone by before an alias moves."""
+    """What the gate must have checked before a protected alias moves."""
 
-    metric: str | None = option(default=None, help="With --protect: the gate must go by this metric.")
+    metric: str | None = option(default=None, help="With --protect: the gate must use this metric.")
     margin: float | None = option(
-        default=None, help="With --protect: the widest margin that the gate may grant.", least=0
+        default=None, help="With --protect: the largest margin that the gate may use.", least=0
     )
     convention: str | None = option(
         default=None,
-        help="With --protect: metric conventions, as models gate --json names them.",
+        help="With --protect: the gate must use these metric conventions; the digest is in the output of models gate --json.",
         metavar="SHA256",
     )
     dataset: str | None = option(
-        default=None, help="With --protect: the gate must go by this dataset.", metavar="SHA256"
+        default=None, help="With --protect: the gate must use the dataset with this digest.", metavar="SHA256"
     )
 
 
 def bare_name(name: str) -> str:
-    """Return ``name``; InvalidName if it names a version too."""
+    """Return ``name``; InvalidName if it includes a version."""
     if "@" in name:
-        raise InvalidName(f"{name!r}: expected the name of a model alone, such as {name.partition('@')[0]!r}")
+        raise InvalidName(
+            f"{name!r}: expected the name of a model without a version, such as {name.partition('@')[0]!r}"
+        )
     return name
 
 
 def existing_registry(folder: Path) -> Registry:
-    """Return the registry in ``folder``; InputError if there is none: a misspelt folder must not look healthy."""
+    """Return the registry in ``folder``; InputError if there is none, so that a misspelt folder is noticed."""
     from rankmill.registry import Registry
 
     store = Registry(folder)
     if not store.exists():
-        raise InputError(f"{folder}: no registry; name its folder with --registry or RANKMILL_REGISTRY")
+        raise InputError(f"{folder}: no registry here; set its folder with --registry or RANKMILL_REGISTRY")
     return store

@@ -22,28 +22,30 @@ app = typer.Typer()
 def rerank(
     *,
     candidates: Annotated[
-        list[Path], typer.Argument(help="Files of candidates, or folders of them: any format of judgments.")
+        list[Path], typer.Argument(help="Files of candidates, or folders with such files, in any input format.")
     ],
     model: Annotated[
         list[str],
         typer.Option(
             "--model",
             "-m",
-            help="Model file, or NAME, NAME@7, NAME@latest; NAME means production.  Repeat for several: OUT/NAME@7, .. of each.",
+            help="Model file, or NAME@7, NAME@latest or NAME (its production version).  Repeat for several: each writes its own folder OUT/NAME@7.",
         ),
     ],
     out: Annotated[
         Path,
-        typer.Option("--out", "-o", help="Folder for Parquet shards, or one .parquet, .csv, .tsv or .run (TREC) file."),
+        typer.Option(
+            "--out", "-o", help="Output: a folder for Parquet shards, or one .parquet, .csv, .tsv or .run (TREC) file."
+        ),
     ],
     options: RerankOptions,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Score CANDIDATES and write each query's documents in order, best first, in bounded memory.
+    """Score CANDIDATES and write the ranked list of each query, best document first, in bounded memory.
 
-    Rows of one query may be anywhere in the files.  Ties are broken by ascending doc_id.  A run that was killed is gone on
-    with by the next one of the same models, candidates, options and OUT.
+    Rows of a query may be in any order and any file.  Ties are broken by ascending doc_id.  A killed run resumes if it is
+    started again with the same models, candidates, options and OUT.
 
     Example: rankmill rerank candidates.parquet --model web -o ranked --top-k 100
 
@@ -76,19 +78,19 @@ def evaluate(
         list[Path],
         typer.Argument(
             metavar="SCORED|RUN|CANDIDATES...",
-            help="A scored list or TREC run; with --model candidates: files, folders, or a dataset.",
+            help="A scored list or a TREC run.  With --model: candidates to score (files, folders or a dataset).",
         ),
     ],
     model: Annotated[str | None, ModelOption] = None,
     options: JudgedOptions,
     conventions: Conventions,
     per_query: Annotated[
-        Path | None, typer.Option(help="Write the values per query to a .tsv, .csv or .parquet.")
+        Path | None, typer.Option(help="Write the metrics of each query to this .tsv, .csv or .parquet file.")
     ] = None,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Report ranking metrics with intervals, and the conventions they were computed under.
+    """Compute ranking metrics with confidence intervals, and print the conventions used.
 
     Example: rankmill evaluate ranked --metric ndcg@10 --metric map
 
@@ -120,13 +122,13 @@ def explain_metric(
     *,
     scored: Annotated[Path, typer.Argument(metavar="SCORED|RUN", help="A scored list or TREC run.")],
     qid: OneQuery,
-    metric: Annotated[str, typer.Option(help="The metric, such as ndcg@10; all that evaluate knows.")],
+    metric: Annotated[str, typer.Option(help="Metric to explain, such as ndcg@10; any metric of evaluate.")],
     qrels: Qrels = None,
     convention: ConventionName = "rankmill",
     conventions: Conventions,
     as_json: AsJson = False,
 ) -> None:
-    """Show how one metric of one query comes about, rank by rank, under the conventions of evaluate.
+    """Show how the metric of one query is computed, rank by rank, with the conventions of evaluate.
 
     Example: rankmill explain-metric ranked --qid 10 --metric ndcg@10 --convention lightgbm
     """
@@ -144,23 +146,26 @@ def compare(
         list[str],
         typer.Argument(
             metavar="MODEL|SCORED|RUN...",
-            help="Two or more: model files, or NAME, NAME@7, NAME@latest (NAME means production); scored lists, TREC runs.",
+            help="Two or more rankings: model files, NAME@7, NAME@latest or NAME (production), scored lists or TREC runs.",
         ),
     ],
     on: Annotated[
         list[Path] | None,
         typer.Option(
-            "--on", metavar="CANDIDATES|DATASET", help="What the models rank; repeat for several files of candidates."
+            "--on",
+            metavar="CANDIDATES|DATASET",
+            help="Dataset or candidates for the models to rank; repeat for several files.",
         ),
     ] = None,
-    baseline: Annotated[int, typer.Option(metavar="N", min=1, help="The others are compared with the N-th.")] = 1,
+    baseline: Annotated[int, typer.Option(metavar="N", min=1, help="Compare the other rankings with the N-th.")] = 1,
     worst: Annotated[
-        int, typer.Option(metavar="N", min=0, help="How many of the queries that lost most to name.")
+        int, typer.Option(metavar="N", min=0, help="Number of queries with the largest loss to list.")
     ] = 20,
     seeds: Annotated[
         bool,
         typer.Option(
-            "--seeds/--no-seeds", help="Look at the registry's versions of each model that differ in their seed only."
+            "--seeds/--no-seeds",
+            help="Estimate seed noise from registered versions of each model that differ only in their seed.",
         ),
     ] = True,
     conventions: Conventions,
@@ -168,10 +173,11 @@ def compare(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Compare rankings of the same queries: differences with intervals, p, wins and losses, and the seed noise.
+    """Compare rankings of the same queries: differences with intervals, p-values, wins and losses, and seed noise.
 
-    Each ranking is compared with the first, query by query; the worst queries are those of the first metric.  Where versions of a model are registered that differ in
-    their seed only, the report says whether the difference is more than these differ by.
+    Each ranking is compared with the first (see --baseline), query by query.  The queries with the largest loss are chosen by the
+    first metric.  If the registry has versions of a model that differ only in their seed, the report says whether the difference
+    is larger than the difference between seeds.
 
     Example: rankmill compare web@production web@latest --on web.dataset
 

@@ -1,4 +1,4 @@
-"""``rankmill inspect ..``: looking into a model."""
+"""``rankmill inspect ..``: explain a model."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ if TYPE_CHECKING:
     from rankmill.scorer.model_service import ModelIdentity
     from rankmill.scorer.train_test_overlap import TrainedModel
 
-app = typer.Typer(no_args_is_help=True, help="Look into a model: features, contributions, mixtures, optimality.")
+app = typer.Typer(
+    no_args_is_help=True, help="Explain a model: feature importance, dependence, contributions, mixtures, optimality."
+)
 
 Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Model file, or NAME, NAME@7, NAME@latest; NAME means production.")
+    str, typer.Argument(metavar="MODEL", help="Model file, or NAME@7, NAME@latest or NAME (its production version).")
 ]
 On = Annotated[
     list[Path],
     typer.Option(
-        "--on", metavar="CANDIDATES", help="A dataset, or files of candidates as rerank reads them; repeat for several."
+        "--on", metavar="CANDIDATES", help="Dataset, or files of candidates as for rerank; repeat for several."
     ),
 ]
-NRounds = Annotated[int | None, typer.Option("--n-rounds", help="Look only at so many rounds of the model.")]
-Top = Annotated[int, typer.Option("--top", min=0, help="Show so many rows; 0: all.")]
+NRounds = Annotated[int | None, typer.Option("--n-rounds", help="Inspect only the first N rounds of the model.")]
+Top = Annotated[int, typer.Option("--top", min=0, help="Number of rows to show; 0: all.")]
 Output = Annotated[
-    int, typer.Option("--output", min=0, help="Of a model with several outputs, such as mcrank: which, from 0.")
+    int, typer.Option("--output", min=0, help="Which output to use, from 0, if the model has several (mcrank).")
 ]
-MetricName = Annotated[str, typer.Option("--metric", help="A metric of ranks, as evaluate knows them.")]
+MetricName = Annotated[str, typer.Option("--metric", help="Ranking metric, as in evaluate.")]
 
 
 class _Inspected:
-    """A model that was found by its name, its first ``n_rounds`` rounds laid out as paths."""
+    """A model that was found by its name, with its first ``n_rounds`` rounds as paths from root to leaf."""
 
     def __init__(self, reference: str, registry: Path, n_rounds: int | None = None) -> None:
         from rankmill.scorer.inspect.paths import leaf_paths
@@ -56,7 +58,7 @@ class _Inspected:
         return trained_model(self.paths.forest, self.identity, self._registry, self._reference)
 
     def read(self, on: list[Path], selection: Selection, *trained: TrainedModel) -> Documents:
-        """Read the documents of ``on`` at which the model, and others ``trained``, are inspected."""
+        """Read the documents of ``on`` on which the model, and the others in ``trained``, are inspected."""
         from rankmill.scorer.inspect.documents import read_documents
 
         documents = read_documents(
@@ -64,8 +66,8 @@ class _Inspected:
         )
         if len(documents.doc_ids) < documents.n_read and not selection.qids:
             typer.echo(
-                f"{len(documents.qids):,} queries were drawn, {len(documents.doc_ids):,} of {documents.n_read:,} documents; "
-                "--queries 0 takes all",
+                f"sampled {len(documents.qids):,} queries with {len(documents.doc_ids):,} of {documents.n_read:,} documents; "
+                "use --queries 0 for all",
                 err=True,
             )
         return documents
@@ -75,7 +77,7 @@ def _print(report: InspectionReport, documents: Documents | None, *, as_json: bo
     typer.echo(report.render(None if documents is None else documents.scope, json_line=as_json))
 
 
-@app.command("importance", hidden=True)  # the word of other tools
+@app.command("importance", hidden=True)  # the name in other tools
 @app.command()
 def influence(
     model: Model,
@@ -84,7 +86,7 @@ def influence(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Show the importance of each feature: its share in the gains of all splits (also: inspect importance).
+    """Show the importance of each feature: its share of the gains of all splits (alias: inspect importance).
 
     Example: rankmill inspect influence web@latest --top 10
     """
@@ -103,23 +105,22 @@ def dependence(
     features: Annotated[list[str], typer.Argument(metavar="FEATURE [FEATURE]", help="One feature, or two.")],
     on: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--on", metavar="CANDIDATES", help="Take the mean over these documents, not over the training rows."
-        ),
+        typer.Option("--on", metavar="CANDIDATES", help="Average over these documents instead of the training rows."),
     ] = None,
     points: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Show at most so many values of each feature, besides missing; 0: all; by default 20, of two 8."
+            min=0,
+            help="Maximum number of values to show per feature, besides missing; 0: all.  Default: 20, or 8 with two features.",
         ),
     ] = None,
     selection: Annotated[Selection, With(n_queries=200)],
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what the model says on average, by the values of one feature or two: partial dependence.
+    """Show partial dependence: the mean score of the model for each value of one or two features.
 
-    A value stands for all from there down to the next lower threshold.
+    Each row covers the values from the one shown down to the next lower threshold.
 
     Example: rankmill inspect dependence web@latest bm25
 
@@ -150,10 +151,14 @@ def interaction(
     model: Model,
     on: On,
     features: Annotated[
-        list[str] | None, typer.Argument(metavar="[FEATURE]...", help="By default the 10 most influential.")
+        list[str] | None,
+        typer.Argument(metavar="[FEATURE]...", help="Features to test.  Default: the 10 most important."),
     ] = None,
     over: Annotated[
-        str, typer.Option(help="What dependences are means over: training (its rows) or documents (those of --on).")
+        str,
+        typer.Option(
+            help="Average partial dependence over the training rows (training) or the documents of --on (documents)."
+        ),
     ] = "training",
     output: Output = 0,
     top: Top = 20,
@@ -161,7 +166,7 @@ def interaction(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Tell how much of what features do together neither does alone: Friedman's H, of each and of pairs.
+    """Measure interactions between features with Friedman's H, for single features and for pairs.
 
     Example: rankmill inspect interaction web@latest --on web.dataset --split test
     """
@@ -188,16 +193,17 @@ def shap(
     model: Model,
     on: On,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the contributions to every document to a .parquet file.")
+        Path | None,
+        typer.Option("--out", "-o", help="Write the contributions of every document to this .parquet file."),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Keep in what all documents of a query have alike.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Do not subtract the mean contribution over the query.")] = False,
     top: Top = 20,
     selection: Annotated[Selection, With(n_queries=100)],
     overwrite: Overwrite = False,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what each feature contributes to the scores (TreeSHAP), less the mean of the query.
+    """Compute how much each feature contributes to the scores (TreeSHAP), minus the mean over the query.
 
     Example: rankmill inspect shap web@latest --on web.dataset --split test -o contributions.parquet
     """
@@ -225,9 +231,9 @@ def why(
     model: Model,
     on: On,
     qid: OneQuery,
-    above: Annotated[str | None, typer.Option(help="doc_id of the one document; by default the first.")] = None,
+    above: Annotated[str | None, typer.Option(help="doc_id of the higher document.  Default: the first.")] = None,
     below: Annotated[
-        str | None, typer.Option(help="doc_id of the other; by default the one ranked right below it.")
+        str | None, typer.Option(help="doc_id of the lower document.  Default: the one directly below.")
     ] = None,
     output: Output = 0,
     top: Top = 15,
@@ -235,7 +241,7 @@ def why(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Tell why one document of a query stands above another, feature by feature.
+    """Explain, feature by feature, why one document of a query is ranked above another.
 
     Example: rankmill inspect why web@latest --on web.dataset --qid 10 --above D7 --below D3
     """
@@ -264,18 +270,18 @@ def combine(
     *,
     model: Model,
     other: Annotated[
-        str, typer.Argument(metavar="OTHER", help="The second ranker: another model, or a scored list or TREC run.")
+        str, typer.Argument(metavar="OTHER", help="Second ranker: another model, a scored list or a TREC run.")
     ],
     on: On,
     metric: MetricName = "ndcg@10",
-    low: Annotated[float, typer.Option("--from", help="Least weight of OTHER; negative ones are allowed.")] = 0.0,
-    high: Annotated[float, typer.Option("--to", help="Greatest weight of OTHER.")] = 1.0,
+    low: Annotated[float, typer.Option("--from", help="Minimum weight of OTHER; may be negative.")] = 0.0,
+    high: Annotated[float, typer.Option("--to", help="Maximum weight of OTHER.")] = 1.0,
     convention: ConventionName = "rankmill",
     selection: Annotated[Selection, Without("n_rounds", "n_threads"), With(n_queries=1000)],
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Find the weight a for which (1 - a) MODEL + a OTHER ranks best, of all there are.
+    """Find the best weight a for the mixture (1 - a) MODEL + a OTHER by an exact search.
 
     Example: rankmill inspect combine web@3 web@7 --on web.dataset --split valid --metric ndcg@10
 
@@ -319,9 +325,9 @@ def optimality(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Test whether the leaf values are a local maximum of a metric: whether it falls along random directions.
+    """Test whether the leaf values are a local maximum of a metric: move them in random directions and measure it.
 
-    A maximum is to be expected on the queries that the model was trained on.
+    Expect a maximum only on the queries that the model was trained on.
 
     Example: rankmill inspect optimality web@latest --on web.dataset --split train --metric ndcg@10
     """
@@ -339,7 +345,7 @@ def optimality(
 
 
 def _is_list(path: Path) -> bool:
-    """Whether there is a file or folder that is no model."""
+    """Return whether ``path`` exists and is not a model."""
     from rankmill.scorer.model_file import is_model_file
 
     if path.suffix == MODEL_SUFFIX or not path.exists():
@@ -348,7 +354,7 @@ def _is_list(path: Path) -> bool:
 
 
 def _policy(metric: str, convention: str, forest: Forest, documents: Documents) -> tuple[Metric, Policy, str]:
-    """Read the metric and the policy it is computed under; the highest grade is that of the training, else of the documents."""
+    """Return the metric, its policy and the policy in words.  The highest grade is from the training, else from the documents."""
     from rankmill.scorer.metrics import parse_metric
     from rankmill.scorer.metrics.conventions import named_convention
 

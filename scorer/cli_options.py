@@ -1,4 +1,4 @@
-"""Arguments and options that several commands of scoring share, as their parameters are annotated."""
+"""Annotations of arguments and options that several scoring commands share."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rankmill.scorer.metrics.metric_options import Policy
 from rankmill.scorer.options import CONVENTION, QRELS, THREADS
 
 Conventions = Annotated[Mapping[str, Any], ChangesOf(Policy)]
-"""What rules over the convention of metrics."""
+"""Options for single rules, which override the convention."""
 
-ModelOption = typer.Option("--model", "-m", help="Model file, or NAME, NAME@7, NAME@latest; NAME means production.")
+ModelOption = typer.Option("--model", "-m", help="Model file, or NAME@7, NAME@latest or NAME (its production version).")
 NThreads = Annotated[int, typer.Option("--n-threads", min=0, help=THREADS)]
 ConventionName = Annotated[
     str,
@@ -25,4 +25,4 @@ ConventionName = Annotated[
     ),
 ]
 Qrels = Annotated[Path | None, typer.Option("--qrels", help=QRELS)]
-OneQuery = Annotated[str, typer.Option("--qid", help="The query.")]
+OneQuery = Annotated[str, typer.Option("--qid", help="ID of the query.")]

@@ -1,4 +1,4 @@
-"""What a gate asks of a candidate.  Knows no numeric library: the command line and the configuration are read with it."""
+"""The rules of a gate.  Imports no numeric library: the command line and the configuration use this module."""
 
 from __future__ import annotations
 
@@ -28,24 +28,28 @@ SHOWN = ("ndcg@10", "err@10", "map")  # beside the one that decides
 
 @options
 class GateLimits:
-    """The limits of the guardrails, and what is allowed."""
+    """Limits of the guardrails, and permitted changes."""
 
     max_cost_ratio: float = option(
-        default=2.0, help="Comparisons a document, as a multiple of the present version's.", least=0
+        default=2.0,
+        help="Maximum cost of scoring: comparisons per document, as a multiple of the current version's.",
+        least=0,
     )
     max_constant_rise: float = option(
         default=0.05,
-        help="By how much the share of queries with one score for all documents may rise above that of the present version.",
+        help="Maximum rise, over the current version, of the share of queries whose documents all have the same score.",
         least=0,
     )
     max_latency: float | None = option(
         default=None,
-        help="Milliseconds for 1,000 documents on one thread, measured now; left out: not measured.",
+        help="Maximum time in milliseconds to score 1,000 documents on one thread, measured on this machine.  Default: not measured.",
         least=0,
         metavar="MS",
     )
-    allow_feature_changes: bool = option(default=False, help="Features may come, go or change places.")
-    allow_seen_queries: bool = option(default=False, help="Queries may be among those that a model was trained on.")
+    allow_feature_changes: bool = option(
+        default=False, help="Accept a candidate with added, removed or reordered features."
+    )
+    allow_seen_queries: bool = option(default=False, help="Accept queries that a model was trained on.")
 
 
 LIMITS = tuple(defaults_of(GateLimits))
@@ -53,26 +57,32 @@ LIMITS = tuple(defaults_of(GateLimits))
 
 @options
 class GateOptions(GateLimits):
-    """What a gate asks for: whose place the candidate takes, what decides, and the limits."""
+    """Options of a gate: the alias, the metric that decides, the margin, and the limits."""
 
-    alias: str = option(default=PRODUCTION, help="Whose place the candidate is to take.")
-    metric: str | None = option(default=None, help=f"What decides; by default as the alias asks for, else {METRIC}.")
+    alias: str = option(
+        default=PRODUCTION, help="Alias that the candidate would take over; its version is the current version."
+    )
+    metric: str | None = option(
+        default=None, help=f"Metric that decides.  Default: as the alias' policy says, else {METRIC}."
+    )
     margin: float | None = option(
         default=None,
-        help=f"How much worse it may be at most; by default as the alias asks for, else {MARGIN}.",
+        help=f"How much worse than the current version the candidate may be.  Default: as the alias' policy says, else {MARGIN}.",
         least=0,
     )
 
 
 @options
 class GateRequest:
-    """What a candidate is judged on, and by which rules."""
+    """The queries to judge a candidate on, and the rules."""
 
-    on: Path | None = option(default=None, help="Judged queries that no model was trained on.", metavar="DATASET")
-    split: str = option(default=SPLIT, help="Split of the dataset: test, or valid.")
+    on: Path | None = option(
+        default=None, help="Dataset with judged queries that neither model was trained on.", metavar="DATASET"
+    )
+    split: str = option(default=SPLIT, help="Split of the dataset: test or valid.")
     rules: GateOptions = group(default_factory=GateOptions)
     against: Path | None = option(
-        default=None, help="Fail if features or grades drifted from this one.", metavar="OLD_DATASET"
+        default=None, help="Fail if features or grades drifted from this dataset.", metavar="OLD_DATASET"
     )
 
 
@@ -83,10 +93,10 @@ class GateRules(GateLimits):
     Attributes
     ----------
     metric
-        What decides.
+        The metric that decides.
     margin
-        How much worse than the present version the candidate may turn out to be, 0 or more: it passes if the lower end
-        of the interval of the difference is above ``-margin``.
+        How much worse than the current version the candidate may be, 0 or more.  It passes if the lower end of the
+        confidence interval of the difference is above ``-margin``.
     convention
         How metrics are computed.
 
@@ -107,17 +117,17 @@ class GateRules(GateLimits):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metric that decides, then those that are shown beside it."""
+        """The metric that decides, then those that are shown with it."""
         return tuple(dict.fromkeys([self.metric, *map(parse_metric, SHOWN)]))
 
     @property
     def limits(self) -> GateLimits:
-        """The limits of the guardrails, and what is allowed, alone."""
+        """Only the limits of the guardrails and the permitted changes."""
         return GateLimits(**{name: getattr(self, name) for name in LIMITS})
 
 
 def option_words(key: str) -> str:
-    """Name the option of the command line and the key of the configuration.
+    """Return the option of the command line and the key of the configuration, for messages.
 
     >>> option_words("max_cost_ratio")
     '--max-cost-ratio (max_cost_ratio in [gate])'
@@ -127,7 +137,7 @@ def option_words(key: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConventionFacts:
-    """What a convention does: what its digest is about, so without remarks."""
+    """The content of a convention that its digest covers: everything except remarks."""
 
     name: str
     policy: Mapping[str, Any]
@@ -142,18 +152,18 @@ class ConventionFacts:
 def convention_digest(convention: Convention) -> str:
     """Return the sha256 of the canonical JSON of `ConventionFacts`: equal if the metrics are computed alike.
 
-    It is that of the convention as it was asked for: a ``max_grade`` that the data decide is not in it.
+    It covers the convention as requested: a ``max_grade`` that comes from the data is not part of it.
     """
     return hashlib.sha256(canonical_json(as_json(ConventionFacts.of(convention)))).hexdigest()
 
 
 def rules_under(policy: AliasPolicy | None, asked: GateOptions, convention: Convention | None = None) -> GateRules:
-    """Make rules of what was asked for; what was not is as the alias' ``policy`` says, else as `GateRules` has it.
+    """Make rules from the given options; others are as the alias' ``policy`` says, else the defaults of `GateRules`.
 
     Raises
     ------
     InputError
-        The metric is unknown, or the policy's convention is none that has a name.
+        The metric is unknown, or no named convention has the policy's digest.
     """
     metric, margin = asked.metric, asked.margin
     if policy is not None:

@@ -1,4 +1,4 @@
-"""Which stages a run looks at: the options of ``rankmill run`` that say so.  Knows no numeric library."""
+"""The options of ``rankmill run`` that choose stages.  Imports no numeric library."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ STAGE_NAMES = ("ingest", "bin", "train", "evaluate", "gate", "promote", "rerank"
 
 @options
 class StageChoice:
-    """Which stages a run looks at.
+    """Which stages a run may execute.
 
     Attributes
     ----------
     first, last
-        The first and the last stage; what comes before the first must have been done, and is taken as it is.
+        The first and the last stage.  Earlier stages must be complete; their output is used as it is.
     forced
-        Stages that are done though nothing has changed.
+        Stages to execute even if nothing has changed.
 
     Raises
     ------
     InputError
-        There is no such stage, the first comes after the last, or one that is forced is not between them.
+        A stage is unknown, the first comes after the last, or a forced stage is not between them.
     """
 
     first: str = option(
         default="",
-        help=f"Begin with this stage ({', '.join(STAGE_NAMES)}); what comes before it is taken as it is.",
+        help=f"First stage to run ({', '.join(STAGE_NAMES)}).  Earlier stages must be complete; their output is used as it is.",
         flags=("--from",),
         metavar="STAGE",
         convert=lambda name: name or STAGE_NAMES[0],
     )
     last: str = option(
         default="",
-        help="End after this stage.",
+        help="Last stage to run.",
         flags=("--until",),
         metavar="STAGE",
         convert=lambda name: name or STAGE_NAMES[-1],
     )
     forced: frozenset[str] = option(
         default=frozenset(),
-        help="Do this stage though nothing has changed; repeat for several.",
+        help="Run this stage even if nothing has changed; repeat for several.",
         flags=("--force",),
         metavar="STAGE",
         read=frozenset,
@@ -49,7 +49,7 @@ class StageChoice:
     )
 
     def check_together(self) -> None:
-        """Raise InputError if stages are unknown or do not follow each other."""
+        """Raise InputError if stages are unknown or in the wrong order."""
         first, last, forced = map(spelled, ("first", "last", "forced"))
         for option_, names in ((first, [self.first]), (last, [self.last]), (forced, sorted(self.forced))):
             for name in names:
@@ -69,5 +69,5 @@ class StageChoice:
 
     @property
     def reached(self) -> tuple[str, ...]:
-        """The same and those before, which are taken as they are."""
+        """The stages up to the last one, with the earlier ones that are not executed."""
         return STAGE_NAMES[: STAGE_NAMES.index(self.last) + 1]

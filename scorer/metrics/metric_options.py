@@ -1,4 +1,4 @@
-"""The conventions under which a metric is computed.  Tools differ in each of them, so every report states them."""
+"""The conventions of metrics.  Tools differ in each of them, so every report states them."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Policy:
         those behind its end count nothing.
     ties
         What documents of equal score count for.  ``expected``: the mean over all their orders, in closed form.
-        ``doc_id``: ascending document id, the order that re-ranking writes.  ``doc_id_descending``: descending, the rule
+        ``doc_id``: ascending document id, the order that `rerank` writes.  ``doc_id_descending``: descending, the rule
         of trec_eval.  ``pessimistic``, ``optimistic``: worst or best grade first.  ``row_order``: as stored, which
         rewards a file that happens to be sorted by grade.  ``random``: shuffled, keyed by ``ties_seed``, the number of
         the query and the place of the document by its id (by its row where there are no ids).
-        In ``concordance`` a tie is thereby half right (``expected``), wrong (``pessimistic``) or right (``optimistic``).
+        So a tie in ``concordance`` counts as half right (``expected``), wrong (``pessimistic``) or right (``optimistic``).
     nothing_relevant
-        What a query without any relevant document counts: ``skip`` it, ``zero`` or ``one``.  DCG is no share of
-        anything, so there ``one`` counts 0 as well.
+        The value of a query without relevant documents: ``skip`` it, ``zero`` or ``one``.  DCG has no maximum of 1,
+        so for DCG ``one`` counts 0 as well.
     max_grade
         Highest grade of the scale, not of the list at hand.  ``err`` needs it: a document of grade y satisfies the
         reader with probability ``(2^y - 1) / 2^max_grade``, whatever the gain is.
@@ -75,55 +75,57 @@ class Policy:
 
     gain: Gain = option(
         default="exp",
-        help="Gain of a grade y: exp (2^y - 1), linear (y), or such as table(0,1,3,7,15).",
+        help="Gain of a grade y: exp (2^y - 1), linear (y), or a table such as table(0,1,3,7,15).",
         convert=lambda text: _checked_table("gain", text, GAINS),
     )
     discount: Discount = option(
         default="log2",
-        help="What rank r counts in DCG: log2 (1/log2(r + 1)), one_plus_log2 (1/(1 + log2 r)), letor (1/log2(max(r, "
-        "2))), or such as table(1,0.5,0.25).",
+        help="Discount of rank r in DCG: log2 (1/log2(r + 1)), one_plus_log2 (1/(1 + log2 r)), letor (1/log2(max(r, "
+        "2))), or a table such as table(1,0.5,0.25).",
         convert=lambda text: _checked_table("discount", text, DISCOUNTS),
     )
     ties: Ties = option(
         default="expected",
-        help="Equal scores: expected (mean over all orders), doc_id, doc_id_descending, pessimistic, optimistic, "
-        "row_order, random.",
+        help="How to order documents with equal scores: expected (mean over all orders), doc_id, doc_id_descending, "
+        "pessimistic, optimistic, row_order or random.",
         choices=TIES,
         metavar="NAME",
     )
     nothing_relevant: NothingRelevant = option(
         default="skip",
-        help="A query with nothing relevant: skip it, or count it as zero or one.",
+        help="How to treat queries without relevant documents: skip them, or count them as zero or one.",
         choices=NOTHING_RELEVANT,
     )
     relevant_from: int = option(
         default=1,
-        help="Grade from which map, mrr, precision, recall, rbp and balanced_error call it relevant.",
+        help="Lowest grade that is relevant for map, mrr, precision, recall, rbp and balanced_error.",
         least=1,
     )
     max_grade: int | None = option(
         default=None,
-        help="Highest grade of the scale, for err; else the convention's, the model's, or the highest seen.",
+        help="Highest grade of the scale, for err.  Default: that of the convention, else of the model, else the highest in the data.",
         least=1,
         most=52,
     )
     short_lists: ShortLists = option(
         default="normal",
-        help="Queries of fewer than k documents in ndcg@k: normal, or zero (they count 0).",
+        help="How to treat queries with fewer than k documents in ndcg@k: normal, or zero (they count as 0).",
         choices=SHORT_LISTS,
     )
     map_normalisation: MapNormalisation = option(
         default="R",
-        help="What map's precisions are divided by: R, min(R,k) or hits (relevant above the cutoff).",
+        help="Divisor of the sum of precisions in map: R (relevant documents), min(R,k) or hits (relevant documents in the top k).",
         choices=MAP_NORMALISATIONS,
     )
     precision_normalisation: PrecisionNormalisation = option(
-        default="k", help="What hits are divided by: k or min(k,n).", choices=PRECISION_NORMALISATIONS
+        default="k",
+        help="Divisor in precision@k: k, or min(k,n) in a list of n documents.",
+        choices=PRECISION_NORMALISATIONS,
     )
-    ties_seed: int = option(default=0, help="Chooses the shuffling of random ties.", least=0, most=2**63 - 1)
+    ties_seed: int = option(default=0, help="Seed for random ties.", least=0, most=2**63 - 1)
 
     def describe(self) -> str:
-        """One line for reports; what few tools do is said where it is done.
+        """Return one line for reports; rare conventions are named only where they apply.
 
         >>> Policy(max_grade=4).describe()
         'gain exp (2^grade - 1), discount 1/log2(rank + 1), ties expected, nothing relevant skipped, relevant from grade 1, max grade 4'

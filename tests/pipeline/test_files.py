@@ -210,7 +210,4 @@ def test_a_name_that_is_no_text_is_refused_in_one_line(tmp_path, monkeypatch, ca
     assert capsys.readouterr().err == f"rankmill: {line}\n"
     assert execute(["data", "bin", str(odd)]) == 2
     err = capsys.readouterr().err
-    assert (
-        err
-        == f"rankmill: {tmp_path}/caf\\xe9: the bytes of this name are not UTF-8, which what we write is; rename it\n"
-    )
+    assert err == f"rankmill: {tmp_path}/caf\\xe9: this name is not valid UTF-8; rename the file\n"

@@ -122,7 +122,7 @@ def test_judgments_that_break_the_format(place: Path, capsys, content: str | byt
         (["data", "bin", "dataset", "--max-bin", "300"], "--max-bin must be in 15 .. 255, got 300"),
         (["run", "gone.toml"], "gone.toml: no such file"),
         (["models", "show", "wbe"], "unknown model 'wbe'; did you mean 'web'?"),
-        (["models", "verify", "--registry", "gone"], "gone: no registry; name its folder with --registry"),
+        (["models", "verify", "--registry", "gone"], "gone: no registry here; set its folder with --registry"),
         (["models", "promote", "web@9"], "web has no version 9; there is version 1"),
         (["rerank", "gone.txt", "--model", "web", "-o", "out"], "gone.txt: no such file"),
         (["rerank", "good.txt", "--model", "gone.rankmill", "-o", "out"], "gone.rankmill: "),

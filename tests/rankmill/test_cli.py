@@ -208,7 +208,7 @@ def test_an_option_given_twice_keeps_both_values_or_is_refused(words: tuple[str,
 def test_another_platform_gets_one_clear_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     assert cli.execute(["--version"]) == 2
-    assert capsys.readouterr().err == "rankmill: runs on Linux and macOS; this is win32\n"
+    assert capsys.readouterr().err == "rankmill: runs on Linux and macOS only; this is win32\n"
 
 
 SLOW_COMMAND = """

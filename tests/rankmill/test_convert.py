@@ -262,9 +262,9 @@ def test_a_model_that_was_taken_over_ranks_candidates_and_is_evaluated(model, tm
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["{model}"], 2, "say which way: --to FORMAT"),
+        (["{model}"], 2, "choose a direction: --to FORMAT"),
         (["{model}", "--to", "c", "--from", "xgboost"], 2, "say which way"),
-        (["{model}", "--to", "c"], 2, "name the file to write with -o FILE"),
+        (["{model}", "--to", "c"], 2, "no output file given; name it with -o FILE"),
         (["{model}", "--to", "onyx", "-o", "{new}"], 2, "unknown format 'onyx'; did you mean 'onnx'?"),
         (["{model}", "--to", "xgboost", "-o", "{new}"], 2, "xgboost knows its models by their suffix, name it new.json"),
         (["{model}", "--to", "c", "-o", "{model}"], 2, "is there already; take another name, or --overwrite it"),
@@ -277,7 +277,7 @@ def test_a_model_that_was_taken_over_ranks_candidates_and_is_evaluated(model, tm
         (["{model}", "--from", "lightgbm", "--name", "a", "-o", "{new}"], 2, "name one place for the model"),
         (["{model}", "--from", "lightgbm", "--name", "A B"], 2, "A B"),
         (["{folder}/no.txt", "--from", "lightgbm", "-o", "{new}"], 2, "expected a model of lightgbm, found no such file"),
-        (["{model}", "--from", "lightgbm", "-o", "{new}", "--missing", "zero"], 2, "are for --to"),
+        (["{model}", "--from", "lightgbm", "-o", "{new}", "--missing", "zero"], 2, "can only be used with --to"),
         (["{model}", "--from", "lightgbm", "-o", "{new}"], 13, "expected a LightGBM text model"),
         (["{model}", "--from", "xgboost", "-o", "{new}"], 13, "expected an XGBoost model in JSON or UBJSON"),
     ],

@@ -150,7 +150,7 @@ def test_a_production_that_moved_meanwhile_asks_for_another_gate(store, data) ->
 @pytest.mark.parametrize(
     ("arguments", "code", "line"),
     [
-        (("gate", "web@1"), 2, "name the dataset to compare on with --on DATASET"),
+        (("gate", "web@1"), 2, "no dataset given; name one with --on DATASET"),
         (("gate", "web@9", "--on", "{data}"), 2, "web has no version 9"),
         (("gate", "web@1", "--on", "{data}", "--split", "train"), 2, "--split train: web@1 was trained on these queries"),
         (("gate", "web@1", "--on", "{data}", "--split", "tset"), 2, "unknown split 'tset'; did you mean 'test'?"),

@@ -107,13 +107,31 @@ def checked(command: Sequence[str | Path]) -> str:
     return ran.stdout
 
 
+def is_of_this_machine(value: str) -> bool:
+    """Return whether a setting of pip has a path or a ``file:`` address, such as the constraints file of ``constraint``."""
+    return any(word.startswith("file:") or ("/" in word and "://" not in word) for word in value.split())
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("/etc/pip/c.txt", True),
+        ("https://index/simple file:///wheels", True),
+        ("https://index/simple", False),
+        ("5", False),
+    ],
+)
+def test_settings_of_pip_with_paths_of_this_machine_are_left_out(value: str, told: bool) -> None:
+    assert is_of_this_machine(value) == told
+
+
 def write_settings_of_pip(home: Path) -> None:
-    """Write below ``home`` how pip reaches its index on this machine, for the build alone; without folders, which the build does not have."""
+    """Write the pip settings of this machine below ``home``, for the build; without paths, which the image does not have."""
     told = checked([sys.executable, "-m", "pip", "config", "list"])
     found = {
         key: ast.literal_eval(value) for key, value in re.findall(r"^\S*?\.([\w-]+)=(.*)$", told, flags=re.MULTILINE)
     }
-    kept = {key: value for key, value in found.items() if "file:" not in value}
+    kept = {key: value for key, value in found.items() if key == "cert" or not is_of_this_machine(str(value))}
     (home / ".config" / "pip").mkdir(parents=True)
     if "cert" in kept:
         shutil.copy(kept["cert"], home / "cert.pem")

@@ -113,7 +113,7 @@ def test_a_curve_shows_every_step_where_the_spread_of_the_rows_is_unknown() -> N
     [
         (("web@9",), "web has no version 9"),
         (("wep@1",), "wep@1: no such folder, and no such model in the registry"),
-        (("web@1", "--by", "f1"), "--by: the registry keeps no queries of web@1 to slice"),
+        (("web@1", "--by", "f1"), "--by: the registry has no queries of web@1"),
     ],
 )
 def test_a_mistake_is_one_line(work: Work, tmp_path: Path, monkeypatch, capsys, arguments, line) -> None:

@@ -38,7 +38,7 @@ def test_one_version(web: Registry, tmp_path: Path) -> None:
     here, there, tar = Shell(web.root), Shell(tmp_path / "other"), str(tmp_path / "web.tar")
     assert "1 version, 1 entry of the log" in here("export", "web@production", "-o", tar)
     assert there("import", tar, "--as", "shop", "--reason", "a trial") == "imported web@3 as shop@1\n"
-    assert there("import", tar, "--as", "shop") == "nothing to do: web@3 is here as shop@1\n"
+    assert there("import", tar, "--as", "shop") == "nothing to do: web@3 exists here as shop@1\n"
     assert "a trial" in there("log", "shop")
 
 

@@ -291,7 +291,7 @@ def test_a_list_shows_the_last_and_those_with_an_alias(registry: Registry) -> No
         return [version["version"] for version in shell.json("list", "web", *words)["versions"]]
 
     assert shown() == [3, *range(11, n + 1)]
-    assert "and 9 older versions that no alias means: rankmill models list web --all" in shell("list", "web")
+    assert "and 9 older versions without an alias: rankmill models list web --all" in shell("list", "web")
     assert shown("--all") == list(range(1, n + 1))
     assert "older" not in shell("list", "web", "--all")
     assert shown("--tag", "owner=ann") == [2, n]
@@ -328,15 +328,15 @@ def test_chosen_versions_of_a_state() -> None:
         (["tag", "web@1", "a=1", "--remove", "a"], InputError, "both given and removed"),
         (["tag", "web@1", "b=1", "A=1"], InvalidName, "'A'"),
         (["tag", "web@9", "a=1"], UnknownModel, "no version 9"),
-        (["alias", "web", "--unset"], InputError, "say which alias"),
+        (["alias", "web", "--unset"], InputError, "--unset: name the alias"),
         (["alias", "web", "shadow", "--unset", "--open"], InputError, "one at a time"),
-        (["alias", "web", "shadow", "--metric", "map"], InputError, "goes with --protect"),
-        (["alias", "web", "shadow", "--expect", "1"], InputError, "goes with --unset"),
+        (["alias", "web", "shadow", "--metric", "map"], InputError, "use it with --protect"),
+        (["alias", "web", "shadow", "--expect", "1"], InputError, "only be used with --unset"),
         (["alias", "web", "shadow", "--unset", "--expect", "2"], ConflictError, "expected version 2"),
         (["alias", "web", "shadw"], UnknownModel, "did you mean 'shadow'"),
         (["alias", "web", "shadw", "--unset"], UnknownModel, "did you mean 'shadow'"),
         (["alias", "web", "shadow", "--protect", "--dataset", "d3"], InputError, "dataset"),
-        (["alias", "web@1"], InvalidName, "the name of a model alone"),
+        (["alias", "web@1"], InvalidName, "the name of a model without a version"),
         (["alias", "web", "latest", "--protect"], InvalidName, "cannot be moved"),
     ],
 )
@@ -397,7 +397,7 @@ def test_an_alias_is_taken_away_protected_and_opened(web: Registry) -> None:
     assert policy == stored_records.AliasPolicy(metric="map", margin=0.01, dataset="a" * 64, convention="b" * 64)
     assert shell.json(*words, "--convention", "b" * 64) == {"name": "web", "changed": False, "entry": None}
     assert "opened production" in shell("alias", "web", "production", "--open")
-    assert "is so already" in shell("alias", "web", "production", "--open")
+    assert "no change needed" in shell("alias", "web", "production", "--open")
     assert web.policy(web.state("web"), "production") is None
 
 

@@ -93,8 +93,8 @@ def test_bars_begin_at_the_left(workplace):
 
 def test_queries_that_were_drawn_are_told(workplace):
     drawn = CliRunner().invoke(app, ["shap", "m.rankmill", "--on", "c.txt", "--queries", "3"])
-    assert "3 queries were drawn, " in drawn.stderr
-    assert "of 300 documents; --queries 0 takes all" in drawn.stderr
+    assert "sampled 3 queries with " in drawn.stderr
+    assert "of 300 documents; use --queries 0 for all" in drawn.stderr
     for all_of_them in (["--queries", "0"], ["--qid", "q1"]):
         assert "drawn" not in CliRunner().invoke(app, ["shap", "m.rankmill", "--on", "c.txt", *all_of_them]).stderr
 
