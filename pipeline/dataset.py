@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.errors import ConflictError, DatasetFormatError, InputError
-from rankmill.foundation.html import HtmlTable, ShareCell, card
+from rankmill.foundation.notebook_html import HtmlTable, ShareCell, card
 from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.binspec import BinSpec

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rankmill.array_rows import ArrayRows, EvalSet, Extras, eval_sets_of, rows_of
 from rankmill.arrays import check_same_rows, directions_by_name, made_up_names, matrix_of, queries_of, with_queries
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.foundation.html import HtmlTable, card
+from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.options import check_choice, defaults_of, documented, option, options, signature_of
 from rankmill.foundation.scalars import whole_number
 from rankmill.other_libraries import (

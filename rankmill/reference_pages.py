@@ -1,6 +1,6 @@
 """The generated pages of the documentation: every command, the keys of ``rankmill.toml``, the exit codes and the Python API.
 
-``python -m rankmill.reference_pages docs`` writes them below ``docs``, and ``scorer/arguments.py``, the types of options as arguments;
+``python -m rankmill.reference_pages docs`` writes them below ``docs``, and beside it ``scorer/arguments.py``, the types of options as arguments;
 ``--check docs`` compares, and ends with 1 if one is out of date.
 """
 
@@ -20,7 +20,7 @@ from rankmill.config import Config
 from rankmill.foundation import errors
 from rankmill.foundation.exit_codes import MEANINGS
 from rankmill.foundation.options import Option, declared_in, default_of, grouped, option_of
-from rankmill.reference import (
+from rankmill.reference_options import (
     HOW,
     PAGES,
     allowed_cell,
@@ -32,7 +32,6 @@ from rankmill.reference import (
     objective_options,
     reference,
 )
-from rankmill.scorer import arguments as scorer_arguments
 from rankmill.scorer.metrics.conventions import CONVENTIONS, OURS
 from rankmill.scorer.metrics.metric_options import Policy
 
@@ -336,7 +335,9 @@ def _prose(text: str) -> str:
 def main(words: Sequence[str]) -> int:
     """Write the pages below a folder and the arguments, or compare them with what is there; return 1 if one is out of date."""
     check, folder = words[0] == "--check", Path(words[-1])
-    files = {folder / page: text for page, text in generated().items()} | {Path(scorer_arguments.__file__): arguments()}
+    files = {folder / page: text for page, text in generated().items()} | {
+        folder.parent / "scorer" / "arguments.py": arguments()
+    }
     stale = [path for path, text in files.items() if _text(path) != text]
     gone = [path for path in sorted(folder.glob("reference/commands/*.md")) if path not in files]
     for path in [*stale, *gone]:

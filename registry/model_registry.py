@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from rankmill.foundation.errors import InputError, IntegrityError, RankmillError, UnknownModel
-from rankmill.foundation.html import HtmlTable, card
+from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.disk import Disk
 from rankmill.foundation.storage.publish import digest_of

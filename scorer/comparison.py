@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rankmill.foundation.html import HtmlTable, card
+from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.records import as_json, left_out
 from rankmill.foundation.terminal import labelled, text_table
 from rankmill.scorer.evaluation import IDEAL_WORDS, Evaluation, EvaluationCounts, Figure

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.html import HtmlTable, card
+from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.records import as_json, left_out
 from rankmill.foundation.terminal import labelled, text_table
 from rankmill.scorer.metrics import Metric, Policy

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError, ModelFormatError
-from rankmill.foundation.html import HtmlTable, ShareCell, card
+from rankmill.foundation.notebook_html import HtmlTable, ShareCell, card
 from rankmill.foundation.records import JSON, canonical_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer import model_file

@@ -103,16 +103,20 @@ def test_generated_pages_are_those_of_today(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_generated_page_that_is_out_of_date_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert reference_pages.main([str(tmp_path)]) == 0
-    assert reference_pages.main(["--check", str(tmp_path)]) == 0
-    page = tmp_path / "reference" / "commands" / "train.md"
+    docs, arguments = tmp_path / "docs", tmp_path / "scorer" / "arguments.py"
+    assert reference_pages.main([str(docs)]) == 0
+    assert arguments.read_bytes() == (ROOT / "scorer" / "arguments.py").read_bytes()
+    assert reference_pages.main(["--check", str(docs)]) == 0
+    page = docs / "reference" / "commands" / "train.md"
     page.write_text(page.read_text().replace("--max-leaves", "--most-leaves"))
     (page.parent / "gone.md").write_text("# rankmill gone\n")
-    assert reference_pages.main(["--check", str(tmp_path)]) == 1
+    arguments.write_text("")
+    assert reference_pages.main(["--check", str(docs)]) == 1
     said = capsys.readouterr().err
     assert "train.md: out of date" in said
+    assert "arguments.py: out of date" in said
     assert "gone.md: out of date" in said
-    assert reference_pages.main([str(tmp_path)]) == 0
+    assert reference_pages.main([str(docs)]) == 0
     assert "--max-leaves" in page.read_text()
     assert not (page.parent / "gone.md").exists()
 

@@ -11,7 +11,7 @@ import pytest
 
 from rankmill import Dataset, Ranker, Registry, evaluate, register_model
 from rankmill.cli import execute
-from rankmill.foundation.html import MOST_ROWS, HtmlTable, ShareCell, card
+from rankmill.foundation.notebook_html import MOST_ROWS, HtmlTable, ShareCell, card
 from rankmill.scorer.compare import Ranking, compare
 
 EVIL = "<script>alert('x')</script>&"

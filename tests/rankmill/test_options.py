@@ -22,7 +22,7 @@ from rankmill.foundation.options import (
     options,
     spelled_for_a_command_line,
 )
-from rankmill.reference import PAGES
+from rankmill.reference_options import PAGES
 from rankmill.scorer.compare import compare
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.explain_metric import explain_metric
