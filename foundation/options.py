@@ -282,13 +282,9 @@ def signature_of(
 ) -> inspect.Signature:
     """Return the signature of ``function`` with arguments by name in the place of its ``**``, as help and editors show it."""
     known = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
+    hints, by_name = types or {}, inspect.Parameter.KEYWORD_ONLY
     more = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=value,
-            annotation=inspect.Parameter.empty if types is None else types[name],
-        )
+        inspect.Parameter(name, by_name, default=value, annotation=hints.get(name, inspect.Parameter.empty))
         for name, value in defaults.items()
     ]
     return inspect.signature(function).replace(parameters=[*known, *more])

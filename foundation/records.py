@@ -76,7 +76,7 @@ def as_json(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def fields_in(record: Any) -> Mapping[str, object]:
+def fields_in(record: Any) -> Mapping[str, Any]:
     """Return the values of the fields of a record by name, as they are, without those that are left out."""
     found = ((each, getattr(record, each.name)) for each in fields(record) if _NEVER not in each.metadata)
     return {each.name: held for each, held in found if held is not None or _LEFT_OUT not in each.metadata}

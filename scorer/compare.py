@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled, takes_options_of
+from rankmill.foundation.records import fields_in
 from rankmill.pipeline.grouping.sketch import QuerySketch
 from rankmill.scorer.arguments import JudgedArguments
 from rankmill.scorer.candidate_sources import PathLike, paths_of
@@ -194,7 +195,7 @@ def _differences(
     return {
         i: {
             metric: MetricDifference(
-                **{name: getattr(pairs[i, metric], name) for name in Paired.__slots__},
+                **fields_in(pairs[i, metric]),
                 p=p[i, metric],
                 p_holm=adjusted[i, metric],
                 seed_noise=_seed_noise(metric, pairs[i, metric], [groups[j] for j in (baseline, i) if j in groups]),
