@@ -6,8 +6,11 @@ Commands raise errors; only this module prints them and exits with a code of `ra
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
+import re
 import shlex
+import shutil
 import signal
 import sys
 import traceback
@@ -16,6 +19,7 @@ from copy import copy
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -87,6 +91,25 @@ class Command(TyperCommand):
         self.params, self.callback = made.params, made.callback
         return getattr(self, name)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, the options by panel, so that it can be read at any width: Typer's table gives texts what is left."""
+        formatter.width = min(shutil.get_terminal_size().columns, 100) - 2
+        self.format_usage(ctx, formatter)
+        formatter.write_paragraph()
+        for line in _lines_of(inspect.cleandoc(self.help or "")):
+            hanging = "  " if "rankmill " in line else ""
+            formatter.write(f"{fill(line, formatter.width, subsequent_indent=hanging, break_on_hyphens=False)}\n")
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            row = param.get_help_record(ctx)
+            if row is not None:
+                panel = getattr(param, "rich_help_panel", None) or f"{param.param_type_name}s".capitalize()
+                name = re.sub(r"<list\[(\w+)\]>", lambda found: f"<{found[1].lower()}>", row[0])
+                panels.setdefault(panel, []).append((typer.style(name, bold=True), row[1]))
+        for title, rows in panels.items():
+            with formatter.section(typer.style(title, bold=True)):
+                formatter.write_dl(rows, col_max=24)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``args``; BadParameter if an option with one value is given twice, since one would be lost."""
         ctx.meta[_WORDS] = list(args)
@@ -110,6 +133,25 @@ class Command(TyperCommand):
                 line = shlex.join([*ctx.command_path.split(), *ctx.meta[_WORDS], *error.options])
                 error.add_note(f"all at once: {line}")
             raise
+
+
+def _lines_of(text: str) -> Iterator[str]:
+    r"""Return the paragraphs and the examples of a docstring as one line each.
+
+    >>> list(_lines_of("Train a model\non rows.\n\nExample: rankmill train a\nAgain: rankmill train b"))
+    ['Train a model on rows.', '', 'Example: rankmill train a', 'Again: rankmill train b']
+    """
+    joined = ""
+    for line in text.splitlines():
+        if joined and line and "rankmill " not in joined and "rankmill " not in line:
+            joined += f" {line}"
+            continue
+        if joined:
+            yield joined
+        if not line:
+            yield ""
+        joined = line
+    yield joined
 
 
 def adopt(app: typer.Typer) -> None:

@@ -190,6 +190,20 @@ def _commands(group, words: tuple[str, ...] = ()):
 COMMANDS = dict(_commands(get_command(cli.app)))
 
 
+@pytest.mark.parametrize("columns", [60, 80, 200])
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_fits_the_terminal_and_shows_each_text_whole(words, columns, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert cli.execute([*words, "--help"]) == 0
+    out = capsys.readouterr().out
+    long = [line for line in out.splitlines() if len(line) > min(columns, 100)]
+    assert all(" " not in line.strip() for line in long)  # one word alone: there was nowhere to break it
+    flat = "".join(out.split())
+    for param in COMMANDS[words].params:
+        assert "".join((getattr(param, "help", None) or "").split()) in flat
+        assert param.param_type_name == "argument" or max(param.opts, key=len) in flat
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_an_option_given_twice_keeps_both_values_or_is_refused(words: tuple[str, ...]) -> None:
     command = COMMANDS[words]
