@@ -13,7 +13,7 @@ from rankmill.foundation.command_line import AsJson, Overwrite, takes_options
 from rankmill.pipeline.cli_ingest import ingest
 from rankmill.pipeline.options import BinOptions, QueryOptions, SynthParameters
 
-app = typer.Typer(no_args_is_help=True, help="Turn raw judgments into a dataset, and look at it.")
+app = typer.Typer(no_args_is_help=True, help="Build a dataset from raw judgments, and inspect it.")
 
 
 app.command()(ingest)
@@ -22,15 +22,17 @@ app.command()(ingest)
 @app.command(name="bin")
 @takes_options
 def bin_(
-    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder that rankmill data ingest made.")],
+    dataset: Annotated[
+        Path, typer.Argument(metavar="DATASET", help="Folder of a dataset, made by rankmill data ingest.")
+    ],
     options: BinOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Cut every feature into quantile bins, as training needs them.
+    """Divide the values of every feature into quantile bins, as training requires.
 
-    The edges are the quantiles of the train split: exact ones if a column of it can be sorted in the memory that is given
-    (12 bytes a row), else those of a sample of a million rows.  Bins that are there already are left alone.  Training uses
-    the bins that were asked for last.  Example:
+    Bin edges are quantiles of the train split. They are exact if one column fits into --memory for sorting
+    (12 bytes a row), otherwise from a sample of a million rows. Existing bins are not computed again. Training uses
+    the bins requested last. Example:
 
     rankmill data bin DATASET --max-bin 255 --memory 4GB
     """
@@ -65,20 +67,26 @@ def bin_(
 
 @app.command()
 def describe(
-    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder that rankmill data ingest made.")],
+    dataset: Annotated[
+        Path, typer.Argument(metavar="DATASET", help="Folder of a dataset, made by rankmill data ingest.")
+    ],
     against: Annotated[
-        Path | None, typer.Option(metavar="OLD", help="A former dataset: say what moved since, and nothing else.")
+        Path | None,
+        typer.Option(metavar="OLD", help="Older dataset to compare with: print the drift since then instead."),
     ] = None,
     fail_on_drift: Annotated[
-        bool, typer.Option("--fail-on-drift", help="Leave with 12 if features or grades moved, came or went.")
+        bool,
+        typer.Option(
+            "--fail-on-drift", help="Exit with 12 if features or grades drifted, or features appeared or disappeared."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is in a dataset: splits, grades, queries that teach nothing, and every feature.
+    """Describe a dataset: splits, grades, queries without training signal, and every feature.
 
-    With --against, how far each feature and the grades are from those of a former dataset: the population stability index
-    (PSI) on the former's bins, and an alarm where it is above 0.1 and above what chance makes of queries like these once in
-    a thousand comparisons.  For example:
+    With --against, measure how far each feature and the grades drifted from an older dataset: the population stability index
+    (PSI) on the bins of the older dataset. An alarm means a PSI above 0.1 that chance alone would exceed at most once in
+    a thousand comparisons of queries like these. Examples:
 
     rankmill data describe DATASET
 
@@ -108,16 +116,18 @@ def describe(
 @takes_options
 def query(
     *,
-    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder that rankmill data ingest made.")],
+    dataset: Annotated[
+        Path, typer.Argument(metavar="DATASET", help="Folder of a dataset, made by rankmill data ingest.")
+    ],
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT statement.")],
     options: QueryOptions,
     as_json: AsJson = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="CSV on stdout, with a header line.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header line on stdout.")] = False,
 ) -> None:
-    """Ask a dataset in SQL.  Nothing is changed, and files are not compared with their digests.
+    """Query a dataset with SQL. This is read-only and does not verify the digests of files.
 
     The tables are features (qid, doc_id, grade, one column a feature; NULL is missing), queries, and, where the dataset has
-    them, bins, pairs, unjudged and the lists of rejects.  Columns shard and row of features and bins say which rows are the same.
+    them, bins, pairs, unjudged and the lists of rejects. To join features and bins, use their columns shard and row.
     For example:
 
     rankmill data query DATASET "SELECT grade, count(*), avg(f1) FROM features GROUP BY grade ORDER BY grade"
@@ -153,7 +163,7 @@ def synth(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Generate judgments like those of a web search engine, with a planted signal.
+    """Generate synthetic judgments like those of a web search engine, with a known signal.
 
     Example, the size of MSLR-WEB10K:
 

@@ -1,4 +1,4 @@
-"""``rankmill data ingest``: its options, and what they stand for."""
+"""The command ``rankmill data ingest``."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import declared_in, spelled
 from rankmill.pipeline.options import OTHER_FILES, IngestOptions
 
-_FOR_PAIRS = {"format", "max_rejects", "block_size", "overwrite"}  # options that have a meaning where pairs are added
+_FOR_PAIRS = {"format", "max_rejects", "block_size", "overwrite"}  # options that also apply to --format pairs
 
 
 @takes_options
 def ingest(
     context: typer.Context,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the dataset to make.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the dataset to write.")],
     options: IngestOptions,
     sources: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="SRC...", help="Files with judgments (or pairs), folders, quoted patterns."),
+        typer.Argument(metavar="SRC...", help="Files with judgments (or pairs), folders, or quoted glob patterns."),
     ] = None,
     valid: Annotated[
         list[Path] | None,
-        typer.Option(help="File, folder or pattern of the valid split (may be repeated).", rich_help_panel="Splits"),
+        typer.Option(help="File, folder or pattern of the valid split; repeat for several.", rich_help_panel="Splits"),
     ] = None,
     test: Annotated[
         list[Path] | None,
-        typer.Option(help="File, folder or pattern of the test split (may be repeated).", rich_help_panel="Splits"),
+        typer.Option(help="File, folder or pattern of the test split; repeat for several.", rich_help_panel="Splits"),
     ] = None,
     pairs: Annotated[
         list[Path] | None,
         typer.Option(
-            help="File of preference pairs of these judgments (may be repeated).", rich_help_panel=OTHER_FILES
+            help="File with preference pairs for these judgments; repeat for several.", rich_help_panel=OTHER_FILES
         ),
     ] = None,
     qrels: Annotated[
         list[Path] | None,
         typer.Option(
-            help="File of judgments (TREC's qrels or a table) that give the rows their grades (may be repeated).",
+            help="File with the grades of the rows, as TREC qrels or a table; repeat for several.",
             rich_help_panel=OTHER_FILES,
         ),
     ] = None,
@@ -50,41 +50,41 @@ def ingest(
 ) -> None:
     """Group judgments by query and write them as a dataset.
 
-    Rows of a query may stand anywhere in the input.  Tables may have the columns label (real number), event, weight, offset,
-    position and query_weight besides qid, doc_id, grade and features.  Where they have other names, --columns says so; what it
-    leaves open is guessed for qid, doc_id and grade (from names such as query_id, url, relevance), and the guess is told.  Examples:
+    The input need not be sorted by query.  Besides qid, doc_id, grade and features, tables may have the columns label (real number),
+    event, weight, offset, position and query_weight.  Use --columns if your columns have other names.  Otherwise qid, doc_id and
+    grade are inferred from names such as query_id, url and relevance, and the inferred columns are printed.  Examples:
 
     rankmill data ingest S1.txt S2.txt S3.txt --valid S4.txt --test S5.txt -o DATASET
 
     rankmill data ingest log.parquet --columns qid=query_id,grade=rel --ignore 'title,debug_*' -o DATASET
 
-    Grades may be words, negative, or not there:
+    Grades may be words, negative or missing:
 
     rankmill data ingest judged.csv --grades perfect=4,excellent=3,good=2,fair=1,bad=0 --negative-grades zero -o DATASET
 
-    A folder stands for the files in it, a pattern such as 'days/**/*.txt.gz' for the files that match; the order of files
-    does not matter:
+    A folder means all files in it, a pattern such as 'days/**/*.txt.gz' all files that match.  The order of files does not
+    matter:
 
     rankmill data ingest judgments/ -o DATASET
 
-    Where the files are not the splits, a query's own hash or its latest row decides, and what is known of a query stays in
-    one split: --split, --folds with --fold, or --time-column with --split-time:
+    By default the splits are the files as given.  Use --split, --folds with --fold, or --time-column with --split-time to assign
+    each query by its hash or its latest time.  All rows of a query go to the same split:
 
     rankmill data ingest clicks.csv --time-column seen --split-time valid=2026-01-01,test=2026-02-01 -o DATASET
 
-    New files are added to a dataset that is there with --append.  Only the shards whose queries get new rows are written again, and
-    the dataset is the same as if all files had come at once; its bins are to be made anew:
+    Use --append to add files to an existing dataset.  Only the shards that get new rows are rewritten, and the result is the same
+    as from one ingest of all files.  Afterwards, run data bin again:
 
     rankmill data ingest monday.txt -o DATASET --append
 
-    Judgments may come in files of their own, and several of one document (by several judges) be made one.  Rows that nobody has
-    judged are kept apart, in DATASET/_unjudged, to be re-ranked:
+    Judgments may be in separate files, and several judgments of one document can be combined.  Rows without a judgment are kept
+    for re-ranking in DATASET/_unjudged:
 
     rankmill data ingest features.csv --qrels qrels.txt --aggregate median -o DATASET
 
-    Preference pairs say that one document of a query is better than another one.  A line (or a row of a table) names qid,
-    better and worse, the latter two by doc_id, and perhaps a weight and a probability.  Pairs come with the judgments, or
-    later for a dataset that is there:
+    A preference pair states that one document of a query is better than another.  Each line (or row of a table) has a qid, the
+    doc_ids better and worse, and optionally a weight and a probability.  Add pairs during ingest, or later to an existing
+    dataset:
 
     rankmill data ingest judgments.csv --pairs clicks.tsv -o DATASET
 
@@ -115,7 +115,7 @@ def ingest(
 
 
 def _check_given(context: typer.Context, out: Path, options: IngestOptions) -> None:
-    """Refuse what the command line says otherwise than the dataset that is added to, though it be a default."""
+    """Refuse given options that differ from those of the existing dataset, even if they equal the default."""
     from rankmill.pipeline.ingest.append_base import OPTIONS_OF_DATASET, OPTIONS_OF_READING, options_for
     from rankmill.pipeline.stored_shards import read_manifest
 
@@ -129,12 +129,14 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 
 def _add_pairs(context: typer.Context, sources: list[Path], out: Path, options: IngestOptions, as_json: bool) -> None:
-    """Join pairs to a dataset that is there; the options that only an ingest of judgments has are refused."""
+    """Join pairs to an existing dataset; refuse options that apply to an ingest of judgments only."""
     from rankmill.pipeline.pairs.add_pairs import add_pairs
 
     for name in ("valid", "test", "pairs", "qrels", *(each.name for each in declared_in(IngestOptions))):
         if name not in _FOR_PAIRS and _is_given(context, name):
-            raise InputError(f"{spelled(name)} is for judgments; with --format pairs the dataset {out} is as it is")
+            raise InputError(
+                f"{spelled(name)} applies to judgments only; with --format pairs the rows of {out} do not change: leave it out"
+            )
     report = add_pairs(
         sources, out, max_rejects=options.max_rejects, block_size=options.block_size, overwrite=options.overwrite
     )

@@ -33,7 +33,7 @@ MIN_MAX_BIN, MAX_BIN = 15, 255  # value bins of a feature
 N_SIGNAL = 10  # features of generated judgments that carry the signal
 MAX_SEED = 2**63 - 1  # of generated judgments
 DEFAULT_BLOCK_BYTES = 16 << 20
-MEMORY = "Bound on the memory of the process, 512MB or more."  # of commands and groups that have this option
+MEMORY = "Maximum memory of the process, 512MB or more."  # of commands and groups that have this option
 
 _SPLITS = "Splits"
 OTHER_FILES = "Judgments from other files"
@@ -154,7 +154,7 @@ class ReadOptions:
 
     absent: Absent = option(
         default="zero",
-        help="What a feature means that a line of LETOR text leaves out.",
+        help="How to read a feature that a line of LETOR text omits: as zero, or as missing.",
         choices=get_args(Absent),
         panel=_MEANING,
     )
@@ -163,20 +163,20 @@ class ReadOptions:
     )
     n_features: int | None = option(
         default=None,
-        help="Features of LETOR text; default: highest seen.",
+        help="Number of features in LETOR text; default: the highest index seen.",
         least=1,
         most=MAX_FEATURES,
         panel=_MEANING,
     )
     labels: Labels = option(
         default="grade",
-        help="What the first number of a line of LETOR text is.",
+        help="Read the first number of a line of LETOR text as a grade or as a real label.",
         choices=get_args(Labels),
         panel=_GRADES,
     )
     columns: Mapping[str, str] = option(
         default_factory=dict,
-        help="Columns of tables with other names: qid=query_id,doc_id=url,grade=rel; repeat for more.",
+        help="Map columns of tables to their roles: qid=query_id,doc_id=url,grade=rel; repeat for more.",
         metavar="PART=NAME,..",
         read=_columns,
         repeat=True,
@@ -184,7 +184,7 @@ class ReadOptions:
     )
     ignore: tuple[str, ...] = option(
         default=(),
-        help="Columns of tables to leave out: title,debug_*; repeat for more.",
+        help="Columns of tables to ignore: title,debug_*; repeat for more.",
         metavar="NAME,..",
         read=_ignored,
         repeat=True,
@@ -192,7 +192,7 @@ class ReadOptions:
     )
     grades: Mapping[str, int] | Words = option(
         default=(),
-        help="Grades that are words: perfect=4,good=2,bad=0; repeat for more.",
+        help="Map words to grades: perfect=4,good=2,bad=0; repeat for more.",
         metavar="WORD=GRADE,..",
         read=lambda texts: parse_words(",".join(texts)),
         repeat=True,
@@ -200,19 +200,25 @@ class ReadOptions:
         panel=_GRADES,
     )
     negative_grades: NegativeGrades = option(
-        default="reject", help="What a negative grade means.", choices=get_args(NegativeGrades), panel=_GRADES
+        default="reject",
+        help="How to treat negative grades: reject the row, read as zero, or as not judged.",
+        choices=get_args(NegativeGrades),
+        panel=_GRADES,
     )
     unjudged: Unjudged = option(
-        default="keep", help="What it means that a row has no grade.", choices=get_args(Unjudged), panel=_GRADES
+        default="keep",
+        help="How to treat rows without a grade: keep them apart, read the grade as zero, or reject them.",
+        choices=get_args(Unjudged),
+        panel=_GRADES,
     )
     time_column: str | None = option(
         default=None,
-        help="Column of tables that holds times: ISO text or seconds since 1970.",
+        help="Column with the time of each row: ISO text or seconds since 1970.",
         metavar="NAME",
         panel=_MEANING,
     )
     max_grade: int | None = option(
-        default=None, help="Highest grade allowed; default: highest seen.", least=0, most=MAX_GRADE, panel=_GRADES
+        default=None, help="Maximum grade; default: the highest seen.", least=0, most=MAX_GRADE, panel=_GRADES
     )
     grade_required: bool = True
     ungraded: bool = False
@@ -260,44 +266,50 @@ class IngestOptions:
 
     format: Format = option(
         default="auto",
-        help="Format of the files; auto: by suffix; pairs, of data ingest alone: preference pairs of a dataset that is there.",
+        help="Format of the files. auto: by suffix. pairs (only in data ingest): add preference pairs"
+        " to an existing dataset.",
         choices=get_args(Format),
         panel=_MEANING,
     )
     read: ReadOptions = group(default_factory=ReadOptions)
     split: Mapping[str, float] | None = option(
         default=None,
-        help="Draw the splits by query: train=0.8,valid=0.1,test=0.1.",
+        help="Assign queries to splits by hash: train=0.8,valid=0.1,test=0.1.",
         read=_shares,
         repeat=True,
         panel=_SPLITS,
     )
     split_time: Mapping[str, str] | None = option(
         default=None,
-        help="Split by the latest time of each query: valid=2026-01-01,test=2026-02-01; train is before.",
+        help="Split queries by their latest time: valid=2026-01-01,test=2026-02-01. Earlier queries go to train.",
         read=_split_times,
         repeat=True,
         convert=_times,
         panel=_SPLITS,
     )
     folds: int | None = option(
-        default=None, help="Split by hash into this many parts, 3 or more, for cross-validation.", panel=_SPLITS
+        default=None,
+        help="Split the queries by hash into this many folds, 3 or more, for cross-validation.",
+        panel=_SPLITS,
     )
     fold: int | None = option(
         default=None,
-        help="Which fold of --folds this dataset is, 1 to --folds: train from that part on.",
+        help="Fold to build, 1 to --folds. The train split begins with this part.",
         panel=_SPLITS,
     )
     aggregate: Aggregate | None = option(
         default=None,
-        help="What several judgments of one document make; default: keep all.",
+        help="How to combine several judgments of one document; default: keep all rows.",
         choices=AGGREGATES,
         panel=_GRADES,
     )
     max_rejects: int = option(
-        default=0, help="Bad rows, judgments and pairs to put aside before giving up.", least=0, panel=_LIMITS
+        default=0,
+        help="Maximum number of malformed rows, judgments and pairs to quarantine. One more is an error.",
+        least=0,
+        panel=_LIMITS,
     )
-    buckets: int = option(default=32, help="Shards of the dataset.", least=1, most=MAX_BUCKETS, panel=_LIMITS)
+    buckets: int = option(default=32, help="Number of shards of the dataset.", least=1, most=MAX_BUCKETS, panel=_LIMITS)
     memory: int = option(
         default="2GB",
         help=MEMORY,
@@ -305,18 +317,21 @@ class IngestOptions:
         least=MIN_MEMORY,
         panel=_LIMITS,
     )
-    threads: int = option(default=0, help="Threads, as far as the memory allows; 0: all cores.", least=0, panel=_LIMITS)
+    threads: int = option(
+        default=0, help="Maximum number of threads; fewer if memory is short. 0: all cores.", least=0, panel=_LIMITS
+    )
     block_size: int = option(
         default="16MiB",
-        help="Text parsed at a time by each thread.",
+        help="Size of the blocks of text that each thread parses.",
         size=True,
         least=1,
         most=1 << 30,
         panel=_LIMITS,
     )
-    overwrite: bool = option(default=False, help="Replace a dataset that is in the way.")
+    overwrite: bool = option(default=False, help="Overwrite an existing dataset.")
     append: bool = option(
-        default=False, help="Add the rows to the dataset that -o names, as if all files had come at once."
+        default=False,
+        help="Add the rows to the existing dataset -o. The result is the same as from one ingest of all files.",
     )
 
     def check_together(self) -> None:
@@ -358,7 +373,7 @@ class QueryOptions:
     """What a query in SQL may take of the machine."""
 
     memory: int = option(default="1GB", help=MEMORY, size=True, least=MIN_MEMORY)
-    threads: int = option(default=0, help="Threads; 0: as many as there are cores, 4 at most.", least=0)
+    threads: int = option(default=0, help="Number of threads; 0: one per core, at most 4.", least=0)
 
 
 @options
@@ -372,7 +387,7 @@ class SynthParameters:
     queries: int = option(default=1000, help="Number of queries.", least=1, most=1 << 40)
     documents_per_query: int = option(
         default=40,
-        help="Documents a query has on average.",
+        help="Mean number of documents per query.",
         flags=("--docs-per-query",),
         least=1,
         most=1_000_000,
@@ -383,8 +398,8 @@ class SynthParameters:
         least=N_SIGNAL,
         most=100_000,
     )
-    seed: int = option(default=1, help="Another seed, other judgments.", least=0, most=MAX_SEED)
-    noise: float = option(default=0.6, help="How much the grades are disturbed; 0 is not at all.", least=0, most=1000)
+    seed: int = option(default=1, help="Random seed.", least=0, most=MAX_SEED)
+    noise: float = option(default=0.6, help="Amount of random noise in the grades; 0: none.", least=0, most=1000)
 
 
 @options
@@ -392,6 +407,6 @@ class BinOptions:
     """How finely features are cut into bins."""
 
     max_bin: int = option(
-        default=MAX_BIN, help="Bins a feature has at most, 15 to 255.", least=MIN_MAX_BIN, most=MAX_BIN
+        default=MAX_BIN, help="Maximum number of bins per feature, 15 to 255.", least=MIN_MAX_BIN, most=MAX_BIN
     )
     memory: int = option(default="2GB", help=MEMORY, size=True, least=MIN_MEMORY)

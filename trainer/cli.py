@@ -23,8 +23,8 @@ LogEvery = Annotated[
     typer.Option(
         "--log-every",
         min=0,
-        help="Log a line on stderr after every N rounds; 0: show no progress.  By default a bar on a terminal, elsewhere"
-        " a line about every 10 seconds.",
+        help="Log a line on stderr after every N rounds; 0: show no progress. Default: a bar on a"
+        " terminal, elsewhere a line about every 10 seconds.",
         show_default=False,
     ),
 ]
@@ -34,7 +34,7 @@ LogEvery = Annotated[
 @takes_options
 def train(
     *,
-    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a dataset that has been binned.")],
+    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a binned dataset.")],
     name: NewModel,
     registry: RegistryFolder = DEFAULT_FOLDER,
     parameters: TrainParameters,
@@ -43,8 +43,9 @@ def train(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Go on from this model (a file, NAME, NAME@7, NAME@latest; NAME means production), trained on DATASET"
-            " with the same options, until there are N_ROUNDS rounds in all: the same bytes as training in one go.",
+            help="Resume this model (a file, NAME, NAME@7, NAME@latest; NAME means production) until"
+            " it has N_ROUNDS rounds in total. It must have been trained on DATASET with the same"
+            " options. The result is identical to one uninterrupted training.",
             show_default=False,
         ),
     ] = None,
@@ -52,8 +53,8 @@ def train(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Correct this model: its scores are added to those of the new trees while these are learnt, and the"
-            " registered model holds its trees and the new ones.  DATASET must have the features that it asks for.",
+            help="Train new trees on top of the scores of this model. The registered model contains"
+            " both. DATASET must have the features of this model.",
             show_default=False,
         ),
     ] = None,
@@ -63,7 +64,7 @@ def train(
 ) -> None:
     """Train a model on DATASET and register it as the next version of NAME.
 
-    The valid split, if there is one, decides how many trees are kept (see --early-stopping-rounds and --keep-rounds).
+    If there is a valid split, it decides how many rounds are kept (see --early-stopping-rounds and --keep-rounds).
 
     Example: rankmill train web.dataset --name web --metric ndcg@10
     With bins on disk: rankmill train web.dataset --name web --bin-cache bin-cache
@@ -104,16 +105,16 @@ def train(
 @takes_options
 def cv(
     *,
-    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a dataset that has been binned.")],
+    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a binned dataset.")],
     parameters: CrossValidated,
     options: MachineOptions,
     log_every: LogEvery = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a training on DATASET is worth on queries that it has not seen, and how many rounds to take.
+    """Estimate performance on unseen queries and the best number of rounds by cross-validation.
 
-    The queries of the train split are parted into folds; each is left out once and measured after every round of
-    learning the others.  Nothing is registered: train --rounds-by cv does both.
+    The queries of the train split are divided into folds. Each fold is held out once and measured after every round of
+    training on the others. No model is registered; train --rounds-by cv does both.
 
     Example: rankmill cv web.dataset --folds 5 --metric ndcg@10 --n-rounds 300
     """

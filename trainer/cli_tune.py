@@ -22,12 +22,10 @@ app = typer.Typer()
 def tune(
     *,
     context: typer.Context,
-    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a dataset that has been binned.")],
+    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a binned dataset.")],
     out: Annotated[
         Path,
-        typer.Option(
-            "--out", "-o", file_okay=False, help="Folder for the trials; a search that was killed goes on in it."
-        ),
+        typer.Option("--out", "-o", file_okay=False, help="Folder for the trials. A killed search resumes from it."),
     ],
     searched: SpaceOptions,
     parameters: TrainParameters,
@@ -37,19 +35,19 @@ def tune(
         int | None,
         typer.Option(
             min=0,
-            help="Log a line on stderr after every N trials; 0: show no progress.  By default a bar on a terminal,"
-            " elsewhere a line about every 10 seconds.",
+            help="Log a line on stderr after every N trials; 0: show no progress. Default: a bar on a"
+            " terminal, elsewhere a line about every 10 seconds.",
             show_default=False,
         ),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Let go of another search that OUT holds.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard another search in OUT and start over.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Search for the parameters that are best on queries that were not learnt from.
+    """Search for the training parameters that perform best on held-out queries.
 
-    Trials are compared by the stop metric on the valid split, or where there is none by its mean over --folds parts of
-    the train split.  Nothing is registered: paste the section that is printed into rankmill.toml.  Look at other queries
-    before you believe it: on these the best of many trials looks better than it is.
+    Trials are compared by the stop metric on the valid split or, without one, by its mean over --folds folds of
+    the train split. No model is registered; paste the printed section into rankmill.toml. Then evaluate on other queries:
+    on these queries the best of many trials looks better than it is.
 
     Example: rankmill tune web.dataset -o web.tuning --trials 40
     One parameter, by halving: rankmill tune web.dataset -o t --search halving --vary learning_rate=0.02..0.3:log

@@ -1,4 +1,4 @@
-"""What a user may set of a training, declared once; part of the model file, so nothing here depends on the machine."""
+"""Training options.  TrainParameters are stored in the model file, so none of them depends on the machine."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ KEEP_ROUNDS = ("best", "all")
 ROUNDS_BY = ("valid", "test", "oob", "cv")
 STEP_SEARCHES = ("none", "line")
 SEARCHES = ("random", "halving")
-CHECKPOINT_SECONDS = 300.0  # what a kill costs at most, but for a last round
+CHECKPOINT_SECONDS = 300.0  # a kill loses at most this, plus the current round
 CHOICES = ("best", "average")  # of several seeds
 GROWTHS = ("best_first", "breadth_first", "depth_first", "oblivious")
 OBLIVIOUS_DEPTH = 6  # where max_depth is left at 0
-MOST_OBLIVIOUS_DEPTH = 12  # 4096 leaves, half as many histograms at once
+MOST_OBLIVIOUS_DEPTH = 12  # 4096 leaves; half as many histograms in memory
 MOST = 1_000_000
-NAMES = [name for name in OBJECTIVES if name != "user"]  # a command line has no functions
+NAMES = [name for name in OBJECTIVES if name != "user"]  # functions cannot be given on a command line
 
 
 def parse_monotone(texts: Iterable[str]) -> dict[str, int]:
@@ -41,7 +41,7 @@ def parse_monotone(texts: Iterable[str]) -> dict[str, int]:
     Raises
     ------
     InvalidParameter
-        A text is neither, or a feature comes twice.
+        A text has another form, or a feature is given twice.
     """
     found: dict[str, int] = {}
     for text in texts:
@@ -55,7 +55,7 @@ def parse_monotone(texts: Iterable[str]) -> dict[str, int]:
 
 
 def without_zeros(monotone: Any) -> dict[str, int]:
-    """Return the directions by feature name that say something, as plain numbers.
+    """Return the directions by feature name, without zeros, as plain int.
 
     >>> without_zeros({"bm25": 1, "age": 0})
     {'bm25': 1}
@@ -63,7 +63,7 @@ def without_zeros(monotone: Any) -> dict[str, int]:
     Raises
     ------
     InvalidParameter
-        It is no mapping from names to -1, 0 or 1.
+        Not a mapping from names to -1, 0 or 1.
     """
     if not isinstance(monotone, Mapping) or not all(isinstance(name, str) for name in monotone):
         raise InvalidParameter("monotone must hold a direction by feature name, such as {'bm25': 1}")
@@ -75,7 +75,7 @@ def without_zeros(monotone: Any) -> dict[str, int]:
 
 
 def parse_seeds(written: str) -> tuple[int, ...]:
-    """Read seeds as a command line gives them.
+    """Parse seeds separated by commas.
 
     >>> parse_seeds("1, 2,3")
     (1, 2, 3)
@@ -83,7 +83,7 @@ def parse_seeds(written: str) -> tuple[int, ...]:
     Raises
     ------
     InvalidParameter
-        One of them is no whole number.
+        One of them is not a whole number.
     """
     parts = [part.strip() for part in written.split(",")]
     try:
@@ -97,7 +97,7 @@ class TrainParameters:
     """Parameters of one training run.
 
     Numbers of any kind may be given, NumPy's too, and are kept as plain int and float: ``max_leaves=31.0`` is 31,
-    ``max_leaves=31.5`` is refused.  A direction of 0 in ``monotone`` says nothing and is left out.
+    ``max_leaves=31.5`` is refused.  A direction of 0 in ``monotone`` means no constraint and is dropped.
 
     Raises
     ------
@@ -107,7 +107,7 @@ class TrainParameters:
 
     objective: str = option(
         default="lambdamart",
-        help="The loss, such as lambdamart or quantile(alpha=0.9); docs/objectives.md says what each is for: "
+        help="Loss to minimise, such as lambdamart or quantile(alpha=0.9). docs/objectives.md describes each.  One of: "
         + ", ".join(NAMES)
         + ".",
         metavar="NAME[(OPTION=VALUE, ..)]",
@@ -115,142 +115,161 @@ class TrainParameters:
     )
     learn_from: str = option(
         default="",
-        help="What to learn from, if DATASET has preference pairs: grades, pairs or both; left out: grades, or pairs if no"
-        " query has two different grades.",
+        help="Learn from grades, pairs or both, if DATASET has preference pairs. Default: grades, or"
+        " pairs if no query has two different grades.",
         choices=("", *LEARN_FROM),
     )
     pairs_weight: float = option(
         default=1.0,
-        help="When learning from both: weight of a given pair, where a pair of different grades weighs 1.",
+        help="Weight of a given preference pair when learning from both. A pair of different grades has weight 1.",
         above=0,
     )
     metric: str = option(
         default="ndcg@10",
-        help="What lambdamart optimises: ndcg, dcg, err, map, mrr, precision, recall, wta, rbp(p) or concordance, with"
-        " @k; lambdaloss takes ndcg, apxdcg and stochasticrank ndcg or dcg.  The others are only stopped by it.",
+        help="Metric that lambdamart optimises: ndcg, dcg, err, map, mrr, precision, recall, wta,"
+        " rbp(p) or concordance, with @k. lambdaloss supports ndcg; apxdcg and stochasticrank"
+        " support ndcg and dcg. Other objectives use it for early stopping only.",
     )
     stop_metric: str = option(
         default="",
-        help="Early stopping watches it on the valid split, deviance is the loss; left out: the metric itself (coxph: deviance).",
+        help="Metric that early stopping watches on the valid split; deviance is the loss. Default:"
+        " the same as metric (coxph: deviance).",
     )
     gain: str = option(
         default="exp", help="Gain of a grade y in the metrics: exp (2^y - 1) or linear (y).", choices=GAINS
     )
-    n_rounds: int = option(default=500, help="Trees at most.", least=1, most=MOST)
-    learning_rate: float = option(default=0.1, help="Shrinkage of every tree, in (0, 1].", above=0.0, most=1.0)
+    n_rounds: int = option(default=500, help="Maximum number of boosting rounds.", least=1, most=MOST)
+    learning_rate: float = option(default=0.1, help="Shrinkage of each tree, in (0, 1].", above=0.0, most=1.0)
     early_stopping_rounds: int = option(
         default=50,
-        help="Stop after this many rounds without a better valid metric.  0: off, train all rounds and keep them all.",
+        help="Stop after this many rounds without an improvement on the valid split. 0: never; train"
+        " and keep all rounds.",
         least=0,
         most=MOST,
     )
     keep_rounds: str = option(
         default="",
-        help="Rounds to keep: best (up to the best one on the valid split) or all that were trained; left out: best, but"
-        " all where early stopping is off.",
+        help="Rounds to keep: best (up to the best round on the valid split) or all. Default: best,"
+        " or all if early stopping is off.",
         choices=("", *KEEP_ROUNDS),
     )
     min_improvement: float = option(
-        default=0.0, help="A round is better only if the value is so by more than this.", least=0
+        default=0.0, help="Minimum improvement of the stop metric that counts as better; must be exceeded.", least=0
     )
     rounds_by: str = option(
         default="valid",
-        help="Who says how many rounds are kept: valid (the valid split), test (queries of the train split that are"
-        " kept apart), oob (what the trees of a round have not seen), or cv (a cross-validation first).",
+        help="How to choose the number of rounds: valid (valid split), test (held-out queries of the"
+        " train split), oob (documents or queries outside the sample of a round), or cv"
+        " (cross-validation first).",
         choices=ROUNDS_BY,
     )
     holdout_fraction: float = option(
         default=0.2,
-        help="Share of the queries that are kept apart where rounds are chosen by test, in (0, 1).",
+        help="Share of the train queries to hold out with --rounds-by test, in (0, 1).",
         above=0,
         below=1,
     )
-    folds: int = option(default=5, help="Parts of a cross-validation.", least=2, most=MOST)
+    folds: int = option(default=5, help="Number of folds of a cross-validation.", least=2, most=MOST)
     step_search: str = option(
         default="none",
-        help="line: scale the trees of a round by what lowers the loss most, then shrink; or none.",
+        help="Line search for each round. line: scale its trees to minimise the loss, then shrink. none: no search.",
         choices=STEP_SEARCHES,
     )
     criterion: str = option(
         default="",
-        help="By which splits are chosen: se (squared error), rwse (weighted by curvature) or ole (the loss itself);"
-        " left out: what the objective does best with.",
+        help="Criterion that chooses splits: se (squared error), rwse (squared error weighted by the"
+        " hessian) or ole (the loss itself). Default: depends on the objective.",
         choices=("", *CRITERIA),
         convert=lambda name: CRITERION_ALIASES.get(name, name),
     )
     ole_features: int = option(
         default=8,
-        help="For ole: so many features that look best to rwse are searched by the loss; 0: all.",
+        help="With ole: number of features, the best by rwse, to search by the loss; 0: all.",
         least=0,
         most=2**31,
     )
     ole_pairs: float = option(
         default=1.0,
-        help="For ole: pairs a document drawn to measure curvature, about, and 65,536 at least; 0: all pairs.",
+        help="With ole: approximate number of pairs per document to sample for the hessian, at least"
+        " 65,536 in all; 0: all pairs.",
         least=0,
     )
     leaf: str = option(
         default="",
-        help="Steps of leaves: newton, or exact (pairs of documents in one leaf do not count); left out: exact for ole.",
+        help="How to compute leaf values: newton, or exact (ignore pairs within one leaf). Default:"
+        " exact for ole, newton otherwise.",
         choices=("", *LEAVES),
     )
     grow: str = option(
         default="best_first",
-        help="Which leaf is split next: best_first, breadth_first or depth_first; or oblivious, one condition for"
-        " all leaves of a depth.",
+        help="Order in which leaves are split: best_first, breadth_first or depth_first. oblivious:"
+        " one condition for all leaves of a depth.",
         choices=GROWTHS,
     )
     max_leaves: int = option(
-        default=31, help="Leaves of a tree at most; oblivious trees have 2^max_depth.", least=2, most=65_536
+        default=31, help="Maximum number of leaves per tree. Oblivious trees have 2^max_depth.", least=2, most=65_536
     )
     max_depth: int = option(
-        default=0, help="Depth of a tree at most; 0: no bound, oblivious trees 6.", least=0, most=65_536
+        default=0, help="Maximum depth of a tree; 0: unlimited, but 6 for oblivious trees.", least=0, most=65_536
     )
-    min_rows_in_leaf: int = option(default=20, help="Documents in a leaf at least.", least=1, most=2**31)
-    min_hessian_in_leaf: float = option(default=1e-3, help="Sum of curvatures in a leaf at least.", least=0)
-    lambda_l2: float = option(default=0.0, help="Added to the curvature of a leaf.", least=0)
-    min_gain: float = option(default=0.0, help="A split must gain more than this.", least=0)
+    min_rows_in_leaf: int = option(default=20, help="Minimum number of documents in a leaf.", least=1, most=2**31)
+    min_hessian_in_leaf: float = option(default=1e-3, help="Minimum sum of hessians in a leaf.", least=0)
+    lambda_l2: float = option(
+        default=0.0, help="L2 regularisation of leaf values, added to the hessian sum of a leaf.", least=0
+    )
+    min_gain: float = option(default=0.0, help="Minimum gain of a split; must be exceeded.", least=0)
     monotone: Mapping[str, int] = option(
         default_factory=dict,
-        help="Scores never fall (1) or never rise (-1) with this feature; repeat for several.",
+        help="Monotone constraint of a feature: scores never decrease (1) or never increase (-1) as"
+        " it grows; repeat for several.",
         metavar="NAME:1|-1",
         read=parse_monotone,
         repeat=True,
         convert=without_zeros,
     )
     feature_fraction: float = option(
-        default=1.0, help="Share of the features drawn for each tree, in (0, 1].", above=0.0, most=1.0
+        default=1.0, help="Share of the features to sample for each tree, in (0, 1].", above=0.0, most=1.0
     )
     query_fraction: float = option(
-        default=1.0, help="Share of the queries drawn for each tree, in (0, 1].", above=0.0, most=1.0
+        default=1.0, help="Share of the queries to sample for each tree, in (0, 1].", above=0.0, most=1.0
     )
     row_fraction: float = option(
-        default=1.0, help="Share of the documents of these queries drawn for each tree, in (0, 1].", above=0.0, most=1.0
+        default=1.0,
+        help="Share of the documents to sample for each tree, from the sampled queries, in (0, 1].",
+        above=0.0,
+        most=1.0,
     )
-    sigma: float = option(default=1.0, help="Steepness of the pairwise logistic loss.", above=0)
+    sigma: float = option(default=1.0, help="Steepness (sigma) of the pairwise logistic loss.", above=0)
     truncation: int = option(
-        default=30, help="Pairs need a document among the first so many by score.", least=1, most=2**31
+        default=30,
+        help="Use a pair only if one of its documents is in the top k by score; this is k.",
+        least=1,
+        most=2**31,
     )
-    lambda_normalisation: bool = option(default=True, help="Damp pairs far apart and scale queries alike.")
-    seed: int = option(default=7, help="Key of all randomness.", least=0, most=2**63 - 1)
+    lambda_normalisation: bool = option(
+        default=True, help="Reduce the weight of pairs with distant scores, and normalise lambdas per query."
+    )
+    seed: int = option(default=7, help="Random seed.", least=0, most=2**63 - 1)
 
     def check_together(self) -> None:
         """Raise InvalidParameter if values do not go together."""
         if self.metric == "deviance":
             raise InvalidParameter(
-                "metric 'deviance' is the loss, which is minimised in any case; to watch it set stop_metric to deviance"
+                "metric 'deviance' is the loss, which training always minimises; to stop early by it, set stop_metric to deviance"
             )
         if self.keep_rounds == "all" and self.rounds_by != "valid":
             raise InvalidParameter(
-                f"{spelled('keep_rounds')} 'all' keeps every round, but {spelled('rounds_by')} {self.rounds_by!r} chooses how many;"
-                " leave one of them out"
+                f"{spelled('keep_rounds')} 'all' keeps every round, but {spelled('rounds_by')} {self.rounds_by!r} drops some;"
+                " leave out one of the two"
             )
         if self.criterion == "ole" and self.monotone:
-            raise InvalidParameter(f"monotone constraints bound Newton steps; {spelled('criterion')} is 'ole'")
+            raise InvalidParameter(
+                f"monotone constraints do not work with {spelled('criterion')} 'ole'; use rwse or se, or leave monotone out"
+            )
         if self.grow == "oblivious":
             if self.monotone:
                 raise InvalidParameter(
-                    f"monotone constraints are for trees that split leaf by leaf; {spelled('grow')} is 'oblivious'"
+                    f"monotone constraints do not work with {spelled('grow')} 'oblivious'; use best_first, or leave monotone out"
                 )
             if self.max_depth > MOST_OBLIVIOUS_DEPTH:
                 raise InvalidParameter(
@@ -259,19 +278,19 @@ class TrainParameters:
 
     @property
     def keeps_best(self) -> bool:
-        """Whether trees after the best round are left out, where something says which round is the best one."""
+        """Whether rounds after the best one are dropped."""
         if self.keep_rounds:
             return self.keep_rounds == "best"
         return self.early_stopping_rounds > 0 or self.rounds_by != "valid"
 
     @property
     def depth(self) -> int:
-        """Depth of a tree at most; 0: no bound."""
+        """Maximum depth of a tree; 0: unlimited."""
         return self.max_depth or (OBLIVIOUS_DEPTH if self.grow == "oblivious" else 0)
 
     @property
     def leaves(self) -> int:
-        """Leaves of a tree at most."""
+        """Maximum number of leaves per tree."""
         return 2**self.depth if self.grow == "oblivious" else self.max_leaves
 
     def as_dict(self) -> dict[str, Any]:
@@ -281,66 +300,66 @@ class TrainParameters:
 
 @options
 class MachineOptions:
-    """What a training measures and takes of the machine: nothing of it changes the model."""
+    """Options for metrics, threads and memory.  They never change the model."""
 
     eval_metrics: Sequence[str] = option(
         default=(),
-        help="Measured after every round as well; repeat for several.  Never changes the model.",
+        help="Another metric to measure after every round; repeat for several. Never changes the model.",
         flags=("--eval-metric",),
         read=tuple,
         repeat=True,
     )
     n_threads: int = option(
-        default=0, help="Threads; 0: the cores this process may use.  Never changes the model.", least=0
+        default=0, help="Number of threads; 0: all cores available to this process. Never changes the model.", least=0
     )
     bin_cache: Path | None = option(
         default=None,
-        help="Map the bins from a file in this folder instead of holding them in memory.  It is built at the first"
-        " training and used again while data and bins are the same; files of other data are left: delete them as"
-        " you like.  Never changes the model.",
+        help="Memory-map the bins from a cache file in this folder instead of loading them. The first"
+        " training writes the file; later ones reuse it while data and bins are unchanged. Files of"
+        " other data stay and may be deleted. Never changes the model.",
         metavar="DIR",
     )
     histogram_memory: int = option(
         default="512MiB",
-        help="Bound of the memory for histograms; with less, training takes longer.  Oblivious trees take what they"
-        " need.  Never changes the model.",
+        help="Maximum memory for histograms; less memory makes training slower. Oblivious trees use"
+        " what they need. Never changes the model.",
         size=True,
     )
 
 
 @options
 class CheckpointOptions(MachineOptions):
-    """The same, and where finished trainings and checkpoints are kept, so that a killed command resumes."""
+    """MachineOptions plus checkpoints, from which a killed command resumes."""
 
     checkpoint: Path | None = option(
         default=None,
-        help="Keep in this folder what is trained so far, so that the same command goes on after a kill; emptied of it"
-        " when the model is registered.  Never changes the model.",
+        help="Folder for checkpoints: after a kill, the same command resumes. They are removed once"
+        " the model is registered. Never changes the model.",
         metavar="DIR",
     )
     checkpoint_every: float = option(
-        default=CHECKPOINT_SECONDS, help="Seconds between two checkpoints; 0: after every round.", least=0
+        default=CHECKPOINT_SECONDS, help="Minimum seconds between checkpoints; 0: after every round.", least=0
     )
-    profile: bool = option(default=False, help="Show where the time of a round went.")
+    profile: bool = option(default=False, help="Print how much time each phase of a round took.")
 
 
 @options
 class SeedOptions:
-    """Which seeds are trained, and what becomes of their forests.
+    """Which seeds to train, and which model to keep.
 
-    ``splits``: further splits to measure every forest on when it is done, ``test`` for one; they are in the noise floor.
+    ``splits``: more splits, such as ``test``, on which to evaluate every trained forest for the noise floor.
     """
 
     seeds: Sequence[int] = option(
         default=(),
-        help="Train with each of these seeds, such as 1,2,3, and register what --choose says; --seed is passed over.",
+        help="Train one model per seed, such as 1,2,3, and register the one chosen by --choose. Overrides --seed.",
         metavar="N,N,..",
         read=parse_seeds,
     )
     choose: str = option(
         default="best",
-        help="Of several seeds: best, the model that is best on the valid split, or average, one model whose scores are"
-        " the means of all.",
+        help="Model to register from several seeds: best on the valid split, or average (one model"
+        " with the mean scores of all).",
         choices=CHOICES,
     )
     splits: Sequence[str] = ()
@@ -348,17 +367,18 @@ class SeedOptions:
 
 @options
 class SpaceOptions:
-    """What to search, in a file, on the command line, or both."""
+    """The search space: from a file, from the command line, or both."""
 
     space: Path | None = option(
         default=None,
-        help='What to search, in TOML: learning_rate = "0.02..0.3:log", objective = ["lambdamart", "l2"].',
+        help='TOML file with the search space: learning_rate = "0.02..0.3:log", objective = ["lambdamart", "l2"].',
         metavar="FILE",
     )
     vary: tuple[str, ...] = option(
         default=(),
-        help="Search this, over what FILE says of it: LOW..HIGH, LOW..HIGH:log, or A,B,C; repeat for several.  Without"
-        " it and FILE: objective, learning rate, sizes of leaves, what a tree sees.",
+        help="Search this parameter: LOW..HIGH, LOW..HIGH:log, or A,B,C; repeat for several."
+        " Overrides --space. Without both: objective, learning rate, leaf sizes and sampling"
+        " fractions.",
         metavar="NAME=VALUES",
         read=tuple,
         repeat=True,
@@ -369,25 +389,31 @@ class SpaceOptions:
 class TuneOptions:
     """How to search for parameters.
 
-    ``halving`` gives few rounds to all trials, and more to the best ``factor``-th.  Further seeds are those after the seed of the
-    parameters.
+    ``halving`` trains all trials for a few rounds and the best ``1 / factor`` of them for more.  Repeats use the seeds that
+    follow the seed of the parameters.
     """
 
-    trials: int = option(default=30, help="Drawn, besides that of the options as they are.", least=1, most=100_000)
+    trials: int = option(
+        default=30, help="Number of random trials, in addition to one with the options as given.", least=1, most=100_000
+    )
     search: str = option(
         default="random",
-        help="random: all rounds for every trial; halving: a few for all, then more for the best --factor-th, and so on.",
+        help="random: train every trial for all rounds. halving: train all trials for a few rounds,"
+        " keep the best 1/factor, give them more rounds, and repeat.",
         choices=SEARCHES,
     )
     factor: int = option(
-        default=3, help="Of halving: so much fewer trials, and so many more rounds.", least=2, most=100
+        default=3,
+        help="With halving: divide the number of trials and multiply the rounds by this factor.",
+        least=2,
+        most=100,
     )
-    best: int = option(default=3, help="So many of the best are repeated with other seeds.", least=1, most=1000)
-    repeat: int = option(default=2, help="With so many other seeds; 0: with none.", least=0, most=100)
+    best: int = option(default=3, help="Number of best trials to repeat with other seeds.", least=1, most=1000)
+    repeat: int = option(default=2, help="Number of other seeds for these repeats; 0: no repeats.", least=0, most=100)
     workers: int = option(
         default=0,
-        help="Trials at a time, each in a process with one thread; 0: the cores this process may use; 1: one after"
-        " another with all cores.  Never changes the outcome.",
+        help="Number of parallel trials, each a process with one thread; 0: all cores available to"
+        " this process; 1: one trial at a time on all cores. Never changes the outcome.",
         least=0,
         most=4096,
     )

@@ -439,7 +439,7 @@ def test_commands_tell_of_pairs(tmp_path, judged):
     told = run.invoke(app, [*add, "--overwrite", "--buckets", "8"])
     assert (
         str(told.exception)
-        == f"--buckets is for judgments; with --format pairs the dataset {tmp_path / 'later'} is as it is"
+        == f"--buckets applies to judgments only; with --format pairs the rows of {tmp_path / 'later'} do not change: leave it out"
     )
 
 

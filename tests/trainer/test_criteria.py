@@ -206,7 +206,7 @@ def test_drawn_pairs_have_the_right_sums_on_average():
     ("parameters", "message"),
     [
         ({"criterion": "ole", "grow": "oblivious", "objective": "ranknet"}, "'ole' is for trees that split leaf by leaf"),
-        ({"criterion": "ole", "monotone": {"f0": 1}}, "monotone constraints bound Newton steps"),
+        ({"criterion": "ole", "monotone": {"f0": 1}}, "monotone constraints do not work with criterion"),
         ({"criterion": "rwse", "objective": "laplace"}, "criterion 'rwse' is not for laplace, which permits se"),
         ({"leaf": "exact", "objective": "laplace"}, "leaf 'exact' is not for laplace"),
         ({"criterion": "olé"}, "unknown value of criterion 'olé'; did you mean 'ole'"),

@@ -39,7 +39,7 @@ _DELTAS: dict[str, CFunc] = {}
 class UserOptions:
     """Options of ``user``."""
 
-    function: str = option(default="", help="Name under which the loss is remembered.")
+    function: str = option(default="", help="Name under which the user-defined loss is registered.")
 
 
 class UserObjective(Objective):

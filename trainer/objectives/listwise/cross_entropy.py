@@ -27,7 +27,7 @@ class ListNetOptions:
     target: str = option(
         default="gain",
         choices=("gain", "exp_grade"),
-        help="A document's share of the gains of its list, or of the exp(grade), which ListNet was published with.",
+        help="Target of a document: its share of the gains of its list, or of exp(grade) as in the ListNet paper.",
     )
 
 
@@ -106,7 +106,7 @@ class XendcgOptions:
         default=3,
         least=1,
         most=10,
-        help="Terms of the series that make up g; LightGBM has 3, with 1 it is the gradient itself.",
+        help="Number of terms of the series for g. LightGBM uses 3; 1 is the exact gradient.",
     )
 
 

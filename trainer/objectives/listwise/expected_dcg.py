@@ -84,12 +84,14 @@ _LEAST_WORK = 10_000  # draws, or pairs, a worker: some 300 us
 class ApxDcgOptions:
     """How ``apxdcg`` takes the expectation."""
 
-    samples: int = option(default=16, least=2, most=_MOST_SAMPLES, help="Orders drawn for every list at every step.")
+    samples: int = option(
+        default=16, least=2, most=_MOST_SAMPLES, help="Number of random orders to sample per list and step."
+    )
     exact: int = option(
         default=7,
         least=0,
         most=12,
-        help="Lists of at most so many documents are not sampled; n documents cost n 2^n.",
+        help="Maximum list length for exact computation instead of sampling; n documents cost n 2^n.",
     )
 
 
@@ -170,8 +172,8 @@ class ApxDcg(ExpectedDcg):
 class StochasticRankOptions:
     """Options of ``stochasticrank``."""
 
-    noise: float = option(default=1.0, above=0, help="Standard deviation of what is added to scores.")
-    samples: int = option(default=8, least=1, most=_MOST_SAMPLES, help="Draws for every list at every step.")
+    noise: float = option(default=1.0, above=0, help="Standard deviation of the noise added to scores.")
+    samples: int = option(default=8, least=1, most=_MOST_SAMPLES, help="Number of noise samples per list and step.")
 
 
 class StochasticRank(ExpectedDcg):

@@ -75,7 +75,9 @@ _LEAST_SHIFT_WORK = 2_000  # documents a worker: some 300 us
 class QueryCrossEntropyOptions(TwoClasses):
     """Options of ``query_cross_entropy``."""
 
-    alpha: float = option(default=0.95, least=0, most=1, help="The part of the loss within queries.")
+    alpha: float = option(
+        default=0.95, least=0, most=1, help="Weight of the loss within queries; the rest is the plain log-loss."
+    )
 
 
 class QueryCrossEntropy(ListLoss):

@@ -27,18 +27,16 @@ _LEAST_WORK = 100_000  # pairs a worker: some 300 us
 class GbRankOptions:
     """Options of ``gbrank``."""
 
-    tau: float = option(default=0.1, above=0, help="By how much the better document has to be above the other one.")
-    trees: int = option(
-        default=20, least=1, most=10_000, help="Trees of the small forest that each round fits to the targets."
-    )
+    tau: float = option(default=0.1, above=0, help="Margin by which the better document must outscore the other.")
+    trees: int = option(default=20, least=1, most=10_000, help="Number of trees that each round fits to the targets.")
     eta: float = option(
         default=1.0,
         above=0,
-        help="What the forest of a round is multiplied by when it is added; it does not change how the forest is fitted.",
+        help="Factor for the forest of a round when it is added. It does not change how the forest is fitted.",
     )
     keep: bool = option(
         default=False,
-        help="Whether a pair stays once it has been misranked, with the targets of its present scores.",
+        help="Keep a pair in all later rounds once it was misranked, with targets from its current scores.",
     )
 
 

@@ -27,14 +27,15 @@ class LambdaMartOptions:
     normalise: str = option_like(PairOptions, "normalise", default="none")
     tail: bool = option(
         default=True,
-        help="Of ndcg@k and dcg@k: whether discounts go on below rank k, as for LightGBM; the ideal is that of k.",
+        help="For ndcg@k and dcg@k: continue the discounts below rank k, as LightGBM does. The ideal"
+        " DCG stays that of rank k.",
     )
     max_grade: int = option(
-        default=0, least=0, most=52, help="Highest grade of the scale, for err; 0: that of the rows."
+        default=0, least=0, most=52, help="Maximum grade of the scale, for err; 0: the highest grade in the data."
     )
     pair_fraction: float = option_like(PairOptions, "pair_fraction", default=1.0)
     delta: str = option(
-        default="", help="Name of a swap delta of your own, see Ranker; it replaces that of the metric."
+        default="", help="Name of a user-defined swap delta (see Ranker) that replaces that of the metric."
     )
 
 

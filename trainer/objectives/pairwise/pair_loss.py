@@ -46,15 +46,15 @@ class PairOptions:
     normalise: str = option(
         default="none",
         choices=("none", PER_PAIR),
-        help="query: divide the loss of each query by the number of its pairs (gbm's v_i).",
+        help="query: divide the loss of each query by its number of pairs (v_i in gbm).",
     )
     truncation: int = option(
         default=0,
         least=0,
         most=2**31,
-        help="Pairs need a document among the first so many by score; 0: all pairs count.",
+        help="Use a pair only if one of its documents is in the top k by score; this is k. 0: use all pairs.",
     )
-    pair_fraction: float = option(default=1.0, above=0, most=1, help="Share of the pairs that is drawn each round.")
+    pair_fraction: float = option(default=1.0, above=0, most=1, help="Share of the pairs to sample in each round.")
 
 
 def _nothing(*_: object) -> None:

@@ -17,9 +17,7 @@ class RankNetOptions:
     """Options of ``ranknet``."""
 
     normalise: str = option_like(PairOptions, "normalise", default="none")
-    ties: bool = option(
-        default=False, help="Whether documents of equal grade are pairs too, with target probability 1/2."
-    )
+    ties: bool = option(default=False, help="Also use pairs of equal grade, with target probability 1/2.")
     truncation: int = option_like(PairOptions, "truncation", default=0)
     pair_fraction: float = option_like(PairOptions, "pair_fraction", default=1.0)
 

@@ -29,13 +29,15 @@ _LEAST_WORK = 5_000  # documents times permutations a worker: some 300 us
 class YetiRankOptions:
     """Options of ``yetirank``."""
 
-    permutations: int = option(default=10, least=1, most=10_000, help="Orders drawn for each query and round.")
-    decay: float = option(default=0.85, above=0, most=1, help="What each rank counts of the one above it.")
+    permutations: int = option(
+        default=10, least=1, most=10_000, help="Number of random orders to sample per query and round."
+    )
+    decay: float = option(default=0.85, above=0, most=1, help="Weight of each rank relative to the rank above it.")
     noise: str = option(
         default="logistic",
         choices=("logistic", "gumbel"),
-        help="What is added to sigma s: logistic, log(u / (1 - u)) as published, or gumbel, -log(-log u), which draws from the"
-        " Plackett-Luce model.",
+        help="Noise added to sigma s: logistic, log(u / (1 - u)), as published; or gumbel, -log(-log"
+        " u), which samples from the Plackett-Luce model.",
     )
 
 

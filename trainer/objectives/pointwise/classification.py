@@ -56,9 +56,7 @@ class Bernoulli(Pointwise):
 class Logistic2Options(TwoClasses):
     """Options of ``logistic2``."""
 
-    balanced: bool = option(
-        default=False, help="Whether both classes weigh the same, however many documents they have."
-    )
+    balanced: bool = option(default=False, help="Give both classes the same total weight.")
 
 
 class Logistic2(Bernoulli):
@@ -126,8 +124,12 @@ SCALES = 3.0, 2.0, 1.0  # of the top grade, the one below it, all others
 class LogistRankOptions(TwoClasses):
     """Options of ``logistrank``."""
 
-    leaf: str = option(default="paper", choices=("paper", "newton"), help="Steps of leaves: as printed, or Newton's.")
-    top: int = option(default=0, least=0, help="The grade that counts three times; 0: the highest of the rows.")
+    leaf: str = option(
+        default="paper",
+        choices=("paper", "newton"),
+        help="How to compute leaf values: as in the paper, or by Newton's method.",
+    )
+    top: int = option(default=0, least=0, help="Grade with weight 3; 0: the highest grade in the data.")
 
 
 class LogistRank(Pointwise):

@@ -85,9 +85,7 @@ def share_leaves(team: Team, starts: npt.NDArray[np.int64], task: Callable[[int,
 class TwoClasses:
     """Options of a loss over two classes."""
 
-    threshold: float = option(
-        default=1.0, above=-inf, below=inf, help="Labels, or grades, from here on are the class 1."
-    )
+    threshold: float = option(default=1.0, above=-inf, below=inf, help="Minimum label or grade of the positive class.")
 
 
 def classes_of(targets: Floats, threshold: float) -> Floats:

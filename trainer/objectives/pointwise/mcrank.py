@@ -22,9 +22,9 @@ class GradeOptions:
     score: str = option(
         default="grade",
         choices=("grade", "gain"),
-        help="What the score is the expectation of: the grade, or its gain 2^k - 1.",
+        help="Predict the expected grade, or the expected gain 2^k - 1.",
     )
-    max_grade: int = option(default=0, least=0, help="Highest grade of the scale; 0: the highest of the rows.")
+    max_grade: int = option(default=0, least=0, help="Maximum grade of the scale; 0: the highest grade in the data.")
 
 
 @options
@@ -32,7 +32,7 @@ class McRankOptions(GradeOptions):
     """Options of ``mcrank``."""
 
     friedman_factor: bool = option(
-        default=False, help="Whether leaves are multiplied by (K - 1) / K, K being the number of grades."
+        default=False, help="Multiply leaf values by (K - 1) / K, where K is the number of grades."
     )
 
 

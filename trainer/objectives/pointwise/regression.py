@@ -98,7 +98,10 @@ class QuantileOptions:
     """Options of ``quantile``."""
 
     alpha: float = option(
-        default=0.5, above=0, below=1, help="Which quantile: 0.9 is the value that nine labels of ten stay below."
+        default=0.5,
+        above=0,
+        below=1,
+        help="Quantile to predict; with 0.9, nine of ten labels lie below the prediction.",
     )
 
 
@@ -163,7 +166,7 @@ class HuberOptions:
         default=0.9,
         above=0,
         below=1,
-        help="Which part of the residuals, the smallest ones, counts with its square.",
+        help="Share of the residuals, the smallest ones, with squared loss; the others have linear loss.",
     )
 
 
