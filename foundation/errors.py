@@ -38,7 +38,7 @@ class InputError(RankmillError):
     exit_code = USAGE
 
     @classmethod
-    def unknown(cls, what: str, name: str, known: Iterable[str], cure: str = "none is there yet") -> Self:
+    def unknown(cls, what: str, name: str, known: Iterable[str], cure: str = "there is none yet") -> Self:
         """Build the error for ``name`` that is none of ``known``: the nearest spelling, all of them, or the cure."""
         choices = list(known)
         near = [choice for choice in choices if choice.lower() == name.lower()] or get_close_matches(name, choices, n=1)

@@ -55,9 +55,9 @@ def bin_(
         }
         typer.echo(json.dumps({"dataset": str(dataset), "written": found is None, **facts}))
     elif found is not None and opened.bin_set().binspec == spec.digest:
-        typer.echo(f"{dataset}: nothing to do, the bins {spec.digest[:12]} are there")
+        typer.echo(f"{dataset}: nothing to do; the bins {spec.digest[:12]} already exist")
     elif found is not None:
-        typer.echo(f"{dataset}: the bins {spec.digest[:12]} are there already; from now on training uses them")
+        typer.echo(f"{dataset}: the bins {spec.digest[:12]} already exist; training now uses them")
     else:
         typer.echo(
             f"{dataset}: {len(bins)} features in {sum(bins):,} bins, {sum(b == options.max_bin for b in bins)} of them with all"
@@ -101,7 +101,7 @@ def describe(
     width = page_width(120)
     if against is None:
         if fail_on_drift:
-            raise InputError("--fail-on-drift needs a former dataset; name it with --against")
+            raise InputError("--fail-on-drift needs an older dataset to compare with; give it with --against")
         found = look(Dataset.open(dataset))
         typer.echo(found.to_json() if as_json else found.render(width))
         return
@@ -109,7 +109,7 @@ def describe(
     typer.echo(moved.to_json() if as_json else moved.render(width))
     if fail_on_drift and moved.alarms:
         names = ", ".join(moved.alarms[:10]) + (f" and {len(moved.alarms) - 10} more" if len(moved.alarms) > 10 else "")
-        raise DriftAlarm(f"{dataset}: differs from {against} in {names}")
+        raise DriftAlarm(f"{dataset}: drifted from {against} in {names}")
 
 
 @app.command()
@@ -143,7 +143,7 @@ def query(
     from rankmill.pipeline.sql_answer import render_answer, write_csv, write_json
 
     if as_json and as_csv:
-        raise InputError("--json and --csv exclude each other")
+        raise InputError("--json and --csv cannot be combined; use one of them")
     opened = Dataset.open(dataset)
     with query_dataset(opened, sql, options) as answer:
         if as_json:

@@ -263,7 +263,10 @@ class Dataset(StoredShards):
         with alone(self.path):
             current = read_manifest(self.path)
             if current.data_digest() != self.digest:
-                raise ConflictError(f"{self.path}: was replaced by other data while it was being binned; run it again")
+                raise ConflictError(
+                    f"{self.path}: another command replaced the dataset while it was being"
+                    " binned; run the command again"
+                )
             others = [bins for bins in current.bins if bins.binspec != entry.binspec]
             manifest = current.model_copy(update={"bins": [*others, entry]})
             if manifest != current:

@@ -76,7 +76,8 @@ def writing_share(
     ids = 0 if id_bytes is None else int(id_bytes.sum(axis=0).max())
     if id_bytes is not None and id_bytes.max() > _MOST_ID_BYTES:
         raise InputError(
-            f"the largest bucket has {ids / 1e6:,.0f} MB of ids, more than one shard can hold; give more {spelled('buckets')}"
+            f"the largest bucket has {ids / 1e6:,.0f} MB of ids, more than one shard can hold;"
+            f" increase {spelled('buckets')}"
         )
     ids_and_order = bucket_rows * BYTES_A_ROW + 3 * max(0, ids - bucket_rows * USUAL_ID_BYTES)
     whole = bucket_rows * row_bytes
@@ -90,8 +91,8 @@ def writing_share(
             return MemoryShare(count, int(min(room, max(whole, least))))
     needed = RESIDENT + fixed + least
     raise InputError(
-        f"the largest bucket has {bucket_rows:,} rows, which take {needed / 1e6:,.0f} MB to sort;"
-        f" give {spelled('memory')} {-(-needed // 10**8) * 100}MB or more {spelled('buckets')}"
+        f"the largest bucket has {bucket_rows:,} rows, which take {needed / 1e6:,.0f} MB to sort; give"
+        f" {spelled('memory')} {-(-needed // 10**8) * 100}MB or increase {spelled('buckets')}"
     )
 
 
@@ -145,8 +146,8 @@ class BinPlan:
             if sampled < min(rows, LEAST_SAMPLED_ROWS):
                 needed = base + reading + LEAST_SAMPLED_ROWS * each
                 raise InputError(
-                    f"{spelled('memory')}: {manifest.queries:,} queries and {rows:,} rows cannot be binned in {memory:,} bytes;"
-                    f" give {-(-needed // 10**8) * 100}MB"
+                    f"{spelled('memory')}: {manifest.queries:,} queries and {rows:,} rows cannot be"
+                    f" binned in {memory:,} bytes of memory; give {-(-needed // 10**8) * 100}MB"
                 )
             fixed, column = _WEIGHED * sampled, _SAMPLED * sampled + _COUNTERS + reading
         columns = max(1, min(features, min(free - fixed, _WORTHWHILE) // column))

@@ -96,14 +96,17 @@ def check_words(words: Words, negative: NegativeGrades, highest: int) -> None:
     for word, grade in words:
         key = word_key(word)
         if key in seen:
-            raise InputError(f"{spelled('grades')} has {word!r} twice (capitals and blanks around do not count)")
+            raise InputError(
+                f"{spelled('grades')} has {word!r} twice (ignoring case and surrounding blanks); remove one"
+            )
         seen.add(key)
         if grade > highest:
             limit = f"{spelled('max_grade')} {highest}" if highest < MAX_GRADE else f"{MAX_GRADE}, the highest grade"
             raise InputError(f"{spelled('grades')} maps {word!r} to {grade}, above {limit}")
         if grade < 0 and negative == "reject":
             raise InputError(
-                f"{spelled('grades')} maps {word!r} to {grade}: a grade is 0 or more; {spelled('negative_grades')} zero|unjudged gives negative ones a meaning"
+                f"{spelled('grades')} maps {word!r} to {grade}, but a grade is 0 or more; to accept"
+                f" negative grades: {spelled('negative_grades')} zero|unjudged"
             )
 
 
@@ -236,8 +239,8 @@ class ReadOptions:
             check_words(self.words, self.negative_grades, self.highest_grade)
             if self.labels == "real":
                 raise InputError(
-                    f"{spelled('grades')} maps words to grades; with {spelled('labels')} real the first number of a line is"
-                    " no grade"
+                    f"{spelled('grades')} maps words to grades, but with {spelled('labels')} real the"
+                    " first number of a line is a label; leave out one of the two"
                 )
 
     @property
@@ -337,9 +340,7 @@ class IngestOptions:
     def check_together(self) -> None:
         """Raise InputError if values do not go together."""
         if self.split_time is not None and self.read.time_column is None:
-            raise InputError(
-                f"{spelled('split_time')} goes by a column of times; name it with {spelled('time_column')}"
-            )
+            raise InputError(f"{spelled('split_time')} needs a column of times; name it with {spelled('time_column')}")
         if any(each is not None for each in (self.split, self.split_time, self.folds, self.fold)):
             _ = self.rule  # which checks them
 

@@ -34,14 +34,14 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
     if not out.exists():
         return
     if not out.is_dir():
-        raise InputError(f"{out}: is a file; a dataset is a folder")
+        raise InputError(f"{out}: is a file, but a dataset is a folder; choose another name")
     if not any(out.iterdir()):
         return
     if not _is_dataset(out):
-        raise InputError(f"{out}: is a folder with other things in it; choose another name for the dataset")
+        raise InputError(f"{out}: is a folder with other files; choose another name for the dataset")
     if not overwrite:
         raise InputError(
-            f"{out}: there is a dataset already; choose another name, or replace it with {spelled('overwrite')}"
+            f"{out}: a dataset already exists; choose another name, or replace it with {spelled('overwrite')}"
         )
 
 
@@ -73,7 +73,9 @@ def publish_dataset(
 def _replace(staged: Path, out: Path, manifest: Manifest, grown_from: Manifest | None) -> None:
     old = _old_manifest(out)
     if grown_from is not None and (old is None or old.data_digest() != grown_from.data_digest()):
-        raise ConflictError(f"{out}: was replaced by other data while rows were added to it; run it again")
+        raise ConflictError(
+            f"{out}: another command replaced the dataset while rows were added to it; run the command again"
+        )
     if old is not None and old.rows_digest() == manifest.rows_digest():
         manifest = manifest.model_copy(update={"bins": old.bins})
     (staged / MANIFEST_NAME).write_bytes(manifest.to_bytes())

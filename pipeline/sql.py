@@ -44,12 +44,12 @@ _FETCH_ROWS = 2000
 _ZONED = " WITH TIME ZONE"
 _MOMENT = "TIMESTAMP" + _ZONED
 _CURES = {  # of tables that not every dataset has
-    "bins": "has no bins yet; make them with rankmill data bin {path}",
-    "pairs": "has no pairs; rankmill data ingest --pairs FILE joins them",
-    "unjudged": "has no unjudged rows; rankmill data ingest --unjudged keep, or --qrels FILE, keeps them",
-    "rejects": "has no rejects: every row was taken",
-    "judgment_rejects": "has no rejected judgments: every one was taken, or there was no --qrels FILE",
-    "pair_rejects": "has no rejected pairs: every one was taken, or there was no --pairs FILE",
+    "bins": "has no bins yet; run: rankmill data bin {path}",
+    "pairs": "has no pairs; add them with rankmill data ingest --pairs FILE",
+    "unjudged": "has no unjudged rows; rankmill data ingest keeps them with --unjudged keep or --qrels FILE",
+    "rejects": "has no rejects: every row was valid",
+    "judgment_rejects": "has no rejected judgments: all were valid, or --qrels FILE was not used",
+    "pair_rejects": "has no rejected pairs: all were valid, or --pairs FILE was not used",
 }
 
 Row = tuple[Any, ...]
@@ -190,9 +190,9 @@ def _checked(connection: Any, sql: str) -> str:
         raise InputError(f"SQL: expected one statement, found {len(statements) or 'none'}")
     kind = statements[0].type.name
     if kind != "SELECT":
-        cure = "; name its values: PIVOT .. ON column IN (..)" if kind == "MULTI" else ""
+        cure = "; list the values: PIVOT .. ON column IN (..)" if kind == "MULTI" else ""
         raise InputError(
-            f"SQL: expected a SELECT (or WITH, FROM, DESCRIBE, SUMMARIZE), found another kind ({kind}){cure}"
+            f"SQL: expected a SELECT (or WITH, FROM, DESCRIBE, SUMMARIZE) statement, found another kind ({kind}){cure}"
         )
     return sql
 
@@ -261,7 +261,8 @@ def _explained(memory: int, dataset: Dataset | None = None, views: Collection[st
         yield
     except duckdb.OutOfMemoryException:
         raise InputError(
-            f"SQL: the statement does not fit in {memory:,} bytes; give more with {spelled('memory')}, or try {spelled('threads')} 1"
+            f"SQL: the statement needs more than {memory:,} bytes; allow more with"
+            f" {spelled('memory')}, or try {spelled('threads')} 1"
         ) from None
     except duckdb.IOException as error:
         if "No space left" in str(error):

@@ -59,7 +59,7 @@ def decoding(file: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise OSError(error.errno, error.strerror or str(error), str(file)) from error
         what = str(error).split("\n", 1)[0].rstrip(".")
-        raise DatasetFormatError(f"{file}: cannot be decoded ({what}); make the dataset anew") from error
+        raise DatasetFormatError(f"{file}: cannot be decoded ({what}); ingest the data again") from error
 
 
 def blocks(

@@ -128,7 +128,7 @@ def write_synthetic(path: Path, parameters: SynthParameters, *, overwrite: bool 
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name a file")
     if path.exists() and not overwrite:
-        raise InputError(f"{path}: is there already; choose another name, or replace it with {spelled('overwrite')}")
+        raise InputError(f"{path}: already exists; choose another name, or replace it with {spelled('overwrite')}")
     with staging_folder(path) as staging:
         staged = staging / path.name
         counts = write(staged, parameters)

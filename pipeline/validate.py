@@ -43,8 +43,9 @@ def check_one_split(
     rows = slice(starts[query], end)
     files = [source_name[int(source[rows][split[rows] == side].min())] for side in (low[query], high[query])]
     raise DataRejected(
-        f"query {qid[query].as_py()!r} is in {SPLITS[low[query]]} ({files[0]}) and in {SPLITS[high[query]]} ({files[1]}): "
-        f"a query must be in one split; take it out of one of the files, or let {spelled('split')} decide"
+        f"query {qid[query].as_py()!r} is in {SPLITS[low[query]]} ({files[0]}) and in"
+        f" {SPLITS[high[query]]} ({files[1]}): a query must be in one split; remove it from one of"
+        f" the files, or assign queries with {spelled('split')}"
     )
 
 
@@ -64,8 +65,9 @@ def check_one_weight(
     rows = slice(starts[query], starts[query + 1] if query + 1 < len(starts) else len(weight))
     files = [source_name[int(source[rows][weight[rows] == side].min())] for side in (low[query], high[query])]
     raise DataRejected(
-        f"query {qid[query].as_py()!r} has query_weight {low[query]:g} ({files[0]}) and {high[query]:g} ({files[1]}): "
-        "it must be the same in all rows of a query; a document's own goes into the column weight"
+        f"query {qid[query].as_py()!r} has query_weight {low[query]:g} ({files[0]}) and"
+        f" {high[query]:g} ({files[1]}): it must be the same in all rows of a query; weights of"
+        " documents go into the column weight"
     )
 
 

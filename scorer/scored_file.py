@@ -172,7 +172,7 @@ def as_scored(table: pa.Table, where: str) -> pa.Table:
 def _refuse_twice(names: Sequence[str], where: str) -> None:
     for name in _COLUMNS:
         if names.count(name) > 1:
-            raise CandidatesRejected(f"{where}: column {name!r} is there twice; every column needs a name of its own")
+            raise CandidatesRejected(f"{where}: column {name!r} occurs twice; every column needs a unique name")
 
 
 def _refuse_lacking(names: Sequence[str], where: str) -> None:

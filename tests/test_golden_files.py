@@ -80,5 +80,5 @@ def test_a_search_and_its_table(tmp_path: Path) -> None:
     table = json.loads((GOLDEN / "tuning" / "table.json").read_text(encoding="utf-8"))
     assert [trial["trial"] for trial in table["trials"]] == [0, 2, 1]
     shutil.copytree(GOLDEN / "tuning", tmp_path / "tuning")
-    with pytest.raises(AssertionError, match="holds a search of other data"):
+    with pytest.raises(AssertionError, match="contains a search with other data"):
         run("tune", GOLDEN / "csv", "-o", tmp_path / "tuning", "--trials", 1, "--workers", 1)

@@ -202,7 +202,7 @@ def tables(rows):
         ({}, None),
         ({"weight": -1.0}, "expected a weight: a number, 0 or more, found"),
         ({"probability": 2.0}, "expected a probability: a number from 0 to 1, found"),
-        ({"worse": "d"}, "expected another document than the better one, found"),
+        ({"worse": "d"}, "expected a document other than the better one, found"),
         ({"better": ""}, "expected the id of the better document, found"),
     ],
 )

@@ -166,15 +166,15 @@ class CachedBins:
             pass
         except (_Unusable, PermissionError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            say(f"{self.path}: {reason}; the cache of bins is built anew")
+            say(f"{self.path}: {reason}; rebuilding the bin cache")
         try:
             return self._build(batches(), n_bins)
         except OSError as error:
             if error.errno not in _CANNOT_WRITE:
                 raise
             say(
-                f"{self.folder}: no cache of bins can be written ({error.strerror});"
-                f" {self.n_bytes / 1e6:,.0f} MB of bins are held in memory instead"
+                f"{self.folder}: cannot write the bin cache ({error.strerror}); holding"
+                f" {self.n_bytes / 1e6:,.0f} MB of bins in memory instead"
             )
         return BlockedBins.from_batches(batches(), self.n_rows, n_bins, self.width)
 
@@ -197,7 +197,7 @@ class CachedBins:
                     contents.add(block, buffer[:n])
                     left -= n
             if header[position:after] != contents.digest():
-                raise _Unusable("its bytes differ from their digest")
+                raise _Unusable("its digest does not match")
             return self._mapped(file.fileno(), len(start), n_bins)
 
     def _build(self, batches: Iterable[npt.NDArray[np.uint8]], n_bins: npt.NDArray[np.int32]) -> BlockedBins:

@@ -99,7 +99,7 @@ def directions_of(monotone: Mapping[str, int], feature_names: Sequence[str]) -> 
     for name, direction in monotone.items():
         if name not in feature_names:
             hint = name_hint(name, feature_names)
-            raise InvalidParameter(f"monotone: the data have no feature {name!r}; {hint}")
+            raise InvalidParameter(f"monotone: unknown feature {name!r}; {hint}")
         directions[list(feature_names).index(name)] = direction
     return directions
 
@@ -112,13 +112,14 @@ def _check_features(names: Sequence[str], edges: Sequence[npt.NDArray[np.float32
     for i, (name, cuts) in enumerate(zip(names, edges, strict=True)):
         if not isinstance(name, str) or not name or name in seen:
             raise TrainingDataRejected(
-                f"feature {i} needs a name of its own, found {name!r}{' again' if name in seen else ''}"
+                f"feature {i} needs a unique name, found {name!r}{' again' if name in seen else ''}"
             )
         seen.add(name)
         if len(cuts) >= MAX_BIN or np.isnan(cuts).any() or not np.all(cuts[1:] > cuts[:-1]):
             raise TrainingDataRejected(
-                f"feature {name!r}: expected at most {MAX_BIN - 1} ascending edges, found {len(cuts)}"
-                f"{'' if len(cuts) >= MAX_BIN else ' that do not ascend'}; bin the data anew"
+                f"feature {name!r}: expected at most {MAX_BIN - 1} ascending edges, found"
+                f" {len(cuts)}{'' if len(cuts) >= MAX_BIN else ' that do not ascend'}; bin the data"
+                " again"
             )
 
 
@@ -139,7 +140,7 @@ class _Training:
         self.checkpoint, self.rounds, self.fold = checkpoint, rounds, fold
         self.max_grade = whole_number("max_grade", data.max_grade)
         if train.n_rows == 0:
-            raise TrainingDataRejected("the train split holds no rows")
+            raise TrainingDataRejected("the train split has no rows")
         _check_features(data.feature_names, data.edges)
         self.monotone = directions_of(parameters.monotone, data.feature_names)
         self.asked, self.parameters = parameters, settled(train, parameters)
@@ -161,7 +162,7 @@ class _Training:
         )
         if parameters.step_search == "line" and self.objective.steps_a_round > 1:
             raise InvalidParameter(
-                f"step_search: the rounds of {self.objective.name} have several steps; leave it at none"
+                f"step_search does not work with {self.objective.name}, whose rounds have several steps; set it to none"
             )
         self.sampler = Sampler(train.starts, len(data.feature_names), self.parameters)
         self.exact_leaves = takes_exact_steps(self.objective, self.criterion, self.parameters)
@@ -175,12 +176,12 @@ class _Training:
     def _check_link(self) -> None:
         if self.objective.link == "identity":
             return
-        of_probabilities = f"{self.objective.name} makes its score of probabilities"
+        of_probabilities = f"{self.objective.name} computes its score from probabilities"
         if self.monotone.any():
-            raise InvalidParameter(f"monotone constraints are for one score a document; {of_probabilities}")
+            raise InvalidParameter(f"monotone constraints need one score per document; {of_probabilities}")
         sets = [self.rows, *(rows for _, rows in self.data.eval_sets)]
         if any(rows.offsets is not None for rows in sets):
-            raise InvalidParameter(f"offsets are for one score a document; {of_probabilities}")
+            raise InvalidParameter(f"offsets need one score per document; {of_probabilities}")
 
     def _trained_before(self) -> list[Tree]:
         """Return the trees of the model to resume, or those of the checkpoint if it has more."""

@@ -49,21 +49,25 @@ class BaseModel:
 
     def __init__(self, forest: Forest, feature_names: Sequence[str], monotone: Mapping[str, int] | None = None) -> None:
         if forest.link != "identity" or forest.n_outputs != 1:
-            raise InvalidParameter(f"the base model has {forest.n_outputs} outputs; trees can be put after one only")
+            raise InvalidParameter(
+                f"the base model has {forest.n_outputs} outputs; only a model with one output can be a base model"
+            )
         self.forest, self.feature_names = forest, tuple(feature_names)
         self._predictor = Predictor(forest)
         asked = self._predictor.feature_names
         lacking = [name for name in asked if name not in self.feature_names]
         if lacking:
             raise InvalidParameter(
-                f"the base model asks for the feature {lacking[0]!r}, which the data lack; its scores may also be"
-                " given as offsets, and are then no part of the new model"
+                f"the base model asks for the feature {lacking[0]!r}, which the data lack; add the"
+                " feature, or pass the scores of the base model as offsets (they are then not part of"
+                " the new model)"
             )
         against = [name for name, direction in (monotone or {}).items() if _moves_against(forest, name, direction)]
         if against:
             raise InvalidParameter(
-                f"monotone: the base model moves against the direction of {against[0]!r}, and new trees cannot undo that; train"
-                " the base model with the same constraint, or leave the feature out of monotone"
+                f"monotone: the base model violates the constraint on {against[0]!r}, and new trees"
+                " cannot correct that; train the base model with the same constraint, or remove the"
+                " feature from monotone"
             )
         self.needed = asked or self.feature_names[:1]  # rows without a column would have no number
 
@@ -194,11 +198,11 @@ def average(forests: Sequence[Forest], info: Mapping[str, JSON] | None = None) -
         There is none, one has a link (a mean of what it makes probabilities of means nothing), or features differ.
     """
     if not forests:
-        raise InvalidParameter("an average needs a forest at least")
+        raise InvalidParameter("an average needs at least one forest")
     first, k = forests[0], len(forests)
     for forest in forests:
         if forest.link != "identity" or forest.n_outputs != 1:
-            raise InvalidParameter(f"only sums of trees can be averaged; a forest has the link {forest.link}")
+            raise InvalidParameter(f"only models with link identity can be averaged; one model has link {forest.link}")
         if forest.feature_names != first.feature_names:
             raise InvalidParameter("forests of different features cannot be averaged")
     alike = {

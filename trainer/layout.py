@@ -122,7 +122,7 @@ def blocks_shape(n_features: int, n_rows: int, width: int) -> tuple[int, int, in
     if width < 8 or width % 8:
         raise InvalidParameter(f"the block width must be a multiple of 8, got {width}")
     if n_rows > MOST_ROWS:
-        raise TrainingDataRejected(f"{n_rows:,} rows are more than the {MOST_ROWS:,} that one training can take")
+        raise TrainingDataRejected(f"{n_rows:,} rows are too many; the maximum of a training is {MOST_ROWS:,}")
     return -(-n_features // width), n_rows, width
 
 
@@ -153,7 +153,7 @@ def fill_blocks(
         above = batch.max(axis=0) >= n_bins
         if above.any():
             feature = int(np.argmax(above))
-            raise TrainingDataRejected(f"feature {feature}: bin above its {n_bins[feature]} bins; bin the data anew")
+            raise TrainingDataRejected(f"feature {feature}: bin above its {n_bins[feature]} bins; bin the data again")
         for block, left in enumerate(range(0, n_features, width)):
             put(block, filled, batch[:, left : left + width])
         filled += len(batch)

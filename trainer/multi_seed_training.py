@@ -149,7 +149,9 @@ def plan_candidate(
     """Return what :func:`train_candidate` will need, and refuse what it would refuse; its arguments and errors."""
     numbers = checked_seeds(seeds.seeds, parameters.seed)
     if options.resume is not None and len(numbers) > 1:
-        raise InvalidParameter("resume: going on is for one seed; train the others anew, or leave seeds out")
+        raise InvalidParameter(
+            "resume: only one seed can be resumed; leave seeds out, or train all seeds without resume"
+        )
     for split in seeds.splits:
         dataset.queries(split)  # which knows them
     plan = plan_of(dataset, replace(parameters, seed=numbers[0]), options)
@@ -243,7 +245,10 @@ def _trained(
             kept.write(key, found)
             checkpoints.clear()
     elif say is not None:
-        say(f"seed {parameters.seed} was trained before: {found.best_round:,} rounds, kept in {options.checkpoint}")
+        say(
+            f"seed {parameters.seed} is already trained: {found.best_round:,} rounds, from the"
+            f" checkpoint in {options.checkpoint}"
+        )
     metrics = metrics_of(found)
     for split in splits:
         if split not in metrics:
@@ -269,8 +274,8 @@ def _best(trainings: Sequence[SeedTraining], plan: TrainingPlan) -> int:
     values = [each.metrics.get(VALID, {}).get(str(measured_by), float("nan")) for each in trainings]
     if all(value != value for value in values):  # noqa: PLR0124 - NaN
         raise TrainingDataRejected(
-            f"choose: no query of the valid split has a relevant document, so {measured_by} cannot tell which seed is the"
-            " best; set stop_metric to deviance, or choose to average"
+            f"choose: no query of the valid split has a relevant document, so {measured_by} cannot"
+            " compare the seeds; set stop_metric to deviance, or set choose to average"
         )
     return best_of(values, higher_is_better=measured_by.higher_is_better)
 

@@ -66,7 +66,7 @@ def without_zeros(monotone: Any) -> dict[str, int]:
         Not a mapping from names to -1, 0 or 1.
     """
     if not isinstance(monotone, Mapping) or not all(isinstance(name, str) for name in monotone):
-        raise InvalidParameter("monotone must hold a direction by feature name, such as {'bm25': 1}")
+        raise InvalidParameter("monotone must map feature names to directions, such as {'bm25': 1}")
     found = {str(name): whole_number(f"monotone[{name!r}]", direction) for name, direction in monotone.items()}
     for name, direction in found.items():
         if direction not in {-1, 0, 1}:
@@ -89,7 +89,9 @@ def parse_seeds(written: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in parts)
     except ValueError:
-        raise InvalidParameter(f"seeds: expected whole numbers with commas, as in 1,2,3, found {written!r}") from None
+        raise InvalidParameter(
+            f"seeds: expected whole numbers separated by commas, such as 1,2,3, found {written!r}"
+        ) from None
 
 
 @options

@@ -45,11 +45,13 @@ def check_resumable(
     """
     if CONVERTED_FROM in forest.info:
         raise InvalidParameter(
-            f"resume: the model was trained by {forest.info[CONVERTED_FROM]}, and only what was trained here goes on; put trees on "
-            f"top of it with {spelled('base_model')}"
+            f"resume: the model was trained by {forest.info[CONVERTED_FROM]}, and only models trained"
+            f" by rankmill can be resumed; train on top of it with {spelled('base_model')}"
         )
     if "seeds" in forest.info:
-        raise InvalidParameter("resume: the model is the average of several seeds; each of them is trained by itself")
+        raise InvalidParameter(
+            "resume: the model is an average of several seeds and cannot be resumed; resume the model of one seed"
+        )
     if forest.feature_names != tuple(feature_names):
         lacking = [name for name in forest.feature_names if name not in feature_names]
         detail = f"the data lack {lacking[0]!r}" if lacking else "the data have others, or in another order"
@@ -63,21 +65,22 @@ def check_resumable(
     before, now = forest.info.get(LEARNT_FROM, PAIRS), info.get(LEARNT_FROM, PAIRS)  # earlier versions took pairs
     if before != now:
         raise InvalidParameter(
-            f"resume: the model has learnt from {before}, and this training would from {now}; set learn_from to {before}"
+            f"resume: the model was trained on {before}, but this training would use {now}; set learn_from to {before}"
         )
     wanted: dict[str, JSON] = json.loads(json.dumps({**parameters.as_dict(), "preset": PRESET}))
     began = {**TrainParameters().as_dict(), **forest.parameters}  # older versions did not have all of them
     for name in sorted(wanted.keys() | began.keys()):
         if name not in {*MAY_DIFFER, "learn_from"} and began.get(name) != wanted.get(name):
             raise InvalidParameter(
-                f"resume: {name} was {began.get(name)!r} and is now {wanted.get(name)!r}; training goes on with the"
-                f" parameters that it began with, only {', '.join(MAY_DIFFER)} may change"
+                f"resume: {name} was {began.get(name)!r} and is now {wanted.get(name)!r}; a resumed"
+                f" training must keep its parameters, only {', '.join(MAY_DIFFER)} may change"
             )
     if objective is not None and not _could_have_made(objective, forest):
-        raise InvalidParameter("resume: the model was trained on other data, or changed since")
+        raise InvalidParameter("resume: the model was trained on other data, or its file was changed")
     if parameters.n_rounds < forest.n_rounds:
         raise InvalidParameter(
-            f"resume: n_rounds counts all rounds and the model has {forest.n_rounds} already, got {parameters.n_rounds}"
+            f"resume: n_rounds counts all rounds and must be at least the {forest.n_rounds} of"
+            f" the model, got {parameters.n_rounds}"
         )
 
 
@@ -108,7 +111,7 @@ def trees_of(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> list[T
         place = np.searchsorted(bounds, wanted)
         if np.any(bounds[place] != wanted):
             raise InvalidParameter(
-                f"resume: the model cuts {forest.feature_names[f]!r} where the bins of the data do not"
+                f"resume: the model splits {forest.feature_names[f]!r} at a value that is not a bin edge of the data"
             )
         bins[of_feature] = place + 1
     trees = []

@@ -76,12 +76,12 @@ class RoundMetrics:
         names = [TRAIN, *(name for name, _ in eval_sets)]
         again = [name for i, name in enumerate(names) if name in names[:i]]
         if again:
-            raise InvalidParameter(f"eval sets need names of their own, none of them {TRAIN!r}; got {again[0]!r} again")
+            raise InvalidParameter(f"names of eval sets must be unique and not {TRAIN!r}; got {again[0]!r} again")
         with_loss = DEVIANCE in measures
         self._sets = {TRAIN: _MeasuredSet(train, objective, policy, metrics, objective if with_loss else None)}
         for name, rows in eval_sets:
             if rows.n_rows == 0:
-                raise TrainingDataRejected(f"the eval set {name!r} holds no rows; leave it out")
+                raise TrainingDataRejected(f"the eval set {name!r} has no rows; leave it out")
             try:
                 loss = objective_of(rows_learnt_from(rows, parameters), parameters) if with_loss else None
                 self._sets[name] = _MeasuredSet(rows, objective, policy, metrics, loss)
@@ -91,8 +91,9 @@ class RoundMetrics:
         self.first = names[1] if eval_sets else None
         if decides and self.first is not None and not self._sets[self.first].has_value(self.stop_metric):
             raise TrainingDataRejected(
-                f"no query of the {self.first} split has a relevant document, so {self.stop_metric} cannot tell when"
-                " to stop; set stop_metric to deviance, or rounds_by to oob, or put other queries into it, or leave it out"
+                f"no query of the {self.first} split has a relevant document, so {self.stop_metric}"
+                " cannot decide when to stop; set stop_metric to deviance or rounds_by to oob, or use a"
+                " split with relevant documents or none"
             )
 
     def add(self, trees: Sequence[Tree], team: Team) -> None:

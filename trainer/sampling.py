@@ -141,7 +141,8 @@ class OutOfBag:
         if parameters.query_fraction == 1.0 and (self._by_query or parameters.row_fraction == 1.0):
             needed = "query_fraction" if self._by_query else "row_fraction or query_fraction"
             raise InvalidParameter(
-                f"rounds_by oob needs {self._objective.sums_over} that a tree does not see: set {needed} below 1, such as 0.5"
+                f"rounds_by oob needs {self._objective.sums_over} outside the sample of a tree; set"
+                f" {needed} below 1, such as 0.5"
             )
 
     def left_out(self, round_number: int) -> npt.NDArray[np.bool_]:

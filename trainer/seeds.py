@@ -32,11 +32,9 @@ def checked_seeds(seeds: Sequence[int], seed: int) -> tuple[int, ...]:
         if not 0 <= each <= 2**63 - 1:
             raise InvalidParameter(f"seeds: expected numbers in 0 .. {2**63 - 1}, found {each}")
         if found.count(each) > 1:
-            raise InvalidParameter(
-                f"seeds: {each} is there {found.count(each)} times; the same seed is the same forest"
-            )
+            raise InvalidParameter(f"seeds: {each} is given {found.count(each)} times; each seed must be unique")
     if len(found) > MOST_SEEDS:
-        raise InvalidParameter(f"seeds: expected {MOST_SEEDS} at most, found {len(found)}")
+        raise InvalidParameter(f"seeds: expected at most {MOST_SEEDS}, found {len(found)}")
     return tuple(sorted(found)) or (seed,)
 
 
@@ -60,13 +58,13 @@ def check_choice(choose: str, seeds: Sequence[int], *, has_valid: bool, link: st
         return
     if choose == "best" and not has_valid:
         raise InvalidParameter(
-            "choose: there is no valid split on which the best of several seeds would show; ingest one, or set choose to"
-            " average"
+            "choose: the best of several seeds is chosen on the valid split, but there is none;"
+            " ingest a valid split, or set choose to average"
         )
     if choose == "average" and link != "identity":
         raise InvalidParameter(
-            "choose: scores of this objective are made of probabilities, and what trees of several seeds add up to has no"
-            " such meaning; set choose to best"
+            "choose: scores of this objective come from probabilities, which cannot be averaged over"
+            " seeds; set choose to best"
         )
 
 

@@ -116,7 +116,7 @@ class TrainingPlan:
             f"training on {self.train_rows:,} documents of {self.train_queries:,} queries, {self.n_features} features;"
             f" {self.learnt_from}; {self.bins}; "
             + (f"bins {self.bin_bytes / 1e6:,.0f} MB mapped from {self.mapped_from}; " if self.mapped_from else "")
-            + f"about {self.bytes_needed / 1e6:,.0f} MB beside the interpreter"
+            + f"about {self.bytes_needed / 1e6:,.0f} MB without the interpreter"
             + self._which_rounds()
         )
 
@@ -124,7 +124,7 @@ class TrainingPlan:
         """Say that all rounds are kept, where that is so."""
         if self.parameters.rounds_by == "valid" and not self.valid_rows:
             return f"; no valid split, so all {self.parameters.n_rounds:,} rounds are kept"
-        return "" if self.parameters.keeps_best else "; all rounds that are trained are kept"
+        return "" if self.parameters.keeps_best else "; all trained rounds are kept"
 
 
 def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOptions = DEFAULT_OPTIONS) -> TrainingPlan:

@@ -52,7 +52,9 @@ def fit(
     if parameters.rounds_by == "test":
         apart = queries_apart(data.train.query_names, parameters.holdout_fraction, parameters.seed)
         if not apart.any():
-            raise TrainingDataRejected("rounds_by test: the train split needs two queries or more, one to keep apart")
+            raise TrainingDataRejected(
+                "rounds_by test: the train split needs at least two queries, one of them to hold out"
+            )
         data = _held_out(data.blocked(), apart, data.eval_sets)
     if parameters.rounds_by != "cv":
         return boost(data, parameters, options, checkpoint=whole)
@@ -90,7 +92,9 @@ def cross_validate_rows(
     """
     folds, rows = parameters.folds, data.train
     if rows.n_queries < folds:
-        raise TrainingDataRejected(f"{folds} folds need as many queries, found {rows.n_queries}; take fewer folds")
+        raise TrainingDataRejected(
+            f"{folds} folds need at least as many queries, found {rows.n_queries}; use fewer folds"
+        )
     data = replace(data.blocked(), info={})
     fold_of = fold_of_queries(rows.query_names, folds, parameters.seed)
     own = replace(settled(rows, parameters), rounds_by="valid")

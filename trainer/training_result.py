@@ -200,7 +200,7 @@ class Profile:
     def render(self) -> str:
         """Return a table for people."""
         if not self.n_rounds:
-            return "no round was timed: all of them were taken from the model that was resumed"
+            return "no round was timed, because all rounds come from the resumed model"
         rows = [*self.seconds.items(), ("a round", self.total)]
         lines = [f"{'phase':<18} {'ms a round':>10} {'share':>7}"]
         lines += [f"{name:<18} {1e3 * s:>10.3f} {s / (self.total or 1.0):>7.1%}" for name, s in rows]

@@ -96,12 +96,12 @@ def settled(rows: RankedRows, parameters: TrainParameters) -> TrainParameters:
         if not takes:
             known = ", ".join(sorted(name for name in OBJECTIVES if objective_class(name).takes_pairs))
             raise InvalidParameter(
-                f"learn_from {asked!r}: {parameters.objective} cannot learn from pairs; these objectives can: {known}"
+                f"learn_from {asked!r}: {parameters.objective} cannot learn from pairs; use one of {known}"
             )
         if not given_pairs(rows):
             raise TrainingDataRejected(
-                f"learn_from {asked!r}: the train split has no pairs; add some with rankmill data ingest --format pairs"
-                " (pairs= of Ranker.fit), or learn from grades"
+                f"learn_from {asked!r}: the train split has no pairs; add pairs with rankmill data"
+                " ingest --format pairs (in Python: pairs= of Ranker.fit), or learn from grades"
             )
         return parameters
     pairs_alone = not asked and takes and given_pairs(rows) > 0 and not _has_two_grades(rows)

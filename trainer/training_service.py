@@ -69,9 +69,9 @@ class TrainingReport:
             rounds = f"{each.best_round} of {each.rounds_trained} rounds"
             lines.append(f"seed {each.seed}: {rounds}; {_spelled(found)}{taken}")
         if self.chosen is None:
-            lines.append(f"taken: the average of the {len(self.seeds)}")
+            lines.append(f"kept: the average of all {len(self.seeds)}")
         lines += [
-            f"noise of seeds, {split} {metric}: {spread.mean:.4f} +- {spread.deviation:.4f}"
+            f"noise floor of seeds, {split} {metric}: {spread.mean:.4f} +- {spread.deviation:.4f}"
             f" ({spread.least:.4f} to {spread.greatest:.4f})"
             for split, of_split in (self.noise_floor or {}).items()
             for metric, spread in of_split.items()

@@ -69,7 +69,8 @@ def parse_shares(text: str) -> dict[str, float]:
             equals = ""
         if not equals:
             raise InputError(
-                f"{spelled('split')}: expected name=share, found {part.strip()!r}; like train=0.8,valid=0.1,test=0.1"
+                f"{spelled('split')}: expected name=share, found {part.strip()!r}; write for example"
+                " train=0.8,valid=0.1,test=0.1"
             )
         if name in shares:
             raise InputError(f"{spelled('split')}: {name!r} is given twice")
@@ -133,7 +134,8 @@ class ByTime:
     def __post_init__(self) -> None:
         if self.valid is None and self.test is None:
             raise InputError(
-                f"{spelled('split_time')}: say when valid or test begins, like valid=2026-01-01,test=2026-02-01"
+                f"{spelled('split_time')}: give the time when valid or test begins, for example"
+                " valid=2026-01-01,test=2026-02-01"
             )
         if self.valid is not None and self.test is not None and self.valid >= self.test:
             raise InputError(
@@ -175,7 +177,8 @@ class ByFold:
     def __post_init__(self) -> None:
         if not 3 <= self.folds <= MAX_FOLDS:
             raise InputError(
-                f"{spelled('folds')} must be in 3..{MAX_FOLDS}, got {self.folds}: train, valid and test need a part each"
+                f"{spelled('folds')} must be in 3..{MAX_FOLDS}, got {self.folds}: train, valid and"
+                " test need one part each"
             )
         if not 1 <= self.fold <= self.folds:
             raise InputError(f"{spelled('fold')} must be in 1..{self.folds}, got {self.fold}")
@@ -202,7 +205,7 @@ def rule_of(
     given = {spelled("split"): shares, spelled("split_time"): split_time, spelled("folds"): folds}
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
-        raise InputError(f"{named[0]} and {named[1]}: the splits can be drawn in one way only")
+        raise InputError(f"{named[0]} and {named[1]}: splits can be assigned in one way only; use one of them")
     if shares is not None:
         return ByShares(shares)
     return split_time if folds is None else ByFold(folds.folds, folds.fold)
@@ -224,10 +227,11 @@ def parse_split_time(text: str) -> ByTime:
         name, equals, moment = part.strip().partition("=")
         if not equals:
             raise InputError(
-                f"{spelled('split_time')}: expected name=time, found {part.strip()!r}; like valid=2026-01-01,test=2026-02-01"
+                f"{spelled('split_time')}: expected name=time, found {part.strip()!r}; write for"
+                " example valid=2026-01-01,test=2026-02-01"
             )
         if name == "train":
-            raise InputError(f"{spelled('split_time')}: train is what is before valid or test; leave it out")
+            raise InputError(f"{spelled('split_time')}: train is everything before valid or test; leave it out")
         if name not in SPLITS:
             raise InputError.unknown("split", name, ("valid", "test"))
         if name in bounds:
@@ -250,7 +254,7 @@ def fold_choice(folds: int | None, fold: int | None) -> FoldChoice | None:
         return None
     if folds is None or fold is None:
         raise InputError(
-            f"{spelled('folds')} and {spelled('fold')} go together: how many parts there are, and which fold of them this is"
+            f"{spelled('folds')} and {spelled('fold')} are needed together: the number of folds, and the fold to build"
         )
     ByFold(folds, fold)
     return FoldChoice(folds=folds, fold=fold)

@@ -108,8 +108,8 @@ def options_for(path: Path, manifest: Manifest, options: IngestOptions, given: C
         if value != recorded[name] and (value != default[name] or name in given):
             option = spelled(name)
             raise InputError(
-                f"{path}: was made {_said(option, recorded[name])}, and {spelled('append')} adds to it as it was made; leave {option} out, "
-                "or make the dataset anew from all files"
+                f"{path}: was made {_said(option, recorded[name])}, and {spelled('append')} keeps its"
+                f" options; leave {option} out, or ingest all files again"
             )
     return made
 
@@ -150,13 +150,14 @@ class Base:
         """Raise InputError where rows depend on judgments that are not in the dataset any more, or not as they came."""
         manifest = self.manifest
         if manifest.meaning.aggregate is not None:
-            made = f"with {spelled('aggregate')} {manifest.meaning.aggregate}: one judgment was made of several"
+            made = f"with {spelled('aggregate')} {manifest.meaning.aggregate}: several judgments were combined into one"
         elif manifest.judgments is not None:
-            made = f"with {spelled('qrels')}: its grades are from judgments in files of their own"
+            made = f"with {spelled('qrels')}: its grades come from separate files of judgments"
         else:
             return
         raise InputError(
-            f"{self.dataset.path}: was made {made}; {spelled('append')} cannot add to it, make it anew from all files"
+            f"{self.dataset.path}: was made {made}; {spelled('append')} cannot add rows to such a"
+            " dataset; ingest all files again"
         )
 
     @property
@@ -174,7 +175,8 @@ class Base:
         """Return ``options`` with what is a matter of the dataset as it was made; InputError if they differ from it."""
         if options.overwrite:
             raise InputError(
-                f"{spelled('append')} and {spelled('overwrite')}: a dataset is either added to or replaced"
+                f"{spelled('append')} and {spelled('overwrite')}: a dataset can be extended or"
+                " replaced, not both; use one of them"
             )
         return options_for(self.dataset.path, self.manifest, options)
 
@@ -183,8 +185,8 @@ class Base:
         for option, wanted in ((spelled("qrels"), bool(qrels)), (spelled("aggregate"), options.aggregate is not None)):
             if wanted:
                 raise InputError(
-                    f"{spelled('append')} and {option}: a new judgment may be of a row that is in {self.dataset.path} already; "
-                    "make the dataset anew from all files"
+                    f"{spelled('append')} and {option}: a new judgment may belong to an existing row"
+                    f" of {self.dataset.path}; ingest all files again"
                 )
 
     def check_new(self, paths: Iterable[Path], companions: Collection[Path] = ()) -> None:
@@ -202,7 +204,10 @@ class Base:
                 if (size, digest) in known:
                     name = known[size, digest]
                     called = "" if name == path.name else f", where it is called {name}"
-                    raise InputError(f"{path}: is in {self.dataset.path} already{called}; its rows would count twice")
+                    raise InputError(
+                        f"{path}: is in {self.dataset.path} already{called}; its rows would be"
+                        " counted twice; leave the file out"
+                    )
         named = {file.name for file in self.manifest.sources if file.sizes is not None}
         for path in companions:
             if path.name in named:
@@ -221,7 +226,8 @@ class Base:
             lowest = options.read.index_base
             if old != [f"f{index}" for index in range(lowest, lowest + len(old))]:
                 raise InputError(
-                    f"{first.path} and {name}: text with numbered features cannot be added to tables with named ones"
+                    f"{first.path} and {name}: files with numbered features (LETOR text) cannot be"
+                    " added to tables with named features"
                 )
         elif self._is_of_json_lines(options) and set(old) < set(first.columns):
             old = list(naturally_sorted(first.columns))

@@ -116,7 +116,7 @@ class Building:
         known = 0 if base is None else len(base.manifest.features)
         features = inputs.columns or inputs.sources[0].names(max(self._spill.width, known))
         if not features:
-            raise DataRejected(f"{inputs.rows[0].path}: no line has a feature")
+            raise DataRejected(f"{inputs.rows[0].path}: no row has a feature")
         names = [str(file.path) for file in inputs.rows]
         splits = [SPLITS.index(file.split) for file in inputs.rows]
         rows_of_bucket, bring_stored = self._spill.rows.copy(), None
@@ -282,16 +282,17 @@ def _can_be_grades(label: npt.NDArray[np.float64], max_grade: int | None) -> npt
 def _nothing_judged(judgments: Tally) -> str:
     if not judgments.judgments:
         return (
-            f"no row has a grade: there is nothing to learn from; {spelled('qrels')} FILE names judgments, and with {spelled('pairs')} FILE the rows"
-            f" may all have grade 0: {spelled('unjudged')} zero"
+            f"no row has a grade, so there is nothing to learn; give judgments with {spelled('qrels')}"
+            f" FILE, or pairs with {spelled('pairs')} FILE and {spelled('unjudged')} zero"
         )
     if not judgments.rows_with_id:
         return (
-            f"no row has a grade: {judgments.judgments:,} judgments are of documents (qid, doc_id), and no row has a document id: "
-            f"add a column doc_id, or name the one that has it with {spelled('columns')} doc_id=NAME (in LETOR text: #docid = X)"
+            f"no row has a grade: {judgments.judgments:,} judgments name documents by (qid, doc_id),"
+            " but no row has a document id; add a column doc_id, or name the column with"
+            f" {spelled('columns')} doc_id=NAME (in LETOR text: #docid = X)"
         )
-    alike = "; are the ids written alike in both?" if judgments.without_row == judgments.judgments else ""
+    alike = "; check that both spell the ids alike" if judgments.without_row == judgments.judgments else ""
     return (
-        f"no row has a grade: of {judgments.judgments:,} judgments {judgments.without_row:,} are of documents (qid, doc_id)"
-        f" that have no row{alike}"
+        f"no row has a grade: of {judgments.judgments:,} judgments {judgments.without_row:,} name"
+        f" documents (qid, doc_id) that have no row{alike}"
     )

@@ -169,7 +169,8 @@ def _row_files(rows: Mapping[SplitName, Given], options: IngestOptions) -> list[
     train, valid, test = (rows.get(split, ()) for split in SPLITS)
     if options.rule is not None and (valid or test):
         raise InputError(
-            f"{name_of(options.rule)} draws the splits by query; it cannot be combined with {spelled('valid')} or {spelled('test')} files"
+            f"{name_of(options.rule)} assigns queries to splits; it cannot be combined with"
+            f" {spelled('valid')} or {spelled('test')} files"
         )
     if not (train or (options.append and (valid or test))):
         raise InputError("no input files")
@@ -193,7 +194,8 @@ def _common_columns(sources: Sequence[Source], options: IngestOptions, read: Rea
     for other in sources[1:]:
         if (first.columns is None) != (other.columns is None):
             raise InputError(
-                f"{first.path} and {other.path}: text with numbered features cannot be mixed with tables with named ones"
+                f"{first.path} and {other.path}: files with numbered features (LETOR text) cannot be"
+                " mixed with tables with named features"
             )
         if first.columns is not None and other.columns is not None:
             complaint = sources_disagree(first.columns, str(first.path), other.columns, str(other.path))
@@ -209,15 +211,21 @@ def _common_columns(sources: Sequence[Source], options: IngestOptions, read: Rea
         check_ignored(options.read.ignore, tables)
     for option, given in ((spelled("columns"), options.read.columns), (spelled("ignore"), options.read.ignore)):
         if given and not tables:
-            raise InputError(f"{option} is for tables; {first.path} is LETOR text, whose columns have no names")
+            raise InputError(
+                f"{option} applies to tables only; {first.path} is LETOR text, whose"
+                " columns have no names; leave it out"
+            )
     if first.columns is None and read.time_column is not None and not read.time_optional:
         raise InputError(
-            f"{spelled('time_column')} is for tables; {first.path} is LETOR text, whose columns have no names"
+            f"{spelled('time_column')} applies to tables only; {first.path} is LETOR text, whose"
+            " columns have no names; leave it out"
         )
     if first.columns is not None and options.read.n_features is not None:
-        raise InputError(f"{spelled('n_features')} is for LETOR text; {first.path} names its features")
+        raise InputError(
+            f"{spelled('n_features')} applies to LETOR text only; {first.path} has named features; leave it out"
+        )
     if first.columns is not None and options.read.labels != "grade":
         raise InputError(
-            f"{spelled('labels')} is for LETOR text; {first.path} names its columns: labels go into one called 'label'"
+            f"{spelled('labels')} applies to LETOR text only; in {first.path} put labels into a column named 'label'"
         )
     return first.columns

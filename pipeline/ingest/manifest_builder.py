@@ -46,7 +46,7 @@ def described(
     options
         How they were read.
     rejected
-        Rows that were put aside.
+        Rows that were quarantined.
     grades_from
         What the grades were taken from.
     """

@@ -101,7 +101,7 @@ def read_all(
         raise breaking[0].error
     for source, rows in zip(sources, rows_of, strict=True):
         if not rows:
-            raise DataRejected(f"{source.path}: no rows in it")
+            raise DataRejected(f"{source.path}: contains no rows")
 
 
 def _places(source: Source, columns: tuple[str, ...] | None) -> npt.NDArray[Any] | None:

@@ -304,8 +304,9 @@ def _check_agreement(
             theirs[column].sort().to_list()[:: max(1, len(theirs) - 1)],
         )
     raise DataRejected(
-        f"query {qid!r}, document {doc_id!r}: its rows have {found[0]:g} and {found[1]:g} in {what}; "
-        f"{spelled('aggregate')} {how} makes one row only of rows that differ in nothing but the grade (latest keeps the latest row whole)"
+        f"query {qid!r}, document {doc_id!r}: its rows have {found[0]:g} and {found[1]:g} in {what};"
+        f" {spelled('aggregate')} {how} merges rows only if they differ in nothing but the grade;"
+        " correct the rows, or use latest, which keeps the latest row"
     )
 
 
@@ -315,8 +316,8 @@ def _refuse_conflict(given: pl.DataFrame) -> None:
     grades = given.filter(pl.col("qid") == qid, pl.col("doc_id") == doc_id)["grade"].unique().sort().to_list()
     shown = ", ".join(map(str, grades[:-1])) + f" and {grades[-1]}"
     raise DataRejected(
-        f"query {qid!r}, document {doc_id!r} has the grades {shown} in the judgments; "
-        f"say what they make: {spelled('aggregate')} {'|'.join(AGGREGATES)}"
+        f"query {qid!r}, document {doc_id!r} has the grades {shown} in the judgments; choose how to"
+        f" combine them with {spelled('aggregate')} {'|'.join(AGGREGATES)}"
     )
 
 
@@ -326,6 +327,6 @@ def _refuse_unjudged(rows: BucketRows, which: npt.NDArray[np.bool_]) -> None:
     qid, doc_id = min(ids, key=lambda pair: (str(pair[0]).encode(), pair[1] is None, (pair[1] or "").encode()))
     document = "a row without doc_id" if doc_id is None else f"document {doc_id!r}"
     raise DataRejected(
-        f"query {qid!r}, {document}: expected a judgment of it, found none; "
-        f"{spelled('unjudged')} keep stores such rows for re-ranking, {spelled('unjudged')} zero gives them grade 0"
+        f"query {qid!r}, {document}: expected a judgment of it, found none; {spelled('unjudged')} keep"
+        f" stores such rows for re-ranking; {spelled('unjudged')} zero reads them as grade 0"
     )

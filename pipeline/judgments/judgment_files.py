@@ -125,25 +125,28 @@ def check_times_and_labels(
     brought = sources[0].fields
     if how in WITH_LABEL and "label" in brought:
         raise InputError(
-            f"{spelled('aggregate')} {how} stores the {how} as the column label, and {sources[0].path} has labels; leave them out, or take"
-            " another aggregate"
+            f"{spelled('aggregate')} {how} stores the {how} as the column label, and {sources[0].path}"
+            " already has labels; remove them, or use another value"
         )
     if not judgments and "grade" not in brought:
-        raise InputError(f"{spelled('aggregate')} {how} makes one grade of several; {sources[0].path} has no grades")
+        raise InputError(f"{spelled('aggregate')} {how} combines grades; {sources[0].path} has no grades")
     if how != "latest":
         return
     if time_column is None:
         raise InputError(
-            f"{spelled('aggregate')} latest goes by the times of judgments; name their column with {spelled('time_column')}"
+            f"{spelled('aggregate')} latest needs the times of judgments; name their column with"
+            f" {spelled('time_column')}"
         )
     for source in judgments:
         if source.table is None:
             raise InputError(
-                f"{source.path}: {spelled('aggregate')} latest goes by the times of judgments, and TREC's text has none; give a table"
+                f"{source.path}: {spelled('aggregate')} latest needs the times of judgments, and TREC"
+                " qrels have none; use a table with times"
             )
         if TIME not in source.table.column_of:
             raise InputError(
-                f"{source.path}: no column {time_column!r}, which {spelled('time_column')} names; {spelled('aggregate')} latest goes by it"
+                f"{source.path}: no column {time_column!r}, which {spelled('time_column')} names;"
+                f" {spelled('aggregate')} latest needs it"
             )
 
 
@@ -162,7 +165,7 @@ def read_judgments(
             if done is not None:
                 done(number, source.position)
         if not judgments:
-            raise DataRejected(f"{source.path}: no judgments in it")
+            raise DataRejected(f"{source.path}: contains no judgments")
 
 
 def judgment_set(tally: Tally, files: Sequence[SourceFile], rejected: int) -> JudgmentSet:

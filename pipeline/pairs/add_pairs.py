@@ -63,14 +63,14 @@ def read_pairs(
             if done is not None:
                 done(number, source.position)
         if not pairs:
-            raise DataRejected(f"{source.path}: no pairs in it")
+            raise DataRejected(f"{source.path}: contains no pairs")
 
 
 def pair_set(shards: list[PairShard], files: list[SourceFile], rejected: int) -> PairSet:
     """Return the manifest's entry; DataRejected if no pair is left."""
     total = sum(shard.pairs for shard in shards)
     if not total:
-        raise DataRejected(f"{files[0].name}: no pair is left, {rejected:,} were put aside")
+        raise DataRejected(f"{files[0].name}: no valid pair is left; {rejected:,} were quarantined")
     return PairSet(
         pairs=total, shards=shards, sources=sorted(files, key=lambda file: (file.name, file.sha256)), rejected=rejected
     )
@@ -95,7 +95,7 @@ class PairReport:
 
     def render(self) -> str:
         """Return a few lines for a person."""
-        put_aside = f"; {self.pairs.rejected:,} put aside" if self.pairs.rejected else ""
+        put_aside = f"; {self.pairs.rejected:,} quarantined" if self.pairs.rejected else ""
         files = f"{len(self.pairs.sources)} file{'s' * (len(self.pairs.sources) > 1)}"
         return f"{self.dataset.path}: {self.pairs.pairs:,} pairs from {files}{put_aside}"
 
@@ -127,7 +127,7 @@ def add_pairs(
     path
         The dataset.
     max_rejects
-        Bad pairs to put aside before giving up.
+        Bad pairs to to quarantine.
     block_size
         Text parsed at a time.
     overwrite
@@ -142,7 +142,7 @@ def add_pairs(
     """
     dataset = Dataset.open(path)
     if dataset.manifest.pairs is not None and not overwrite:
-        raise InputError(f"{path}: the dataset has pairs already; replace them with {spelled('overwrite')}")
+        raise InputError(f"{path}: the dataset already has pairs; replace them with {spelled('overwrite')}")
     if not paths:
         raise InputError("no input files")
     files = sorted_files(find_files(paths))
@@ -171,7 +171,9 @@ def _publish(dataset: Dataset, staged: Path, found: PairSet, rejects: Sequence[R
     with alone(path):
         current = read_manifest(path)
         if current.data_digest() != dataset.digest:
-            raise ConflictError(f"{path}: was replaced by other data while pairs were joined to it; run it again")
+            raise ConflictError(
+                f"{path}: another command replaced the dataset while pairs were added to it; run the command again"
+            )
         folder = path_in(path, PAIRS)
         folder.mkdir(exist_ok=True)
         for file in staged.iterdir():

@@ -1,4 +1,4 @@
-"""Files of preference pairs, text or tables of any format: what a pair must be, and where bad ones are put aside.
+"""Files of preference pairs, text or tables of any format: what a pair must be, and where bad ones are quarantined.
 
 As text a pair is a line ``qid better worse [weight [probability]]``; tables have these columns, the last two perhaps.
 """
@@ -117,7 +117,7 @@ class PairFile:
             same = pc.equal(ids["better"], ids["worse"]).to_numpy(zero_copy_only=False)
             for row in rows.problems.new(same):
                 shown = repr(ids["worse"][row].as_py())
-                rows.problems.add(row, "worse", shown, "another document than the better one")
+                rows.problems.add(row, "worse", shown, "a document other than the better one")
             numbers = {name: np.ones(len(rows.place)) for name in _NUMBERS}
             numbers |= read_parts({name: columns[name] for name in _NUMBERS if name in columns}, rows.problems)
             rows.put_aside(rows.problems)
@@ -162,7 +162,7 @@ class Mismatch(IntEnum):
             cure = "its rows have no document ids: add a column doc_id (in LETOR text: #docid = X)"
             return f"a document of query {qid!r}", cure
         if self in {self.MANY_BETTER, self.MANY_WORSE}:
-            return f"a document that query {qid!r} has once", "it has several rows of it"
+            return f"a document with one row in query {qid!r}", "it has several rows"
         return f"a document of query {qid!r}", ""
 
 
@@ -175,13 +175,15 @@ def _pair_columns(
     """Say what the columns of a table of pairs are for: DataRejected if one is missing, unknown or of the wrong type."""
     twice = [name for name, count in Counter(header).items() if count > 1]
     if twice:
-        raise DataRejected(f"{path}: column {twice[0]!r} is there twice; every column needs a name of its own")
+        raise DataRejected(f"{path}: column {twice[0]!r} occurs twice; every column needs a unique name")
     for name in _IDS:
         if name not in header:
-            raise DataRejected(f"{path}: no column {name!r}; a table of pairs has the columns {', '.join(PAIR_PARTS)}")
+            raise DataRejected(
+                f"{path}: no column {name!r}; the columns of a table of pairs are {', '.join(PAIR_PARTS)}"
+            )
     for name in header:
         if name not in PAIR_PARTS:
-            hint = name_hint(name, PAIR_PARTS, f"a table of pairs has only {', '.join(PAIR_PARTS)}")
+            hint = name_hint(name, PAIR_PARTS, f"the columns of a table of pairs are {', '.join(PAIR_PARTS)}")
             raise DataRejected(f"{path}: unknown column {name!r}; {hint}")
     columns = TableColumns({name: name for name in PAIR_PARTS if name in header}, ())
     problems = [problem for problem in look(columns) if not problem.in_rows]

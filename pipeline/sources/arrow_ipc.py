@@ -73,9 +73,9 @@ class ArrowSource(ColumnarSource):
                 mark = stream.read(len(_FILE_MARK))
             is_file = mark == _FILE_MARK
             if is_file and compression is not None:
-                raise DataRejected(f"{self.path}: an Arrow file cannot be read through a compression; decompress it")
+                raise DataRejected(f"{self.path}: a compressed Arrow file cannot be read; decompress it")
             if mark.startswith(_OLD_FEATHER):
-                raise DataRejected(f"{self.path}: is Feather of version 1; write it again as version 2")
+                raise DataRejected(f"{self.path}: is Feather version 1; convert it to version 2")
             if not is_file and compression is None:
                 self._check_end()
             if is_file:
@@ -91,7 +91,7 @@ class ArrowSource(ColumnarSource):
             if isinstance(error, OSError) and error.errno:
                 raise
             reason = str(error).split("\n", 1)[0].rstrip(" .")
-            raise DataRejected(f"{self.path}: not Arrow data, or damaged, or cut off: {reason}") from None
+            raise DataRejected(f"{self.path}: not Arrow data, or damaged or truncated: {reason}") from None
 
     def _check_end(self) -> None:
         """Refuse a stream without its end: Arrow takes one that is cut between two record batches for all of it."""
@@ -99,7 +99,7 @@ class ArrowSource(ColumnarSource):
             size = file.seek(0, 2)
             file.seek(max(0, size - len(_STREAM_ENDS[0])))
             if not file.read().endswith(_STREAM_ENDS):
-                raise DataRejected(f"{self.path}: not Arrow data, or cut off: there is no mark of its end")
+                raise DataRejected(f"{self.path}: not Arrow data, or truncated: the end marker is missing")
 
 
 def _as_bytes(column: pa.Array[Any]) -> pa.Array[Any]:

@@ -237,7 +237,7 @@ def _fill(data: bytearray, start: int, stop: int, stream: pa.NativeFile, path: P
 def damaged(path: Path, error: Exception) -> DataRejected:
     """Return the error for a compressed file whose data ``error`` is about."""
     reason = str(error).split("\n", 1)[0]
-    return DataRejected(f"{path}: the {compression_of(path)} data are damaged or cut off: {reason}")
+    return DataRejected(f"{path}: the {compression_of(path)} data are damaged or truncated: {reason}")
 
 
 def _nul_byte(path: Path, line: int) -> DataRejected:
@@ -248,6 +248,5 @@ def _lone_cr(path: Path, line: int, data: bytearray, at: int) -> DataRejected:
     """Refuse a CR that does not end a line: what follows it would be read as part of an id or of a comment."""
     column = len(data[data.rfind(b"\n", 0, at) + 1 : at].decode("utf-8", "replace")) + 1
     return DataRejected(
-        f"{path}:{line}:{column}: expected lines that end with LF or CR LF, found a CR alone; "
-        "convert the ends of the lines"
+        f"{path}:{line}:{column}: expected lines that end with LF or CR LF, found a CR alone; convert the line endings"
     )

@@ -59,21 +59,21 @@ class OptionalColumn:
 
 
 OPTIONAL = {
-    "label": OptionalColumn("a label: a number of at most 3.4e38 in size", "leave out rows that have none"),
+    "label": OptionalColumn("a label: a number of at most 3.4e38 in size", "remove rows without it"),
     "event": OptionalColumn(
         "an event: 1 or 0", "1 if the label is when it happened, 0 if it had not by then", 0.0, 1.0, pa.uint8()
     ),
-    "weight": OptionalColumn("a weight: a number, 0 or more", "write 1 where there is none", 0.0),
-    "offset": OptionalColumn("an offset: a number of at most 3.4e38 in size", "write 0 where there is none"),
+    "weight": OptionalColumn("a weight: a number, 0 or more", "write 1 if there is none", 0.0),
+    "offset": OptionalColumn("an offset: a number of at most 3.4e38 in size", "write 0 if there is none"),
     "position": OptionalColumn(
-        "a position: a whole number, 1 or more", "--ignore position leaves the column out", 1.0, 2.0**31 - 1, pa.int32()
+        "a position: a whole number, 1 or more", "to ignore the column: --ignore position", 1.0, 2.0**31 - 1, pa.int32()
     ),
-    "query_weight": OptionalColumn("a query weight: a number, 0 or more", "write 1 where there is none", 0.0),
+    "query_weight": OptionalColumn("a query weight: a number, 0 or more", "write 1 if there is none", 0.0),
 }
 """By name, in the order in which they are stored."""
 
 NUMBERS = OPTIONAL | {
-    "probability": OptionalColumn("a probability: a number from 0 to 1", "write 1 where it is not known", 0.0, 1.0),
+    "probability": OptionalColumn("a probability: a number from 0 to 1", "write 1 if it is unknown", 0.0, 1.0),
     "score": OptionalColumn("a number as score", "", -np.inf, np.inf),
     "rank": OptionalColumn("a number as rank", "", -np.inf, np.inf),
 }
@@ -139,6 +139,6 @@ def check_columns(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
     several = [name for name, count in Counter(columns.values()).items() if count > 1 and name]
     if several:
         parts = " and ".join(part for part, name in columns.items() if name == several[0])
-        raise InputError(f"{spelled('columns')} gives {several[0]!r} two parts, {parts}; a column has one")
+        raise InputError(f"{spelled('columns')} gives {several[0]!r} two roles, {parts}; a column has one role")
     if "" in ignore:
         raise InputError(f"{spelled('ignore')}: a name is empty")

@@ -75,7 +75,7 @@ class TableSource(ABC):
 
     @abstractmethod
     def table_rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:
-        """Yield the columns that play a part, in the order of the file; ``again``: rows without any were put aside before."""
+        """Yield the columns that play a part, in the order of the file; ``again``: rows without any were quarantined before."""
 
     def _table_rows(
         self, batch: pa.RecordBatch, place: npt.NDArray[np.int64], put_aside: Callable[[Problems], None]
@@ -307,7 +307,7 @@ def problems_of_types(schema: pa.Schema, columns: TableColumns) -> list[ColumnPr
         else:
             fits, what = are_numbers(kind), "numbers"
         if not fits:
-            cure = f"it is taken for a feature: {columns.cure_of(name)}".rstrip(": ") if not part else ""
+            cure = f"it is read as a feature; {columns.cure_of(name)}".rstrip("; ") if not part else ""
             reason = f"column {name!r} must hold {what}, its type is {kind}"
             problems.append(ColumnProblem(name, reason, respelled(cure), columns.ignoring(name) if not part else ()))
     return problems

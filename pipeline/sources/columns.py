@@ -69,7 +69,7 @@ class TableColumns:
 
     def cure_of(self, feature: str) -> str:
         """Say what to do about a feature that is none."""
-        return f"--ignore {feature} leaves the column out" if self.of_judgments else ""
+        return f"to ignore the column: --ignore {feature}" if self.of_judgments else ""
 
     def ignoring(self, column: str) -> tuple[tuple[str, str], ...]:
         """Return the option that leaves ``column`` out; none where there is no such option."""
@@ -78,7 +78,7 @@ class TableColumns:
     @property
     def cure_of_grade(self) -> str | None:
         """What to do about a grade that is none; None where the rules of grades know better."""
-        return None if self.of_judgments else "candidates need no grades: --columns grade= passes the column over"
+        return None if self.of_judgments else "candidates need no grades; to ignore the column: --columns grade="
 
     @property
     def guesses(self) -> dict[str, str]:
@@ -140,7 +140,7 @@ def table_columns(
     columns = TableColumns(column_of, features, tuple(guessed), ignored, options.grade_required, offered=offered)
     _refuse(path, [*problems, *look(columns)])
     if not features:
-        raise DataRejected(f"{path}: no column is a feature: there are only {', '.join(rest)}")
+        raise DataRejected(f"{path}: no column is a feature; the columns are {', '.join(rest)}")
     if len(features) > MAX_FEATURES:
         raise DataRejected(f"{path}: {len(features)} features; {MAX_FEATURES} at most")
     return columns
@@ -197,7 +197,7 @@ def guesses_line(guesses: Mapping[str, str]) -> str:
     "columns: qid from 'query_id', grade from 'rel' (guessed; columns settles it)"
     """
     found = ", ".join(f"{part} from {name!r}" for part, name in guesses.items())
-    return f"columns: {found} (guessed; {spelled('columns')} settles it)"
+    return f"columns: {found} (inferred; set with {spelled('columns')})"
 
 
 def check_ignored(ignore: Iterable[str], tables: Sequence[TableColumns]) -> None:
@@ -214,8 +214,9 @@ def tables_disagree(first: TableColumns, first_name: str, other: TableColumns, o
         found = other.column_of.get(part, name)
         if found != name:
             return (
-                f"{other_name}: {part} is in column {found!r}, in {first_name} it is in {name!r}; all files must have the same"
-                f" columns: rename one, or say which it is with {spelled('columns')} {part}=NAME"
+                f"{other_name}: {part} is in column {found!r}, in {first_name} it is in {name!r}; all"
+                f" files must have the same columns; rename one, or choose it with {spelled('columns')}"
+                f" {part}=NAME"
             )
     return ""
 
@@ -226,10 +227,10 @@ def _problems_of_features(features: Sequence[str]) -> list[ColumnProblem]:
     for name in features:
         ignore = (("--ignore", name),)
         if name in PARTS:
-            reason = f"column {name!r} is there, but {spelled('columns')} takes another one as {name}"
-            problems.append(ColumnProblem(name, reason, f"{spelled('ignore')} {name} leaves it out", ignore))
+            reason = f"column {name!r} exists, but {spelled('columns')} uses another one as {name}"
+            problems.append(ColumnProblem(name, reason, f"to ignore it: {spelled('ignore')} {name}", ignore))
         if name in RESERVED:
-            cure = f"{spelled('ignore')} {name} leaves it out; rename it if it is a feature"
+            cure = f"to ignore it: {spelled('ignore')} {name}; rename it if it is a feature"
             problems.append(ColumnProblem(name, f"column name {name!r} is reserved", cure, ignore))
     return problems
 
@@ -256,15 +257,15 @@ def _usable_names(header: Sequence[str], options: ReadOptions) -> tuple[list[str
         if name in names or _is_ignored(name, options) or (given and counts[given] == 1):
             names[name] = None
         elif not given and not passed_over:
-            cure = f"every column needs one; {spelled('ignore')} {name} leaves it out"
+            cure = f"every column needs a name; to ignore it: {spelled('ignore')} {name}"
             problems.append(ColumnProblem(name, f"column {number} has no name", cure, (("--ignore", name),)))
         elif given and (name in parts or name in options.known_features or not passed_over):
             names[name] = None
-            reason, cure = f"column {name!r} is there twice", "every column needs a name of its own"
+            reason, cure = f"column {name!r} occurs twice", "every column needs a unique name"
             if name in parts or passed_over:
                 problems.append(ColumnProblem(name, reason, cure))
             else:
-                cure += f"; {spelled('ignore')} {name} leaves all of them out"
+                cure += f"; to ignore all of them: {spelled('ignore')} {name}"
                 problems.append(ColumnProblem(name, reason, cure, (("--ignore", name),)))
     return list(names), problems
 
@@ -278,7 +279,7 @@ def _assigned(path: Path, names: Sequence[str], ignored: Sequence[str], options:
     for part, name in options.columns.items():
         if name in ignored:
             raise InputError(
-                f"{path}: {spelled('columns')} takes {name!r} as {part}, and {spelled('ignore')} leaves it out"
+                f"{path}: {spelled('columns')} uses {name!r} as {part}, but {spelled('ignore')} names it; leave out one of the two"
             )
         if name and name not in names:
             hint = name_hint(name, names, f"the columns are: {_shown(names)}")
@@ -288,9 +289,7 @@ def _assigned(path: Path, names: Sequence[str], ignored: Sequence[str], options:
 
 def _time_column(path: Path, names: Sequence[str], name: str, column_of: Mapping[str, str]) -> str:
     if name in column_of.values() or name in PARTS:
-        raise InputError(
-            f"{spelled('time_column')}: {name!r} has a meaning of its own; name the column that holds the times"
-        )
+        raise InputError(f"{spelled('time_column')}: {name!r} is a reserved name; give the column with the times")
     if name not in names:
         hint = name_hint(name, names, f"the columns are: {_shown(names)}")
         raise DataRejected(f"{path}: no column {name!r}, which {spelled('time_column')} names; {hint}")
@@ -321,7 +320,7 @@ def _guess(part: str, names: Sequence[str], options: ReadOptions) -> tuple[str |
     which = " or ".join(map(repr, found))
     likely = min(found, key=lambda name: HABITS[part].index(_plain(name)))
     reason = f"{part} could be column {which}"
-    cure = f"say which with {spelled('columns')} {part}={likely}, or with {part}= that it is none"
+    cure = f"choose one with {spelled('columns')} {part}={likely}, or none with {part}="
     return likely, [ColumnProblem(likely, reason, cure, (("--columns", f"{part}={likely}"),))]
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _LEAST_BLOCK = 1 << 20  # a row must fit in a block
 _READ_AHEAD = 4  # blocks that Arrow holds, as text and as cells, beside the one it hands over
 _HEADER_LIMIT = 16 << 20
-_RUNS_ON = "a cell in quotes does not end in its line; a row must be one line"
+_RUNS_ON = "a quoted cell does not end on its line; a row must be one line"
 
 
 class CellProblem(NamedTuple):
@@ -179,7 +179,7 @@ class DelimitedCells:
                 raise
             raise damaged(self.path, error) from None
         if line.startswith("\ufeff"):  # utf-8-sig has taken the first one away
-            raise DataRejected(f"{self.path}:1: begins with two byte-order marks; leave one")
+            raise DataRejected(f"{self.path}:1: begins with two byte-order marks; remove one")
         if "\0" in line:
             raise DataRejected(f"{self.path}:1: not a text file: it has a NUL byte")
         cells = next(csv.reader([line], delimiter=self._delimiter), [])
@@ -250,7 +250,7 @@ class DelimitedCells:
             if letter == '"':
                 opened, quoted = (opened, False) if quoted else (place, True)
         found = shorten(text[opened:].rstrip("\r\n"))
-        expected = "a cell that ends in its line"
+        expected = "a cell that ends on its line"
         return MalformedLine(self.path, line, opened + 1, found, expected, "close the quote; a row must be one line")
 
     def _no_text(self) -> DataRejected:
@@ -317,7 +317,7 @@ def _start_of_cell(text: str, cell: int, delimiter: str) -> int:
 
 def _plainly(reason: str) -> str:
     if "straddling" in reason:
-        return f"a row is longer than a block; give a larger {spelled('block_size')}"
+        return f"a row is longer than a block; increase {spelled('block_size')}"
     if "out of sync" in reason:
         return _RUNS_ON
     return f"not a table of delimited text: {reason}"
@@ -391,7 +391,7 @@ class DelimitedSource(TableSource):
             else:
                 cure, options = columns.cure_of(name), columns.ignoring(name)
                 if options and times_of(batch.column(name))[1][bad].all():
-                    cure += f", {spelled('time_column')} {name} takes it as the time of the row"
+                    cure += f", {spelled('time_column')} {name} reads it as the time of the row"
             problems.append(ColumnProblem(name, reason, respelled(cure), options, in_rows=True))
         return problems
 
@@ -416,7 +416,7 @@ class DelimitedSource(TableSource):
         words = cast("list[str]", pc.unique(pc.utf8_trim(cells, characters=" \t")).to_pylist())
         if len(words) <= _MOST_WORDS and all(word[:1].isalpha() and not {*word} & set(",=") for word in words):
             option = ",".join(f"{word}=?" for word in words)
-            return f"{spelled('grades')} {option}, with a number for each ?, maps words to grades", (
+            return f"{spelled('grades')} {option} maps words to grades; put a number for each ?", (
                 ("--grades", option),
             )
         return self._rules.expected(cells[0].as_py())[1], ()

@@ -76,7 +76,9 @@ def refuse_copies(files: Sequence[Path]) -> None:
         for path in alike:
             first = seen.setdefault(file_digest(path), path)
             if first is not path:
-                raise InputError(f"{first} and {path}: have the same bytes; their rows would count twice")
+                raise InputError(
+                    f"{first} and {path}: have the same bytes, so their rows would be counted twice; leave one out"
+                )
 
 
 def _matching(pattern: str, path: Path, root: Path | None) -> list[Path]:
@@ -95,8 +97,8 @@ def _in_folder(folder: Path) -> list[Path]:
         unjudged = path_in(folder, UNJUDGED)
         cure = f"{unjudged} has rows to re-rank" if unjudged.is_dir() else "it has no rows to re-rank"
         raise InputError(
-            f"{folder}: is a dataset, not a folder of files with rows; {cure}, and 'rankmill evaluate {folder} --model NAME "
-            "--split test' measures a model on it"
+            f"{folder}: is a dataset, not a folder of input files; {cure}. To evaluate a model on it:"
+            f" rankmill evaluate {folder} --model NAME --split test"
         )
     found = [path for path in folder.iterdir() if _holds_rows(path) and path.is_file()]
     if not found:
@@ -156,7 +158,7 @@ def check_file(path: Path) -> None:
         name = os.fsencode(path).decode("utf-8", "backslashreplace")
         raise InputError(f"{name}: the bytes of this name are not UTF-8; rename it") from None
     if path.is_dir():
-        raise InputError(f"{path}: is a folder; name the files in it")
+        raise InputError(f"{path}: is a folder; give the files in it")
     if not path.is_file():
         near = path.with_name(f"_{path.name}")  # as the folders of a dataset are called now
         raise InputError(f"{path}: no such file" + (f"; did you mean {near}?" if near.exists() else ""))

@@ -113,7 +113,7 @@ class GradeRules:
         """Say what was expected in place of ``found``, which is no grade: (what was expected, the cure or nothing)."""
         key: str | float = "" if found is None else word_key(found) if isinstance(found, str) else found
         if (isinstance(key, str) and key in _NOTHING) or (isinstance(key, float) and math.isnan(key)):
-            return GRADE_RULE, "--unjudged keep|zero says what no grade means"
+            return GRADE_RULE, "to accept rows without a grade: --unjudged keep|zero"
         if isinstance(key, str) and self.words:
             return f"a grade: one of {', '.join(f'{word}={grade}' for word, grade in self.words)}, or a number", ""
         if isinstance(key, str):
@@ -121,7 +121,7 @@ class GradeRules:
         if key > self.highest and math.isfinite(key):
             return f"a grade up to {self.highest}", ""
         if key < 0 and key == np.floor(key) and math.isfinite(key):
-            return GRADE_RULE, "--negative-grades zero|unjudged says what negative ones mean"
+            return GRADE_RULE, "to accept negative grades: --negative-grades zero|unjudged"
         return GRADE_RULE, ""
 
     def _number(self, word: str, grade_of: dict[str | float, float]) -> float:

@@ -8,7 +8,7 @@ a comment are skipped.  Lines may end with CR LF.
 
 Where the first line with a row has no ``qid:`` and the sizes of the queries lie beside the file (see
 :mod:`rankmill.pipeline.sources.query_sizes`), no line has one, and the ids are the file's name and the query's number: ``rank.train:17``.
-Lines that are put aside count as rows of their query.
+Lines that are quarantined count as rows of their query.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def check_made_ids(sources: Sequence[Source]) -> None:
             other = made.setdefault(uncompressed(source.path).name, source.path)
             if other is not source.path:
                 raise InputError(
-                    f"{other} and {source.path}: their queries would have the same ids, which are made of the file's"
-                    " name where no line has qid:; rename one of them"
+                    f"{other} and {source.path}: their queries would get the same ids, which come from"
+                    " the file name because no line has qid:; rename one file"
                 )
 
 
@@ -162,8 +162,8 @@ class _Rows:
     feature: npt.NDArray[np.int32]
     value: npt.NDArray[np.float32]
     width: int
-    starts: Positions  # where lines with a row begin, those put aside among them; only where no line names its query
-    kept: npt.NDArray[np.bool_]  # which of these lines were not put aside
+    starts: Positions  # where lines with a row begin, those quarantined among them; only where no line names its query
+    kept: npt.NDArray[np.bool_]  # which of these lines were not quarantined
 
     def grouped(self, sizes: QuerySizes, block: Block) -> _Rows:
         """Return the rows with the ids of their queries; for one block after the other, in the order of the file."""
@@ -345,7 +345,7 @@ class _Parser:
         token = re.split("[ \t\r]", block.text(where, line_end), maxsplit=1)[0]
         column = len(block.text(line_start, where)) + 1
         if token.startswith("\ufeff"):
-            cure = "a byte-order mark may only begin a file: were two put together?"
+            cure = "a byte-order mark may only begin a file; were two files joined?"
         error = MalformedLine(self._path, block.line_number(where), column, shorten(token), expected, cure)
         self._quarantine.add(error, column, line)
 
@@ -353,29 +353,32 @@ class _Parser:
         """Say what is wrong with a grade; in a line that is no row anyway, no map of words is the cure."""
         expected, cure = self._rules.expected(word)
         if not self._options.grade_required:
-            return _Complaint(expected, "candidates need one too: nan if unknown")
+            return _Complaint(expected, "candidates need a first number, too; write nan if unknown")
         return _Complaint(expected, cure if of_row else "")
 
     def _complaint(self, code: int, found: str) -> _Complaint:
         base = self._options.index_base
         if code == _kernels.ABOVE_TOP and self._options.n_features is not None:
-            return _Complaint(f"a feature index up to {self._top}", f"--n-features {self._options.n_features} says so")
+            return _Complaint(
+                f"a feature index up to {self._top}", f"--n-features {self._options.n_features} is the limit"
+            )
         complaints = {
             _kernels.BAD_LABEL: _Complaint(OPTIONAL["label"].expected),
             _kernels.GRADE_TOO_HIGH: _Complaint(f"a grade up to {self._options.highest_grade}"),
             _kernels.NO_QID: _Complaint(
                 "qid:ID after the grade",
-                f"every line must name its query, or {self._path.name}.query (or .group) the sizes of all queries, one a line",
+                f"every line must name its query, or {self._path.name}.query (or .group) must have the"
+                " sizes of all queries, one a line",
             ),
             _kernels.EMPTY_QID: _Complaint("an id after qid:"),
             _kernels.BAD_FEATURE: _Complaint(
                 "index:value",
-                "the first line has no qid:, so no line may have one"
-                if self._grouped and found.startswith("qid:")
-                else "",
+                "no qid: here, because the first line has none" if self._grouped and found.startswith("qid:") else "",
             ),
             _kernels.BAD_VALUE: _Complaint("index:value with a number as value"),
-            _kernels.BELOW_BASE: _Complaint(f"a feature index from {base}", "if features count from 0: --index-base 0"),
+            _kernels.BELOW_BASE: _Complaint(
+                f"a feature index from {base}", "if features are numbered from 0: --index-base 0"
+            ),
             _kernels.ABOVE_TOP: _Complaint(f"a feature index up to {self._top}"),
             _kernels.REPEATED: _Complaint("each feature once a line"),
         }

@@ -115,7 +115,7 @@ class NarrowFile:
     def rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:
         """Yield its columns in the order of the file; DataRejected if it breaks the format.
 
-        ``again`` says that this is not the first time: rows that cannot be read are put aside already.
+        ``again`` says that this is not the first time: rows that cannot be read are quarantined already.
         """
         if self._source is None:
             for rows, position in word_lines(self.path, self._form, self._quarantine, block_bytes):

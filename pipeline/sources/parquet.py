@@ -138,7 +138,7 @@ def schema_of_file(path: Path) -> pa.Schema:
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno:
             raise
-        raise DataRejected(f"{path}: not a Parquet file, or one that is cut off: {_first_line(error)}") from None
+        raise DataRejected(f"{path}: not a Parquet file, or truncated: {_first_line(error)}") from None
 
 
 def read_batches(

@@ -47,7 +47,7 @@ def find_sizes(path: Path) -> Path | None:
     )
     found = [beside for name in names if (beside := path.with_name(name)).is_file()]
     if len(found) > 1:
-        raise InputError(f"{found[0]}: there is also {found[1].name} for {path.name}; keep one of them")
+        raise InputError(f"{found[0]}: {path.name} also has {found[1].name}; keep only one of them")
     return found[0] if found else None
 
 
@@ -87,8 +87,8 @@ class QuerySizes:
                 chunk = next(self._chunks, None)
                 if chunk is None:
                     raise DataRejected(
-                        f"{self.rows_path}:{line_of(done)}: more rows than sizes: those in {self.path} add up to"
-                        f" {self._row:,}, and this is the row after them"
+                        f"{self.rows_path}:{line_of(done)}: more rows than query sizes: the sizes in"
+                        f" {self.path} add up to {self._row:,}, and this is the next row"
                     )
                 self._ends, self._lines = chunk
             step = min(rows - done, int(self._ends[-1]) - self._row)
@@ -118,8 +118,8 @@ class QuerySizes:
             self._ends, self._lines = chunk
         query = int(np.searchsorted(self._ends, self._row, side="right"))
         raise DataRejected(
-            f"{self.path}:{self._lines[query]}: more sizes than rows: {self.rows_path} has {self._row:,} rows, and this"
-            f" query reaches to row {self._ends[query]:,}"
+            f"{self.path}:{self._lines[query]}: query sizes exceed the rows: {self.rows_path} has"
+            f" {self._row:,} rows, but this query ends at row {self._ends[query]:,}"
         )
 
     def _read(self) -> Iterator[tuple[Numbers, Numbers]]:

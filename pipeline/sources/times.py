@@ -22,7 +22,7 @@ from rankmill.pipeline.arrow import as_array
 TIME = "time"
 """Name of the column in ``RowBatch.extras``: int64 microseconds."""
 TIME_RULE = "a time such as 2026-01-31, 2026-01-31T08:30:00Z or whole seconds since 1970"
-NO_TIME = "leave out rows that have none"
+NO_TIME = "remove rows without it"
 
 _SECOND = 10**6
 _EPOCH = datetime(1970, 1, 1)

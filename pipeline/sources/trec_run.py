@@ -72,9 +72,7 @@ class RunSource:
 
     def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine | None = None) -> None:
         if options.grade_required and not options.ungraded:
-            raise DataRejected(
-                f"{path}: a run has no grades; {spelled('qrels')} FILE names the judgments that have them"
-            )
+            raise DataRejected(f"{path}: a run has no grades; give judgments with {spelled('qrels')} FILE")
         if options.time_column is not None and not options.time_optional:
             raise InputError(f"{spelled('time_column')} is for tables; {path} is a run, which has no times")
         self.path = path

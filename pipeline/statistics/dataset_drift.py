@@ -160,7 +160,7 @@ def _look(
 ) -> tuple[DriftComparison, DriftReference | None]:
     split = former.split
     if split is not None and split not in dataset.manifest.splits:
-        raise InputError(f"{dataset.path}: has no {split} split, which {where} is known by")
+        raise InputError(f"{dataset.path}: has no {split} split, but {where} describes that split")
     names = _common(dataset, former.feature_names, where)
     starts = dataset.queries(split).starts
     most = cells_for(former.queries, len(starts) - 1)
@@ -211,5 +211,5 @@ def _common(dataset: Dataset, names: Sequence[str], where: str) -> list[str]:
     known = set(dataset.feature_names)
     common = [name for name in names if name in known]
     if not common:
-        raise InputError(f"{dataset.path} and {where}: no feature of the one is in the other")
+        raise InputError(f"{dataset.path} and {where}: the two datasets have no feature in common")
     return common

@@ -147,10 +147,10 @@ class DriftReference:
             grades, *features = [_sample(row, facts.squares) for row in table.select(_SCHEMA.names).to_pylist()]
             return cls(facts.dataset, facts.split, facts.rows, facts.queries, grades, tuple(features))
         except (pa.ArrowException, IntegrityError, KeyError, TypeError, ValueError) as error:
-            raise DatasetFormatError(f"{path}: not what is kept of a dataset ({error}); {_CURE}") from error
+            raise DatasetFormatError(f"{path}: not a valid drift reference ({error}); {_CURE}") from error
 
 
-_CURE = "remove it, and the next run keeps it anew"
+_CURE = "delete it; the next run creates it again"
 
 
 def digest_in(path: Path) -> str | None:

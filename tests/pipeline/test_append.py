@@ -375,7 +375,9 @@ def dataset(tmp_path):
 def test_the_same_file_again(dataset, tmp_path):
     before = (dataset / "_manifest.json").read_bytes()
     more = IngestOptions(append=True)
-    with pytest.raises(InputError, match=r"0.txt: is in .*out already; its rows would count twice"):
+    with pytest.raises(
+        InputError, match=r"0.txt: is in .*out already; its rows would be counted twice; leave the file out"
+    ):
         ingest([tmp_path / "0.txt"], dataset, options=more)
     copy = tmp_path / "copy.txt"
     copy.write_bytes((tmp_path / "0.txt").read_bytes())
@@ -436,7 +438,7 @@ def test_files_of_another_kind(dataset, tmp_path):
     ):
         with pytest.raises(DataRejected, match=message):
             ingest([table(tmp_path / "2.csv", changed)], tmp_path / "tables", options=more)
-    with pytest.raises(InputError, match="text with numbered features cannot be added to tables"):
+    with pytest.raises(InputError, match="files with numbered features .LETOR text. cannot be added to tables"):
         ingest([tmp_path / "1.txt"], tmp_path / "tables", options=more)
 
 
@@ -526,7 +528,7 @@ def test_a_dataset_that_is_replaced_meanwhile_is_left_alone(tmp_path, monkeypatc
         return settle(base, *lists)
 
     monkeypatch.setattr(Base, "with_rejects", late)
-    with pytest.raises(ConflictError, match="was replaced by other data while rows were added"):
+    with pytest.raises(ConflictError, match="another command replaced the dataset while rows were added"):
         ingest([second], tmp_path / "out", options=IngestOptions(append=True))
     monkeypatch.undo()
     ingest([third], tmp_path / "third", options=IngestOptions(buckets=3))

@@ -126,9 +126,9 @@ def test_damage_is_an_error_and_no_crash(tmp_path):
 def test_what_is_no_arrow(tmp_path):
     table = a_table()
     for name, data, message in (
-        ("a.arrow", b"qid,grade\n1,2\n", "not Arrow data, or cut off: there is no mark of its end"),
-        ("b.feather", b"FEA1" + b"\0" * 50, "is Feather of version 1; write it again as version 2"),
-        ("c.arrow", b"", "not Arrow data, or cut off"),
+        ("a.arrow", b"qid,grade\n1,2\n", "not Arrow data, or truncated: the end marker is missing"),
+        ("b.feather", b"FEA1" + b"\0" * 50, "is Feather version 1; convert it to version 2"),
+        ("c.arrow", b"", "not Arrow data, or truncated"),
         ("d.arrow.gz", gzip.compress(write(tmp_path / "whole", table).read_bytes()), "decompress it"),
         ("e.arrow.gz", gzip.compress(b"text"), "not Arrow data, or damaged"),
     ):

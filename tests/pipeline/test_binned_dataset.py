@@ -202,7 +202,7 @@ def test_a_failure_leaves_the_dataset_as_it_was(dataset, monkeypatch):
 
 def test_data_replaced_meanwhile_are_noticed(tmp_path, dataset):
     changed = make(tmp_path, seed=5, overwrite=True)
-    with pytest.raises(ConflictError, match="replaced by other data"):
+    with pytest.raises(ConflictError, match="another command replaced the dataset"):
         bin_dataset(dataset)
     assert not changed.manifest.bins
 

@@ -121,7 +121,7 @@ def test_a_guess_is_one_line_on_stderr_and_a_key_of_the_json(tmp_path):
     (tmp_path / "in.csv").write_text("query_id,relevance,x\n1,1,2\n")
     command = ["ingest", str(tmp_path / "in.csv"), "--json", "-o"]
     told = CliRunner().invoke(app, [*command, str(tmp_path / "a")])
-    assert told.stderr == "columns: qid from 'query_id', grade from 'relevance' (guessed; --columns settles it)\n"
+    assert told.stderr == "columns: qid from 'query_id', grade from 'relevance' (inferred; set with --columns)\n"
     assert json.loads(told.stdout)["columns_guessed"] == {"qid": "query_id", "grade": "relevance"}
     told = CliRunner().invoke(app, [*command, str(tmp_path / "b"), "--columns", "qid=query_id,grade=relevance"])
     assert told.stderr == ""
@@ -153,16 +153,16 @@ def test_a_part_is_as_told_then_by_its_own_name_then_guessed(tmp_path, names, op
 
 
 BAD = [
-    ("query,topic,grade,x", {}, DataRejected, ": qid could be column 'query' or 'topic'; say which with columns qid=query, or with qid= that it is none"),
-    ("qid,rel,rating,x", {}, DataRejected, ": grade could be column 'rel' or 'rating'; say which with columns grade=rel, or with grade= that it is none"),
-    ("qid,grade,url,item,x", {}, DataRejected, ": doc_id could be column 'url' or 'item'; say which with columns doc_id=url, or with doc_id= that it is none"),
+    ("query,topic,grade,x", {}, DataRejected, ": qid could be column 'query' or 'topic'; choose one with columns qid=query, or none with qid="),
+    ("qid,rel,rating,x", {}, DataRejected, ": grade could be column 'rel' or 'rating'; choose one with columns grade=rel, or none with grade="),
+    ("qid,grade,url,item,x", {}, DataRejected, ": doc_id could be column 'url' or 'item'; choose one with columns doc_id=url, or none with doc_id="),
     ("qid,grade,x", {"columns": {"qid": "query_id"}}, InputError, ": no column 'query_id', which columns takes as qid; the columns are: qid, grade, x"),
     ("query_ids,grade,x", {"columns": {"qid": "query_id"}}, InputError, ": no column 'query_id', which columns takes as qid; did you mean 'query_ids'?"),
-    ("qid,q,grade,x", {"columns": {"qid": "q"}}, DataRejected, ": column 'qid' is there, but columns takes another one as qid; ignore qid leaves it out"),
-    ("qid,grade,weight,x", {"columns": {"weight": ""}}, DataRejected, ": column 'weight' is there, but columns takes another one as weight; ignore weight leaves it out"),
-    ("qid,grade,x", {"columns": {"grade": "x"}, "ignore": ("x",)}, InputError, ": columns takes 'x' as grade, and ignore leaves it out"),
+    ("qid,q,grade,x", {"columns": {"qid": "q"}}, DataRejected, ": column 'qid' exists, but columns uses another one as qid; to ignore it: ignore qid"),
+    ("qid,grade,weight,x", {"columns": {"weight": ""}}, DataRejected, ": column 'weight' exists, but columns uses another one as weight; to ignore it: ignore weight"),
+    ("qid,grade,x", {"columns": {"grade": "x"}, "ignore": ("x",)}, InputError, ": columns uses 'x' as grade, but ignore names it; leave out one of the two"),
     ("qid,grade,x", {"ignore": ("g*",)}, DataRejected, ": no column 'grade'; the columns are: qid, x; columns grade=NAME says which it is"),
-    ("qid,grade,x", {"ignore": ("x",)}, DataRejected, ": no column is a feature: there are only qid, grade"),
+    ("qid,grade,x", {"ignore": ("x",)}, DataRejected, ": no column is a feature; the columns are qid, grade"),
 ]  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def test_columns_that_cannot_be_settled_are_named(tmp_path, header, options, err
     [
         (["--columns", "qid"], "--columns: expected qid=query_id,grade=rel, found 'qid'"),
         (["--columns", "qid=a,qid=b"], "--columns names 'qid' twice"),
-        (["--columns", "qid=a,doc_id=a"], "--columns gives 'a' two parts, qid and doc_id; a column has one"),
+        (["--columns", "qid=a,doc_id=a"], "--columns gives 'a' two roles, qid and doc_id; a column has one role"),
         (["--columns", "grades=a"], "unknown part in --columns 'grades'; did you mean 'grade'?"),
         (["--ignore", "tilte"], "unknown column in --ignore 'tilte'; did you mean 'title'?"),
     ],
@@ -202,11 +202,11 @@ def test_all_files_call_a_part_alike_and_text_has_no_names(tmp_path):
     with pytest.raises(DataRejected) as caught:
         ingest([a, b], tmp_path / "out")
     assert str(caught.value) == (
-        f"{b}: grade is in column 'rating', in {a} it is in 'rel'; all files must have the same columns: rename one, or say "
-        "which it is with columns grade=NAME"
+        f"{b}: grade is in column 'rating', in {a} it is in 'rel'; all files must have the same"
+        " columns; rename one, or choose it with columns grade=NAME"
     )
     for options in (ReadOptions(columns={"qid": "query"}), ReadOptions(ignore=("x",))):
-        with pytest.raises(InputError, match=r"(columns|ignore) is for tables; .*c.txt is LETOR text"):
+        with pytest.raises(InputError, match=r"(columns|ignore) applies to tables only; .*c.txt is LETOR text"):
             ingest([c], tmp_path / "out", options=IngestOptions(read=options))
     with pytest.raises(DataRejected, match="column 'title' is not in"):
         ingest([a, d], tmp_path / "out")

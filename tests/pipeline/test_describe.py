@@ -132,9 +132,7 @@ def test_commands_tell_the_same_in_words_and_in_json(dataset):
     assert "nothing to do" in run.invoke(app, ["bin", str(dataset.path), "--max-bin", "20"]).stdout
     assert "7 features in 17 bins" in run.invoke(app, ["bin", str(dataset.path)]).stdout
     told = run.invoke(app, ["bin", str(dataset.path), "--max-bin", "20"]).stdout
-    assert (
-        told == f"{dataset.path}: the bins {first['binspec'][:12]} are there already; from now on training uses them\n"
-    )
+    assert told == f"{dataset.path}: the bins {first['binspec'][:12]} already exist; training now uses them\n"
     assert Dataset.open(dataset.path).binspec().digest == first["binspec"]
     assert "nothing to do" in run.invoke(app, ["bin", str(dataset.path), "--max-bin", "20"]).stdout
 

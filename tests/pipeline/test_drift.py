@@ -264,7 +264,7 @@ def test_exact_bins_make_no_difference_to_the_quantiles_of_all_rows(folder):
 def test_nothing_in_common_is_an_error(folder, tmp_path):
     (tmp_path / "in.csv").write_text("qid,grade,z\na,1,2\n")
     ingest([tmp_path / "in.csv"], tmp_path / "z")
-    with pytest.raises(InputError, match="no feature of the one is in the other"):
+    with pytest.raises(InputError, match="the two datasets have no feature in common"):
         compare(Dataset.open(tmp_path / "z"), Dataset.open(folder / "old"))
 
 
@@ -289,7 +289,7 @@ def test_the_command_tells_it_and_leaves_with_an_error_only_if_told_to(folder):
     assert [feature["alarm"] for feature in content["features"]] == [False, True, False]
     failed = run.invoke(app, ["describe", shifted, "--against", old, "--fail-on-drift"])
     assert isinstance(failed.exception, DriftAlarm)
-    assert str(failed.exception) == f"{shifted}: differs from {old} in b"
+    assert str(failed.exception) == f"{shifted}: drifted from {old} in b"
     assert failed.stdout == told.stdout
     assert run.invoke(app, ["describe", same, "--against", old, "--fail-on-drift"]).exit_code == 0
     alone = run.invoke(app, ["describe", same, "--fail-on-drift"])

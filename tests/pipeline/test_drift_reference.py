@@ -123,7 +123,7 @@ def test_what_is_no_reference_is_said_to_be_none(folder, tmp_path):
     wrong = {"cut": whole[: len(whole) // 2], "text": b"hello", "empty": b""}
     for content in wrong.values():
         kept.write_bytes(content)
-        with pytest.raises(DatasetFormatError, match=r"not what is kept of a dataset .*; remove it"):
+        with pytest.raises(DatasetFormatError, match=r"not a valid drift reference .*; delete it"):
             DriftReference.read(kept)
         assert digest_in(kept) is None
     pq.write_table(pq.read_table(folder / "old.parquet"), kept)  # a file of something else

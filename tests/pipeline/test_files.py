@@ -130,7 +130,7 @@ def test_a_dataset_is_no_folder_of_rows(tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("qid,grade,x\nq,1,0.5\nq,,0.7\n")
     ingest([rows], tmp_path / "some")
-    with pytest.raises(InputError, match=r"^(.*some): is a dataset, .*; \1/_unjudged has rows to re-rank, .* --split"):
+    with pytest.raises(InputError, match=r"^(.*some): is a dataset, .*; \1/_unjudged has rows to re-rank. .* --split"):
         find_files([tmp_path / "some"])
     assert len(find_files([tmp_path / "some" / "_unjudged"])) == 1
     with pytest.raises(InputError, match=r"unjudged: no such file; did you mean .*some/_unjudged"):
@@ -165,7 +165,10 @@ def test_two_files_with_the_same_bytes_are_refused(tmp_path, role):
     given = {"train": [rows], role: [rows, one, other] if role == "train" else [one, other]}
     with pytest.raises(InputError) as caught:
         ingest(**given, out=tmp_path / "out")
-    assert str(caught.value) == f"{one} and {other}: have the same bytes; their rows would count twice"
+    assert (
+        str(caught.value)
+        == f"{one} and {other}: have the same bytes, so their rows would be counted twice; leave one out"
+    )
     assert not (tmp_path / "out").exists()
 
 

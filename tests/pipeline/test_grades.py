@@ -72,11 +72,11 @@ def test_numbers_mean_what_the_same_numbers_mean_as_text(numbers, negative, unju
 @pytest.mark.parametrize(
     ("found", "words", "message"),
     [
-        ("-1", (), (GRADE_RULE, "--negative-grades zero|unjudged says what negative ones mean")),
-        (-1.0, (), (GRADE_RULE, "--negative-grades zero|unjudged says what negative ones mean")),
-        ("", (), (GRADE_RULE, "--unjudged keep|zero says what no grade means")),
-        (None, WORDS[:1], (GRADE_RULE, "--unjudged keep|zero says what no grade means")),
-        (math.nan, (), (GRADE_RULE, "--unjudged keep|zero says what no grade means")),
+        ("-1", (), (GRADE_RULE, "to accept negative grades: --negative-grades zero|unjudged")),
+        (-1.0, (), (GRADE_RULE, "to accept negative grades: --negative-grades zero|unjudged")),
+        ("", (), (GRADE_RULE, "to accept rows without a grade: --unjudged keep|zero")),
+        (None, WORDS[:1], (GRADE_RULE, "to accept rows without a grade: --unjudged keep|zero")),
+        (math.nan, (), (GRADE_RULE, "to accept rows without a grade: --unjudged keep|zero")),
         ("good", (), (GRADE_RULE, "--grades good=1,bad=0 maps words to grades")),
         ("fine", WORDS[:2], ("a grade: one of Perfect=4, good=2, or a number", "")),
         ("1.5", (), (GRADE_RULE, "")),
@@ -95,10 +95,10 @@ def test_a_bad_grade_is_told_with_its_cure(found, words, message):
         ("a=1,,b=2", "grades: expected perfect=4,good=2,bad=0, found '' in 'a=1,,b=2'"),
         ("a=1,=2", "grades: expected perfect=4,good=2,bad=0, found '=2' in 'a=1,=2'"),
         ("a=x", "grades: expected perfect=4,good=2,bad=0, found 'a=x' in 'a=x'"),
-        ("a=1, A =2", "grades has 'A' twice (capitals and blanks around do not count)"),
-        ("1=1,1.0=2", "grades has '1.0' twice (capitals and blanks around do not count)"),
+        ("a=1, A =2", "grades has 'A' twice (ignoring case and surrounding blanks); remove one"),
+        ("1=1,1.0=2", "grades has '1.0' twice (ignoring case and surrounding blanks); remove one"),
         ("a=6", "grades maps 'a' to 6, above max_grade 5"),
-        ("a=-1", "grades maps 'a' to -1: a grade is 0 or more; negative_grades zero|unjudged gives negative ones a meaning"),
+        ("a=-1", "grades maps 'a' to -1, but a grade is 0 or more; to accept negative grades: negative_grades zero|unjudged"),
     ],
 )  # fmt: skip
 def test_a_map_that_is_none_is_refused(text, message):
@@ -258,7 +258,7 @@ def test_rows_that_nobody_judged_need_judgments_or_pairs(tmp_path):
     (tmp_path / "pairs.txt").write_text("1 b a\n")
     (tmp_path / "qrels").write_text("1 0 b 2\n")
     told = {"negative_grades": "unjudged"}
-    with pytest.raises(DataRejected, match=r"no row has a grade: .*; qrels FILE .* pairs FILE .*: unjudged zero"):
+    with pytest.raises(DataRejected, match=r"no row has a grade, .* qrels FILE, .* pairs FILE and unjudged zero"):
         ingest([tmp_path / "a.csv"], tmp_path / "out", options=IngestOptions(read=ReadOptions(**told)))
     assert not (tmp_path / "out").exists()
     options = IngestOptions(read=ReadOptions(**told, unjudged="zero"))

@@ -78,8 +78,8 @@ def test_shares_of_splits_are_met_and_say_nothing_about_buckets():
     ("text", "message"),
     [
         ("train=0.8,valid=0.1", "split: the shares must add up to 1, got 0.9"),
-        ("train:1", "split: expected name=share, found 'train:1'; like train=0.8,valid=0.1,test=0.1"),
-        ("train=a", "split: expected name=share, found 'train=a'; like train=0.8,valid=0.1,test=0.1"),
+        ("train:1", "split: expected name=share, found 'train:1'; write for example train=0.8,valid=0.1,test=0.1"),
+        ("train=a", "split: expected name=share, found 'train=a'; write for example train=0.8,valid=0.1,test=0.1"),
         ("train=0.5,train=0.5", "split: 'train' is given twice"),
         ("train=0.5,vali=0.5", "unknown split 'vali'; did you mean 'valid'?"),
         ("train=1.5,valid=-0.5", "split: the share of train must be in 0..1, got 1.5"),

@@ -172,14 +172,16 @@ def test_a_query_in_two_splits_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("content", "options", "error", "message"),
     [
-        (b"", {}, DataRejected, "{path}: no rows in it"),
-        (b"# nothing\n\n", {}, DataRejected, "{path}: no rows in it"),
-        (b"1 qid:1\n", {}, DataRejected, "{path}: no line has a feature"),
+        (b"", {}, DataRejected, "{path}: contains no rows"),
+        (b"# nothing\n\n", {}, DataRejected, "{path}: contains no rows"),
+        (b"1 qid:1\n", {}, DataRejected, "{path}: no row has a feature"),
         (b"1 qid:1 1:1\n", {"split": {"train": 0.5}}, InputError, "split: the shares must add up to 1, got 0.5"),
         (b"1 qid:1 1:1\n", {"memory": 10**6}, InputError, "memory must be at least 512MB, got 1,000,000 bytes"),
         (b"1 qid:1 1:1\n", {"buckets": 0}, InputError, "buckets must be in 1 .. 4096, got 0"),
         (b"1 qid:1 1:1\n", {"format": "letr"}, InputError, "unknown value of format 'letr'; did you mean 'letor'?"),
-        (b"1 qid:1 1:1\n1 1:1\n", {}, MalformedLine, "{path}:2:3: expected qid:ID after the grade, found '1:1'; every line must name its query, or in.txt.query (or .group) the sizes of all queries, one a line"),
+        (b"1 qid:1 1:1\n1 1:1\n", {}, MalformedLine, "{path}:2:3: expected qid:ID after the grade, found '1:1'; every line"
+            " must name its query, or in.txt.query (or .group) must have the sizes of all queries, one"
+            " a line"),
         (b"\x80\n", {}, DataRejected, "{path}:1: not a text file: byte 0x80 is not UTF-8; convert the file to UTF-8"),
     ],
 )  # fmt: skip
@@ -245,7 +247,8 @@ def test_rejects_go_into_the_dataset_or_next_to_it(tmp_path):
     table = pq.read_table(tmp_path / "out" / "_rejects.parquet")
     assert table.to_pylist() == [
         {"source": "a.txt", "line": 2, "column": 13, "reason": "expected index:value, found x", "text": "1 qid:1 1:1 x"},
-        {"source": "b.txt", "line": 1, "column": 1, "reason": "expected a grade: a whole number, 0 or more, found -1; --negative-grades zero|unjudged says what negative ones mean", "text": "-1 qid:2 1:1"},
+        {"source": "b.txt", "line": 1, "column": 1, "reason": "expected a grade: a whole number, 0 or more, found -1; to accept negative grades:"
+            " --negative-grades zero|unjudged", "text": "-1 qid:2 1:1"},
     ]  # fmt: skip
     assert report.manifest.rejected_rows == 2
     assert "rejected  2 rows" in report.render()
@@ -273,13 +276,11 @@ def test_what_is_in_the_way_is_left_alone(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "x").write_text("x")
     for overwrite in (False, True):
-        with pytest.raises(InputError, match="is a folder with other things in it"):
+        with pytest.raises(InputError, match="is a folder with other files"):
             ingest([path], tmp_path / "folder", options=IngestOptions(overwrite=overwrite))
     (tmp_path / "empty").mkdir()
     ingest([path], tmp_path / "empty")
-    with pytest.raises(
-        InputError, match="there is a dataset already; choose another name, or replace it with overwrite"
-    ):
+    with pytest.raises(InputError, match="a dataset already exists; choose another name, or replace it with overwrite"):
         ingest([path], tmp_path / "empty")
 
 
@@ -298,7 +299,7 @@ def test_a_dataset_with_a_damaged_manifest_is_replaced_but_not_added_to(tmp_path
     Dataset.open(out).verify()
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "_manifest.json").write_bytes(manifest)
-    with pytest.raises(InputError, match="is a folder with other things in it"):
+    with pytest.raises(InputError, match="is a folder with other files"):
         ingest([path], tmp_path / "site", options=IngestOptions(overwrite=True))
 
 

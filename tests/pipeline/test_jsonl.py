@@ -108,24 +108,24 @@ def test_features_may_be_an_array(tmp_path):
 GOOD = '{"qid":"q","grade":1,"x":1}'
 DEEP = "[" * 300 + "]" * 300
 BAD = [
-    ("{", 2, "a key in double quotes", "", "an object must end in its line"),
-    ("[1]", 1, "an object: {..}", "[1]", "an array of objects must be written one object a line"),
+    ("{", 2, "a key in double quotes", "", "an object must end on its line"),
+    ("[1]", 1, "an object: {..}", "[1]", "write one object a line instead of an array"),
     ("null", 1, "an object: {..}", "null", ""),
     ("qid,grade", 1, "an object: {..}", "qid,grade", ""),
-    ('{"qid":"q","grade":1,"x":' + DEEP + "}", 22, "a number as 'x'", "an array", "ignore x leaves the column out"),
+    ('{"qid":"q","grade":1,"x":' + DEEP + "}", 22, "a number as 'x'", "an array", "to ignore the column: ignore x"),
     ('{"qid":"q","grade":1,"x":' + "[" * 10**5, 1, "at most 64 brackets in one another", '{"qid":"q","grade":1,"x":' + "[" * 34 + "…", ""),
     ("{} {}", 4, "one object a line", "{}", ""),
     ("{}null{}", 3, "one object a line", "null{}", ""),
     (GOOD + "x", 28, "one object a line", "x", ""),
-    (GOOD[:-1], 27, "a comma or a bracket", "", "an object must end in its line"),
+    (GOOD[:-1], 27, "a comma or a bracket", "", "an object must end on its line"),
     (GOOD[:-1] + ",}", 28, "a key in double quotes", "}", ""),
     ('{"qid":"q","grade":1,"x":1]', 27, "a comma or a bracket", "]", ""),
-    ('{"qid":"q', 8, "a string that ends in its line", '"q', ""),
+    ('{"qid":"q', 8, "a string that ends on its line", '"q', ""),
     ('{"qid":"q\t","grade":1,"x":1}', 10, "an escape in place of a control character", '","grade":1,"x":1}', ""),
     ('{"qid":"q","grade":1,"x":.5}', 26, "a value", ".5}", ""),
     ("{'qid':1}", 2, "a key in double quotes", "'qid':1}", ""),
-    ('{"qid":"q","grade":1,"x":"1"}', 22, "a number as 'x'", '"1"', "ignore x leaves the column out"),
-    ('{"qid":"q","grade":1,"x":[1]}', 22, "a number as 'x'", "an array", "ignore x leaves the column out"),
+    ('{"qid":"q","grade":1,"x":"1"}', 22, "a number as 'x'", '"1"', "to ignore the column: ignore x"),
+    ('{"qid":"q","grade":1,"x":[1]}', 22, "a number as 'x'", "an array", "to ignore the column: ignore x"),
     ('{"qid":"q","grade":1,"x":1,"x":1}', 28, "each key once", "x", ""),
     ('{"qid":1.5,"grade":1}', 2, "text or a whole number as 'qid'", "1.5", ""),
     ('{"qid":["q"],"grade":1}', 2, "text or a whole number as 'qid'", "an array", ""),
@@ -133,10 +133,10 @@ BAD = [
     ('{"qid":"\\ud800","grade":1}', 2, "text without half a surrogate pair as 'qid'", '"\\ud800"', ""),
     ('{"grade":1,"qid":""}', 12, "an id of the query", "", ""),
     ('{"grade":1}', 1, "an id of the query", "", ""),
-    ('{"qid":"q", "grade":-1}', 13, "a grade: a whole number, 0 or more", "-1", "negative_grades zero|unjudged says what negative ones mean"),
+    ('{"qid":"q", "grade":-1}', 13, "a grade: a whole number, 0 or more", "-1", "to accept negative grades: negative_grades zero|unjudged"),
     ('{"qid":"q","grade":0.5}', 12, "a grade: a whole number, 0 or more", "0.5", ""),
     ('{"qid":"q","grade":"best"}', 12, "a grade: a whole number, 0 or more", "best", "grades good=1,bad=0 maps words to grades"),
-    ('{"qid":"q"}', 1, "a grade: a whole number, 0 or more", "", "unjudged keep|zero says what no grade means"),
+    ('{"qid":"q"}', 1, "a grade: a whole number, 0 or more", "", "to accept rows without a grade: unjudged keep|zero"),
 ]  # fmt: skip
 
 
@@ -157,10 +157,11 @@ def test_a_bad_line_is_named(tmp_path, line, column, expected, found, cure, bloc
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"qid":"q","grade":1}', ":2:1: expected an object of numbers at 'features', found nothing; every row must have its features there"),
+        ('{"qid":"q","grade":1}', ":2:1: expected an object of numbers at 'features', found nothing;"
+            " every row must have its features in this key"),
         ('{"qid":"q","grade":1,"features":null}', ":2:22: expected an object of numbers at 'features', found nothing"),
         ('{"qid":"q","grade":1,"features":[1]}', ":2:22: expected an object of numbers at 'features', found 'an array'"),
-        ('{"qid":"q","grade":1,"features":{"x":"a"}}', ":2:34: expected a number as 'x', found '\"a\"'; ignore x leaves the column out"),
+        ('{"qid":"q","grade":1,"features":{"x":"a"}}', ":2:34: expected a number as 'x', found '\"a\"'; to ignore the column: ignore x"),
         ('{"qid":"q","grade":1,"features":{"x":1,"x":2}}', ":2:40: expected each key once, found 'x'"),
     ],
 )  # fmt: skip
@@ -175,11 +176,11 @@ def test_bad_features_are_named(tmp_path, line, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", ": no rows in it"),
-        ("\n \n", ": no rows in it"),
+        ("", ": contains no rows"),
+        ("\n \n", ": contains no rows"),
         ("\nqid,grade\n", ":2:1: expected an object: {..}, found 'qid,grade'"),
-        ('{"qid":1,"grade":1}\n', ": no column is a feature: there are only grade, qid"),
-        ('{"qid":1,"grade":1,"features":{"weight":1}}', ": 'weight' in 'features' has a meaning of its own; a feature needs another name"),
+        ('{"qid":1,"grade":1}\n', ": no column is a feature; the columns are grade, qid"),
+        ('{"qid":1,"grade":1,"features":{"weight":1}}', ": 'weight' in 'features' is a reserved name; rename the feature"),
         ('{"qid":1,"grade":1,"x":1}\0', ":1: not a text file: it has a NUL byte; give format if it is a table"),
     ],
 )  # fmt: skip
@@ -217,7 +218,7 @@ def test_optional_columns_times_and_words(tmp_path):
     assert [batch.extras["weight"].tolist() for batch in (one, two)] == [[2.0], [0.5]]
     assert [batch.extras["time"].tolist() for batch in (one, two)] == [[1767225600 * 10**6], [60 * 10**6]]
     path.write_text('{"qid":1,"grade":0,"weight":2,"x":1}\n{"qid":1,"grade":0,"x":1}\n')
-    with pytest.raises(MalformedLine, match=r"a.jsonl:2:1: expected a weight: .*, found nothing; write 1 where"):
+    with pytest.raises(MalformedLine, match=r"a.jsonl:2:1: expected a weight: .*, found nothing; write 1 if"):
         read(path)
 
 

@@ -349,13 +349,18 @@ ROWS = "qid,doc_id,x\nq,a,1\nq,b,2\n"
 @pytest.mark.parametrize(
     ("qrels", "options", "message"),
     [
-        ({"j": "q 0 a 1\nq 0 a 2\n"}, {}, "query 'q', document 'a' has the grades 1 and 2 in the judgments; say what they make: aggregate mean|median|max|majority|latest"),
-        ({"j": "z 0 a 1\nz 0 a 2\n"}, {"buckets": 50}, "query 'z', document 'a' has the grades 1 and 2 in the judgments; say what they make: aggregate mean|median|max|majority|latest"),
-        ({"j": "q 0 A 1\nq 0 B 2\n"}, {}, "no row has a grade: of 2 judgments 2 are of documents (qid, doc_id) that have no row; are the ids written alike in both?"),
-        ({"j": "q 0 a 1\n"}, {"aggregate": "latest"}, "aggregate latest goes by the times of judgments; name their column with time_column"),
-        ({"j": "q 0 a 1\n"}, {"aggregate": "latest", "read": ReadOptions(time_column="t")}, "j: aggregate latest goes by the times of judgments, and TREC's text has none; give a table"),
-        ({"j.csv": "qid,doc_id,grade,T\nq,a,1,1\n"}, {"aggregate": "latest", "read": ReadOptions(time_column="t")}, "j.csv: no column 't', which time_column names; aggregate latest goes by it"),
-        ({"j": "\n\n"}, {}, "j: no judgments in it"),
+        ({"j": "q 0 a 1\nq 0 a 2\n"}, {}, "query 'q', document 'a' has the grades 1 and 2 in the judgments;"
+            " choose how to combine them with aggregate mean|median|max|majority|latest"),
+        ({"j": "z 0 a 1\nz 0 a 2\n"}, {"buckets": 50}, "query 'z', document 'a' has the grades 1 and 2 in the judgments;"
+            " choose how to combine them with aggregate mean|median|max|majority|latest"),
+        ({"j": "q 0 A 1\nq 0 B 2\n"}, {}, "no row has a grade: of 2 judgments 2 name documents (qid, doc_id) that"
+            " have no row; check that both spell the ids alike"),
+        ({"j": "q 0 a 1\n"}, {"aggregate": "latest"}, "aggregate latest needs the times of judgments; name their column with"
+            " time_column"),
+        ({"j": "q 0 a 1\n"}, {"aggregate": "latest", "read": ReadOptions(time_column="t")}, "j: aggregate latest needs the times of judgments, and TREC qrels have none; use a table"
+            " with times"),
+        ({"j.csv": "qid,doc_id,grade,T\nq,a,1,1\n"}, {"aggregate": "latest", "read": ReadOptions(time_column="t")}, "j.csv: no column 't', which time_column names; aggregate latest needs it"),
+        ({"j": "\n\n"}, {}, "j: contains no judgments"),
         ({"j": "q 0 a 1\nq 0 b\n"}, {}, "j:2:1: expected 4 words, qid iteration doc_id grade, found '3 words'"),
         ({"j": "q 0 a 7\n"}, {"read": ReadOptions(max_grade=4)}, "j:1:7: expected a grade up to 4, found '7'"),
     ],
@@ -370,10 +375,13 @@ GRADED = "qid,doc_id,grade,x,z\n"
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        (GRADED + "q,a,1,1,1\nq,b,1,1,1\nq,a,2,1,7\n", {"aggregate": "mean"}, "query 'q', document 'a': its rows have 1 and 7 in feature 'z'; aggregate mean makes one row only of rows that differ in nothing but the grade (latest keeps the latest row whole)"),
-        (GRADED + "q,a,1,1,1\nq,a,2,1,1\n", {"aggregate": "latest"}, "aggregate latest goes by the times of judgments; name their column with time_column"),
-        ("qid,doc_id,grade,label,x\nq,a,1,1,1\n", {"aggregate": "median"}, "aggregate median stores the median as the column label, and rows.csv has labels; leave them out, or take another aggregate"),
-        ("qid,doc_id,label,x\nq,a,1,1\n", {"aggregate": "max"}, "aggregate max makes one grade of several; rows.csv has no grades"),
+        (GRADED + "q,a,1,1,1\nq,b,1,1,1\nq,a,2,1,7\n", {"aggregate": "mean"}, "query 'q', document 'a': its rows have 1 and 7 in feature 'z'; aggregate mean merges rows"
+            " only if they differ in nothing but the grade; correct the rows, or use latest, which"
+            " keeps the latest row"),
+        (GRADED + "q,a,1,1,1\nq,a,2,1,1\n", {"aggregate": "latest"}, "aggregate latest needs the times of judgments; name their column with time_column"),
+        ("qid,doc_id,grade,label,x\nq,a,1,1,1\n", {"aggregate": "median"}, "aggregate median stores the median as the column label, and rows.csv already has labels;"
+            " remove them, or use another value"),
+        ("qid,doc_id,label,x\nq,a,1,1\n", {"aggregate": "max"}, "aggregate max combines grades; rows.csv has no grades"),
         (GRADED + "q,a,1,1,1\n", {"aggregate": "avg"}, "unknown value of aggregate 'avg'; did you mean 'max'?"),
     ],
 )  # fmt: skip
@@ -403,14 +411,14 @@ def test_nothing_is_added_where_judgments_were_made_one(tmp_path):
     ingest([graded], tmp_path / "merged", options=IngestOptions(aggregate="max"))
     ingest([graded], tmp_path / "plain")
     for name, given, options, message in (
-        ("joined", [], {}, "joined: was made with qrels: its grades are from judgments in files of their own"),
-        ("merged", [], {}, "merged: was made with aggregate max: one judgment was made of several"),
-        ("plain", [qrels], {}, "append and qrels: a new judgment may be of a row that is in .*plain already"),
+        ("joined", [], {}, "joined: was made with qrels: its grades come from separate files of judgments"),
+        ("merged", [], {}, "merged: was made with aggregate max: several judgments were combined into one"),
+        ("plain", [qrels], {}, "append and qrels: a new judgment may belong to an existing row of .*plain"),
         (
             "plain",
             [],
             {"aggregate": "max"},
-            "append and aggregate: a new judgment may be of a row that is in .*plain already",
+            "append and aggregate: a new judgment may belong to an existing row of .*plain",
         ),
     ):
         with pytest.raises(InputError, match=message):
@@ -516,9 +524,9 @@ def test_rows_without_document_ids_are_said_to_be_the_reason(tmp_path, buckets):
     rows.write_text("qid,x\nq,1\nr,2\n")
     judged.write_text("q 0 d 1\nr 0 e 0\nz 0 e 0\n")
     with pytest.raises(
-        DataRejected, match=r"3 judgments .*, and no row has a document id: add a column doc_id, .*#docid"
+        DataRejected, match=r"3 judgments .*, but no row has a document id; add a column doc_id, .*#docid"
     ):
         ingest([rows], tmp_path / "out", qrels=[judged], options=IngestOptions(buckets=buckets))
     rows.write_text("qid,doc_id,x\nq,,1\nr,other,2\n")
-    with pytest.raises(DataRejected, match="are the ids written alike in both"):
+    with pytest.raises(DataRejected, match="check that both spell the ids alike"):
         ingest([rows], tmp_path / "out", qrels=[judged], options=IngestOptions(buckets=buckets))

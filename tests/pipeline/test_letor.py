@@ -87,14 +87,14 @@ def test_rows_are_those_of_the_naive_parser_for_any_block_size(tmp_path_factory,
 
 
 GOOD = "1 qid:7 1:0.5 2:1\n"
-NO_QID = "every line must name its query, or bad.txt.query (or .group) the sizes of all queries, one a line"
+NO_QID = "every line must name its query, or bad.txt.query (or .group) must have the sizes of all queries, one a line"
 MALFORMED = [
     ("x qid:7 1:1", 1, "a grade: a whole number, 0 or more", "x", "grades good=1,bad=0 maps words to grades"),
     ("x quid:7 1:1", 1, "a grade: a whole number, 0 or more", "x", ""),
-    ("-1 qid:7 1:1", 1, "a grade: a whole number, 0 or more", "-1", "negative_grades zero|unjudged says what negative ones mean"),
+    ("-1 qid:7 1:1", 1, "a grade: a whole number, 0 or more", "-1", "to accept negative grades: negative_grades zero|unjudged"),
     ("0.5 qid:7 1:1", 1, "a grade: a whole number, 0 or more", "0.5", ""),
     ("1e0 qid:7 1:1", 1, "a grade: a whole number, 0 or more", "1e0", ""),
-    (" nan qid:7", 2, "a grade: a whole number, 0 or more", "nan", "unjudged keep|zero says what no grade means"),
+    (" nan qid:7", 2, "a grade: a whole number, 0 or more", "nan", "to accept rows without a grade: unjudged keep|zero"),
     ("qid:7 1:1", 1, "a grade: a whole number, 0 or more", "qid:7", ""),
     (".0 qid:7", 1, "a grade: a whole number, 0 or more", ".0", ""),
     ("99999999999999999999 qid:7 1:1", 1, "a grade up to 2147483647", "99999999999999999999", ""),
@@ -103,7 +103,7 @@ MALFORMED = [
     ("1 # docid = 3", 3, "qid:ID after the grade", "#", NO_QID),
     ("1 QID:7 1:0.5", 3, "qid:ID after the grade", "QID:7", NO_QID),
     ("1 qid: 1:0.5", 3, "an id after qid:", "qid:", ""),
-    ("1 qid:7 0:0.5", 9, "a feature index from 1", "0:0.5", "if features count from 0: index_base 0"),
+    ("1 qid:7 0:0.5", 9, "a feature index from 1", "0:0.5", "if features are numbered from 0: index_base 0"),
     ("1 qid:7 1:0.5 1:0.5", 15, "each feature once a line", "1:0.5", ""),
     ("1 qid:7 2:1 1:0.5 2:0.5 # c", 19, "each feature once a line", "2:0.5", ""),
     ("1 qid:7 1:", 9, "index:value with a number as value", "1:", ""),
@@ -198,7 +198,7 @@ def test_compressed_text_is_read_and_damage_is_said(tmp_path):
         path.write_bytes(compress(text[:500]) + compress(text[500:]))
         assert len(read(path, 100)) == 50
         path.write_bytes(compress(text)[:-6])
-        with pytest.raises(DataRejected, match="data are damaged or cut off"):
+        with pytest.raises(DataRejected, match="data are damaged or truncated"):
             read(path, 100)
 
 
@@ -212,7 +212,9 @@ def test_rejects_are_listed_up_to_the_limit(tmp_path):
             ("rows.txt", 2, 9, "1 qid:2 1:x"),
             ("rows.txt", 5, 1, "-1 qid:3 # why"),
         ]
-        assert quarantine.rejects[1].reason.startswith("expected a grade: a whole number, 0 or more, found -1; --neg")
+        assert quarantine.rejects[1].reason.startswith(
+            "expected a grade: a whole number, 0 or more, found -1; to accept neg"
+        )
     with pytest.raises(
         TooManyRejects, match=r"rows.txt:2:9: expected index:value .* \(and more bad rows than max_rejects 1"
     ):

@@ -52,7 +52,7 @@ def test_the_second_pass_keeps_within_the_bound(memory, threads, bucket_rows, fe
 
 
 def test_what_does_not_fit_is_said_with_the_cure():
-    with pytest.raises(InputError, match=r"largest bucket has 9,000,000 rows.* give memory 1600MB or more buckets"):
+    with pytest.raises(InputError, match=r"largest bucket has 9,000,000 rows.* give memory 1600MB or increase buckets"):
         writing_share(10**9, 8, row_group_bytes=1 << 26, bucket_rows=9_000_000, row_bytes=544)
     share = writing_share(16 * 10**8, 8, row_group_bytes=1 << 26, bucket_rows=9_000_000, row_bytes=544)
     assert share.threads == 1

@@ -193,7 +193,7 @@ def test_whole_labels_of_all_rows_are_grades_too(tmp_path, labels, max_grade, gr
 LABEL = "a label: a number of at most 3.4e38 in size"
 BAD_CELLS = [
     ("label", "x", f"expected {LABEL}, found 'x'"),
-    ("label", "", f"expected {LABEL}, found nothing; leave out rows that have none"),
+    ("label", "", f"expected {LABEL}, found nothing; remove rows without it"),
     ("label", "nan", f"expected {LABEL}, found 'nan'"),
     ("label", "inf", f"expected {LABEL}, found 'inf'"),
     ("label", "-4e38", f"expected {LABEL}, found '-4e38'"),
@@ -203,10 +203,11 @@ BAD_CELLS = [
     ("event", "0.5", "expected an event: 1 or 0, found '0.5'"),
     ("event", "", "expected an event: 1 or 0, found nothing; 1 if the label is when it happened, 0 if it had not by then"),
     ("weight", "-0.1", "expected a weight: a number, 0 or more, found '-0.1'"),
-    ("weight", " ", "expected a weight: a number, 0 or more, found ' '; write 1 where there is none"),
+    ("weight", " ", "expected a weight: a number, 0 or more, found ' '; write 1 if there is none"),
     ("weight", "inf", "expected a weight: a number, 0 or more, found 'inf'"),
     ("offset", "1,5", "expected an offset: a number of at most 3.4e38 in size, found '1,5'"),
-    ("offset", "", "expected an offset: a number of at most 3.4e38 in size, found nothing; write 0 where there is none"),
+    ("offset", "", "expected an offset: a number of at most 3.4e38 in size, found nothing; write 0 if"
+        " there is none"),
     ("query_weight", "-1", "expected a query weight: a number, 0 or more, found '-1'"),
 ]  # fmt: skip
 
@@ -228,7 +229,7 @@ def test_a_bad_cell_is_named_by_line_and_column_and_nothing_is_written(tmp_path,
 @pytest.mark.parametrize(
     ("name", "column", "message"),
     [
-        ("label", [1.0, None], f": row 2, column 'label': expected {LABEL}, found nothing; leave out rows that have none"),
+        ("label", [1.0, None], f": row 2, column 'label': expected {LABEL}, found nothing; remove rows without it"),
         ("label", [1.0, float("inf")], f": row 2, column 'label': expected {LABEL}, found inf"),
         ("event", [1, 3], ": row 2, column 'event': expected an event: 1 or 0, found 3"),
         ("weight", [0.0, -2.0], ": row 2, column 'weight': expected a weight: a number, 0 or more, found -2"),
@@ -266,8 +267,8 @@ def test_a_query_has_one_weight(tmp_path):
     with pytest.raises(DataRejected) as caught:
         ingest([a, b], tmp_path / "out")
     assert str(caught.value) == (
-        f"query 'l' has query_weight 0.5 ({b}) and 1.5 ({a}): it must be the same in all rows of a query; "
-        "a document's own goes into the column weight"
+        f"query 'l' has query_weight 0.5 ({b}) and 1.5 ({a}): it must be the same in all rows of a"
+        " query; weights of documents go into the column weight"
     )
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.csv", "b.csv"]
 
@@ -288,7 +289,7 @@ def test_files_bring_the_same_columns_and_text_has_an_option_of_its_own(tmp_path
         assert str(caught.value) == message
     with pytest.raises(InputError) as caught:
         ingest([c], tmp_path / "out", options=IngestOptions(read=ReadOptions(labels="real")))
-    assert str(caught.value) == f"labels is for LETOR text; {c} names its columns: labels go into one called 'label'"
+    assert str(caught.value) == f"labels applies to LETOR text only; in {c} put labels into a column named 'label'"
     with pytest.raises(InputError, match="unknown value of labels 'reel'; did you mean 'real'"):
         ReadOptions(labels="reel")
 

@@ -1,4 +1,4 @@
-"""Preference pairs: each joins the rows of its two documents, or is put aside with its place and the reason."""
+"""Preference pairs: each joins the rows of its two documents, or is quarantined with its place and the reason."""
 
 import itertools
 import json
@@ -162,29 +162,32 @@ def test_where_pairs_say_what_is_better_grades_may_be_left_out(tmp_path):
 TEXT = [
     ("q1 d0\n", ":1:1: expected qid better worse [weight [probability]], found '2 words'"),
     ("q1 d0 d1 1 1 x\n", ":1:1: expected qid better worse [weight [probability]], found '6 words'"),
-    ("\n# all well\nq1 d0 d0\n", ":3:7: expected another document than the better one, found 'd0'"),
+    ("\n# all well\nq1 d0 d0\n", ":3:7: expected a document other than the better one, found 'd0'"),
     ("q1 d0 d1 -1\n", ":1:10: expected a weight: a number, 0 or more, found '-1'"),
     ("q1 d0 d1 nan\n", ":1:10: expected a weight: a number, 0 or more, found 'nan'"),
     ("q1 d0 d1 1 1.5\n", ":1:12: expected a probability: a number from 0 to 1, found '1.5'"),
     ("q1 d0 d1\nqx d0 d1\n", ":2:1: expected a query of the judgments, found 'qx'"),
     ("q1 d0 d1\n  q1 d9 d1\n", ":2:6: expected a document of query 'q1', found 'd9'"),
     ("q1 d0 d9\n", ":1:7: expected a document of query 'q1', found 'd9'"),
-    ("q1 d2 d0\n", ":1:4: expected a document that query 'q1' has once, found 'd2'; it has several rows of it"),
-    ("q1 d0 d2\n", ":1:7: expected a document that query 'q1' has once, found 'd2'; it has several rows of it"),
+    ("q1 d2 d0\n", ":1:4: expected a document with one row in query 'q1', found 'd2'; it has several rows"),
+    ("q1 d0 d2\n", ":1:7: expected a document with one row in query 'q1', found 'd2'; it has several rows"),
     ("q2 d0 d1\n", ":1:4: expected a document of query 'q2', found 'd0'; its rows have no document ids: add a column doc_id (in LETOR text: #docid = X)"),
-    ("# nothing\n", ": no pairs in it"),
+    ("# nothing\n", ": contains no pairs"),
     ("q1 d0 d1\n\0\n", ":2: not a text file: it has a NUL byte; give format if it is a table"),
 ]  # fmt: skip
 TABLES = [
-    ("qid,better\nq1,d0\n", ": no column 'worse'; a table of pairs has the columns qid, better, worse, weight, probability"),
+    ("qid,better\nq1,d0\n", ": no column 'worse'; the columns of a table of pairs are qid, better,"
+        " worse, weight, probability"),
     ("qid,better,worse,wieght\n", ": unknown column 'wieght'; did you mean 'weight'?"),
-    ("qid,better,worse,x\n", ": unknown column 'x'; a table of pairs has only qid, better, worse, weight, probability"),
-    ("qid,better,worse,worse\n", ": column 'worse' is there twice; every column needs a name of its own"),
+    ("qid,better,worse,x\n", ": unknown column 'x'; the columns of a table of pairs are qid, better,"
+        " worse, weight, probability"),
+    ("qid,better,worse,worse\n", ": column 'worse' occurs twice; every column needs a unique name"),
     ("qid,better,worse\n,d0,d1\n", ":2:1: expected an id of the query, found nothing"),
     ("worse,qid,better\nd0,q1,\n", ":2:7: expected the id of the better document, found nothing"),
     ("qid,better,worse\nq1,d0,\n", ":2:7: expected the id of the worse document, found nothing"),
-    ("qid,better,worse\nq1,d0,d0\n", ":2:7: expected another document than the better one, found 'd0'"),
-    ("qid,better,worse,weight\nq1,d0,d1,\n", ":2:10: expected a weight: a number, 0 or more, found nothing; write 1 where there is none"),
+    ("qid,better,worse\nq1,d0,d0\n", ":2:7: expected a document other than the better one, found 'd0'"),
+    ("qid,better,worse,weight\nq1,d0,d1,\n", ":2:10: expected a weight: a number, 0 or more, found nothing; write 1"
+        " if there is none"),
     ("qid,better,worse,probability\nq1,d0,d1,2\n", ":2:10: expected a probability: a number from 0 to 1, found '2'"),
     ("qid,better,worse\nq1,d0,d1\nq1,d0\n", ":3:1: expected 3 cells as in the first line, found '2 cells'"),
     ("worse,qid,better\nd0,q1,d1\nd1,qx,d0\n", ":3:4: expected a query of the judgments, found 'qx'"),
@@ -218,14 +221,17 @@ def test_a_bad_pair_is_named_and_nothing_is_written(tmp_path, name, text, messag
     ("columns", "message"),
     [
         ({"qid": ["q1", None]}, ": row 2, column 'qid': expected an id of the query, found nothing"),
-        ({"worse": ["d1", "d0"]}, ": row 2, column 'worse': expected another document than the better one, found 'd0'"),
-        ({"weight": [1.0, None]}, ": row 2, column 'weight': expected a weight: a number, 0 or more, found nothing; write 1 where there is none"),
+        ({"worse": ["d1", "d0"]}, ": row 2, column 'worse': expected a document other than the better"
+            " one, found 'd0'"),
+        ({"weight": [1.0, None]}, ": row 2, column 'weight': expected a weight: a number, 0 or more,"
+            " found nothing; write 1 if there is none"),
         ({"probability": [1.0, -0.5]}, ": row 2, column 'probability': expected a probability: a number from 0 to 1, found -0.5"),
         ({"qid": ["q1", "q7"]}, ": row 2, column 'qid': expected a query of the judgments, found 'q7'"),
         ({"worse": ["d1", "d7"]}, ": row 2, column 'worse': expected a document of query 'q1', found 'd7'"),
         ({"weight": ["1", "2"]}, ": column 'weight' must hold numbers, its type is string"),
         ({"better": [1.5, 2.5]}, ": column 'better' must hold strings or whole numbers, its type is double"),
-        ({"x": [1, 2]}, ": unknown column 'x'; a table of pairs has only qid, better, worse, weight, probability"),
+        ({"x": [1, 2]}, ": unknown column 'x'; the columns of a table of pairs are qid, better,"
+            " worse, weight, probability"),
     ],
 )  # fmt: skip
 def test_a_bad_pair_of_parquet_is_named_by_row(tmp_path, columns, message):
@@ -285,7 +291,8 @@ def test_rows_and_pairs_share_one_bound_and_have_lists_of_their_own(tmp_path):
     }
     assert listed == {
         "rejects": [
-            "expected a grade: a whole number, 0 or more, found -1; --negative-grades zero|unjudged says what negative ones mean"
+            "expected a grade: a whole number, 0 or more, found -1; to accept negative grades:"
+            " --negative-grades zero|unjudged"
         ],
         "pair_rejects": [
             "expected qid better worse [weight [probability]], found 2 words",
@@ -297,7 +304,7 @@ def test_rows_and_pairs_share_one_bound_and_have_lists_of_their_own(tmp_path):
             [tmp_path / "rows.csv"], tmp_path / "no", pairs=[tmp_path / "p.txt"], options=IngestOptions(max_rejects=2)
         )
     (tmp_path / "p.txt").write_text("q1 d0 d7\n")
-    with pytest.raises(DataRejected, match=r"p.txt: no pair is left, 1 were put aside"):
+    with pytest.raises(DataRejected, match=r"p.txt: no valid pair is left; 1 were quarantined"):
         ingest(
             [tmp_path / "rows.csv"], tmp_path / "no", pairs=[tmp_path / "p.txt"], options=IngestOptions(max_rejects=2)
         )
@@ -334,7 +341,7 @@ def test_pairs_that_come_later_are_as_those_that_came_with_the_judgments(tmp_pat
     assert manifests[0] == manifests[1]
     assert Dataset.open(tmp_path / "later").digest != without.digest
 
-    with pytest.raises(InputError, match="the dataset has pairs already; replace them with overwrite"):
+    with pytest.raises(InputError, match="the dataset already has pairs; replace them with overwrite"):
         add_pairs([path], tmp_path / "later")
     with pytest.raises(InputError, match="no such dataset; make one with: rankmill data ingest"):
         add_pairs([path], tmp_path / "gone")

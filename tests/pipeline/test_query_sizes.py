@@ -1,4 +1,4 @@
-"""Text without ``qid:``: the sizes beside it say which rows are of one query, whatever is put aside on the way."""
+"""Text without ``qid:``: the sizes beside it say which rows are of one query, whatever is quarantined on the way."""
 
 import gzip
 import random
@@ -70,18 +70,24 @@ def test_lines_put_aside_are_rows_of_their_query(tmp_path, seed):
 @pytest.mark.parametrize(
     ("lines", "sizes", "message"),
     [
-        (["1 1:1"] * 3 + ["", "0 1:2", "0 1:3"], [1, 2], "{path}:5: more rows than sizes: those in {path}.query add up to 3, and this is the row after them"),
-        (["1 1:1"] * 3, [1, 1, 4, 2], "{path}.query:3: more sizes than rows: {path} has 3 rows, and this query reaches to row 6"),
-        (["1 1:1"] * 3, [1, 2, 5, 1], "{path}.query:3: more sizes than rows: {path} has 3 rows, and this query reaches to row 8"),
-        (["1 1:1"], [], "{path}:1: more rows than sizes: those in {path}.query add up to 0, and this is the row after them"),
+        (["1 1:1"] * 3 + ["", "0 1:2", "0 1:3"], [1, 2], "{path}:5: more rows than query sizes: the sizes in {path}.query add up to 3, and this is the next row"),
+        (["1 1:1"] * 3, [1, 1, 4, 2], "{path}.query:3: query sizes exceed the rows: {path} has 3 rows, but"
+            " this query ends at row 6"),
+        (["1 1:1"] * 3, [1, 2, 5, 1], "{path}.query:3: query sizes exceed the rows: {path} has 3 rows, but"
+            " this query ends at row 8"),
+        (["1 1:1"], [], "{path}:1: more rows than query sizes: the sizes in {path}.query add up to 0, and this is the next row"),
         (["1 1:1"], [0], "{path}.query:1:1: expected the number of rows of a query: a whole number, 1 or more, found '0'"),
         (["1 1:1"] * 2, [1, "1.0"], "{path}.query:2:1: expected the number of rows of a query: a whole number, 1 or more, found '1.0'"),
         (["1 1:1"] * 2, [1, "1 1"], "{path}.query:2:1: expected the number of rows of a query: a whole number, 1 or more, found '2 words'"),
         (["1 1:1"], [10**12], "{path}.query:1:1: expected the number of rows of a query: a whole number, 1 or more, found '1000000000000'"),
-        (["1 1:1", "1 qid:3 1:1"], [2], "{path}:2:3: expected index:value, found 'qid:3'; the first line has no qid:, so no line may have one"),
-        (["1 0:1"], [1], "{path}:1:3: expected a feature index from 1, found '0:1'; if features count from 0: index_base 0"),
-        (["1 1:1"], None, "{path}:1:3: expected qid:ID after the grade, found '1:1'; every line must name its query, or a.txt.query (or .group) the sizes of all queries, one a line"),
-        (["1 qid:3 1:1", "1 1:1"], [2], "{path}:2:3: expected qid:ID after the grade, found '1:1'; every line must name its query, or a.txt.query (or .group) the sizes of all queries, one a line"),
+        (["1 1:1", "1 qid:3 1:1"], [2], "{path}:2:3: expected index:value, found 'qid:3'; no qid: here, because"
+            " the first line has none"),
+        (["1 0:1"], [1], "{path}:1:3: expected a feature index from 1, found '0:1'; if features are numbered from 0: index_base 0"),
+        (["1 1:1"], None, "{path}:1:3: expected qid:ID after the grade, found '1:1'; every line must"
+            " name its query, or a.txt.query (or .group) must have the sizes of all queries, one a line"),
+        (["1 qid:3 1:1", "1 1:1"], [2], "{path}:2:3: expected qid:ID after the grade, found '1:1'; every line"
+            " must name its query, or a.txt.query (or .group) must have the sizes of all queries, one a"
+            " line"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("block_bytes", [1, 1 << 20])
@@ -96,12 +102,12 @@ def test_files_that_cannot_be_told_apart_are_refused(tmp_path):
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
     paths = [write(tmp_path / folder / "a.txt", ["1 1:1", f"0 {k}:2"], [2]) for k, folder in ((2, "one"), (3, "two"))]
-    with pytest.raises(InputError, match=r"one/a.txt and .*two/a.txt: their queries would have the same ids"):
+    with pytest.raises(InputError, match=r"one/a.txt and .*two/a.txt: their queries would get the same ids"):
         ingest(paths, tmp_path / "out")
-    with pytest.raises(InputError, match=r"one/a.txt and .*two/a.txt: their queries would have the same ids"):
+    with pytest.raises(InputError, match=r"one/a.txt and .*two/a.txt: their queries would get the same ids"):
         open_sources(paths, "auto", ReadOptions(grade_required=False))
     write(paths[0], ["1 1:1"], [1], ".group")
-    with pytest.raises(InputError, match=r"a.txt.query: there is also a.txt.group for a.txt; keep one of them"):
+    with pytest.raises(InputError, match=r"a.txt.query: a.txt also has a.txt.group; keep only one of them"):
         LetorSource(paths[0], ReadOptions())
 
 

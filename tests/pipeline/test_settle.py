@@ -193,8 +193,8 @@ def test_rows_without_a_judgment_may_be_zero_or_refused():
     with pytest.raises(DataRejected) as caught:
         settle_by_judgments(columns, frame([("p", "a", 2, 0)]), None, "reject")
     assert str(caught.value) == (
-        "query 'q', document 'a': expected a judgment of it, found none; "
-        "unjudged keep stores such rows for re-ranking, unjudged zero gives them grade 0"
+        "query 'q', document 'a': expected a judgment of it, found none; unjudged keep stores such"
+        " rows for re-ranking; unjudged zero reads them as grade 0"
     )
     with pytest.raises(DataRejected, match="query 'q', a row without doc_id: expected a judgment of it, found none"):
         settle_by_judgments(columns, frame([(q, d, 2, 0) for q in "pq" for d in "az"]), None, "reject")
@@ -214,8 +214,8 @@ def test_judges_who_differ_need_a_rule():
         with pytest.raises(DataRejected) as caught:
             settle_by_judgments(columns, frame(order), None)
         assert str(caught.value) == (
-            "query 'q', document 'b' has the grades 0, 1 and 3 in the judgments; "
-            "say what they make: aggregate mean|median|max|majority|latest"
+            "query 'q', document 'b' has the grades 0, 1 and 3 in the judgments; choose how to"
+            " combine them with aggregate mean|median|max|majority|latest"
         )
 
 
@@ -236,8 +236,8 @@ def test_rows_that_differ_in_more_than_the_grade_are_not_merged(change, message)
             with pytest.raises(DataRejected) as caught:
                 settled(list(rows), how)
             assert str(caught.value) == (
-                f"query 'q', document 'b': {message}; aggregate {how} makes one row only of rows that differ in nothing "
-                "but the grade (latest keeps the latest row whole)"
+                f"query 'q', document 'b': {message}; aggregate {how} merges rows only if they differ"
+                " in nothing but the grade; correct the rows, or use latest, which keeps the latest row"
             )
         found = settled(list(rows), "latest")
         assert sorted(rows[place]["doc_id"] for place in found.judged.tolist()) == ["b", "c"]

@@ -80,10 +80,10 @@ def test_microseconds_count(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("2026-01-01", "expected name=time, found '2026-01-01'; like valid=2026-01-01,test=2026-02-01"),
+        ("2026-01-01", "expected name=time, found '2026-01-01'; write for example valid=2026-01-01,test=2026-02-01"),
         ("valid=soon", "valid: expected a time such as .*, found 'soon'"),
         ("valid=", "valid: expected a time such as .*, found ''"),
-        ("train=2026-01-01", "train is what is before valid or test"),
+        ("train=2026-01-01", "train is everything before valid or test"),
         ("vald=2026-01-01", "unknown split 'vald'; did you mean 'valid'"),
         ("valid=5,valid=6", "'valid' is given twice"),
         ("valid=2026-02-01,test=2026-01-01", "valid must begin before test, got valid=2026-02-01 and test=2026-01-01"),
@@ -160,13 +160,13 @@ def test_rules_do_not_mix(tmp_path):
     shares, times, folds = {"train": 1.0}, ByTime(valid=5), fold_choice(3, 1)
     assert rule_of(None, None, None) is None
     for given in ((shares, times, None), (shares, None, folds), (None, times, folds)):
-        with pytest.raises(InputError, match="can be drawn in one way only"):
+        with pytest.raises(InputError, match="can be assigned in one way only"):
             rule_of(*given)
     with pytest.raises(InputError, match="name it with time_column"):
         IngestOptions(split_time=times)
     file = tmp_path / "in.txt"
     file.write_text("1 qid:1 1:1\n")
-    with pytest.raises(InputError, match="folds draws the splits by query; it cannot be combined"):
+    with pytest.raises(InputError, match="folds assigns queries to splits; it cannot be combined"):
         ingest([file], tmp_path / "out", valid=[file], options=IngestOptions(folds=3, fold=1))
     for folds, fold, message in (
         (2, 1, "folds must be in 3.."),

@@ -87,8 +87,8 @@ def test_a_table_that_is_not_there_is_named_with_the_cure(dataset, tmp_path):
     cures = {
         "pairs": "--pairs FILE",
         "UNJUDGED": "--unjudged keep",
-        "pair_rejects": "every one was taken",
-        "judgment_rejects": "every one was taken",
+        "pair_rejects": "all were valid",
+        "judgment_rejects": "all were valid",
         "feature": "did you mean 'features'",
         "zzzz": "known: features, queries, bins, rejects",
     }
@@ -100,7 +100,7 @@ def test_a_table_that_is_not_there_is_named_with_the_cure(dataset, tmp_path):
     (tmp_path / "in.txt").write_text("1 qid:a 1:1\n")
     ingest([tmp_path / "in.txt"], tmp_path / "data")
     for name, cure in {
-        "bins": f"no bins yet; make them with rankmill data bin {tmp_path / 'data'}",
+        "bins": f"no bins yet; run: rankmill data bin {tmp_path / 'data'}",
         "rejects": "no rejects",
     }.items():
         with pytest.raises(InputError, match=cure):

@@ -202,7 +202,7 @@ def test_what_is_there_is_not_replaced_unasked(tmp_path):
     path.write_text("mine")
     with pytest.raises(InputError) as caught:
         write_synthetic(path, SynthParameters(queries=5))
-    assert str(caught.value) == f"{path}: is there already; choose another name, or replace it with overwrite"
+    assert str(caught.value) == f"{path}: already exists; choose another name, or replace it with overwrite"
     assert path.read_text() == "mine"
     with pytest.raises(InputError, match="is a folder; name a file"):
         write_synthetic(tmp_path, SynthParameters(queries=5), overwrite=True)

@@ -67,8 +67,8 @@ def test_a_token_means_the_same_number_in_csv_and_in_letor_text(tmp_path_factory
     assert read(folder / "x.csv") == read(folder / "x.txt") == expected
 
 
-NEGATIVE = "negative_grades zero|unjudged says what negative ones mean"
-NOTHING = "unjudged keep|zero says what no grade means"
+NEGATIVE = "to accept negative grades: negative_grades zero|unjudged"
+NOTHING = "to accept rows without a grade: unjudged keep|zero"
 BAD_CSV = [
     ("qid,grade,x\n1,0,1\n1,0\n", MalformedLine, ":3:1: expected 3 cells as in the first line, found '2 cells'"),
     ("qid,grade,x\n1,0,1,2\n", MalformedLine, ":2:1: expected 3 cells as in the first line, found '4 cells'"),
@@ -88,12 +88,12 @@ BAD_CSV = [
     (
         'qid,grade,x\n"a,b",1,abc\n',
         MalformedLine,
-        ":2:9: expected a number in column 'x', found 'abc'; ignore x leaves the column out",
+        ":2:9: expected a number in column 'x', found 'abc'; to ignore the column: ignore x",
     ),
     (
         "qid,grade,x\n1,1,1 2\n",
         MalformedLine,
-        ":2:5: expected a number in column 'x', found '1 2'; ignore x leaves the column out",
+        ":2:5: expected a number in column 'x', found '1 2'; to ignore the column: ignore x",
     ),
     ("qid,grad,x\n1,0,1\n", DataRejected, ": no column 'grade'; if it is 'grad': columns grade=grad"),
     (
@@ -106,19 +106,19 @@ BAD_CSV = [
     (
         "qid,grade,x,x\n",
         DataRejected,
-        ": column 'x' is there twice; every column needs a name of its own; ignore x leaves all of them out",
+        ": column 'x' occurs twice; every column needs a unique name; to ignore all of them: ignore x",
     ),
     (
         "qid,grade,,x\n",
         DataRejected,
-        ": column 3 has no name; every column needs one; ignore column_3 leaves it out",
+        ": column 3 has no name; every column needs a name; to ignore it: ignore column_3",
     ),
     (
         "qid,grade,split\n",
         DataRejected,
-        ": column name 'split' is reserved; ignore split leaves it out; rename it if it is a feature",
+        ": column name 'split' is reserved; to ignore it: ignore split; rename it if it is a feature",
     ),
-    ("qid,grade\n1,0\n", DataRejected, ": no column is a feature: there are only qid, grade"),
+    ("qid,grade\n1,0\n", DataRejected, ": no column is a feature; the columns are qid, grade"),
     ("", DataRejected, ":1: expected the names of the columns, found an empty file"),
     ("qid,grade,x\n1,0,\0\n", DataRejected, ":2: not a text file: it has a NUL byte; give format if it is a table"),
     ("qid,gr\0ade,x\n", DataRejected, ":1: not a text file: it has a NUL byte"),
@@ -140,7 +140,7 @@ def test_a_quote_that_does_not_close_in_its_line_is_named_and_takes_no_row_with_
     path = tmp_path / "a.csv"
     path.write_text("qid,grade,x\n" + "7,0,1\n" * rows + bad + "\n" + "7,0,1\n" * 200_000)
     found = bad.split("\n")[0][bad.index('"') :]
-    expected = f"{path}:{rows + 2}:{bad.index(chr(34)) + 1}: expected a cell that ends in its line, found {found!r}"
+    expected = f"{path}:{rows + 2}:{bad.index(chr(34)) + 1}: expected a cell that ends on its line, found {found!r}"
     for quarantine in (None, Quarantine(limit=10)):
         with pytest.raises(MalformedLine) as caught:
             read(path, quarantine)
@@ -233,9 +233,11 @@ BAD_PARQUET = [
     ({"grade": ["x"]}, ": row 1, column 'grade': expected a grade: a whole number, 0 or more, found 'x'; grades good=1,bad=0 maps words to grades"),
     ({"grade": [datetime.date(2020, 1, 1)]}, ": column 'grade' must hold numbers or words, its type is date32[day]"),
     ({"qid": [1.5]}, ": column 'qid' must hold strings or whole numbers, its type is double"),
-    ({"x": ["a"]}, ": column 'x' must hold numbers, its type is string; it is taken for a feature: ignore x leaves the column out"),
-    ({"x": [datetime.date(2020, 1, 1)]}, ": column 'x' must hold numbers, its type is date32[day]; it is taken for a feature: ignore x leaves the column out"),
-    ({"split": ["train"]}, ": column name 'split' is reserved; ignore split leaves it out; rename it if it is a feature"),
+    ({"x": ["a"]}, ": column 'x' must hold numbers, its type is string; it is read as a feature;"
+        " to ignore the column: ignore x"),
+    ({"x": [datetime.date(2020, 1, 1)]}, ": column 'x' must hold numbers, its type is date32[day]; it is read as"
+        " a feature; to ignore the column: ignore x"),
+    ({"split": ["train"]}, ": column name 'split' is reserved; to ignore it: ignore split; rename it if it is a feature"),
 ]  # fmt: skip
 
 
@@ -303,12 +305,16 @@ def test_files_must_have_the_same_features(tmp_path):
     for files, error, message in (
         ([a, b], DataRejected, f"{b}: no column 'y', which {a} has; all files must have the same features"),
         ([a, c], DataRejected, f"{c}: column 'z' is not in {a}; all files must have the same features"),
-        ([a, d], InputError, f"{a} and {d}: text with numbered features cannot be mixed with tables with named ones"),
+        (
+            [a, d],
+            InputError,
+            f"{a} and {d}: files with numbered features (LETOR text) cannot be mixed with tables with named features",
+        ),
     ):
         with pytest.raises(error) as caught:
             ingest(files, tmp_path / "out")
         assert str(caught.value) == message
-    with pytest.raises(InputError, match="n_features is for LETOR text"):
+    with pytest.raises(InputError, match="n_features applies to LETOR text only"):
         ingest([a], tmp_path / "out", options=IngestOptions(read=ReadOptions(n_features=3)))
 
 

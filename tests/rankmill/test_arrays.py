@@ -170,7 +170,7 @@ def test_ragged_and_empty_arrays_are_refused_in_one_line(change, message):
 
 def test_a_feature_without_a_name_is_refused():
     table = pa.table([[1.0, 2.0], [2.0, 1.0]], names=["a", ""])
-    with pytest.raises(TrainingDataRejected, match="feature 1 needs a name of its own, found ''"):
+    with pytest.raises(TrainingDataRejected, match="feature 1 needs a unique name, found ''"):
         Ranker().fit(table, [0, 1], qid=[0, 0])
     pandas = pytest.importorskip("pandas")
     with pytest.raises(TrainingDataRejected, match="X has two columns '1'"):

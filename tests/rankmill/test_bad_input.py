@@ -98,7 +98,7 @@ def test_judgments_that_break_the_format(place: Path, capsys, content: str | byt
     ("command", "line"),
     [
         (["data", "ingest", "gone.txt", "-o", "new"], "gone.txt: no such file"),
-        (["data", "ingest", "good.txt", "-o", "dataset"], "dataset: there is a dataset already"),
+        (["data", "ingest", "good.txt", "-o", "dataset"], "dataset: a dataset already exists"),
         (
             ["data", "ingest", "good.txt", "-o", "new", "--split", "trian=1"],
             "unknown split 'trian'; did you mean 'train'?",

@@ -135,17 +135,17 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         (
             "ingest",
             "folds = 5",
-            "[ingest] folds and fold go together: how many parts there are, and which fold of them this is",
+            "[ingest] folds and fold are needed together: the number of folds, and the fold to build",
         ),
         (
             "ingest",
             "folds = 2\nfold = 1",
-            "[ingest] folds must be in 3..1000, got 2: train, valid and test need a part each",
+            "[ingest] folds must be in 3..1000, got 2: train, valid and test need one part each",
         ),
         (
             "ingest",
             "split_time = {valid = 2026-01-01}",
-            "[ingest] split_time goes by a column of times; name it with time_column",
+            "[ingest] split_time needs a column of times; name it with time_column",
         ),
         (
             "ingest",

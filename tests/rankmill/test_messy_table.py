@@ -156,5 +156,5 @@ def test_the_line_of_the_first_bad_cell_is_right_after_blank_and_ragged_lines(tm
         open_source(path)
     assert "column 'a' must hold numbers, found 'x,y' in line 5 (4 of 5 rows like it)" in str(caught.value)
     assert "column 'b' must hold numbers, found 'y' in line 6 (3 of 5 rows like it)" in str(caught.value)
-    # who allows so many bad rows has them put aside
+    # who allows so many bad rows has them quarantined
     assert open_source(path, "csv", ReadOptions(), Quarantine(5)).columns == ("a", "b")

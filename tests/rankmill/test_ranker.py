@@ -75,7 +75,7 @@ def test_grades_may_be_large_where_the_gain_is_linear(arrays):
 
 def test_an_eval_set_that_cannot_tell_is_refused(arrays):
     X, y, qid = arrays
-    with pytest.raises(TrainingDataRejected, match="cannot tell when to stop"):
+    with pytest.raises(TrainingDataRejected, match="cannot decide when to stop"):
         small().fit(X, y, qid=qid, eval_set=[(X, y * 0, qid)])
 
 

@@ -52,7 +52,7 @@ def test_columns_reach_the_folds(name):
 
 def test_what_is_wrong_is_named():
     X, y, qid = planted_arrays()
-    with pytest.raises(TrainingDataRejected, match="41 folds need as many queries, found 40"):
+    with pytest.raises(TrainingDataRejected, match="41 folds need at least as many queries, found 40"):
         cross_validate(small(folds=41), X, y, qid=qid)
     with pytest.raises(InvalidParameter, match="folds must be in 2"):
         cross_validate(small(folds=1), X, y, qid=qid)

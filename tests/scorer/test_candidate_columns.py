@@ -100,7 +100,7 @@ def test_the_guess_is_told_and_mistakes_are_named(tmp_path, forest, rows, monkey
     monkeypatch.chdir(tmp_path)
     forest.save(tmp_path / "m.rankmill")
     path = write(tmp_path / "c.parquet", rows, NAMES)
-    line = "columns: qid from 'query_id', doc_id from 'url', grade from 'relevance' (guessed; --columns settles it)"
+    line = "columns: qid from 'query_id', doc_id from 'url', grade from 'relevance' (inferred; set with --columns)"
     for command in (["rerank", str(path), "-o", "out"], ["evaluate", str(path)]):
         told = CliRunner().invoke(app, [*command, "--model", "m.rankmill"])
         assert told.exit_code == 0
@@ -135,7 +135,9 @@ def test_grades_of_candidates_mean_what_they_meant_in_training(tmp_path, rows):
     rerank(tmp_path / "worded.parquet", forest, tmp_path / "out")
     assert read_ranked(tmp_path / "out") == ranked(plain, rows)
     assert evaluate(tmp_path / "worded.parquet", model=forest).means == evaluate(path, model=plain).means
-    with pytest.raises(DataRejected, match=r"expected a grade: .*; candidates need no grades: columns grade= passes"):
+    with pytest.raises(
+        DataRejected, match=r"expected a grade: .*; candidates need no grades; to ignore the column: columns grade="
+    ):
         rerank(tmp_path / "worded.parquet", plain, tmp_path / "none")
     rerank(tmp_path / "worded.parquet", plain, tmp_path / "none", columns={"grade": ""})
     assert [row[:4] for row in read_ranked(tmp_path / "none")] == [row[:4] for row in ranked(plain, rows)]

@@ -254,7 +254,7 @@ def test_scores_that_are_no_numbers_name_row_and_query(tmp_path):
         ("qid\tscore\tgrade\na\t1\tgood\n", "a.tsv:2:5: expected a whole number as grade, found 'good'"),
         ("qid\tscore\tgrade\na\t1\n", "a.tsv:2:1: expected 3 cells as in the first line, found '2 cells'"),
         ("qid\tscore\tgrade\n", "expected scored documents, found none"),
-        ("qid\tqid\tscore\tgrade\na\ta\t1\t1\n", "column 'qid' is there twice"),
+        ("qid\tqid\tscore\tgrade\na\ta\t1\t1\n", "column 'qid' occurs twice"),
         ("qid;score;grade\na;1;1\n", "between commas or tabs, found 'qid;score;grade'"),
         ("", "found an empty file"),
     ],
@@ -294,7 +294,7 @@ def test_wrong_columns_types_and_files(tmp_path):
         evaluate_scored(table, [], POLICY)
     whole = tmp_path / "a.parquet"
     pq.write_table(table.append_column("qid", table["qid"]), whole)
-    with pytest.raises(CandidatesRejected, match=r"a\.parquet: column 'qid' is there twice"):
+    with pytest.raises(CandidatesRejected, match=r"a\.parquet: column 'qid' occurs twice"):
         evaluate_scored(whole, NDCG, POLICY)
     pq.write_table(table, whole)
     broken = tmp_path / "b.parquet"

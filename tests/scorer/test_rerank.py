@@ -376,7 +376,9 @@ def test_what_another_run_has_written_meanwhile_is_not_replaced(tmp_path, forest
 def test_text_candidates_without_a_grade_are_told_what_to_write(tmp_path, forest):
     (tmp_path / "c.txt").write_text("qid:1 1:0.5 5:1\n")
     with pytest.raises(
-        MalformedLine, match=r"expected a grade: .* found 'qid:1'; candidates need one too: nan if unknown"
+        MalformedLine,
+        match=r"expected a grade: .* found 'qid:1'; candidates need a first number,"
+        r" too; write nan if unknown",
     ):
         rerank(tmp_path / "c.txt", forest, tmp_path / "out")
     (tmp_path / "c.txt").write_text("0 qid:1 1:0.5 5:1\n")

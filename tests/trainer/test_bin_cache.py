@@ -135,11 +135,11 @@ def flip(at: int):
     ("damage", "reason"),
     [
         (flip(3), "of another format"),
-        (flip(40), "differ from their digest"),  # in the digest itself
+        (flip(40), "digest does not match"),  # in the digest itself
         (flip(150), "of another format"),
         (flip(4095), "of another format"),
-        (flip(4096), "differ from their digest"),
-        (flip(-1), "differ from their digest"),
+        (flip(4096), "digest does not match"),
+        (flip(-1), "digest does not match"),
         (lambda path: os.truncate(path, 5000), "has 5,000 bytes instead of 18,496"),
         (lambda path: os.truncate(path, 0), "has 0 bytes"),
         (lambda path: os.truncate(path, 20_000), "has 20,000 bytes"),
@@ -157,7 +157,7 @@ def test_a_damaged_file_is_built_anew_with_one_line(tmp_path, damage, reason):
     assert len(said) == 1
     assert said[0].startswith(f"{cache.path}: ")
     assert reason in said[0]
-    assert said[0].endswith("; the cache of bins is built anew")
+    assert said[0].endswith("; rebuilding the bin cache")
     assert np.array_equal(mapped.words, BlockedBins.from_batches(batches(), 300, N_BINS).words)
     assert cache.path.read_bytes() == whole
     assert list(tmp_path.iterdir()) == [cache.path]
@@ -229,7 +229,7 @@ def test_where_nothing_can_be_written_the_bins_are_held_in_memory(tmp_path, monk
     held, said, _ = load(cache_in(tmp_path))
     assert np.array_equal(held.words, BlockedBins.from_batches(batches(), 300, N_BINS).words)
     assert said == [
-        f"{tmp_path}: no cache of bins can be written ({os.strerror(code)}); 0 MB of bins are held in memory instead"
+        f"{tmp_path}: cannot write the bin cache ({os.strerror(code)}); holding 0 MB of bins in memory instead"
     ]
 
 
@@ -247,7 +247,7 @@ def test_a_folder_without_permission(tmp_path):
         pytest.skip("this user may write everywhere")
     cache = cache_in(tmp_path / "below")
     assert not cache.can_be_mapped()
-    assert "are held in memory instead" in load(cache)[1][0]
+    assert "of bins in memory instead" in load(cache)[1][0]
 
 
 def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path, monkeypatch):
@@ -324,7 +324,7 @@ def test_without_a_listener_a_damaged_cache_is_a_warning(dataset, tmp_path):
     train(dataset, SMALL, TrainingOptions(n_threads=1, bin_cache=tmp_path))
     (file,) = tmp_path.iterdir()
     flip(-1)(file)
-    with pytest.warns(UserWarning, match="is built anew") as caught:
+    with pytest.warns(UserWarning, match="rebuilding the bin cache") as caught:
         train(dataset, SMALL, TrainingOptions(n_threads=1, bin_cache=tmp_path))
     assert [warning.filename for warning in caught] == [__file__]
 
@@ -360,7 +360,7 @@ def test_the_command_maps_the_bins(dataset, tmp_path, monkeypatch, capsys):
     (file,) = Path("c").iterdir()
     flip(5000)(file)
     assert execute([*command, "--bin-cache", "c"]) == 0
-    assert capsys.readouterr().err.count("its bytes differ from their digest; the cache of bins is built anew") == 1
+    assert capsys.readouterr().err.count("its digest does not match; rebuilding the bin cache") == 1
     assert execute([*command, "--bin-cache", str(file)]) == 2
 
 

@@ -159,8 +159,8 @@ def test_no_rows_are_refused(data):
         ("stop_metric", None, "stop_metric must be text, got None"),
         ("monotone", {"a": -0.5}, r"monotone\['a'\] must be a whole number, got -0\.5"),
         ("monotone", {"a": 2}, r"monotone\['a'\] must be -1, 0 or 1, got 2"),
-        ("monotone", {0: 1}, "monotone must hold a direction by feature name"),
-        ("monotone", [1, 0], "monotone must hold a direction by feature name"),
+        ("monotone", {0: 1}, "monotone must map feature names to directions"),
+        ("monotone", [1, 0], "monotone must map feature names to directions"),
     ],
 )
 def test_parameters_out_of_bounds_are_refused(name, value, message):
@@ -194,11 +194,11 @@ def test_a_direction_of_zero_says_nothing(data):
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ([("a", range(255))], "'a': expected at most 254 ascending edges, found 255; bin the data anew"),
+        ([("a", range(255))], "'a': expected at most 254 ascending edges, found 255; bin the data again"),
         ([("a", [1.0, 1.0])], "'a': expected at most 254 ascending edges, found 2 that do not ascend"),
         ([("a", [np.nan])], "found 1 that do not ascend"),
-        ([("a", [1.0]), ("", [1.0])], "feature 1 needs a name of its own, found ''"),
-        ([("a", [1.0]), ("a", [1.0])], "feature 1 needs a name of its own, found 'a' again"),
+        ([("a", [1.0]), ("", [1.0])], "feature 1 needs a unique name, found ''"),
+        ([("a", [1.0]), ("a", [1.0])], "feature 1 needs a unique name, found 'a' again"),
         ([], "found 0 for 0"),
     ],
     ids=str,

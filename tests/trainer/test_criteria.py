@@ -205,7 +205,7 @@ def test_drawn_pairs_have_the_right_sums_on_average():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"criterion": "ole", "grow": "oblivious", "objective": "ranknet"}, "'ole' is for trees that split leaf by leaf"),
+        ({"criterion": "ole", "grow": "oblivious", "objective": "ranknet"}, "'ole' does not work with grow 'oblivious'"),
         ({"criterion": "ole", "monotone": {"f0": 1}}, "monotone constraints do not work with criterion"),
         ({"criterion": "rwse", "objective": "laplace"}, "criterion 'rwse' is not for laplace, which permits se"),
         ({"leaf": "exact", "objective": "laplace"}, "leaf 'exact' is not for laplace"),

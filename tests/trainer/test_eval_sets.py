@@ -67,7 +67,7 @@ def test_what_a_callback_raises_is_raised():
 
 @pytest.mark.parametrize(
     ("names", "message"),
-    [(["train"], "got 'train' again"), (["a", "b", "a"], "names of their own, none of them 'train'; got 'a' again")],
+    [(["train"], "got 'train' again"), (["a", "b", "a"], "must be unique and not 'train'; got 'a' again")],
 )
 def test_names_of_sets_must_differ(names, message):
     data = small_data()
@@ -84,7 +84,7 @@ def test_unusable_sets_and_metrics_are_refused():
         fit(data, eval_sets=[("a", (x, grades * 0, data[1][2]))])
     with pytest.raises(InputError, match="did you mean 'map'"):
         fit(data, options={"eval_metrics": ["mop"]})
-    with pytest.raises(InvalidParameter, match="monotone: the data have no feature 'f22'; did you mean 'f2'"):
+    with pytest.raises(InvalidParameter, match="monotone: unknown feature 'f22'; did you mean 'f2'"):
         fit(data, monotone={"f22": 1})
 
 

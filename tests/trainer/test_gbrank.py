@@ -191,7 +191,7 @@ def test_what_it_cannot_do_is_said():
     ):
         with pytest.raises(InvalidParameter, match=message):
             build(rows, f"gbrank({options})")
-    with pytest.raises(InvalidParameter, match="no deviance that could be watched"):
+    with pytest.raises(InvalidParameter, match="gbrank has no deviance"):
         build(rows, "gbrank").deviance(scores)
     with pytest.raises(InvalidParameter, match="cannot be resumed"):
         derivatives(build(rows, "gbrank(keep=true, trees=2)"), scores, step=5)

@@ -87,17 +87,17 @@ def test_thresholds_become_the_bins_again():
     bins = np.concatenate([tree.threshold for tree in trees])[inner]
     back = [np.append(edges[f], np.inf)[b - 1] for f, b in zip(forest.node_feature[inner], bins, strict=True)]
     assert np.array_equal(np.array(back, np.float32), forest.thresholds[inner])
-    with pytest.raises(InvalidParameter, match="where the bins of the data do not"):
+    with pytest.raises(InvalidParameter, match="is not a bin edge of the data"):
         trees_of(forest, [cuts[:-9:2] for cuts in edges])
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_leaves": 9}, r"max_leaves was 8 and is now 9; training goes on with the parameters that it began with"),
+        ({"max_leaves": 9}, r"max_leaves was 8 and is now 9; a resumed training must keep its parameters"),
         ({"learning_rate": 0.2}, r"learning_rate was 0\.1 and is now 0\.2"),
         ({"monotone": {"f1": 1}}, r"monotone was \{\} and is now \{'f1': 1\}"),
-        ({"n_rounds": 29}, "n_rounds counts all rounds and the model has 30 already, got 29"),
+        ({"n_rounds": 29}, "n_rounds counts all rounds and must be at least the 30 of the model, got 29"),
         ({"options": {"info": {"dataset_digest": "b" * 64}}}, "other data: its dataset_digest is aaaaaaaaaaaa, that of the data bbb"),
     ],
     ids=str,

@@ -317,7 +317,7 @@ def test_threads_change_no_cross_validation_and_callbacks_see_every_round():
 
 
 def test_too_few_queries_are_named():
-    with pytest.raises(TrainingDataRejected, match="61 folds need as many queries, found 60; take fewer folds"):
+    with pytest.raises(TrainingDataRejected, match="61 folds need at least as many queries, found 60; use fewer folds"):
         validated(folds=61)
     (x, _, starts), _, binspec = small_data()
     grades = np.zeros(len(x), dtype=np.int32)

@@ -211,7 +211,7 @@ def test_a_killed_training_of_three_seeds_goes_on_with_the_third(dataset: Datase
         checkpoint_every=0.0,
     )
     assert set(seen) == {3}
-    assert [line.split(":")[0] for line in told[:2]] == ["seed 1 was trained before", "seed 2 was trained before"]
+    assert [line.split(":")[0] for line in told[:2]] == ["seed 1 is already trained", "seed 2 is already trained"]
     assert found.forest == whole.forest
     assert found.record() == whole.record()
     assert not list(tmp_path.glob("*.checkpoint"))
@@ -274,7 +274,7 @@ def test_what_cannot_be_is_refused_before_the_training(dataset: Dataset, asked, 
 
 def test_without_a_valid_split_only_the_average_is_permitted(tmp_path: Path) -> None:
     alone = small_dataset(tmp_path, {"train": 1.0}, queries=30)
-    with pytest.raises(InvalidParameter, match="no valid split on which the best"):
+    with pytest.raises(InvalidParameter, match="the best of several seeds is chosen on the valid split"):
         plan_candidate(alone, SMALL, TrainingOptions(), SeedOptions(seeds=(1, 2)))
     found = candidate_of(alone, None, "average", seeds=(1, 2))
     assert found.noise_floor == {}
@@ -285,7 +285,7 @@ def test_a_forest_with_a_link_is_not_averaged(dataset: Dataset) -> None:
     forest = training.train(
         dataset, replace(SMALL, objective="mcrank", n_rounds=1), TrainingOptions(n_threads=1)
     ).forest
-    with pytest.raises(InvalidParameter, match="only sums of trees"):
+    with pytest.raises(InvalidParameter, match="only models with link identity"):
         average([forest, forest])
 
 

@@ -88,5 +88,5 @@ def test_every_tree_has_the_weight_that_the_loss_gives_it_in_the_end():
 def test_a_forest_that_the_loss_could_not_have_made_is_no_start(change):
     forest = fit(small_data(), watch=False, objective="averaged", n_rounds=4).forest
     other = Forest(**({f.name: getattr(forest, f.name) for f in fields(forest)} | change))
-    with pytest.raises(InvalidParameter, match="or changed since"):
+    with pytest.raises(InvalidParameter, match="or its file was changed"):
         fit(small_data(), watch=False, objective="averaged", n_rounds=8, options={"resume": other})

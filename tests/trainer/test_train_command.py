@@ -113,7 +113,7 @@ def test_options_reach_the_model(dataset: str, capsys) -> None:
     [
         (["--monotone", "f1"], "monotone: expected NAME:1 or NAME:-1, found 'f1'"),
         (["--monotone", "f1:1", "--monotone", "f1:-1"], "monotone: the feature 'f1' is given twice"),
-        (["--monotone", "f99:1"], "monotone: the data have no feature 'f99'"),
+        (["--monotone", "f99:1"], "monotone: unknown feature 'f99'"),
         (["--grow", "best"], "unknown value of --grow 'best'"),
         (["--eval-metric", "nddg"], "unknown metric 'nddg'"),
         (["--histogram-memory", "much"], "--histogram-memory: expected a size such as 2GB or 512MiB, found 'much'"),
@@ -239,7 +239,7 @@ def test_several_seeds_are_trained_and_told(split_dataset: str, capsys) -> None:
     assert f"{best['trees']} trees" in out
     assert f"seed {best['chosen']}: " in out
     assert out.count("(taken)") == 1
-    assert "noise of seeds, valid ndcg@10: " in out
+    assert "noise floor of seeds, valid ndcg@10: " in out
     assert execute(["models", "show", "web@1"]) == 0
     assert "seeds 1, 2, 3: their average" in capsys.readouterr().out
 
@@ -247,10 +247,10 @@ def test_several_seeds_are_trained_and_told(split_dataset: str, capsys) -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (["--seeds", "1,two"], "seeds: expected whole numbers with commas, as in 1,2,3, found '1,two'"),
+        (["--seeds", "1,two"], "seeds: expected whole numbers separated by commas, such as 1,2,3, found '1,two'"),
         (["--seeds", "1,2", "--choose", "mean"], "unknown value of --choose 'mean'; known: best, average"),
-        (["--seeds", "1,2"], "choose: there is no valid split"),
-        (["--seeds", "1,2", "--choose", "average", "--resume", "web@latest"], "resume: going on is for one seed"),
+        (["--seeds", "1,2"], "choose: the best of several seeds is chosen on the valid split"),
+        (["--seeds", "1,2", "--choose", "average", "--resume", "web@latest"], "resume: only one seed can be resumed"),
     ],
 )
 def test_seeds_that_cannot_be_are_refused(dataset: str, capsys, asked: list[str], message: str) -> None:

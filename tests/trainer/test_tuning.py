@@ -169,7 +169,7 @@ def test_what_may_be_otherwise_next_time_is_not_recorded(dataset: Dataset, tmp_p
 def test_where_all_fail_the_first_says_why(dataset: Dataset, tmp_path: Path) -> None:
     base = replace(BASE, objective="gbrank", step_search="line")
     plan = plan_tuning(dataset, base, space_of({"max_leaves": "4..8"}, "t"), TuneOptions(trials=2, workers=1))
-    with pytest.raises(InvalidParameter, match="every trial failed, the first one so: InvalidParameter"):
+    with pytest.raises(InvalidParameter, match="every trial failed; the first error: InvalidParameter"):
         tune(plan, tmp_path / "t")
 
 
@@ -200,13 +200,13 @@ def test_a_folder_of_another_search_is_refused_or_let_go_of(dataset: Dataset, tm
     options = TuneOptions(trials=1, repeat=0, workers=1)
     searched(dataset, tmp_path / "t", options)
     other = plan_tuning(dataset, BASE, space_of({"max_leaves": "2..3"}, "t"), options)
-    with pytest.raises(InvalidParameter, match="holds a search of other data, parameters, space, seed or code"):
+    with pytest.raises(InvalidParameter, match="contains a search with other data, parameters, space, seed or code"):
         tune(other, tmp_path / "t")
     assert len(tune(other, tmp_path / "t", fresh=True).rows) == 2
     assert len(list((tmp_path / "t/trials").iterdir())) == 2
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign/precious.txt").write_text("mine")
-    with pytest.raises(InvalidParameter, match="holds other things"):
+    with pytest.raises(InvalidParameter, match="contains other files"):
         tune(other, tmp_path / "foreign", fresh=True)
     damaged = next((tmp_path / "t/trials").iterdir())
     before = damaged.read_bytes()
@@ -220,7 +220,7 @@ def test_a_folder_of_another_search_is_refused_or_let_go_of(dataset: Dataset, tm
     [
         ({"search": "grid"}, {}, "unknown value of search 'grid'; known: random, halving"),
         ({"trials": 0}, {}, "trials must be in 1 .."),
-        ({"search": "halving"}, {"n_rounds": "10..90"}, "n_rounds is what successive halving gives"),
+        ({"search": "halving"}, {"n_rounds": "10..90"}, "n_rounds cannot be varied with successive halving"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(dataset: Dataset, options, space, message: str) -> None:

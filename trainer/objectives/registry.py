@@ -55,13 +55,13 @@ def criterion_of(objective: Objective, parameters: TrainParameters) -> str:
     wanted = parameters.criterion or objective.criteria[0]
     if wanted not in objective.criteria:
         raise InvalidParameter(
-            f"criterion {wanted!r} is not for {objective.name}, which permits {', '.join(objective.criteria)}"
-            "; docs/objectives.md says why"
+            f"criterion {wanted!r} does not work with {objective.name}, which supports"
+            f" {', '.join(objective.criteria)}; docs/objectives.md says why"
         )
     if wanted == "ole" and objective.additive:
         return "rwse"
     if wanted == "ole" and parameters.grow == "oblivious":
-        raise InvalidParameter("criterion 'ole' is for trees that split leaf by leaf; grow is 'oblivious'")
+        raise InvalidParameter("criterion 'ole' does not work with grow 'oblivious'; use another criterion or grow")
     return wanted
 
 
@@ -74,5 +74,7 @@ def takes_exact_steps(objective: Objective, criterion: str, parameters: TrainPar
         The objective has no pairs.
     """
     if parameters.leaf == "exact" and "ole" not in objective.criteria:
-        raise InvalidParameter(f"leaf 'exact' is not for {objective.name}, which has no pair curvatures; use newton")
+        raise InvalidParameter(
+            f"leaf 'exact' does not work with {objective.name}, which has no hessian of pairs; use newton"
+        )
     return not objective.additive and (parameters.leaf or ("exact" if criterion == "ole" else "newton")) == "exact"

@@ -78,11 +78,13 @@ class UserObjective(Objective):
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: UserOptions) -> None:
         if options.function not in _OBJECTIVES:
             raise InvalidParameter(
-                f"user({options.function}): no function of that name is known here; give it to"
+                f"user({options.function}): unknown function; pass it as"
                 f" Ranker(objective={options.function or 'function'})"
             )
         if rows.weights is not None or rows.query_weights is not None:
-            raise InvalidParameter("a user's objective is not handed weights; fold them into the function")
+            raise InvalidParameter(
+                "weights are not passed to a user-defined objective; leave them out and apply them inside the function"
+            )
         self._function, self._called = _OBJECTIVES[options.function], options.function
         self._targets, self._starts = rows.targets, rows.starts
 
@@ -103,7 +105,7 @@ class UserObjective(Objective):
 
     def losses(self, scores: Floats) -> Floats:
         """Refuse: the function knows derivatives only."""
-        raise InvalidParameter(f"objective {self._called} has no loss that could be measured; watch a metric")
+        raise InvalidParameter(f"objective {self._called} has no loss to measure; use a metric")
 
 
 def remember_objective(function: Lambdas) -> str:
@@ -163,9 +165,7 @@ def remember_delta(function: Delta) -> str:
 def delta_of(name: str) -> Any:
     """Return the compiled swap delta of that name; InvalidParameter where none is remembered."""
     if name not in _DELTAS:
-        raise InvalidParameter(
-            f"lambdamart(delta={name}): no function of that name is known here; give it to Ranker(delta={name})"
-        )
+        raise InvalidParameter(f"lambdamart(delta={name}): unknown function; pass it as Ranker(delta={name})")
     return _DELTAS[name]
 
 
@@ -294,7 +294,9 @@ def swap_filler(function: Any, grades: npt.NDArray[np.int32], starts: npt.NDArra
             function, order, starts, first, last, grades, depth, cells, np.empty(longest, np.int32), table
         )
         if bad >= 0:
-            raise InvalidParameter(f"delta: expected a finite number for every pair, found another in query {bad}")
+            raise InvalidParameter(
+                f"delta: expected a finite number for every pair, found another value in query {bad}"
+            )
 
     return fill
 
@@ -302,5 +304,5 @@ def swap_filler(function: Any, grades: npt.NDArray[np.int32], starts: npt.NDArra
 def _name_of(function: Any) -> str:
     name = getattr(function, "__name__", "")
     if not callable(function) or not name.isidentifier():
-        raise InvalidParameter(f"expected a function with a name of its own (def, not lambda), got {function!r}")
+        raise InvalidParameter(f"expected a named function (def, not lambda), got {function!r}")
     return str(name)

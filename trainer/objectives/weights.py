@@ -44,11 +44,13 @@ def relative_weights(weights: npt.NDArray[np.float64] | None, n_rows: int) -> np
         return np.empty(0, dtype=np.float64)
     weights = np.ascontiguousarray(weights, dtype=np.float64)
     if weights.shape != (n_rows,):
-        raise TrainingDataRejected(f"weights must have shape ({n_rows},), one a document, got {weights.shape}")
+        raise TrainingDataRejected(f"weights must have shape ({n_rows},), one per document, got {weights.shape}")
     check_weights(weights)
     highest = float(weights.max(initial=0.0))
     if highest == 0.0:
-        raise TrainingDataRejected("all weights are 0, so there is nothing to learn; leave them out to weigh all alike")
+        raise TrainingDataRejected(
+            "all weights are 0, so there is nothing to learn; leave them out to weigh all rows equally"
+        )
     weights = np.ldexp(weights, -frexp(highest)[1])  # by a power of two: no bit is lost, and no sum can overflow
     # rounded once: np.mean adds up in an order that depends on the machine
     relative: npt.NDArray[np.float64] = weights / (fsum(weights.tolist()) / n_rows)

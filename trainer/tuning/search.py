@@ -66,14 +66,14 @@ class TunePlan:
         each = self.training.bytes_needed * self.workers
         on = f"{self.parameters.folds} folds of the train split" if self.by_folds else "the valid split"
         return (
-            f"{options.trials} trials drawn from {len(self.space.parts)} parameters, by {self.measure} on {on};"
-            f" {self.training.learnt_from};"
+            f"{options.trials} random trials of {len(self.space.parts)} parameters, compared by"
+            f" {self.measure} on {on}; {self.training.learnt_from};"
             + (
                 f" halving by {options.factor} after {how} rounds;"
                 if how
                 else f" {self.parameters.n_rounds:,} rounds at most;"
             )
-            + f" {self.workers} at a time, about {each / 1e6:,.0f} MB together beside the interpreters"
+            + f" {self.workers} in parallel, about {each / 1e6:,.0f} MB in total without the interpreters"
         )
 
     @property
@@ -111,12 +111,12 @@ def plan_tuning(
     measure = stop_measure(parameters)
     if measure == DEVIANCE and "objective" in space.parts:
         raise InvalidParameter(
-            "losses of different objectives cannot be compared; set stop_metric to a metric such as ndcg@10, or vary no"
-            " objective"
+            "losses of different objectives cannot be compared; set stop_metric to a metric such as"
+            " ndcg@10, or do not vary objective"
         )
     if options.search == "halving" and "n_rounds" in space.parts:
         raise InvalidParameter(
-            f"n_rounds is what successive halving gives its trials; vary it with {spelled('search')} random"
+            f"n_rounds cannot be varied with successive halving, which sets it; use {spelled('search')} random"
         )
     parameters = replace(parameters, stop_metric=str(measure), rounds_by="valid")
     space.check(parameters)
@@ -159,7 +159,7 @@ def tune(plan: TunePlan, out: Path, *, fresh: bool = False, on_trial: OnTrial | 
     search = _Search(plan, out, fresh, on_trial)
     search.run_rungs()
     if all(outcome.score is None for outcome in search.last.values()):
-        raise InvalidParameter(f"every trial failed, the first one so: {search.last[0].error}")
+        raise InvalidParameter(f"every trial failed; the first error: {search.last[0].error}")
     best = [trial for trial in search.ranking()[: options.best] if search.last[trial].score is not None]
     seeds = [parameters.seed, *_other_seeds(parameters.seed, options.repeat)] if options.repeat else []
     again = search.outcomes_of([search.task(trial, None, seed) for trial in best for seed in seeds])
@@ -292,7 +292,8 @@ def _run(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Outcome]]:
         yield from pool(delayed(_run_in_worker)(task) for task in tasks)
     except BrokenProcessPool as error:
         raise WorkerLost(
-            f"a worker was killed, perhaps for lack of memory; take fewer {spelled('workers')} and run the same command again: it goes on"
+            f"a worker process was killed, perhaps for lack of memory; use fewer {spelled('workers')}"
+            " and run the same command again to resume"
         ) from error
 
 

@@ -40,14 +40,14 @@ of pairs), and what else moves the quality of boosted trees most.
 """
 
 FIXED: Mapping[str, str] = {
-    "seed": "it would only choose the luckiest; repeat the best few with other seeds",
+    "seed": "the search would only select a lucky seed; repeat the best trials with other seeds",
     "stop_metric": "trials are compared by it",
     "gain": "it decides what the metric means",
-    "rounds_by": "the valid split, or the folds where there is none, say how many rounds are kept",
-    "keep_rounds": "trials are compared by what they keep",
-    "holdout_fraction": "nothing is held out of the train split",
+    "rounds_by": "the valid split, or without one the folds, choose the number of rounds",
+    "keep_rounds": "trials are compared by the rounds that they keep",
+    "holdout_fraction": "no queries of the train split are held out",
     "folds": "trials are compared on them",
-    "monotone": "what a feature means is no matter of search; give it as an option",
+    "monotone": "monotone constraints are not searched; give them as an option",
 }
 _KINDS = {field.name: str(field.type) for field in fields(TrainParameters)}
 
@@ -143,7 +143,7 @@ def read_space(path: Path) -> Space:
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
-        raise InvalidParameter(f"{path}: expected a file with the space to search, found none") from None
+        raise InvalidParameter(f"{path}: expected a file with the search space, found no file") from None
     except UnicodeDecodeError:
         raise InvalidParameter(f"{path}: expected UTF-8 text, found other bytes") from None
     except tomllib.TOMLDecodeError as error:
@@ -176,7 +176,7 @@ def space_of(given: Mapping[str, Any], where: str) -> Space:
         A parameter is unknown or not for searching, or its values are none; the message begins with ``where``.
     """
     if not given:
-        raise InvalidParameter(f"{where}: expected a parameter to vary at least, found none")
+        raise InvalidParameter(f"{where}: expected at least one parameter to vary, found none")
     parts: dict[str, Choices | Range] = {}
     for name in sorted(given):  # whatever the order they are given in
         if name not in _KINDS:

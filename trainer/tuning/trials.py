@@ -99,12 +99,12 @@ class TrialStore:
             raise InvalidParameter(f"{folder}: expected a folder for the search, found a file")
         there = path.read_bytes() if path.is_file() else None
         if there is None and folder.is_dir() and any(not _is_staged(each) for each in folder.iterdir()):
-            raise InvalidParameter(f"{folder}: holds other things than a search; name another folder")
+            raise InvalidParameter(f"{folder}: contains other files; choose another folder")
         if there is not None and (there != data or fresh):
             if not fresh:
                 raise InvalidParameter(
-                    f"{folder}: holds a search of other data, parameters, space, seed or code; name another folder, or let"
-                    f" it go with {spelled('fresh')}"
+                    f"{folder}: contains a search with other data, parameters, space, seed or code;"
+                    f" choose another folder, or discard it with {spelled('fresh')}"
                 )
             for name in (TRIALS, CHECKPOINTS):
                 shutil.rmtree(folder / name, ignore_errors=True)

@@ -26,7 +26,7 @@ _EXPECTED = {
     "Expecting property name enclosed in double quotes": "a key in double quotes",
     "Illegal trailing comma before end of object": "no comma before the bracket",
     "Illegal trailing comma before end of array": "no comma before the bracket",
-    "Unterminated string starting at": "a string that ends in its line",
+    "Unterminated string starting at": "a string that ends on its line",
     "Invalid control character at": "an escape in place of a control character",
 }
 
@@ -49,13 +49,13 @@ class _Pairs(list[tuple[str, Any]]):
 def explain(text: str, columns: TableColumns, keys: Keys, reason: str) -> LineExplanation:
     """Say what is wrong with the line ``text``; ``reason`` is what Arrow says."""
     if not text.startswith("{"):
-        cure = "an array of objects must be written one object a line" if text.startswith("[") else ""
+        cure = "write one object a line instead of an array" if text.startswith("[") else ""
         return LineExplanation(1, _word(text), "an object: {..}", cure)
     try:
         found = json.loads(text, object_pairs_hook=_Pairs)
     except json.JSONDecodeError as error:
         expected = _EXPECTED.get(error.msg, f"JSON ({error.msg})")
-        cure = "" if text[error.pos :].strip() else "an object must end in its line"
+        cure = "" if text[error.pos :].strip() else "an object must end on its line"
         return LineExplanation(error.pos + 1, _word(text[error.pos :]), expected, cure)
     except RecursionError:
         return LineExplanation(1, _word(text), _NOT_DEEPER)
@@ -89,7 +89,9 @@ def _problems(text: str, pairs: _Pairs, columns: TableColumns, keys: Keys) -> It
         else:
             yield from _value_problems(parts.get(key, ""), key, value, columns, at)
     if keys.form != "flat" and FEATURES not in seen:
-        yield LineExplanation(1, "", f"{_form_of(keys)} at {FEATURES!r}", "every row must have its features there")
+        yield LineExplanation(
+            1, "", f"{_form_of(keys)} at {FEATURES!r}", "every row must have its features in this key"
+        )
 
 
 def _nested_problems(text: str, value: Any, columns: TableColumns, keys: Keys, at: int) -> Iterator[LineExplanation]:

@@ -113,7 +113,7 @@ def read_keys(path: Path) -> Keys:
         )
         found = int(state[_kernels.KEYS])
         if found > room:
-            raise DataRejected(f"{path}: more than {_MOST_KEYS} different keys; values do not belong in keys")
+            raise DataRejected(f"{path}: more than {_MOST_KEYS} different keys; keys must not contain values")
         for k in range(found):
             name = _unquoted(bytes(block.data[key_from[k] : key_to[k]]))
             if name is not None:

@@ -103,7 +103,7 @@ class JsonSource(TableSource):
             yield rows
 
     def _read(self, lines: Lines, *, again: bool = False) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
-        """Yield rows and the numbers of their lines among ``lines``; those that cannot be read are put aside, but ``again``."""
+        """Yield rows and the numbers of their lines among ``lines``; those that cannot be read are quarantined, but ``again``."""
         for found in self._lines.read(lines):
             if found.batch is not None:
                 yield found.batch, found.lines
@@ -134,11 +134,11 @@ class JsonSource(TableSource):
         for block in read_blocks(self.path, DEFAULT_BLOCK_BYTES):
             lines = lines_of(block)
             if len(lines) and as_object(lines.text(0)) is not None:
-                return DataRejected(f"{self.path}: no object in it has a key; a row has qid, grade and features")
+                return DataRejected(f"{self.path}: no object has a key; a row needs qid, grade and features")
             if len(lines):
                 why = explain(lines.text(0), nothing, self._keys, "")
                 return self._error(lines, 0, why.column, why.found, why.expected, why.cure)
-        return DataRejected(f"{self.path}: no rows in it")
+        return DataRejected(f"{self.path}: contains no rows")
 
 
 def _columns(path: Path, keys: Keys, options: ReadOptions, others: frozenset[str] = frozenset()) -> TableColumns:
@@ -151,9 +151,7 @@ def _columns(path: Path, keys: Keys, options: ReadOptions, others: frozenset[str
     nested = {*keys.features, *others}
     taken = [name for name in keys.features if name in PARTS or name in RESERVED]
     if taken:
-        raise DataRejected(
-            f"{path}: {taken[0]!r} in {FEATURES!r} has a meaning of its own; a feature needs another name"
-        )
+        raise DataRejected(f"{path}: {taken[0]!r} in {FEATURES!r} is a reserved name; rename the feature")
     beside = [name for name in keys.top if name not in {*nested, *RESERVED, FEATURES}]
     certain = replace(options, known_features=options.known_features | nested)
     columns = table_columns(path, [*beside, *naturally_sorted(nested)], certain, look)
@@ -161,7 +159,7 @@ def _columns(path: Path, keys: Keys, options: ReadOptions, others: frozenset[str
     if not options.grade_required:
         features = of_candidates(features, options.known_features)
     if not features and not options.judgments_alone:
-        raise DataRejected(f"{path}: there is nothing in {FEATURES!r}")
+        raise DataRejected(f"{path}: {FEATURES!r} is empty")
     return replace(columns, features=features)
 
 

@@ -59,7 +59,10 @@ class ListNet(ListLoss):
         _kernels.shares_of_lists(values, rows.starts, self._targets, sums)
         self.weights = np.where(sums > 0.0, list_weights(rows), 0.0)
         if not self.weights.any():
-            raise TrainingDataRejected("no list with a gain has a weight above 0, so there is nothing to learn")
+            raise TrainingDataRejected(
+                "no query with a weight above 0 has a relevant document, so there is"
+                " nothing to learn; check the grades and weights"
+            )
         self._shares = QueryShares(np.diff(rows.starts), _LEAST_WORK)
 
     def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:

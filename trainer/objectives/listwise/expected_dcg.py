@@ -52,8 +52,8 @@ class ExpectedDcg(ListLoss):
         metric = parse_metric(parameters.metric)
         if metric.name not in {"ndcg", "dcg"}:
             raise InvalidParameter(
-                f"metric {parameters.metric!r} cannot be optimised by {self.name}; expected ndcg, dcg, ndcg@k or dcg@k"
-                " (any metric may be the stop metric)"
+                f"metric {parameters.metric!r} cannot be optimised by {self.name}; expected ndcg, dcg,"
+                " ndcg@k or dcg@k (any metric can be the stop metric)"
             )
         self._starts, self._seed = rows.starts, parameters.seed
         self.cutoff = metric.k or _WHOLE_LIST
@@ -70,7 +70,10 @@ class ExpectedDcg(ListLoss):
         self.ideal = PreparedQueries(rows.grades, rows.starts, policy).divisor(Metric("ndcg", metric.k))
         self.weights = np.where(mixed_lists(rows) & (self.ideal > 0.0), list_weights(rows), 0.0)
         if not self.weights.any():
-            raise TrainingDataRejected("no list of two gains has a weight above 0, so there is nothing to learn")
+            raise TrainingDataRejected(
+                "no query with a weight above 0 has documents of two different gains,"
+                " so there is nothing to learn; check the grades and weights"
+            )
         self.scales = self.weights
         if metric.name == "ndcg":
             self.scales = self.weights / np.where(self.ideal > 0.0, self.ideal, 1.0)

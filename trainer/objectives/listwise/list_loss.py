@@ -29,9 +29,9 @@ def mixed_lists(rows: RankedRows) -> npt.NDArray[np.bool_]:
     _kernels.holds_two_grades(rows.grades, rows.starts, mixed)
     if not mixed.any():
         raise TrainingDataRejected(
-            "no query has documents of two different grades, so there is nothing to learn;"
-            " check the grades (labels that are no grades are learnt by l2 or query_rmse), or the query ids if every query"
-            " has one document"
+            "no query has documents of two different grades, so there is nothing to learn; check the"
+            " grades (for real labels use objective l2 or query_rmse), and the query ids if every"
+            " query has one document"
         )
     return mixed
 

@@ -51,7 +51,10 @@ class ListMle(ListLoss):
         self._starts, self._grades, self._seed = rows.starts, rows.grades, parameters.seed
         self.weights = np.where(mixed_lists(rows), list_weights(rows), 0.0)
         if not self.weights.any():
-            raise TrainingDataRejected("no list of two grades has a weight above 0, so there is nothing to learn")
+            raise TrainingDataRejected(
+                "no query with a weight above 0 has documents of two different grades,"
+                " so there is nothing to learn; check the grades and weights"
+            )
         queries = np.repeat(np.arange(rows.n_queries), np.diff(rows.starts))
         self._sorted = np.lexsort((-rows.grades.astype(np.int64), queries)).astype(np.int32)
         self._order = np.empty(rows.n_rows, dtype=np.int32)

@@ -72,8 +72,8 @@ class GbRank(Objective):
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: GbRankOptions) -> None:
         if parameters.learn_from == BOTH:
             raise InvalidParameter(
-                "gbrank learns from grades or from pairs: its targets for both are not the sum of the two; set learn_from to"
-                " one of them, or take ranknet or lambdamart"
+                "gbrank cannot learn from both grades and pairs; set learn_from to one of them, or"
+                " use ranknet or lambdamart"
             )
         self._grades, self._starts, self._options = rows.grades, rows.starts, options
         self.steps_a_round = options.trees
@@ -87,7 +87,7 @@ class GbRank(Objective):
         else:
             n_pairs = cells = np.diff(self._pairs.starts)
         if not n_pairs.any():
-            raise TrainingDataRejected("no two documents of a query are of different grades or given as a pair")
+            raise TrainingDataRejected("no query has documents of two different grades or a given pair")
         self._cells = np.concatenate(([0], np.cumsum(cells)))
         self._kept = np.zeros(int(self._cells[-1]) if options.keep else 0, dtype=np.bool_)
         self._shares = QueryShares(cells, _LEAST_WORK)
@@ -103,7 +103,10 @@ class GbRank(Objective):
         number = (step - 1) // self.steps_a_round + 1
         if number != self._round:
             if len(self._kept) and number != self._round + 1:
-                raise InvalidParameter("gbrank(keep=true) cannot be resumed: the model does not hold misranked pairs")
+                raise InvalidParameter(
+                    "gbrank(keep=true) cannot be resumed, because the model file does not"
+                    " store misranked pairs; train again without resume"
+                )
             self._round = number
             self._anchor[:] = scores
             averaged = self._offsets + self._options.eta * (scores - self._offsets) / number
@@ -120,7 +123,7 @@ class GbRank(Objective):
 
     def deviance(self, scores: Floats) -> float:
         """Refuse: the scores of training are sums, of which only averages have a loss."""
-        raise InvalidParameter("gbrank has no deviance that could be watched while it averages rounds; watch a metric")
+        raise InvalidParameter("gbrank has no deviance, because it averages rounds; use a metric")
 
     def final_weights(self, n_rounds: int) -> tuple[float, float]:
         """Return eta / (n + 1) for every tree, and 1 / (n + 1) for the start."""

@@ -86,8 +86,8 @@ class LambdaMart(PairObjective):
         metric = parse_metric(parameters.metric)
         if metric.name not in SWAPPABLE:
             raise InvalidParameter(
-                f"metric {parameters.metric!r} cannot be optimised by lambdamart; expected one of {', '.join(SWAPPABLE)}"
-                " (any metric may be the stop metric)"
+                f"metric {parameters.metric!r} cannot be optimised by lambdamart; expected one of"
+                f" {', '.join(SWAPPABLE)} (any metric can be the stop metric)"
             )
         highest = options.max_grade or max(1, int(rows.grades.max(initial=0)))
         policy = Policy(gain=parameters.gain, max_grade=highest if metric.name == "err" else None)
@@ -125,7 +125,7 @@ class LambdaLoss(PairObjective):
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: LambdaLossOptions) -> None:
         metric = parse_metric(parameters.metric)
         if metric.name != "ndcg":
-            raise InvalidParameter(f"lambdaloss bounds ndcg or ndcg@k, got the metric {parameters.metric!r}")
+            raise InvalidParameter(f"lambdaloss supports the metrics ndcg and ndcg@k, got {parameters.metric!r}")
         ideal = PreparedQueries(rows.grades, rows.starts, Policy(gain=parameters.gain)).divisor(metric)
         longest = int(np.diff(rows.starts).max(initial=0))
         inverse = discounts(longest + 1)

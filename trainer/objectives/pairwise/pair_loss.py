@@ -136,18 +136,19 @@ class PairObjective(Objective):
             n_pairs = sizes * (sizes - 1) // 2 if rules.ties else count_pairs(grade_levels(grades, starts), starts)
         if not n_pairs.any():
             raise TrainingDataRejected(
-                "no query holds documents of two different grades, so there is nothing to learn;"
-                " check the grades (labels that are no grades are learnt by l2 or query_rmse), or the query ids if every"
-                " query has one document"
+                "no query has documents of two different grades, so there is nothing to learn; check"
+                " the grades (for real labels use objective l2 or query_rmse), and the query ids if"
+                " every query has one document"
                 if rows.pairs is None
-                else "no pair is given, so there is nothing to learn"
+                else "there is no pair, so there is nothing to learn"
             )
         # a query without pairs that weigh anything: scale 0 lets the kernel pass over it without sorting
         scales = np.where((n_pairs > 0) & self._weighed(weighing), weighing.scales, 0.0)
         if not scales.any():
             raise TrainingDataRejected(
-                "no swap of the two documents of a pair changes the metric, so there is nothing to learn;"
-                " check the grades, take another metric, or learn pairs without grades by ranknet"
+                "swapping the documents of a pair never changes the metric, so there is nothing to"
+                " learn; check the grades, use another metric, or for pairs without grades objective"
+                " ranknet"
             )
         if rules.per_pair:
             scales /= np.maximum(n_pairs, 1)

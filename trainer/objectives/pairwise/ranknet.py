@@ -39,9 +39,7 @@ class RankNet(PairObjective):
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: RankNetOptions) -> None:
         if options.ties and parameters.learn_from == BOTH:
-            raise InvalidParameter(
-                "ranknet(ties=true): pairs of equal grade are for learn_from grades; with both, leave ties out"
-            )
+            raise InvalidParameter("ranknet(ties=true) works with learn_from grades only; leave ties out")
         self._set_up(
             rows,
             Weighing.even(rows),

@@ -73,8 +73,8 @@ class YetiRank(Objective):
         self._mixed = count_pairs(grade_levels(rows.grades, rows.starts), rows.starts) > 0
         if not self._mixed.any():
             raise TrainingDataRejected(
-                "no query holds documents of two different grades, so there is nothing to learn;"
-                " check the grades, or the query ids if every query has one document"
+                "no query has documents of two different grades, so there is nothing to learn; check"
+                " the grades, or the query ids if every query has one document"
             )
         sizes = np.diff(rows.starts)
         self._shares = QueryShares(sizes * options.permutations, _LEAST_WORK)

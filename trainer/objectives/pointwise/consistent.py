@@ -33,14 +33,16 @@ def normalised_gains(rows: RankedRows, parameters: TrainParameters) -> Floats:
         A label is below 0, or there are labels only and gain is ``exp``.
     """
     if parameters.gain == "exp" and rows.labels is not None and not rows.grades.any():
-        raise TrainingDataRejected("labels are given and no grades, but gain 'exp' is for grades; set gain to linear")
+        raise TrainingDataRejected(
+            "the data have labels and no grades, but gain 'exp' needs grades; set gain to linear"
+        )
     if parameters.gain == "exp" or rows.labels is None:
         of_row = gains(rows.grades, "exp" if parameters.gain == "exp" else "linear")
     else:
         of_row = np.ascontiguousarray(rows.labels, dtype=np.float64)
         if not (of_row >= 0.0).all():
             row = int(np.argmin(of_row >= 0.0))
-            raise TrainingDataRejected(f"gains are 0 or more, found the label {of_row[row]} in row {row}")
+            raise TrainingDataRejected(f"gains must be 0 or more, found the label {of_row[row]} in row {row}")
     longest = int(np.diff(rows.starts).max(initial=0))
     out = np.zeros(rows.n_rows, dtype=np.float64)
     kernels.over_ideal(of_row, rows.starts, discounts(longest), np.empty((4, longest)), out)
@@ -51,8 +53,8 @@ def _check_gains(found: Floats) -> None:
     """Raise TrainingDataRejected where all are 0."""
     if not found.any():
         raise TrainingDataRejected(
-            "no query has a relevant document, so there is nothing to learn; check the grades and weights (labels that are"
-            " no grades are learnt with gain linear)"
+            "no query has a relevant document, so there is nothing to learn; check the grades and"
+            " weights (for real labels set gain to linear)"
         )
 
 

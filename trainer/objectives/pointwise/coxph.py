@@ -63,7 +63,8 @@ class CoxPH(Objective):
             weighed &= self._weights > 0.0
         if not weighed.any():
             raise TrainingDataRejected(
-                "coxph finds nothing to learn: no event was seen; the column of events is 1 where one was"
+                "coxph: no row has an event, so there is nothing to learn; set the column event to 1"
+                " where the event happened"
             )
         return 0.0
 

@@ -53,17 +53,17 @@ class _Grades(Pointwise):
         least, highest = int(self._grades.min()), int(self._grades.max())
         if least == highest:
             raise TrainingDataRejected(
-                f"{self.name} expects documents of two grades or more, found {least} everywhere, so there is nothing to"
-                " learn; labels that are no grades are learnt by l2"
+                f"{self.name} expects documents of two grades or more, found {least} everywhere, so"
+                " there is nothing to learn; for real labels use objective l2"
             )
         if least < 0 or highest > self._highest:
             raise TrainingDataRejected(
-                f"{self.name} expects grades from 0 to {self._highest}, found {least} to {highest}; grades above the scale"
-                f" need {self.name}(max_grade={highest})"
+                f"{self.name} expects grades from 0 to {self._highest}, found {least} to {highest}; to"
+                f" allow higher grades use {self.name}(max_grade={highest})"
             )
         fault = link_fault(self.link, self.n_outputs)
         if fault is not None:
-            raise TrainingDataRejected(f"{self.name} cannot have so many grades: {fault}")
+            raise TrainingDataRejected(f"{self.name} does not support so many grades: {fault}")
         return 0.0
 
 

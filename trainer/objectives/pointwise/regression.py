@@ -251,14 +251,14 @@ class Poisson(Pointwise):
             row = int(np.argmax(bad))
             raise TrainingDataRejected(
                 f"{self.name} expects labels of 0 or more, found {self._targets[row]} in row {row};"
-                " learn labels of either sign by l2"
+                " for labels of either sign use objective l2"
             )
 
     def start(self) -> float:
         """Return log(sum w y / sum w e^o), within +-19."""
         seen = self._targets > 0.0
         if not (seen.any() if len(self._weights) == 0 else (seen & (self._weights > 0.0)).any()):
-            raise TrainingDataRejected(f"{self.name} finds nothing to learn: every label is 0")
+            raise TrainingDataRejected(f"{self.name}: every label is 0, so there is nothing to learn; check the labels")
         n = len(self._targets)
         scores = self._offsets if len(self._offsets) else np.zeros(n)
         steps = self._steps(scores, np.arange(n, dtype=np.int32), np.array([0, n], dtype=np.int64), Team(1))
