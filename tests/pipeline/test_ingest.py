@@ -161,7 +161,7 @@ def test_a_query_in_two_splits_is_refused(tmp_path):
         ingest([a, b], tmp_path / "out", test=[c])
     assert str(caught.value) == (
         f"query 'y' is in train ({a}) and in test ({c}): a query must be in one split; "
-        "take it out of one of the files, or let split decide"
+        "remove it from one of the files, or assign queries with split"
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt", "c.txt"]
 
