@@ -86,8 +86,10 @@ class _NamedFolder(_KeyedBySources, UserProvidedCacheLocator):
     """The folder that ``NUMBA_CACHE_DIR`` names, be it writable or not."""
 
     def ensure_cache_path(self) -> None:
-        with suppress(OSError):
-            Path(self._cache_path).mkdir(parents=True, exist_ok=True)
+        folder = Path(self._cache_path)
+        if not folder.is_dir():  # nothing is tried on an image whose folders may not be written
+            with suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
 
 
 class _BesideTheSource(_KeyedBySources, InTreeCacheLocator):
