@@ -393,7 +393,7 @@ def test_the_same_file_again(dataset, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (IngestOptions(append=True, buckets=8), "was made with buckets 4, and append adds to it as it was made"),
+        (IngestOptions(append=True, buckets=8), "was made with buckets 4, and append keeps its options"),
         (IngestOptions(append=True, split={"train": 1.0}), "was made with another split"),
         (IngestOptions(append=True, folds=3, fold=1), "was made without folds"),
         (IngestOptions(append=True, read=ReadOptions(index_base=0)), "was made with index_base 1"),
@@ -423,7 +423,7 @@ def test_files_of_another_kind(dataset, tmp_path):
     more = IngestOptions(append=True)
     with pytest.raises(InputError, match="no such dataset"):
         ingest([letor(tmp_path / "1.txt", judgments(5, 2))], tmp_path / "none", options=more)
-    with pytest.raises(InputError, match="split draws the splits by query"):
+    with pytest.raises(InputError, match="split assigns queries to splits"):
         ingest([], dataset, valid=[tmp_path / "1.txt"], options=more)
     rows = ranked(10, 1)
     with pytest.raises(DataRejected, match=r"no column 'f1', which .*out has"):

@@ -109,7 +109,7 @@ def test_fewer_queries_than_the_former_one_had_are_cut_into_fewer_cells(folder, 
     assert max(cells) <= 6 + 3
     for one, other in zip(found.features, wanted.features, strict=True):
         assert one.psi == pytest.approx(other.psi, abs=0.1)
-    with pytest.raises(InputError, match="has no train split, which the former dataset is known by"):
+    with pytest.raises(InputError, match="has no train split, but the former dataset describes"):
         compare_with(few, DriftReference.of(old))
 
 

@@ -206,7 +206,7 @@ def test_files_that_are_none(tmp_path):
         with pytest.raises(InputError) as caught:
             ingest(inputs, tmp_path / "out")
         assert str(caught.value) == message
-    with pytest.raises(InputError, match="split draws the splits by query"):
+    with pytest.raises(InputError, match="split assigns queries to splits"):
         ingest([path], tmp_path / "out", valid=[path], options=IngestOptions(split={"train": 1.0}))
 
 
@@ -271,7 +271,7 @@ def test_what_is_in_the_way_is_left_alone(tmp_path):
     path = tmp_path / "in.txt"
     path.write_text("1 qid:1 1:1\n")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="is a file; a dataset is a folder"):
+    with pytest.raises(InputError, match="is a file, but a dataset is a folder"):
         ingest([path], tmp_path / "file")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "x").write_text("x")

@@ -317,7 +317,7 @@ def test_the_plan_keeps_to_the_bound(rows, features, memory):
 
 
 def test_more_queries_than_memory_are_refused():
-    with pytest.raises(InputError, match="cannot be binned in 512,000,000 bytes; give 1900MB"):
+    with pytest.raises(InputError, match="cannot be binned in 512,000,000 bytes of memory; give 1900MB"):
         planned(10**9, 100, MIN_MEMORY, queries=300_000_000)
     assert planned(10**9, 100, 1_900_000_000, queries=300_000_000).sampled_rows is not None
 

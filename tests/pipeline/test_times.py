@@ -223,7 +223,7 @@ def test_bad_times_have_a_place(tmp_path):
         open_source(text, options=ReadOptions(time_column="grade"))
     letor = tmp_path / "in.txt"
     letor.write_text("1 qid:a 1:2\n")
-    with pytest.raises(InputError, match="time_column is for tables"):
+    with pytest.raises(InputError, match="time_column applies to tables only"):
         ingest([letor], tmp_path / "out", options=IngestOptions(read=options))
 
 

@@ -100,10 +100,10 @@ MISTAKES = [
     ("max_rejects", -1, "{} must be 0 or more, got -1"),
     ("buckets", 0, "{} must be in 1 .. 4096, got 0"),
     ("unjudged", "keeep", "unknown value of {} 'keeep'; did you mean 'keep'?"),
-    ("folds", 2, "{} and {fold} go together"),
-    ("n_features", 1, "found '2:1'; {} 1 says so"),  # a bad row
+    ("folds", 2, "{} and {fold} are needed together"),
+    ("n_features", 1, "found '2:1'; {} 1 is the limit"),  # a bad row
     ("max_rejects", 1, "(and more bad rows than {} 1 allows"),
-    ("time_column", "day", "{} is for tables; "),
+    ("time_column", "day", "{} applies to tables only; "),
 ]
 
 

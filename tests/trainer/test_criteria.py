@@ -207,8 +207,8 @@ def test_drawn_pairs_have_the_right_sums_on_average():
     [
         ({"criterion": "ole", "grow": "oblivious", "objective": "ranknet"}, "'ole' does not work with grow 'oblivious'"),
         ({"criterion": "ole", "monotone": {"f0": 1}}, "monotone constraints do not work with criterion"),
-        ({"criterion": "rwse", "objective": "laplace"}, "criterion 'rwse' is not for laplace, which permits se"),
-        ({"leaf": "exact", "objective": "laplace"}, "leaf 'exact' is not for laplace"),
+        ({"criterion": "rwse", "objective": "laplace"}, "criterion 'rwse' does not work with laplace, which supports se"),
+        ({"leaf": "exact", "objective": "laplace"}, "leaf 'exact' does not work with laplace"),
         ({"criterion": "olé"}, "unknown value of criterion 'olé'; did you mean 'ole'"),
         ({"leaf": "newtn"}, "unknown value of leaf 'newtn'; did you mean 'newton'"),
         ({"ole_features": -1}, "ole_features must be in 0"),

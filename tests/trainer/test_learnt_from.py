@@ -92,7 +92,7 @@ def test_resuming_goes_on_with_what_the_model_has_learnt_from(work, capsys):
     long = [*SMALL, "--n-rounds", "8", "--resume", "web@1", "--keep-rounds", "all"]
     assert execute(["train", "d", "--name", "web", *long]) == 2
     assert (
-        "the model has learnt from pairs, and this training would from grades; set learn_from to pairs"
+        "the model was trained on pairs, but this training would use grades; set learn_from to pairs"
         in capsys.readouterr().err
     )
     whole = trained("whole", "--learn-from", "pairs", "--n-rounds", "8", "--keep-rounds", "all")[1]

@@ -128,7 +128,7 @@ def test_bounds_of_parameters_are_kept(tmp_path: Path) -> None:
         (tmp_path / "space.toml").write_text(text)
         with pytest.raises(InvalidParameter, match=message):
             read_space(tmp_path / "space.toml")
-    with pytest.raises(InvalidParameter, match="found none"):
+    with pytest.raises(InvalidParameter, match="found no file"):
         read_space(tmp_path / "none.toml")
     with pytest.raises(InvalidParameter, match="expected NAME="):
         parse_vary(["learning_rate"])
