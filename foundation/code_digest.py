@@ -1,4 +1,4 @@
-"""A digest of our own code as it is installed, so that what was made can say by which code, and be made again when it changes."""
+"""Digest of the installed code. Artefacts record it, and caches are rebuilt when it changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands whose options are declared elsewhere: a parameter that is a group of options stands for all of them.
+"""Commands with declared options: a parameter typed as a group of options adds all of them to the command line.
 
 .. code-block:: python
 

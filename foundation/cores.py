@@ -1,4 +1,4 @@
-"""How many cores a process may really use."""
+"""The number of cores that this process may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that rankmill raises on purpose.  Each class carries the exit code with which a command ends; the front door prints."""
+"""The errors of rankmill.  Each class has the exit code of the command; only `rankmill.cli` prints them."""
 
 from __future__ import annotations
 

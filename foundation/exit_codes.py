@@ -1,4 +1,4 @@
-"""What a process leaves with: the contract with schedulers.  `rankmill.foundation.errors` says which error means which code."""
+"""The exit codes of commands.  `rankmill.foundation.errors` assigns a code to each error."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ READER_GONE = 128 + signal.SIGPIPE
 TERMINATED = 128 + signal.SIGTERM
 
 MEANINGS: dict[int, str] = {
-    DONE: "done, or nothing to do",
-    BUG: "a bug of rankmill",
-    USAGE: "usage, unknown names and missing files",
-    DATA_REJECTED: "data rejected",
+    DONE: "success, or nothing to do",
+    BUG: "internal error: a bug in rankmill",
+    USAGE: "wrong usage, unknown name or missing file",
+    DATA_REJECTED: "the input data were rejected",
     GATE_NOT_PASSED: "gate not passed: registered, not promoted",
     DRIFT: "drift alarm",
-    INTEGRITY: "integrity or format",
-    INPUT_OUTPUT: "input or output",
-    TRY_AGAIN: "lock or conflict: try again",
-    INTERRUPTED: "interrupted",
-    READER_GONE: "the reader of the output went away",
-    TERMINATED: "told to end",
+    INTEGRITY: "a damaged file, or an unknown format",
+    INPUT_OUTPUT: "an input or output error of the system",
+    TRY_AGAIN: "locked or in conflict: try again",
+    INTERRUPTED: "interrupted by Ctrl-C",
+    READER_GONE: "the reader of the output closed the pipe",
+    TERMINATED: "terminated by a signal",
 }
-"""All codes there are."""
+"""All exit codes."""
 
 
 def ruling(codes: Iterable[int]) -> int:

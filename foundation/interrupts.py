@@ -1,4 +1,4 @@
-"""An interrupt or a request to end, held back while workers wait for each other.
+"""Delay interrupts and termination signals while workers wait for each other.
 
 Python runs the handlers of signals in the main thread, between any two of its steps: what they raise there could leave the
 other workers of a team in a kernel that waits for the first one, for ever.

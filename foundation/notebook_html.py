@@ -1,4 +1,4 @@
-"""What notebooks show of an object: a title, a line of facts, short tables, as HTML without scripts or anything from outside.
+"""HTML representations for notebooks: a title, a line of facts and short tables, without scripts or external files.
 
 Text, lines and bars take their colours from the page, so that light and dark themes both work.  Everything is escaped here.
 """

@@ -54,7 +54,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """What is said of one option besides its name, type and default: the arguments of :func:`option`."""
+    """Description of an option other than its name, type and default: the arguments of :func:`option`."""
 
     help: str
     least: float | None = None
@@ -239,7 +239,7 @@ def made_of(kind: type[T], given: Mapping[str, Any]) -> T:
 
 
 def option_of(declared: Field[Any]) -> Option:
-    """Return what was said of the option ``declared``."""
+    """Return the :class:`Option` of the field ``declared``."""
     said: Option = declared.metadata[_METADATA]
     return said
 

@@ -1,4 +1,4 @@
-"""Memory of the process: the bound that a user gives, how many threads fit into it, and what is given back to the system.
+"""Memory of the process: the limit given by the user, and how many threads fit into it.
 
 Each command has a plan of its own (`rankmill.pipeline.memory_plans`, `rankmill.scorer.memory`); all of them start from here.
 """

@@ -1,4 +1,4 @@
-"""Typed records and their JSON: frozen dataclasses in, plain values out, and back, in one way for everything that we write.
+"""Convert typed records (frozen dataclasses) to JSON and back, in the same way for every file.
 
 A record is a frozen dataclass.  Its fields may be plain values, other records, tuples, lists, mappings, enums, paths, dates and
 NumPy's numbers and arrays.  A field made by :func:`left_out` has no key in the JSON while it is None, so that a record can gain a

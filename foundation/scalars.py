@@ -1,4 +1,4 @@
-"""Single values as users hold them (NumPy's numbers among them) and as the plain Python values that a model file keeps."""
+"""Convert values of users, including NumPy scalars, to plain Python values as stored in model files."""
 
 from __future__ import annotations
 

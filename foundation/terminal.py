@@ -1,4 +1,4 @@
-"""Text for a terminal: tables and labelled lines that fit the width of the page."""
+"""Tables and labelled lines that fit the width of the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that take the items of a list in its order, so that what goes wrong does not depend on how many there are."""
+"""Process the items of a list in order on several threads; errors do not depend on the number of threads."""
 
 from __future__ import annotations
 

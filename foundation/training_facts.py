@@ -1,4 +1,4 @@
-"""What a registered version says of its training: the records of its manifest, and of the attachment ``circumstances``.
+"""Records of a training in the manifest of a registered version, and in its attachment ``circumstances``.
 
 The trainer writes them; the registry, the report and ``models diff`` read them.  Models of other programs are registered as well, so
 whoever reads must expect any fact to be missing.  The facts that every version must state are in :mod:`rankmill.registry.stored_records`.

@@ -1,4 +1,4 @@
-"""Where numpy and Arrow meet: the conversions of this package, typed once."""
+"""Typed conversions between NumPy and Arrow."""
 
 from __future__ import annotations
 

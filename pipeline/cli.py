@@ -1,4 +1,4 @@
-"""``rankmill data``: from raw judgments to a dataset."""
+"""The commands ``rankmill data ..``, which build and inspect datasets."""
 
 from __future__ import annotations
 

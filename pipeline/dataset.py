@@ -1,4 +1,4 @@
-"""Reading a dataset: queries, rows, features and bins of a split, in canonical order.
+"""Read a dataset: queries, rows, features and bins of a split, in canonical order.
 
 The canonical order is (hash bucket of the query, qid, doc_id with nulls last, digest of the row).  One shard holds
 one bucket, so a reader goes through the shards in the manifest's order and takes, in each, the rows of the queries

@@ -1,4 +1,4 @@
-"""What a dataset is on disk: the schema of its manifest, the one file that says so, and the names of its files.
+"""Layout of a dataset on disk: the schema of its manifest, and the names of its files.
 
 Other programs read a dataset as a folder of Parquet files.  Only the shards of rows, in ``features``, have names that they take
 for data: pandas, pyarrow and Spark pass over names that begin with ``_``.  Earlier versions wrote the other names without the

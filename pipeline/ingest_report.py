@@ -1,4 +1,4 @@
-"""What an ingest tells its user: bars while it runs, and a report at its end."""
+"""Progress bars and the final report of an ingest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a bound on memory each part of an ingest and of binning gets: threads, and bytes for each of them.
+"""Divide the memory limit of ingest and binning into numbers of threads and bytes per thread.
 
 Peak of the first pass of an ingest: the resident part, and for each thread the text of a block, what its numbers and ids are parsed
 into, and two copies of a batch of dense rows.  Peak of the second pass: the resident part, and for each thread the values of a bucket,

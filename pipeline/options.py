@@ -81,7 +81,7 @@ def parse_words(text: str) -> Words:
 
 
 def word_key(word: str) -> str | float:
-    """Return what makes two words one: the number that it is, else the word without blanks around and capitals.
+    """Return the key by which words are compared: their number, or the word in lower case without surrounding blanks.
 
     >>> word_key(" Good"), word_key("2.0 ")
     ('good', 2.0)
@@ -245,7 +245,7 @@ class ReadOptions:
 
     @property
     def absent_value(self) -> float:
-        """The number that stands for a feature a line leaves out."""
+        """The value of a feature that a line omits."""
         return 0.0 if self.absent == "zero" else float("nan")
 
     @property
@@ -353,7 +353,7 @@ class IngestOptions:
 
     @property
     def rule(self) -> SplitRule | None:
-        """What says which split a query belongs to; None: the files."""
+        """The rule that assigns queries to splits; None: the files."""
         from rankmill.pipeline.grouping.query_splits import rule_of, split_time_of
 
         times = (
@@ -365,13 +365,13 @@ class IngestOptions:
 
     @property
     def allowed_threads(self) -> int:
-        """How many threads there may be."""
+        """The maximum number of threads."""
         return self.threads or available_cores()
 
 
 @options
 class QueryOptions:
-    """What a query in SQL may take of the machine."""
+    """Memory and threads of an SQL query."""
 
     memory: int = option(default="1GB", help=MEMORY, size=True, least=MIN_MEMORY)
     threads: int = option(default=0, help="Number of threads; 0: one per core, at most 4.", least=0)
@@ -405,7 +405,7 @@ class SynthParameters:
 
 @options
 class BinOptions:
-    """How finely features are cut into bins."""
+    """Number of bins per feature, and memory."""
 
     max_bin: int = option(
         default=MAX_BIN, help="Maximum number of bins per feature, 15 to 255.", least=MIN_MAX_BIN, most=MAX_BIN

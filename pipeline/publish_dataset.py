@@ -1,4 +1,4 @@
-"""Put a finished dataset in its place, whether that is free or taken by an older one."""
+"""Publish a finished dataset, or replace an older one with it."""
 
 from __future__ import annotations
 

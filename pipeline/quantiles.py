@@ -1,4 +1,4 @@
-"""Where the edges of a feature lie: exact quantiles, values that stand alone, float32 midpoints."""
+"""Compute the bin edges of a feature: exact quantiles, frequent values in bins of their own, float32 midpoints."""
 
 from __future__ import annotations
 

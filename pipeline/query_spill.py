@@ -1,4 +1,4 @@
-"""Narrow rows, judgments or pairs, by hash bucket of their query, until the rows with features of the bucket are there."""
+"""Spill judgments or pairs by hash bucket of their query, until the rows of that bucket are complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of rows that broke the format."""
+"""The list of malformed rows that were quarantined."""
 
 from __future__ import annotations
 

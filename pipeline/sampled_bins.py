@@ -1,4 +1,4 @@
-"""Bins of columns that do not fit into memory: quantiles of a sample of rows, with atoms and extremes counted exactly.
+"""Bins of columns that do not fit into memory: quantiles of a sample, with exact counts of frequent values and extremes.
 
 The sample (:func:`sampled_places`): the k rows with the smallest keys.  The key of a row depends on the data alone: it is element p of
 the splitmix64 sequence whose seed is the hash of the query's id, p being the place of the row in its query, from 1.  The sample is

@@ -1,4 +1,4 @@
-"""SQL over a dataset: DuckDB reads its files, and nothing else, through a view for each kind of them.
+"""Query a dataset with SQL: DuckDB reads only the files of the dataset, through one view per table.
 
 The database lives in memory.  Before the user's statement runs, access to all files but the dataset's own is shut, no
 extension can be loaded and the settings are locked, so a statement can neither write nor look around; only one ``SELECT``

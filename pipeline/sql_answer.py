@@ -1,4 +1,4 @@
-"""What a person or a program gets to see of the answer to a statement of SQL: a table, JSON or CSV."""
+"""Print the result of an SQL query as a table, JSON or CSV."""
 
 from __future__ import annotations
 

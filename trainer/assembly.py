@@ -1,4 +1,4 @@
-"""From trees over bins to a forest over feature values."""
+"""Convert trees over bins to a forest over feature values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training bins on disk in the trainer's own layout, built once and then mapped instead of held in memory.
+"""Bin cache: training bins on disk in the layout of the trainer, written once and then memory-mapped.
 
 A cache file is one header and then the array of :class:`rankmill.trainer.layout.BlockedBins`, byte for byte:
 

@@ -1,4 +1,4 @@
-"""Trainings on disk: checkpoints of those that run, so that a killed one resumes, and those that are done.
+"""Checkpoints: running trainings, so that a killed one resumes, and finished ones.
 
 A checkpoint is a model file of all trees grown, those after the best round too.  Replaying it (:mod:`rankmill.trainer.resuming`) gives
 the scores to the last bit, and with them the metrics of every round and the state of early stopping; nothing else is needed.

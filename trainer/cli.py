@@ -1,4 +1,4 @@
-"""``rankmill train``: from a binned dataset to a registered model."""
+"""The commands ``rankmill train`` and ``rankmill cv``."""
 
 from __future__ import annotations
 

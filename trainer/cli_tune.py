@@ -1,4 +1,4 @@
-"""``rankmill tune``: a search for parameters."""
+"""The command ``rankmill tune``."""
 
 from __future__ import annotations
 

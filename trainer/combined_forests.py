@@ -1,4 +1,4 @@
-"""Forests put together: new trees on top of a base model, and the average of several forests.
+"""Combine forests: new trees on top of a base model, and the average of several forests.
 
 **Base model.**  Its scores are the offsets of the training, and the result holds its trees and the new ones after them.  This is
 model adaptation (Burges 2010): a model of one market, or of much data, is corrected by trees of another.  The base is kept as it is,

@@ -1,4 +1,4 @@
-"""What training stops by, a metric or the loss, and when it stops."""
+"""Early stopping by a metric or by the loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every width that the trainer uses, and its own layout of a binned matrix: blocks of features, a row's bins side by side."""
+"""Data types of the trainer, and its layout of the binned matrix: blocks of features, each in row-major order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far to go along the trees of a round: the step that lowers the loss most."""
+"""Line search: the step size of a round that minimises the loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model that is to be registered: trained with a seed or several, chosen or averaged, with all that is to be said of it.
+"""Train the model to register: with one or several seeds, select the best or average them, and collect its metadata.
 
 What a run or a command calls, in this order::
 

@@ -1,4 +1,4 @@
-"""Progress of trainings and searches: a bar on a terminal; elsewhere, or where it is asked for, a line on stderr now and then."""
+"""Progress of trainings and searches: a bar on a terminal; otherwise, or on request, log lines on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Going on with a training: the trees of its forest over bins again, so that the rounds after them come out the same.
+"""Resume a training: convert the trees of its forest back to bins, so that later rounds are identical.
 
 What a round does depends on the scores that the trees before it have given, and on its own number.  So a forest that
 was trained on the same rows with the same parameters holds all that the next round needs: its thresholds are edges of

@@ -1,4 +1,4 @@
-"""Metrics after every round, of the rows that are learnt from and of eval sets; and those of a forest on a split."""
+"""Metrics of the training rows and of eval sets after every round, and of a forest on a split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows to learn from or to watch: grades, queries, weights, bins; and the data of one training."""
+"""Rows for training or evaluation: grades, queries, weights and bins; and the data of one training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows and features of one tree, drawn without replacement by keys: the same for any threads and after a resume."""
+"""Sample rows and features of a tree without replacement; identical for any number of threads and after a resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several seeds: which are trained, what becomes of their forests, and how much chance there is in them."""
+"""Training with several seeds: choose or average the forests, and measure the noise floor."""
 
 from __future__ import annotations
 

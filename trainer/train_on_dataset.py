@@ -1,4 +1,4 @@
-"""Train on a dataset of the pipeline: what it will cost, and then the forest."""
+"""Train on a dataset: estimate memory, then train the forest."""
 
 from __future__ import annotations
 

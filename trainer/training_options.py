@@ -1,4 +1,4 @@
-"""What a training needs besides its data and its parameters."""
+"""Options of a training other than its data and parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training reports: the metrics of every round, what came out, and where the time of a round went."""
+"""Results of a training: metrics of every round, the forest, and timings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of a dataset's split as the trainer takes them, and what is learnt from them: grades, given pairs, or both."""
+"""Training rows of a split, and what to learn from: grades, given pairs, or both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a registered version says of itself: which data, code and parameters made it, how good it is, what it goes back to.
+"""Manifest of a registered version: data, code, parameters, metrics and lineage.
 
 The manifest holds what decides the bytes of the model, and what was measured with it: the same data, code and parameters
 say the same, so that they are registered once.  What was so at the time and does not decide them (the versions of

@@ -1,4 +1,4 @@
-"""A team of worker threads for one boosting run, which share one task after another."""
+"""Worker threads of one training. They work on one task at a time together."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Making bytes durable: written aside, synced, published by one atomic step; locks and digests."""
+"""Durable storage: atomic publishing, locks and digests."""

@@ -1,4 +1,4 @@
-"""The system calls with which files become durable, one method each: tests put a failing disk in its place."""
+"""System calls for durable files, one method each, so that tests can replace them by a failing disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks of the operating system on files and folders: they end with the process that holds them, however it ends."""
+"""Operating-system locks on files and folders; they are released when the process ends, even if it is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all: written aside, synced, then published by one atomic step.
+"""Publish files and folders atomically: write to a temporary path, sync, then publish in one atomic step.
 
 Everything is staged on the file system of its destination, so that the last step is a rename or a link.  A file that must never
 replace another (an entry of a registry's log) is published by link(2), which fails if the name is taken.  Where a file system has no

@@ -1,4 +1,4 @@
-"""Where files and folders are written before they are published, and how what killed processes left there is removed."""
+"""Staging of files and folders before they are published, and clean-up after killed processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a query goes: its hash, which decides its bucket, and the rules that say which split it belongs to.
+"""Assign queries to buckets by hash, and to splits by shares, folds or time.
 
 Stored datasets depend on the hash, so it is written out here.
 ``h = 0xcbf29ce484222325; for each byte b: h = (h ^ b) * 0x100000001b3 mod 2^64`` is FNV-1a.  It is xored with a salt and

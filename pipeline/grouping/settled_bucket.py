@@ -1,4 +1,4 @@
-"""The rows of a bucket as they go into the dataset: with their grades, merged where they are to be, the unjudged ones apart."""
+"""The final rows of a bucket: graded, merged if requested, with unjudged rows separated."""
 
 from __future__ import annotations
 

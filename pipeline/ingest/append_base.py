@@ -1,4 +1,4 @@
-"""The dataset that an ingest adds to: what it says about new files, and what of it goes through the second pass again."""
+"""The existing dataset of ``--append``: the options it prescribes, and the shards that are rewritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dataset on its way: the first pass, the second pass, the pairs, and what the manifest says of all that."""
+"""Build a dataset: first pass, second pass, pairs and manifest."""
 
 from __future__ import annotations
 

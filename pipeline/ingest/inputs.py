@@ -1,4 +1,4 @@
-"""The files of an ingest: found, opened, and seen to fit together, before any row is read."""
+"""Find and open the files of an ingest, and check that they fit together, before any row is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the manifest says of an ingest: counts added up over the shards, the meaning of the input, its files, and what was there before."""
+"""Build the manifest of an ingest: totals over the shards, how the input was read, its files, and earlier ingests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first pass: threads take the parts of the files in their order, and whichever is free reads the next one.
+"""First pass: threads read parts of the files in file order; each free thread takes the next part.
 
 The rows reach ``add`` in any order; whoever takes them must not mind.  What goes wrong is told as if one thread had read
 the input from its beginning.

@@ -1,4 +1,4 @@
-"""Rows and pairs of a dataset that is there, on their way back through an ingest: places of pairs change when rows are added."""
+"""Rows and pairs of an existing dataset as input of ``--append``; positions of pairs change when rows are added."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Judgments of documents: read from files of their own, several of a document made one, and joined to the rows."""
+"""Judgments from separate files: read, combined per document, and joined to the rows."""

@@ -1,4 +1,4 @@
-"""What grades the rows of a bucket have, which of them become one, and which nobody has judged.
+"""Assign grades to the rows of a bucket, merge rows of one document, and separate unjudged rows.
 
 Without files of judgments each row is a judgment itself.  Rows of one document stay as they are, or are merged into one
 where they are told to be aggregated.  With files of judgments these alone say the grades, and rows stay as they are.

@@ -1,4 +1,4 @@
-"""How the rows of a bucket were settled, and what is counted of it."""
+"""Counts of judgments, merged rows and unjudged rows of a bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judgments from files of their own, TREC's text or tables: opened, read and spilled, and what the manifest says of them."""
+"""Read judgments from separate files (TREC qrels or tables), spill them by query, and describe them in the manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs from files: read and spilled, as part of an ingest or for a dataset that is there already."""
+"""Add pairs from files, during an ingest or to an existing dataset."""
 
 from __future__ import annotations
 

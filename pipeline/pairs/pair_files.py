@@ -1,4 +1,4 @@
-"""Files of preference pairs, text or tables of any format: what a pair must be, and where bad ones are quarantined.
+"""Read files of preference pairs, text or tables: check each pair and quarantine malformed ones.
 
 As text a pair is a line ``qid better worse [weight [probability]]``; tables have these columns, the last two perhaps.
 """

@@ -1,4 +1,4 @@
-"""Pairs join the rows of their documents: spilled by query, then one hash bucket after the other.
+"""Join pairs to the rows of their documents: spill them by query, then join one hash bucket at a time.
 
 A bucket's pairs are stored by places within their query: the k-th of its rows in canonical order is place k.  That stays
 right whatever split or selection of queries the rows are read with.  Canonical order of pairs: query, then better, worse,

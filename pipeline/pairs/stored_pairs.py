@@ -1,4 +1,4 @@
-"""Pairs as they lie in a dataset, by places within their query, and as they are read, by numbers of rows."""
+"""Stored pairs: on disk as positions within their query, in memory as row numbers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One reader a file format; all of them hand over the same batches of rows."""
+"""One reader per file format; all of them yield the same batches of rows."""

@@ -1,4 +1,4 @@
-"""What every source of rows hands over, and what it is told about its input."""
+"""The protocol of row sources: batches of rows, rejects and progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts that columns of a table can play: what each means, which numbers it holds, and what the field calls it."""
+"""Roles of table columns: their meaning, their allowed values, and their usual names."""
 
 from __future__ import annotations
 

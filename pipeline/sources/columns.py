@@ -1,4 +1,4 @@
-"""Which column of a table plays which part: as told, by its own name, or guessed from the habits of the field."""
+"""Assign roles to table columns: from ``--columns``, by exact name, or inferred from usual names."""
 
 from __future__ import annotations
 

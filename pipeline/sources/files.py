@@ -1,4 +1,4 @@
-"""From what a user names to files, and what the name of a file says: its format, its compression, and whether it belongs to another."""
+"""Find input files from paths, folders and patterns, and infer format and compression from their names."""
 
 from __future__ import annotations
 

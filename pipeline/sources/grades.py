@@ -1,4 +1,4 @@
-"""What a grade is that comes as a word, as a negative number or not at all: one rule for tables, text and qrels.
+"""Parse grades: words, negative numbers and missing grades, with the same rules for tables, text and qrels.
 
 First the map of words is asked (a number may be a word, too), then what negative numbers mean, then what no grade means.
 """

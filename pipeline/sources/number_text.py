@@ -1,4 +1,4 @@
-"""Numbers that are written as text: the one grammar of cells of delimited text and of words of lines, that of LETOR text."""
+"""Parse numbers in delimited text and in lines of words, with the same grammar as in LETOR text."""
 
 from __future__ import annotations
 

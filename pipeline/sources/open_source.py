@@ -1,4 +1,4 @@
-"""From a path to what reads it: rows with features, or the narrow tables of other roles, by the same readers of formats."""
+"""Choose the reader of a file, for rows with features as well as for qrels, pairs and runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of queries from a file beside text without ``qid:``, as LightGBM and XGBoost have them.
+"""Query sizes from a separate file for text without ``qid:``, as in LightGBM and XGBoost.
 
 One whole number a line, in the order of the rows: so many rows belong to the next query.  Blank lines are skipped.
 """

@@ -1,4 +1,4 @@
-"""The columns that rows of any role bring besides features: the one rule of what their cells may hold, whatever the format.
+"""Parse the columns other than features. The same rules for cell values apply to all file formats.
 
 Judgments, candidates, qrels, preference pairs and ranked lists are tables of such columns; cells are text, or have a type.
 """

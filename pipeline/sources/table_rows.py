@@ -1,4 +1,4 @@
-"""Some rows of a file as columns, and what is wrong with them: one problem a row, the first that was found."""
+"""A batch of rows as columns, with the first problem of each malformed row."""
 
 from __future__ import annotations
 

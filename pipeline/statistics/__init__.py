@@ -1,1 +1,1 @@
-"""What is known of every feature without reading it again: counted while its columns are written, a small file a shard."""
+"""Statistics of features and drift; the counts are stored in one small file per shard."""

@@ -1,4 +1,4 @@
-"""A dataset against a former one: every feature on the bins of the former one, and the grades."""
+"""Drift between two datasets: every feature on the bins of the older one, and the grades."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in a dataset: sizes, grades, queries that cannot teach anything, and what each feature looks like."""
+"""Describe a dataset: sizes, grades, queries without training signal, and every feature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a dataset so that a later one can be compared with it when it is gone: a small Parquet file.
+"""Drift reference: a small Parquet file with what is needed to compare later datasets with a deleted one.
 
 A row for the grades, then one a feature: where its cells are cut, and what `rankmill.pipeline.statistics.psi.Sums` has of them (of the symmetric
 products the upper triangle, row by row).  The key ``rankmill`` of the file's metadata holds the rest as JSON.

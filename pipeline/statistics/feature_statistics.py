@@ -1,4 +1,4 @@
-"""What a dataset's features hold: counted a shard at a time while its columns are written, and put together when it is read.
+"""Statistics of features: computed for each shard while it is written, and merged when they are read.
 
 The digest of a column is the sum over its rows of (number of the row's place in a sequence of random words) times (bits of the
 value), modulo 2^64: multilinear hashing (Lemire and Kaser, "Strongly universal string hashing is fast", 2014).  Columns of

@@ -1,1 +1,1 @@
-"""One tree from gradients and curvatures."""
+"""Grow one tree from gradients and hessians."""

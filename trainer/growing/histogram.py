@@ -1,4 +1,4 @@
-"""Histograms of integers: how gradients and curvatures become one whole number, and the pool that holds the histograms."""
+"""Integer histograms: gradients and hessians packed into one integer, and the pool of histograms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tree over bins, as it has been grown."""
+"""A grown tree whose splits are bin numbers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Losses that the booster can follow, one file each."""
+"""Objectives of the booster, one file each."""

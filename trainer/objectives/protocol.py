@@ -1,4 +1,4 @@
-"""What the boosting loop asks of a loss; nothing else may reach it."""
+"""The protocol of objectives: everything that the boosting loop uses of a loss."""
 
 from __future__ import annotations
 

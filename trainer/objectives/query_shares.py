@@ -1,4 +1,4 @@
-"""Queries shared out among workers by how much there is to do for each."""
+"""Distribute queries over workers by the amount of work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the spelling of an objective to its class, to the loss over some rows, and to the criteria it permits."""
+"""Create objectives from their names, and check criterion and leaf options."""
 
 from __future__ import annotations
 

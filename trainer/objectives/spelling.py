@@ -1,4 +1,4 @@
-"""Objectives by their names, one line each, and how they are written with their options, ``quantile(alpha=0.9)``.
+"""The names of objectives, and the syntax of their options: ``quantile(alpha=0.9)``.
 
 No objective is imported before it is asked for.
 """

@@ -1,4 +1,4 @@
-"""Losses and swap deltas that users write themselves, and whether lambdas come from any loss at all.
+"""User-defined losses and swap deltas, and a test whether lambdas are the gradient of a loss.
 
 A function is known by its name: ``Ranker(objective=mine)`` and ``Ranker(objective="lambdamart", delta=mine)`` remember
 theirs under ``mine``, and the model file says ``user(function=mine)`` or ``lambdamart(delta=mine)``.  A command line has

@@ -1,1 +1,1 @@
-"""Searching for parameters: what is drawn, which trials go on, what came out."""
+"""Hyperparameter search: search space, trials and results."""

@@ -1,4 +1,4 @@
-"""A search for parameters: trials drawn from a space, compared on queries that they have not learnt from.
+"""Hyperparameter search: trials sampled from a search space, compared on held-out queries.
 
 Trial 0 has the parameters as they were given; those from 1 on are drawn.  What a trial comes to depends on nothing but the
 data, its parameters and the code, so the table has the same bytes for any number of workers and after any kill.

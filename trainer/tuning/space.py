@@ -1,4 +1,4 @@
-"""The space that parameters are drawn from.
+"""The search space of a hyperparameter search.
 
 ``a..b`` is a range, both ends in it, drawn uniformly or with ``:log`` so that every ratio is as likely as any other; values
 with commas are choices.  The draw of a parameter is a pure function of (seed, trial, its name): one more trial, or one more

@@ -1,4 +1,4 @@
-"""What a search has come to: the trials, the best first, the chance in them, and the winner as a section of a configuration."""
+"""Results of a search: trials sorted by score, their spread over seeds, and the best one as a section of rankmill.toml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One trial of a search: a training with the parameters that were drawn, and its outcome on queries that it has not seen, kept in a file.
+"""One trial of a search: a training with sampled parameters and its score on held-out queries, stored in a file.
 
 A search is a folder with one file a trial, each replaced in one step.  ``search.json`` says which search it is; a folder of another
 one is refused.  A damaged file counts as none.  No file holds a time or a path, so a search that was killed leaves what an

@@ -1,4 +1,4 @@
-"""What is wrong with a line that Arrow refuses: Python's own reader says where it is no JSON, else its values are looked at."""
+"""Explain why Arrow refused a line: use the position from Python's JSON parser, or check the values."""
 
 from __future__ import annotations
 

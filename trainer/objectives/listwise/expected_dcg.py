@@ -1,4 +1,4 @@
-"""DCG or nDCG expected over random orders: drawn by Plackett and Luce's model, or by noise on the scores."""
+"""Expected DCG or nDCG over random orders, sampled from the Plackett-Luce model or by adding noise to scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What losses of whole lists have in common: weights of lists, sums over queries, draws keyed by seed and step."""
+"""Base class of listwise losses: weights of lists, sums over queries, sampling keyed by seed and step."""
 
 from __future__ import annotations
 

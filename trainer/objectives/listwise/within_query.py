@@ -1,4 +1,4 @@
-"""What differs within a query: squared error and log-loss, as CatBoost's QueryRMSE and QueryCrossEntropy."""
+"""Losses on differences within a query: CatBoost's QueryRMSE and QueryCrossEntropy."""
 
 from __future__ import annotations
 

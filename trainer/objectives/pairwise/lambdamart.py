@@ -1,4 +1,4 @@
-"""Pairs weighted by what they mean to a metric: LambdaMART (Burges 2010) and LambdaLoss (Wang et al., CIKM 2018)."""
+"""Pairs weighted by the change of a metric: LambdaMART (Burges 2010) and LambdaLoss (Wang et al., CIKM 2018)."""
 
 from __future__ import annotations
 

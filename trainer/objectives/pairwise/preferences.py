@@ -1,4 +1,4 @@
-"""Pairs of documents that are given as data, as the losses take them."""
+"""Given preference pairs in the form that losses use."""
 
 from __future__ import annotations
 

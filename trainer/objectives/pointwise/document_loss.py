@@ -1,4 +1,4 @@
-"""What losses of single documents have in common."""
+"""Base class of pointwise losses."""
 
 from __future__ import annotations
 
