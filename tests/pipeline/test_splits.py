@@ -172,8 +172,8 @@ def test_rules_do_not_mix(tmp_path):
         (2, 1, "folds must be in 3.."),
         (5, 0, r"fold must be in 1..5, got 0"),
         (5, 6, r"fold must be in 1..5, got 6"),
-        (5, None, "folds and fold go together"),
-        (None, 1, "folds and fold go together"),
+        (5, None, "folds and fold are needed together"),
+        (None, 1, "folds and fold are needed together"),
     ):
         with pytest.raises(InputError, match=message):
             fold_choice(folds, fold)

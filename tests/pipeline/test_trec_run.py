@@ -62,7 +62,7 @@ def test_bad_lines_are_named_and_put_aside(tmp_path, line, message):
 def test_without_judgments_a_run_cannot_be_learnt_from(tmp_path):
     path = tmp_path / "a.run"
     path.write_text(TEXT)
-    with pytest.raises(DataRejected, match=r"a.run: a run has no grades; qrels FILE names the judgments"):
+    with pytest.raises(DataRejected, match=r"a.run: a run has no grades; give judgments with qrels FILE"):
         ingest([path], tmp_path / "out")
     with pytest.raises(InputError, match="time_column is for tables"):
         RunSource(path, ReadOptions(ungraded=True, time_column="when"))
