@@ -193,7 +193,7 @@ def test_a_run_begins_at_every_moment_with_its_date_and_the_clock_is_read_every_
     ]
     assert [arguments[-1] for _, arguments in world.started] == ["2026-11-21", "2026-11-22", "2026-11-23"]
     assert told.of("run_ended") == [
-        f"run of 2026-11-{day} left with 0: done, or nothing to do after 20 min" for day in (21, 22, 23)
+        f"run of 2026-11-{day} left with 0: success, or nothing to do after 20 min" for day in (21, 22, 23)
     ]
     assert told.lines[0] == "next run at 2026-11-21 02:00+00:00"
     assert told.lines[-1] == "SIGTERM: no run is under way; leaving"
@@ -213,7 +213,7 @@ def test_a_moment_that_comes_while_a_run_is_under_way_is_skipped_and_said() -> N
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (75, "75: lock or conflict: try again"),
+        (75, "75: locked or in conflict: try again"),
         (11, "11: gate not passed: registered, not promoted"),
         (-9, "137: killed by SIGKILL, perhaps for want of memory"),
         (-11, "139: killed by SIGSEGV"),
