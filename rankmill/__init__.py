@@ -1,7 +1,7 @@
-"""rankmill: learning to rank with gradient-boosted trees, as a pipeline.
+"""rankmill: learning to rank with gradient-boosted trees, from judgments to served models.
 
-The names below are looked up when they are first used, so that ``import rankmill`` and the command line load
-neither the kernels nor a data library.
+The names below are imported on first use, so that ``import rankmill`` and the command line load neither the kernels
+nor a data library.
 """
 
 from __future__ import annotations

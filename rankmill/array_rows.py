@@ -1,4 +1,4 @@
-"""Rows in memory as the trainer takes them: features, grades and queries, with weights, labels, events, offsets and pairs."""
+"""Check and convert training rows in memory: features, grades, queries, weights, labels, events, offsets and pairs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Extras:
         known, found = [field.name for field in fields(cls)], dict(given)
         if found.get("init_score") is not None:
             if found.get("offset") is not None:
-                raise InvalidParameter("offset and init_score are two names of one thing; give one of them")
+                raise InvalidParameter("offset and init_score are the same argument; give one of them")
             found["offset"] = found["init_score"]
         found.pop("init_score", None)
         for name in found:
@@ -127,7 +127,7 @@ class Extras:
                 row = int(np.argmax(other))
                 raise TrainingDataRejected(
                     f"row {row}: its query has the weight {found[number[row]]} in another row, found {of_rows[row]};"
-                    " a query has one weight (those of documents go to sample_weight)"
+                    " a query has one weight (use sample_weight for weights of documents)"
                 )
         assert found is not None  # noqa: S101 - it was given
         bad = ~(np.isfinite(found) & (found >= 0.0))
@@ -162,7 +162,7 @@ class Extras:
         """
         if self.pairs is None:
             if self.pair_weight is not None or self.pair_probability is not None:
-                raise InvalidParameter("pair_weight and pair_probability belong to pairs; give those too")
+                raise InvalidParameter("pair_weight and pair_probability need pairs; give pairs too")
             return None
         n_rows, pairs = len(number), vector(self.pairs, "pairs")
         if pairs.size == 0:
@@ -293,7 +293,7 @@ def rows_of(
     if not n_rows == len(given) == len(queries):
         raise TrainingDataRejected(f"X, y and qid have {n_rows}, {len(given)} and {len(queries)} rows")
     if not n_rows:
-        raise TrainingDataRejected("there are no rows; X, y and qid need one or more")
+        raise TrainingDataRejected("X, y and qid have no rows; give at least one")
     grades, labels = _grades_and_labels(given, extras.labels(n_rows), regression=regression)
     weights, events, offsets = extras.weights(n_rows), extras.events(n_rows), extras.offsets(n_rows)
     number = _query_numbers(queries)

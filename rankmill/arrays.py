@@ -1,4 +1,4 @@
-"""Numbers that users hold in memory (numpy, Polars, Arrow, pandas) as NumPy's arrays: features, queries, vectors."""
+"""Convert NumPy, Polars, Arrow and pandas input to NumPy arrays of features, queries and vectors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def array(values: Any, name: str) -> npt.NDArray[Any]:
     try:
         return np.asarray(values)
     except ValueError:  # NumPy's own words speak of inhomogeneous shapes and sequences
-        raise TrainingDataRejected(f"{name} is ragged; give rows that are all of one length") from None
+        raise TrainingDataRejected(f"{name} is ragged; give rows of equal length") from None
 
 
 def vector(values: Any, name: str) -> npt.NDArray[Any]:
@@ -88,7 +88,7 @@ def with_queries(values: Any, qid: Any, group: Any, where: str = "") -> tuple[tu
     if qid is not None or group is not None:
         given = "group" if qid is None else "qid"
         raise InvalidParameter(
-            f"{where}found queries twice, in the column {_QUERIES!r} of X and in {given}=; drop the column, or leave out {given}="
+            f"{where}found query ids twice, in the column {_QUERIES!r} of X and in {given}=; drop the column, or leave out {given}="
         )
     column = values.column(_QUERIES) if _library(values) == "pyarrow" else values[_QUERIES]
     return tuple(name for name in names if name != _QUERIES), column
@@ -104,8 +104,8 @@ def check_same_rows(given: Mapping[str, Any], where: str = "") -> None:
         first = next(iter(indexed))
         if len(index) == len(indexed[first]) and not index.equals(indexed[first]):
             raise TrainingDataRejected(
-                f"{where}{first} and {name} have different pandas indexes, and rows are matched by place; give "
-                f"{name}.loc[{first}.index] if the index says which rows belong together, {name}.to_numpy() if the places do"
+                f"{where}{first} and {name} have different pandas indexes, but rows are matched by position; give "
+                f"{name}.loc[{first}.index] to match by index, or {name}.to_numpy() to match by position"
             )
 
 
@@ -133,7 +133,7 @@ def matrix_of(values: Any, names: tuple[str, ...] | None = None) -> Matrix:
     if own is not None:
         repeated = next((name for i, name in enumerate(own) if name in own[:i]), None)
         if repeated is not None:
-            raise TrainingDataRejected(f"X has two columns {repeated!r}; give every feature a name of its own")
+            raise TrainingDataRejected(f"X has two columns {repeated!r}; give every feature a unique name")
         return _from_frame(values, own, own if names is None else names)
     if _library(values) == "pandas" and hasattr(values, "columns"):
         counted = tuple(str(i) for i in range(values.shape[1]))
@@ -141,13 +141,13 @@ def matrix_of(values: Any, names: tuple[str, ...] | None = None) -> Matrix:
     else:
         matrix = _numbers(values)
     if matrix.ndim != 2 or matrix.shape[1] == 0:
-        raise TrainingDataRejected(f"X must have shape (n, n_features) with a feature or more, got {matrix.shape}")
+        raise TrainingDataRejected(f"X must have shape (n, n_features) with at least one feature, got {matrix.shape}")
     if names is not None and matrix.shape[1] != len(names):
         raise TrainingDataRejected(f"X has {matrix.shape[1]} features, the ranker was fitted on {len(names)}")
     if names is not None and not _are_numbered(names):
         shown = ", ".join(names[:4]) + (", .." if len(names) > 4 else "")
         warnings.warn(
-            f"X has no column names; its {len(names)} columns are taken for the features of the ranker in their order: {shown}",
+            f"X has no column names; its {len(names)} columns are used as the features of the ranker, in order: {shown}",
             UserWarning,
             stacklevel=3,
         )
@@ -256,9 +256,9 @@ def _from_frame(frame: Any, own: tuple[str, ...], names: tuple[str, ...]) -> Mat
             "X.to_numpy(), columns in the order of fit, or fit on a frame"
         )
     if lacking:
-        raise TrainingDataRejected(f"X lacks the feature {lacking[0]!r} that the ranker was fitted on")
+        raise TrainingDataRejected(f"X has no column {lacking[0]!r}, a feature that the ranker was fitted on")
     if not names:
-        raise TrainingDataRejected("X must have shape (n, n_features) with a feature or more, got no columns")
+        raise TrainingDataRejected("X must have shape (n, n_features) with at least one feature, got no columns")
     out = np.empty((len(frame), len(names)), dtype=np.float32)
     library, place = _library(frame), {name: i for i, name in enumerate(own)}
     for i, name in enumerate(names):
@@ -294,7 +294,7 @@ def _pandas_column(name: str, column: Any) -> Matrix:
 
 def _numbers(values: Any) -> Matrix:
     if hasattr(values, "toarray"):
-        raise TrainingDataRejected("X is a sparse matrix; give X.toarray(), in which absent values are written out")
+        raise TrainingDataRejected("X is a sparse matrix; give X.toarray(), a dense array")
     found = array(values, "X")
     if found.dtype.kind not in NUMBERS + "O":
         raise TrainingDataRejected(f"X holds {found.dtype}; {_CURE}")
@@ -302,4 +302,4 @@ def _numbers(values: Any) -> Matrix:
         with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite
             return found.astype(np.float32)
     except (TypeError, ValueError) as error:
-        raise TrainingDataRejected(f"X holds something that is no number ({error}); {_CURE}") from None
+        raise TrainingDataRejected(f"X holds a value that is not a number ({error}); {_CURE}") from None

@@ -1,4 +1,4 @@
-"""``rankmill.toml``: what one run of the whole chain reads, makes and writes.
+"""The sections and keys of ``rankmill.toml``, the configuration of ``rankmill run``.
 
 Relative paths are taken from the folder of the configuration file, so that a scheduler may start the run anywhere.  The
 keys of ``[train]`` and ``[evaluate]`` are the parameters of the training and of the metrics' policy by their own names.
@@ -49,14 +49,14 @@ class IngestSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class BinSection:
-    """``[bin]``: how finely features are cut."""
+    """``[bin]``: how features are binned."""
 
     options: BinOptions = Field(default_factory=BinOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class TrainSection:
-    """``[train]``: the name to register under, and every parameter of the training."""
+    """``[train]``: the name of the model, and all training parameters."""
 
     name: str
     parameters: TrainParameters = Field(default_factory=TrainParameters)
@@ -67,9 +67,9 @@ class TrainSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class EvaluateSection:
-    """``[evaluate]``: what is reported on queries that the training has not seen, and under which conventions.
+    """``[evaluate]``: metrics to report on queries that were not used in training, and their conventions.
 
-    ``convention`` names one; the keys after it are the fields of `rankmill.scorer.metrics.Policy`, and rule over it where given.
+    ``convention`` names one; the keys after it are the fields of `rankmill.scorer.metrics.Policy`, and override it.
     """
 
     metrics: Texts = DEFAULT_METRICS
@@ -84,7 +84,7 @@ class EvaluateSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class GateSection:
-    """``[gate]``: whose place the new version takes if it passes, and what it must hold.  Conventions are those of ``[evaluate]``.
+    """``[gate]``: the alias that the new version takes over if it passes, and the limits.  Conventions are those of ``[evaluate]``.
 
     Names and defaults are those of ``rankmill models gate``, but for the split: test, or valid where there is no test.
     """
@@ -95,23 +95,23 @@ class GateSection:
 
     @property
     def alias(self) -> str:
-        """Whose place the new version takes."""
+        """The alias that the new version takes over."""
         return self.options.alias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class PromoteSection:
-    """``[promote]``: an alias that the new version takes without a gate; the registry must not protect it."""
+    """``[promote]``: an alias to move to the new version without a gate; the registry must not protect it."""
 
     alias: str = PRODUCTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class RerankSection:
-    """``[rerank]``: the candidate lists that the new version ranks.  Without this section none are.
+    """``[rerank]``: candidates to rank with the new version.  Without this section nothing is ranked.
 
-    Text is read as ``[ingest]`` says of ``absent`` and ``index_base``: the model has learnt from such numbers.  With TREC runs
-    in ``run`` only the documents that they list are ranked.
+    ``absent`` and ``index_base`` are those of ``[ingest]``, since the model was trained on data that was read in this way.  With
+    TREC runs in ``run``, only the documents that they list are ranked.
     """
 
     candidates: Texts
@@ -128,10 +128,10 @@ class RerankSection:
         return self._begins not in {os.sep, os.pardir}
 
     def check_out(self) -> None:
-        """Raise ConfigError if ``out`` is the work folder, or what something else of the run is in."""
+        """Raise ConfigError if ``out`` is the work folder, or a folder that the run uses for other files."""
         if self.in_work and (self._begins in OTHERS_IN_WORK or self._begins.startswith(".")):
             raise ConfigError(
-                f"out: {self.out!r} is not for ranked lists in the work folder; expected a name such as {RANKED!r}"
+                f"out: {self.out!r} is used for other files in the work folder; expected a name such as {RANKED!r}"
             )
 
     @property
@@ -141,16 +141,16 @@ class RerankSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class ReportSection:
-    """``[report]``: columns of the dataset to slice the queries by, besides their size and the mix of their grades."""
+    """``[report]``: columns of the dataset to group the queries by, besides query size and mix of grades."""
 
     by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class DriftSection:
-    """``[drift]``: a former dataset to compare with before the training; ``previous`` is that of the last run that went through.
+    """``[drift]``: an older dataset to compare with before training; ``previous`` is that of the last complete run.
 
-    What moved, came or went is an alarm: the run goes on and leaves with 12, or ends there where it is told to ``stop``.
+    Features that drifted, appeared or disappeared raise an alarm: the run continues and exits with 12; with ``stop`` it ends at once.
     """
 
     against: Annotated[str, Field(min_length=1)] = PREVIOUS
@@ -159,7 +159,7 @@ class DriftSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Tell:
-    """``[tell]``: where the run is told of besides stderr, for machines.  By default in the work folder; ``""`` is nowhere.
+    """``[tell]``: files in which a run reports its events to other programs.  Default: in the work folder; ``""`` turns one off.
 
     A ``prometheus`` that does not end in ``.prom`` is a folder.
     """
@@ -171,7 +171,7 @@ class Tell:
 
     @property
     def keep_bytes(self) -> int:
-        """How large the log and the lineage may grow before their oldest runs go."""
+        """Maximum size of the log and of the lineage; then the oldest runs are removed."""
         size = parse_size(self.keep, "keep")
         if size < LEAST_KEPT:
             raise ConfigError(f"keep must be at least 64KB, got {self.keep}")

@@ -1,4 +1,4 @@
-"""Reading ``rankmill.toml``: all of it is checked before anything is run, and a mistake is one line with its place and cure."""
+"""Read and check ``rankmill.toml`` before a run starts.  A mistake is one line with its place and the fix."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def read_config(path: Path) -> Config:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
-        raise InputError(f"{path}: no such file; write one (see docs/formats.md) or name another") from None
+        raise InputError(
+            f"{path}: no such file; create a configuration (see docs/formats.md) or name another file"
+        ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: expected UTF-8 text, found other bytes") from None
     except tomllib.TOMLDecodeError as error:
@@ -132,18 +134,16 @@ def _check_what_the_rooms_check(path: Path, config: Config) -> None:
         rows.append(("gate.alias:", lambda: check_alias(gate.alias)))
         rows.append(("gate.metric:", lambda: parse_metric(gate.options.metric or METRIC)))
     if config.ingest.options.format == "pairs":
-        raise ConfigError(f"{path}: ingest.format is of judgments; name files of pairs with ingest.pairs")
+        raise ConfigError(f"{path}: ingest.format is the format of judgments; name files of pairs with ingest.pairs")
     if config.promote is not None:
         alias = config.promote.alias
         rows.append(("promote.alias:", lambda: check_alias(alias)))
         if config.gate is not None and config.gate.alias == alias:
-            raise ConfigError(f"{path}: [promote] and [gate] both move {alias}; leave [promote] out")
+            raise ConfigError(f"{path}: [promote] and [gate] both move {alias}; remove [promote]")
     if config.rerank is not None:
         reranking = config.rerank.options
         if reranking.lacking != "reject" and not config.rerank.run:
-            raise ConfigError(
-                f"{path}: rerank.lacking says what becomes of documents of a run; name it with rerank.run"
-            )
+            raise ConfigError(f"{path}: rerank.lacking is for the documents of a run; name the run with rerank.run")
         rows.append(("[rerank]", lambda: check_columns(reranking.columns or {}, ())))
         rows.append(("[rerank]", config.rerank.check_out))
     for where, check in rows:

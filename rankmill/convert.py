@@ -1,4 +1,4 @@
-"""Models to and from the files of other tools: what ``rankmill convert`` does."""
+"""Convert models to and from the formats of other tools: the work of ``rankmill convert``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def target_of(out: Path) -> str:
     target = TARGETS.get(out.suffix.lower())
     if target is None:
         several = "it may be xgboost or solr" if out.suffix == ".json" else f"{', '.join(TARGETS)} are known"
-        raise InputError(f"{out}: the suffix does not say the format ({several}); say it with --to FORMAT")
+        raise InputError(f"{out}: the suffix does not determine the format ({several}); choose it with --to FORMAT")
     return target
 
 
@@ -86,7 +86,7 @@ def convert_to(
     checked_out(out, overwrite=overwrite)
     suffix = SUFFIXES.get(target)
     if suffix is not None and out.suffix != suffix:
-        raise InputError(f"{out}: {target} knows its models by their suffix, name it {out.stem or 'model'}{suffix}")
+        raise InputError(f"{out}: {target} needs another suffix; name the file {out.stem or 'model'}{suffix}")
     forest, identity = find_model(model, registry)
     called = options.name or _called(identity, model)
     forest = forest if options.n_rounds is None else forest.truncated(options.n_rounds)
@@ -137,13 +137,13 @@ def convert_from(
 
     name, features = options.name, names_in(options.features)
     if (out is None) == (name is None):
-        raise InputError("name one place for the model: --name NAME registers it, -o FILE.rankmill writes a file")
+        raise InputError("choose one output: --name NAME registers the model, -o FILE.rankmill writes a file")
     if out is not None:
         checked_out(out, overwrite=overwrite)
     if name is not None:
         check_name(name)
     if not file.is_file():
-        raise InputError(f"{file}: expected a model of {source}, found no such file")
+        raise InputError(f"{file}: no such file; expected a model of {source}")
     found = read_from(
         source, file.read_bytes(), str(file), features=features, n_rounds=options.n_rounds, absent=options.absent
     )
@@ -181,9 +181,9 @@ def checked_out(out: Path, *, overwrite: bool) -> None:
     if out.is_dir():
         raise InputError(f"{out}: expected the name of a file, found a folder")
     if out.exists() and not overwrite:
-        raise InputError(f"{out}: is there already; take another name, or --overwrite it")
+        raise InputError(f"{out}: exists already; choose another name, or replace it with --overwrite")
     if not out.parent.is_dir():
-        raise InputError(f"{out}: there is no folder {out.parent}")
+        raise InputError(f"{out}: no such folder {out.parent}; create it first")
 
 
 def names_in(given: str | None) -> list[str] | None:
@@ -200,7 +200,7 @@ def names_in(given: str | None) -> list[str] | None:
             lines = path.read_text(encoding="utf-8").splitlines()
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{path}: expected a name a line in UTF-8: {error.reason} at byte {error.start}"
+                f"{path}: expected one name per line in UTF-8: {error.reason} at byte {error.start}"
             ) from error
         return [line.strip() for line in lines if line.strip()]
     return [name for part in given.split(",") for name in _numbered(part.strip())]

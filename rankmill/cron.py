@@ -1,4 +1,4 @@
-"""When runs begin: a cron line in a time zone.  All moments in and out are aware datetimes in UTC.
+"""Times of scheduled runs: a cron line in a time zone.  All datetimes are aware and in UTC.
 
 What a line means is for the library to say (Debian's cron, its days of changing clocks among it): a line with an hour of its
 own comes once a day, even where the clocks skip that hour or show it twice; one whose minutes or hours begin with ``*`` goes by
@@ -120,7 +120,7 @@ class RunCommand:
         parsed = command.make_context("run", list(context.args), parent=root).params
         for name in ("date", "plan"):
             if parsed.get(name):
-                raise InputError(f"--{name} is not for a schedule: each run has the date of its moment")
+                raise InputError(f"--{name} cannot be used with schedule: each run has the date of its scheduled time")
         return cls(tuple(context.args), os.fspath(parsed["config"]), parsed.get("log") == "json")
 
     def for_date(self, day: date) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""The whole story on generated judgments, through the public commands: each is shown, and then run as shown."""
+"""The whole pipeline on generated judgments, with the public commands; each is printed before it runs."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class DemoReport:
             lines.append(" ".join([f"{order:<{width}}", *(f"{means[name]:>9.4f}" for name in METRICS)]))
         lines += [
             "",
-            f"Of what lies between the first order and the last, which no ranker can be expected to beat, the model has"
-            f" won {self.share_won:.0%} (NDCG@10).",
+            f"The last order is the best that a ranker can reach. The model closes {self.share_won:.0%} of the gap between the first"
+            " order and the last (NDCG@10).",
             f"Conventions: {self.policy.describe()}.",
             "",
             "Written:",
@@ -144,7 +144,9 @@ def _make_room(out: Path) -> None:
     """Make ``out`` an empty folder of ours; what an earlier demo left there is removed."""
     if out.exists():
         if not (out / MARK).is_file():
-            raise InputError(f"{out}: is in the way; move it, or name another folder with --out")
+            raise InputError(
+                f"{out}: exists already and is not from an earlier demo; move it, or choose another folder with --out"
+            )
         shutil.rmtree(out)
     out.mkdir(parents=True)
     (out / MARK).touch()

@@ -1,4 +1,4 @@
-"""What is different between two models: parameters, features, data, code, metrics, shape, influence, scores."""
+"""Compare two models: parameters, features, data, code, metrics, shape, influence, scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a person reads the difference between two models: one table, first what matters most."""
+"""The difference between two models as a table, most important rows first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rows_of(found: ModelDifference, top: int = 10) -> list[Row]:
         *_of_data(found.data),
         *_of_sides("code", found.code),
         *_of_circumstances(found.made_with),
-        *_of_sides("base model", found.base_model, one="only one has one"),
+        *_of_sides("base model", found.base_model, one="only one has a base model"),
         *_of_features(found.features),
         *_of_shape(found.shape),
         *_of_influence(found.influence, top),
@@ -42,21 +42,21 @@ def rows_of(found: ModelDifference, top: int = 10) -> list[Row]:
 
 
 def _of_scores(found: ModelDifference) -> Iterator[Row]:
-    same_bytes = "the same bytes" if found.same_bytes else "other bytes"
+    same_bytes = "the same bytes" if found.same_bytes else "different bytes"
     yield ["sha256", found.old.sha256[:12], found.new.sha256[:12], same_bytes]
     scores = found.scores
     if scores is None:
-        yield ["scores", "", "", "not known: the bytes of a model are not there any more"]
+        yield ["scores", "", "", "unknown: the file of a model was swept"]
     elif scores.same:
         yield ["scores", "", "", "the same for every document"]
     else:
         first = scores.same_first_trees
         trees = f"the first {first:,} trees are the same" if first else "other trees"
-        yield ["scores", "", "", trees + ("" if scores.same_start else "; they begin at another number")]
+        yield ["scores", "", "", trees + ("" if scores.same_start else "; their base scores differ")]
 
 
 def _of_metrics(metrics: MetricChanges) -> Iterator[Row]:
-    other = {True: "", False: "; OTHER DATA: no comparison", None: "; of data not known"}[metrics.same_data]
+    other = {True: "", False: "; OTHER DATA: not comparable", None: "; data unknown"}[metrics.same_data]
     for split, found in metrics.splits.items():
         for metric, both in found.items():
             old, new = _with_interval(both.old, both.old_interval), _with_interval(both.new, both.new_interval)
@@ -96,7 +96,7 @@ def _of_circumstances(made_with: Mapping[str, Mapping[str, Any]]) -> Iterator[Ro
             yield [name, _plain(sides["old"]), _plain(sides["new"]), another]
 
 
-def _of_sides(words: str, pair: Pair, one: str = "not known of one") -> Iterator[Row]:
+def _of_sides(words: str, pair: Pair, one: str = "unknown for one") -> Iterator[Row]:
     old, new = pair.old, pair.new
     if old is None and new is None:
         return
@@ -138,7 +138,7 @@ def _of_influence(influence: Sequence[InfluenceChange] | None, top: int) -> Iter
         cells = ["-" if share is None else f"{share:.2%}" for share in (row.old, row.new)]
         yield [f"influence of {row.feature}", *cells, f"{100 * row.difference:+.2f}"]
     if len(moved) > top:
-        yield ["", "", "", f"and {len(moved) - top} features whose influence moved less"]
+        yield ["", "", "", f"and {len(moved) - top} features whose influence changed less"]
 
 
 def _with_interval(value: float, interval: object) -> str:

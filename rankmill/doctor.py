@@ -1,4 +1,4 @@
-"""What a bug report needs to say about the machine: versions, cores, memory, compiled kernels, and the disk of the registry."""
+"""Facts about the machine for bug reports: versions, cores, memory, compiled kernels, and the file system of the registry."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ class KernelCache:
 
     def words(self) -> str:
         """Say it in one line."""
-        cold = "" if self.compiled else "; the first commands compile what they need"
-        how = "writable" if self.writable else "NOT writable: what is missing is compiled in every process"
+        cold = "" if self.compiled else "; the first commands compile the kernels that they need"
+        how = "writable" if self.writable else "NOT writable: missing kernels are compiled in every process"
         return f"{self.folder}: {how}; {self.compiled} of {self.kernels} kernels compiled{cold}"
 
 
@@ -114,7 +114,7 @@ class FileSystem:
             with tempfile.TemporaryDirectory(prefix="doctor.", dir=inside if inside.is_dir() else place) as trial:
                 return found._tried(Path(trial))
         except OSError as error:
-            return replace(found, problem=f"cannot keep a registry: {error.strerror or error}")
+            return replace(found, problem=f"cannot hold a registry: {error.strerror or error}")
 
     def _tried(self, trial: Path) -> FileSystem:
         """Return it with what works in the folder ``trial``; OSError if files cannot be published there."""
@@ -134,7 +134,7 @@ class FileSystem:
 
     def words(self) -> str:
         """Say it in one line."""
-        where = self.folder if self.exists else f"{self.folder} (not made yet)"
+        where = self.folder if self.exists else f"{self.folder} (not created yet)"
         free = f"{size_text(self.free)} free"
         if self.publishes_by is None:
             return f"{where}: {self.problem}; {free}"

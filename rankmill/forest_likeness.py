@@ -1,4 +1,4 @@
-"""Whether two forests are the same to the bit, and how large each is."""
+"""Compare two forests bit by bit, and measure their sizes."""
 
 from __future__ import annotations
 

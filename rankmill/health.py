@@ -1,4 +1,4 @@
-"""Whether the runs of a work folder work: what ``rankmill health`` says, from the files that runs leave there.
+"""Check from the files in a work folder whether its runs succeed: the work of ``rankmill health``.
 
 A run works if it left 0, nothing to do included, or as its rules say: 11, the gate was not passed and what stands serves on; 12,
 drift.  All other codes are for somebody to look at.  Nothing heavy is loaded here, for it is asked every few minutes.
@@ -41,11 +41,11 @@ class Health:
     work: Path
     max_age: timedelta
     worked: LastRun | None
-    """The last run that worked, as it left word; None if none has."""
+    """Record of the last successful run; None if there is none."""
     last: LastRun | None
-    """The last run that left word."""
+    """Record of the last run that ended."""
     age: timedelta | None
-    """Since the end of the last run that worked."""
+    """Time since the end of the last successful run."""
     under_way: str | None = None
     died: str | None = None
 
@@ -97,22 +97,22 @@ class Health:
     def _line(self) -> str:
         if self.worked is None and self.last is None:
             return f"{self.work}: " + (
-                f"the first run is under way: {self.under_way}" if self.healthy else self._no_run()
+                f"the first run is in progress: {self.under_way}" if self.healthy else self._no_run()
             )
         parts = []
         if self.worked is None or self.age is None:
-            parts.append("no run has worked yet")
+            parts.append("no run has succeeded yet")
         else:
             code = self.worked.exit_code
             parts.append(
-                f"a run last worked at {self.worked.ended}, {spell(self.age)} ago (left {code}: {WORKED[code]})"
+                f"the last successful run ended at {self.worked.ended}, {spell(self.age)} ago (exit code {code}: {WORKED[code]})"
             )
         if not self.healthy:
             if self.age is not None:
-                parts[-1] += f", and {spell(self.max_age)} are allowed"
+                parts[-1] += f", the maximum is {spell(self.max_age)}"
             if self.last is not None and self.last != self.worked:
                 error = f": {self.last.error}" if self.last.error else ""
-                parts.append(f"the last one left {self.last.exit_code} at {self.last.ended}{error}")
+                parts.append(f"the last run ended with exit code {self.last.exit_code} at {self.last.ended}{error}")
             parts += self._now()
         return f"{self.work}: " + "; ".join(parts)
 
@@ -121,5 +121,5 @@ class Health:
 
     def _now(self) -> list[str]:
         if self.under_way:
-            return [f"under way: {self.under_way}"]
-        return [f"died without a word: {self.died}"] if self.died else []
+            return [f"in progress: {self.under_way}"]
+        return [f"ended without a record (killed?): {self.died}"] if self.died else []

@@ -1,4 +1,4 @@
-"""Models by name or file, as the commands find them, and into the registry."""
+"""Load models by name or file, and register them."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from rankmill.scorer.forest import Forest
 
 
 def load_model(model: str | os.PathLike[str], *, registry: str | os.PathLike[str] | None = None) -> Ranker:
-    """Return the ranker that ``model`` means, ready to predict.
+    """Load a model by name or file, and return it as a ranker that can predict.
 
     Parameters
     ----------
     model
-        A model file, or a model of the registry: ``web`` (its production version), ``web@7``, ``web@latest``, ``web@ALIAS``.  A text is
-        a file if there is one, or if it ends in ``.rankmill`` or has a separator of folders in it; a ``Path`` always is.
+        A model file, or a model of the registry: ``web`` (its production version), ``web@7``, ``web@latest``, ``web@ALIAS``.  A string is
+        a file if the file exists, if it ends in ``.rankmill`` or contains a path separator; a ``Path`` is always a file.
     registry
-        Folder of the registry; None: what RANKMILL_REGISTRY names, else ``registry-data`` here.
+        Folder of the registry; None: RANKMILL_REGISTRY, else ``registry-data`` in the working directory.
 
     Returns
     -------
     Ranker
-        With the parameters of its training, as far as the model has them, and without its history.
+        A ranker with the training parameters that the model has recorded, without the history of the training.
 
     Raises
     ------
     rankmill.foundation.errors.InputError, rankmill.foundation.errors.ModelFormatError
-        There is no such file, or it is no sound model.
+        The file does not exist, or is not a valid model.
     rankmill.foundation.errors.RankmillError
-        There is no such registry, model, version or alias; or its bytes are damaged.
+        The registry, model, version or alias does not exist, or the file is damaged.
     """
     forest, name = load_forest(model, registry)
     return Ranker.from_forest(forest, name)
@@ -41,16 +41,16 @@ def load_model(model: str | os.PathLike[str], *, registry: str | os.PathLike[str
 def register_model(
     model: Ranker | Forest, name: str, *, registry: str | os.PathLike[str] | None = None, reason: str = ""
 ) -> Version:
-    """Keep ``model`` as the next version of ``name`` in the registry, which is made if need be; return the version.
+    """Register ``model`` as the next version of ``name`` and return the version; create the registry if necessary.
 
-    The same model again is the version that is there.  ``registry`` is as for :func:`load_model`; ``reason`` is one line for the log.
+    If the same model is registered already, its version is returned.  ``registry`` is as for :func:`load_model`; ``reason`` is one line for the log.
 
     Raises
     ------
     InvalidParameter
         The ranker has not been fitted.
     rankmill.foundation.errors.RankmillError
-        The name breaks the rules, the folder holds something else, or another writer was faster.
+        The name is invalid, the folder is not a registry, or a concurrent writer got in first.
     """
     forest = model if isinstance(model, Forest) else model.fitted("register_model")
     return Registry(registry).register(

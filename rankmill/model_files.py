@@ -1,4 +1,4 @@
-"""Model files: find one by name or path, and register one, which says itself what its manifest can say."""
+"""Find model files by name or path, and register them with a manifest made from the file."""
 
 from __future__ import annotations
 
@@ -83,21 +83,21 @@ def register_file(
     metrics: Path | None = None,
     reason: str = "",
 ) -> RegisteredFile:
-    """Register the model file ``path`` as the next version of ``name``; one that holds the same model is found instead.
+    """Register the model file ``path`` as the next version of ``name``; if it holds the same model already, return that version.
 
     Parameters
     ----------
     dataset
-        What the model was trained on: the folder of a dataset, or its digest; None: as the file says.
+        The training data: a dataset folder or its digest; None: as in the file.
     metrics
-        A file with one JSON object of numbers, or of objects of numbers by split; None: as the file says.
+        A file with one JSON object of numbers, or of objects of numbers by split; None: as in the file.
 
     Raises
     ------
     InputError
-        A file or dataset is not there, is not the one that the model was trained on, or holds no metrics.
+        A file or dataset does not exist, is not the one that the model was trained on, or has no metrics.
     ModelFormatError
-        The file is no sound model; nothing was written.
+        The file is not a valid model; nothing was written.
     """
     check_name(name)
     forest = Forest.load(path)
@@ -121,12 +121,12 @@ def register_file(
 
 
 def facts_of(forest: Forest, dataset: str | None, metrics: Metrics | None, path: Path | str = "model") -> TrainingFacts:
-    """Return the manifest of a model that comes without one.
+    """Return a manifest for a model file.
 
     Raises
     ------
     InputError
-        The model says that it was trained on another dataset.
+        The model was trained on another dataset.
     """
     told = forest.info.get("dataset_digest")
     if told is not None and dataset is not None and told != dataset:
@@ -150,7 +150,7 @@ def read_metrics(path: Path) -> Metrics:
     try:
         found = json.loads(path.read_bytes())
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise InputError(f"{path}: {expected}, found no file") from error
+        raise InputError(f"{path}: {expected}, no such file") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: {expected}: {error}") from error
     if not isinstance(found, dict) or not found:

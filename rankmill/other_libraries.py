@@ -1,4 +1,4 @@
-"""What users of other libraries give and expect: their names of parameters, their callbacks, scikit-learn's metadata routing."""
+"""Help for users of other libraries: their parameter names and callbacks, and scikit-learn's metadata routing."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def checked_callbacks(callbacks: Any) -> list[Callable[..., Any]]:
         library = _LIBRARIES.get(str(getattr(kind, "__module__", "")).partition(".")[0])
         if library is not None:
             name = kind.__qualname__.partition(".")[0]
-            raise InvalidParameter(f"callbacks: {name} is for {library}'s training; here {_instead_of(name.lower())}")
+            raise InvalidParameter(
+                f"callbacks: {name} is a callback of {library}; instead, {_instead_of(name.lower())}"
+            )
         if not callable(callback):
             raise InvalidParameter(f"callbacks must be functions that take a RoundRecord, got {callback!r}")
     return found
@@ -116,18 +118,18 @@ def refuse_function(name: str, metric: object) -> None:
     if callable(metric):
         called = getattr(metric, "__name__", type(metric).__name__)
         raise InvalidParameter(
-            f"{name} takes names of metrics such as 'ndcg@10', not the function {called}; measure with it what predict returns, "
+            f"{name} takes names of metrics such as 'ndcg@10', not the function {called}; apply it to the result of predict, "
             "or train for it with objective= or delta="
         )
 
 
 def _instead_of(name: str) -> str:
     if "stop" in name:
-        return "early_stopping_rounds=N stops"
+        return "use early_stopping_rounds=N"
     if "record" in name:
-        return "evals_result_ has the values of every round after fit"
+        return "read evals_result_ after fit, which has the values of every round"
     if "log" in name or "monitor" in name:
-        return "verbose= prints the rounds"
+        return "use verbose= to print the rounds"
     return "give a function that takes a RoundRecord and returns true to stop"
 
 
@@ -180,13 +182,13 @@ class Routed:
 
         if not get_config()["enable_metadata_routing"]:
             raise InvalidParameter(
-                f"set_{method}_request needs sklearn.set_config(enable_metadata_routing=True), without which nothing is routed"
+                f"set_{method}_request needs sklearn.set_config(enable_metadata_routing=True), which turns metadata routing on"
             )
         known, routing = self._routable(method), self.get_metadata_routing()
         for name, asked in requests.items():
             if name in _BY_PLACE:
                 raise InvalidParameter(
-                    f"{name} names rows by their places and cannot be cut into folds; route qid instead"
+                    f"{name} refers to rows by position, so it cannot be split into folds; route qid instead"
                 )
             if name not in known:
                 raise InvalidParameter(f"{method} takes no {name!r}; known: {', '.join(known)}")

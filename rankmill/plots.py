@@ -39,14 +39,14 @@ _SEED = 0  # of what moves points apart in a chart of SHAP values
 
 
 def plot_learning_curve(ranker: Ranker, metric: str | None = None) -> alt.LayerChart:
-    """Plot a metric after every round, one line a set; a dashed line marks the round that was kept.
+    """Plot a metric after every round, one line per set; a dashed line marks the round that was kept.
 
     Parameters
     ----------
     ranker
-        A ranker that was fitted here: a loaded one has no history.
+        A fitted ranker; a loaded one has no history.
     metric
-        One of those that were measured; None: the first.
+        A metric that was measured in training; None: the first.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def plot_learning_curve(ranker: Ranker, metric: str | None = None) -> alt.LayerC
 
 
 def plot_importance(model: Model, top: int = 20) -> alt.Chart:
-    """Plot the ``top`` features by their share in the gain of all splits.
+    """Plot the ``top`` features by their share of the gain of all splits.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def plot_dependence(model: Model, *features: str, X: Any = None) -> alt.Chart | 
     features
         One name or two.
     X
-        Documents to average over, as :meth:`Ranker.predict` takes them; None: the training rows, as the model knows them.
+        Documents to average over, as :meth:`Ranker.predict` takes them; None: the training rows, from counts in the model.
 
     Raises
     ------
@@ -149,23 +149,23 @@ def plot_dependence(model: Model, *features: str, X: Any = None) -> alt.Chart | 
 
 
 def plot_shap_summary(model: Model, X: Any, qid: npt.ArrayLike | None = None, top: int = 12) -> alt.Chart:  # noqa: N803
-    """Plot the SHAP values of documents, a row of points a feature, the features with the largest mean size first.
+    """Plot the SHAP values of documents, one row of points per feature, features with the largest mean absolute value first.
 
     Parameters
     ----------
     model
         A fitted ranker or a forest of one output.
     X
-        Documents, as :meth:`Ranker.predict` takes them; of many, some that are evenly spread are shown.
+        Documents, as :meth:`Ranker.predict` takes them; if there are many, an evenly spaced subset is shown.
     qid
-        (n,) query of each document: then values are relative to the mean of the query, which ranks nothing.
+        (n,) query of each document: if given, values are relative to the mean over the query.
     top
         Number of features.
 
     Raises
     ------
     InputError
-        The model has several outputs, or does not know its training rows.
+        The model has several outputs, or has no counts of training rows.
     MissingLibrary
         Altair is not installed.
     """
@@ -200,7 +200,7 @@ def plot_shap_summary(model: Model, X: Any, qid: npt.ArrayLike | None = None, to
 
 
 def plot_metric_by_slice(evaluation: Evaluation, by: str | None = None, metric: str | None = None) -> alt.LayerChart:
-    """Plot a metric with its 95 % interval in every slice of an evaluation, and over all queries as a dashed line.
+    """Plot a metric with its 95 % interval for each slice of an evaluation; a dashed line marks the value over all queries.
 
     Parameters
     ----------

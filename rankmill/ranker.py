@@ -1,4 +1,4 @@
-"""A ranker for arrays in memory, with the habits of scikit-learn and of LightGBM."""
+"""A ranker for arrays in memory, with the interface of scikit-learn and LightGBM."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ class FitArguments(TypedDict, total=False):
 class Ranker(Routed):
     """Gradient-boosted trees on arrays: ``fit`` takes features, grades and query ids; ``predict`` gives scores.
 
-    Parameters are those of :class:`rankmill.trainer.parameters.TrainParameters` and :class:`RankerOptions`, by name, numbers of any
-    kind among them; ``help(Ranker.__init__)`` lists all with their defaults.  Two take more than the class says:
+    Parameters are those of :class:`rankmill.trainer.parameters.TrainParameters` and :class:`RankerOptions`, by name.
+    ``help(Ranker.__init__)`` lists all with their defaults.  Two accept more types:
 
     monotone
-        1 where scores may never fall with a feature, -1 where they may never rise: ``{"bm25": 1}`` by name,
-        ``{0: 1}`` by column, or a list with a number for every column.
+        1: the score never falls when the feature rises; -1: it never rises.  Such as ``{"bm25": 1}`` by name,
+        ``{0: 1}`` by column, or a list with a number per column.
     objective
-        Besides names also a function ``(scores, targets, starts, g, h)`` that writes derivatives and curvatures: see
+        Also a function ``(scores, targets, starts, g, h)`` that writes gradients and hessians: see
         :class:`rankmill.trainer.objectives.user.UserObjective`.
 
     Attributes
@@ -119,15 +119,15 @@ class Ranker(Routed):
     forest_
         The trained :class:`rankmill.scorer.forest.Forest`; ``forest_.save(path)`` writes the model file.
     best_round_
-        Rounds that were kept.
+        Number of rounds that were kept.
     history_
-        One :class:`rankmill.trainer.training_result.RoundRecord` a round.
+        One :class:`rankmill.trainer.training_result.RoundRecord` per round.
     cross_validation_
-        What said how many rounds to take, where ``rounds_by`` is ``cv``.
+        The cross-validation that chose the number of rounds, if ``rounds_by`` is ``cv``.
     loaded_from_
         Only after :meth:`load`: the version, such as ``web@7``, or the file.
     n_features_in_, feature_names_in_
-        Columns of ``X``; names only where it had some.
+        Number and names of the columns of ``X``; names only if ``X`` had names.
 
     Examples
     --------
@@ -180,7 +180,7 @@ class Ranker(Routed):
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def _repr_html_(self) -> str:
-        """Return what was trained, how it measured and its most important features for a notebook."""
+        """Return an HTML summary for notebooks: the training, its metrics and the most important features."""
         if not hasattr(self, "forest_"):
             return card(repr(self), {"state": "not fitted"})
         forest = self.forest_
@@ -230,65 +230,64 @@ class Ranker(Routed):
         ----------
         X
             (n, n_features) numbers, rounded to float32; NaN and null are missing.  A NumPy array, a list of rows, a Polars or
-            pandas frame, an Arrow table.  A column ``qid`` of a frame is no feature: it stands for the argument ``qid``.
+            pandas frame, an Arrow table.  A column ``qid`` of a frame is not a feature: it is used as the argument ``qid``.
         y
             (n,) grades, whole numbers of 0 or more.  Objectives of regression take any finite numbers: if one of them is
-            no whole number from 0 to 31, all are labels and no grade is known, so that metrics of rankings have no value (stop by
-            ``deviance``, or give grades here and ``label`` besides).
+            not a whole number from 0 to 31, all are labels.  Then there are no grades, and ranking metrics have no value: stop by
+            ``deviance``, or give grades here and labels as ``label``.
         qid
             (n,) query of each row, numbers or strings, in any order.
         group
             Instead of ``qid``: sizes of the queries, in row order.
         sample_weight
-            (n,) how much each document counts in the loss, 0 or more; only ratios matter.
+            (n,) weight of each document in the loss, 0 or more; only ratios matter.
         query_weight
-            How much each query counts: (n,), the same in all rows of a query; or one for each query, in the order in
-            which they first appear (that of ``group``); or a mapping from query id.  Only ratios matter.
+            Weight of each query: (n,), equal in all rows of a query; or one per query, in order of first appearance
+            (that of ``group``); or a mapping from query id.  Only ratios matter.
         label
-            (n,) what an objective of regression learns instead of ``y``, which then serves metrics.
+            (n,) labels for regression objectives; ``y`` is then used only for metrics.
         event
-            (n,) for times as labels: 1 where the end was seen, 0 where the time is censored.
+            (n,) with times as labels: 1 if the event was observed, 0 if the time is censored.
         offset, init_score
-            (n,) what scores start from, by either name (LightGBM's is ``init_score``): losses and metrics see
-            offset + prediction, and :meth:`predict` returns the prediction alone.
+            (n,) start values of the scores; both names mean the same (``init_score`` is LightGBM's).  Losses and metrics
+            use offset + prediction; :meth:`predict` returns the prediction without the offset.
         pairs
-            (p, 2) row numbers (better, worse) of one query each: preferences, for objectives of pairs.  They may contradict
-            each other.  The parameter ``learn_from`` says whether they are learnt from instead of the pairs that grades make
-            (``pairs``) or besides them (``both``); left out, they are used only if no query has two different grades.
+            (p, 2) row numbers (better, worse) within a query: preferences, for pairwise objectives.  They may contradict
+            each other.  With ``learn_from="pairs"`` they replace the pairs from grades; with ``"both"`` they are added.
+            By default they are used only if no query has two different grades.
         pair_weight, pair_probability
-            (p,) how much each pair counts, 0 or more; and how probable it is that it holds, in [0, 1].
+            (p,) weight of each pair, 0 or more; and the probability that it is correct, in [0, 1].
         eval_set
-            (X, y, qid), or a list or tuple of such.  The first decides how many rounds are kept.  In the place of qid
-            may stand a mapping of more: ``{"qid": qid, "offset": offset}`` with the names of these arguments.
+            (X, y, qid), or a list or tuple of these.  The first set decides how many rounds are kept.  Instead of qid
+            you can give a mapping with more arguments: ``{"qid": qid, "offset": offset}``.
         eval_names
-            Names of the sets in ``history_``; left out: ``valid``, or ``valid_0``, ``valid_1``, ..
+            Names of the sets in ``history_``.  Default: ``valid``, or ``valid_0``, ``valid_1``, ..
         eval_qid, eval_group
-            Where the sets are (X, y): the query ids, or the sizes of the queries, of each of them.
+            If the sets are (X, y): query ids, or sizes of queries, for each set.
         eval_metrics
-            Metrics to be measured on all sets besides the stop metric, such as ``["map", "err@10"]``.
+            More metrics to measure on all sets, such as ``["map", "err@10"]``.
         early_stopping_rounds
             Overrides the parameter for this call.
         callbacks
-            Each is called with the :class:`RoundRecord` of every round; training ends if one returns true.  One function or a
-            list of them.
+            A function or a list of functions, called with the :class:`RoundRecord` of each round.  Training ends if one
+            returns true.
         resume
-            A fitted ranker, a forest or a model file, trained on the same rows with the same parameters: go on until there
-            are ``n_rounds`` rounds in all.  The result has the same bytes as training in one go.  Eval sets may be others.
+            A fitted ranker, a forest or a model file, trained on the same rows with the same parameters: resume it until there
+            are ``n_rounds`` rounds in total.  The result has the same bytes as training in one run.  Eval sets may differ.
         init_model
-            The same, for ``n_rounds`` rounds more than the model has.
+            Like ``resume``, but add ``n_rounds`` rounds to those of the model.
         base_model
-            A fitted ranker, a forest or a model file, whose features are found by name: correct it.  Losses and metrics
-            see its scores plus those of the new trees, and so do users: ``forest_`` holds its trees and the new ones.
-            The rows may be others than those it was trained on.
+            A fitted ranker, a forest or a model file, to be corrected by new trees.  Its features are found by name.
+            Losses and metrics use its scores plus those of the new trees; ``forest_`` contains both.  It may have been
+            trained on other rows.
 
         Raises
         ------
         InvalidParameter
-            A parameter is out of bounds, arguments do not go together, or the model to go on from was trained in another
-            way.
+            A parameter is out of bounds, arguments conflict, or the model to resume was trained with other parameters.
         TrainingDataRejected
-            There are no rows, or shapes do not fit together; a feature is no number or has no name, a grade is negative,
-            fractional or no number.
+            There are no rows, or shapes do not match; a feature is not a number or has no name; a grade is negative,
+            fractional or not a number.
         """
         for name in more:
             if name not in FitArguments.__annotations__:
@@ -350,14 +349,14 @@ class Ranker(Routed):
 
     @classmethod
     def load(cls, model: str | os.PathLike[str], *, registry: str | os.PathLike[str] | None = None) -> Ranker:
-        """Return the fitted ranker in a model file or a registry: see :func:`rankmill.loading.load_model`."""
+        """Load a fitted ranker from a model file or a registry: see :func:`rankmill.loading.load_model`."""
         from rankmill.model_files import load_forest
 
         forest, name = load_forest(model, registry)
         return cls.from_forest(forest, name)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model file ``path``, which :meth:`load` and every ``--model`` take, in one step; it holds no history."""
+        """Write the model file ``path`` atomically, for :meth:`load` and ``--model``; it has no history."""
         self.fitted("save").save(path)
 
     @classmethod
@@ -378,7 +377,7 @@ class Ranker(Routed):
         return ranker
 
     def predict(self, X: Any, *, n_rounds: int | None = None) -> npt.NDArray[np.float64]:  # noqa: N803
-        """Return scores (n,) float64 of ``X`` (n, n_features), without offsets; ``n_rounds`` takes the first rounds only.
+        """Return scores (n,) float64 of ``X`` (n, n_features), without offsets; ``n_rounds`` uses only the first rounds.
 
         Columns of a frame are found by name.
 
@@ -387,7 +386,7 @@ class Ranker(Routed):
         InvalidParameter
             The ranker has not been fitted.
         TrainingDataRejected
-            ``X`` lacks features, has another number of them, or holds something else than numbers.
+            ``X`` lacks features, has the wrong number of them, or has values that are not numbers.
         """
         forest = self.fitted("predict")
         values = matrix_of(X, forest.feature_names)
@@ -401,9 +400,9 @@ class Ranker(Routed):
         qid: npt.ArrayLike | None = None,
         group: npt.ArrayLike | None = None,
     ) -> float:
-        """Return the mean of the stop metric over the queries that have something relevant; NaN if none has.
+        """Return the mean of the stop metric over the queries with a relevant document; NaN if there are none.
 
-        Errors as :meth:`fit` and :meth:`predict`.
+        Raises the same errors as :meth:`fit` and :meth:`predict`.
         """
         forest = self.fitted("score")
         check_same_rows({"X": X, "y": y, "qid": qid})
@@ -421,7 +420,7 @@ class Ranker(Routed):
 
     @property
     def feature_importances_(self) -> npt.NDArray[np.float64]:
-        """Share of each feature (n_features,) in the gain of all splits, or in their number; all 0 without a split."""
+        """Share of each feature (n_features,) in the gain of all splits, or in their number; all 0 if there are no splits."""
         forest = self.fitted("feature_importances_")
         check_choice("importance_type", self.importance_type, ("gain", "split"))
         inner = forest.node_feature >= 0

@@ -1,4 +1,4 @@
-"""What is made from the declared options: docs/options.md, which lists them, and scorer/arguments.py, their types by name.
+"""Generate docs/options.md, which lists all options, and scorer/arguments.py with their types.
 
 `rankmill.reference_pages` has the other pages, and writes all of it.
 """

@@ -1,4 +1,4 @@
-"""The loop of ``rankmill schedule``: it starts runs by the clock, never two at once, until a signal ends it.
+"""The loop of ``rankmill schedule``: start runs at their times, never two at once, until a signal ends it.
 
 The loop asks a `Machine` for the time, to wait, and for processes; tests have one whose clock they set.
 """
@@ -107,7 +107,7 @@ class Scheduler:
             return
         if left_out:
             self._log(
-                f"left out {left_out} ticks before {self._ticks.spell(tick)}",
+                f"skipped {left_out} scheduled times before {self._ticks.spell(tick)}",
                 event="left_out",
                 level="warning",
                 ticks=left_out,
@@ -115,7 +115,7 @@ class Scheduler:
         if self._run:
             since = self._ticks.spell(self._run.tick)
             self._log(
-                f"skipped {self._ticks.spell(tick)}: the run of {since} is still under way",
+                f"skipped {self._ticks.spell(tick)}: the run of {since} is still in progress",
                 event="skipped",
                 level="warning",
                 tick=tick.isoformat(),
@@ -127,15 +127,15 @@ class Scheduler:
 
     def _start(self, tick: datetime) -> None:
         day, late = self._ticks.date(tick), self._seen - self._delay - tick
-        behind = f", {spell(late)} after its moment" if late > LOOK else ""
+        behind = f", {spell(late)} late" if late > LOOK else ""
         facts = {"tick": tick.isoformat(), "date": day.isoformat()}
         try:
             self._machine.start(self._command(day))
         except OSError as error:  # no memory or no process left: the next tick may find some
-            self._log(f"the run of {day} could not begin: {error}", event="run_not_begun", level="error", **facts)
+            self._log(f"the run of {day} could not start: {error}", event="run_not_begun", level="error", **facts)
             return
         self._run = _Run(tick, day, self._machine.elapsed())
-        self._log(f"run of {day} begins{behind}", event="run_begun", late=late.total_seconds(), **facts)
+        self._log(f"run of {day} starts{behind}", event="run_begun", late=late.total_seconds(), **facts)
 
     def _check_ended(self) -> None:
         """Log how the run ended, if it has."""
@@ -143,7 +143,7 @@ class Scheduler:
             return
         took = timedelta(seconds=self._machine.elapsed() - self._run.begun)
         self._log(
-            f"run of {self._run.date} left with {_code(code)} after {spell(took)}",
+            f"run of {self._run.date} ended with exit code {_code(code)} after {spell(took)}",
             event="run_ended",
             level="info" if code == DONE else "warning" if code in _FORESEEN else "error",
             tick=self._run.tick.isoformat(),
@@ -161,7 +161,7 @@ class Scheduler:
         name = signal.Signals(asked).name
         self._check_ended()
         if self._run is None:
-            self._log(f"{name}: no run is under way; leaving", event="leaving", signal=name)
+            self._log(f"{name}: no run is in progress; exiting", event="leaving", signal=name)
             return asked
         self._log(f"{name}: the run of {self._run.date} has {spell(self._grace)} to end", event="stopping", signal=name)
         self._machine.send(asked)
@@ -170,7 +170,7 @@ class Scheduler:
             self._machine.wait(left)
             self._check_ended()
         if self._run:
-            self._log("it did not end: killed", event="killed", level="error")
+            self._log("the run did not end in time: killed", event="killed", level="error")
             self._machine.kill()
             self._check_ended()
             for _ in range(10):  # one that hangs in the kernel may not even be killed
@@ -192,7 +192,7 @@ class Scheduler:
 
 def _code(code: int) -> str:
     if code < 0:
-        perhaps = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+        perhaps = ", perhaps out of memory" if -code == signal.SIGKILL else ""
         return f"{128 - code}: killed by {signal.Signals(-code).name}{perhaps}"
     return f"{code}: {MEANINGS.get(code, 'unknown')}"
 

@@ -1,4 +1,4 @@
-"""Versioned model bytes on disk: digests, aliases, history.  Knows nothing of trees."""
+"""Versioned model files on disk with digests, aliases and history.  The registry does not read trees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder on disk: its format number, immutable blobs named by digest, and files that appear whole or not at all.
+"""The registry on disk: its format number, immutable blobs named by digest, and atomically written files.
 
 ::
 
@@ -39,8 +39,8 @@ LARGEST_ENTRY = 1 << 26  # bytes
 LARGEST_BLOB = 1 << 30  # bytes, where its size is not known before: manifests, reports and such
 ATTEMPTS = 3  # at a name that is taken whenever we publish and free whenever we look
 NO_FOLDER_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
-NOBODY_KNOWS = "whether it was written is not known: look at the log before you try again"
-NOT_FLUSHED = "what was written may not outlive a power cut"
+NOBODY_KNOWS = "it is unknown whether the change was written: check the log before you try again"
+NOT_FLUSHED = "the change may be lost in a power failure"
 BALLAST_SIZE = 1 << 20  # bytes; an entry of the log takes a block and a file, and maybe a block for the name of each
 LEAST_BALLAST = 1 << 14  # less is not worth a file
 
@@ -122,8 +122,8 @@ class Store:
         except FileNotFoundError:
             if inhabited:
                 usual = Format(NEWEST, (PRODUCTION,)).to_bytes().decode().strip()
-                cure = f"restore it from a backup (where models init was given no options it is the line {usual})"
-                raise IntegrityError(f"{path} is missing, but models are here; {cure}") from None
+                cure = f"restore it from a backup (without options of models init its content is the line {usual})"
+                raise IntegrityError(f"{path} is missing although the registry has models; {cure}") from None
             return False
         try:
             self._format = Format.from_bytes(data)
@@ -135,7 +135,7 @@ class Store:
     def format(self) -> Format:
         """What ``FORMAT.json`` says; the registry must be there."""
         if not self.exists() or self._format is None:
-            raise InputError(f"{self.root}: no registry; make one with rankmill models init")
+            raise InputError(f"{self.root}: no registry here; create one with rankmill models init")
         return self._format
 
     @property
@@ -163,7 +163,9 @@ class Store:
         if foreign := [
             n for n in sorted(self.disk.names(self.root)) if n not in OURS | NOBODYS and not n.startswith(".")
         ]:
-            raise InputError(f"{self.root} is no registry and holds {foreign[0]!r}; name an empty or a new folder")
+            raise InputError(
+                f"{self.root} is not a registry and contains {foreign[0]!r}; choose an empty or a new folder"
+            )
         root = self.root.absolute()
         above = next((folder for folder in root.parents if self.disk.is_folder(folder)), root)
         new = [
@@ -209,8 +211,8 @@ class Store:
         if (leave_open or protect) and found.protected != wanted.protected:
             said = [", ".join(protected) or "nothing" for protected in (found.protected, wanted.protected)]
             raise InputError(
-                f"{self.root} is a registry already and protects {said[0]}, not {said[1]}, since it was made; "
-                "for one model rankmill models alias NAME ALIAS --protect or --open decides otherwise"
+                f"{self.root} is a registry already, created with protection of {said[0]}, not {said[1]}; "
+                "to change it for one model use rankmill models alias NAME ALIAS --protect or --open"
             )
         way = self._way_to_publish()
         self.put_if_absent(self.root / "FORMAT.json", found.to_bytes())  # is there; flushes the folder
@@ -430,7 +432,9 @@ class Store:
         part = folder
         while part != self.root:
             if self.disk.is_link(part):
-                raise IntegrityError(f"{part} is a symbolic link, and the registry follows none; put the folder there")
+                raise IntegrityError(
+                    f"{part} is a symbolic link, which the registry does not follow; replace it with the folder itself"
+                )
             part = part.parent
         self._seen.add(folder)
 
@@ -447,9 +451,9 @@ class Store:
             if error.errno not in {errno.ELOOP, errno.EINVAL, errno.ENXIO}:
                 error.filename = str(path)  # read(2) knows of no name
                 raise
-            what = "a symbolic link" if error.errno == errno.ELOOP else "no regular file"
+            what = "a symbolic link" if error.errno == errno.ELOOP else "not a regular file"
             raise IntegrityError(f"{path} is {what}; restore it from a backup") from None
 
 
 def _damaged(path: Path) -> IntegrityError:
-    return IntegrityError(f"{path}: the bytes do not have the digest that names them; restore it from a backup")
+    return IntegrityError(f"{path}: the content does not match the digest in its name; restore it from a backup")

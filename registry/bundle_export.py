@@ -1,4 +1,4 @@
-"""From a registry to a bundle: the same log and blobs give the same bytes, wherever and whenever they are written."""
+"""Export a bundle from a registry: the same log and blobs always give the same bytes."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ class Bundle:
         """
         disk = self._store.disk
         if disk.is_folder(path):
-            raise InputError(f"{path} is a folder; name the file to write, such as {path / self.contents.name}.tar")
+            raise InputError(f"{path} is a folder; expected an output file, such as {path / self.contents.name}.tar")
         if not disk.is_folder(path.parent):
-            raise InputError(f"{path.parent}: there is no such folder to write {path.name} to")
+            raise InputError(f"{path.parent}: no such folder; create it, or write {path.name} elsewhere")
         if not overwrite and path.name in disk.names(path.parent):
-            raise InputError(f"{path} is there already; name another file, or replace it with --overwrite")
+            raise InputError(f"{path} exists already; choose another name, or replace it with --overwrite")
         staged = path.parent / f".{path.name[:100]}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex}"
         try:
             write_new(disk, staged, self._parts())
@@ -128,5 +128,5 @@ class Bundle:
         except FileNotFoundError:  # in the trash, or lost
             size = len(self._store.read_blob(sha256, self._models.get(sha256)))
         if size > LARGEST:
-            raise InputError(f"{self._store.blob_path(sha256)} has {size} bytes; a bundle takes {LARGEST} at most")
+            raise InputError(f"{self._store.blob_path(sha256)} has {size} bytes; the maximum in a bundle is {LARGEST}")
         return size

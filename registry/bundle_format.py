@@ -1,4 +1,4 @@
-"""Bundles: the tar file in which a model travels from one registry to another, and its first member, ``contents.json``.
+"""The format of bundles: a tar file that copies a model to another registry, with ``contents.json`` first.
 
 The tar is plain ustar, of which every byte follows from the names and sizes of its members.  So a reader takes nothing from an
 archive but what it asked for: it knows the next member's name and size, makes the header that must stand there and compares all of it.
@@ -108,7 +108,7 @@ class TarReader:
     def _exactly(self, size: int) -> bytes:
         data = self._read(self._position, size)
         if len(data) != size:
-            raise self._fault("it is cut short")
+            raise self._fault("it is truncated")
         self._position += size
         return data
 
@@ -171,7 +171,7 @@ class Contents(BaseModel):
             contents = cls.model_validate_json(body)
         except ValidationError as error:
             raise IntegrityError(
-                f"{where}: not a bundle that this version of rankmill reads (format {FORMAT}): {first_fault(error)}"
+                f"{where}: this version of rankmill cannot read this bundle (it reads format {FORMAT}): {first_fault(error)}"
             ) from None
         try:
             check_name(contents.name)

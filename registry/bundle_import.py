@@ -1,4 +1,4 @@
-"""From a bundle into a registry: all of it or nothing, and twice the same as once.
+"""Import a bundle into a registry, all of it or nothing; a second import changes nothing.
 
 A bundle is read and checked from its first byte to its last before anything of it is used.  What passes could have been written by
 `rankmill.registry.bundle_export`: every digest is right, the log follows from entry to entry, all that it refers to is here and
@@ -66,7 +66,7 @@ class OpenedBundle:
         try:
             self.size = disk.size(self._file)
         except FileNotFoundError:
-            raise InputError(f"{path}: expected the tar file of a bundle, found none") from None
+            raise InputError(f"{path}: no such file; expected the tar file of a bundle") from None
         if not stat.S_ISREG(disk.mode(self._file)):
             raise InputError(
                 f"{path}: expected the tar file of a bundle, found a pipe or a device; copy it to a file first"
@@ -124,7 +124,7 @@ class OpenedBundle:
         wanted = self.state.blobs() if self.contents.kind == "history" else rows[0].blobs()
         if sizes.keys() != wanted:
             off = min(sizes.keys() ^ wanted)
-            raise self._fault(f"blob {off} is {'missing' if off in wanted else 'nothing that the log refers to'}")
+            raise self._fault(f"blob {off} is {'missing' if off in wanted else 'not referenced by the log'}")
         for row in rows:
             if sizes[row.model] != row.size:
                 raise self._fault(f"model {row.model}: expected {row.size} bytes, found {sizes[row.model]}")
@@ -140,9 +140,9 @@ class OpenedBundle:
                 if sha256 in manifests | reports | origins:
                     canonical_json(json.loads(data))  # they are written as JSON again, which has no NaN
             except ValidationError as error:
-                raise self._fault(f"blob {sha256} is no {error.title}: {first_fault(error)}") from None
+                raise self._fault(f"blob {sha256} is not a valid {error.title}: {first_fault(error)}") from None
             except ValueError as error:
-                raise self._fault(f"blob {sha256} is no JSON: {error}") from None
+                raise self._fault(f"blob {sha256} is not JSON: {error}") from None
         tar.finish()
 
     def _rows(self) -> list[Registered]:
@@ -156,7 +156,7 @@ class OpenedBundle:
         for sha256, size in self.contents.blobs:
             data = tar.member(blob_member(sha256), size)
             if digest_of(data) != sha256:
-                raise self._fault(f"blob {sha256} has bytes of another digest")
+                raise self._fault(f"the content of blob {sha256} does not match its digest")
             yield sha256, data
 
     def _fault(self, what: str) -> IntegrityError:
@@ -245,7 +245,7 @@ def _import_history(store: Store, log: CommitLog, opened: OpenedBundle) -> Bundl
             if is_due(len(entries), state.head):
                 write_checkpoint(store, log.name, opened.state)
             return done(len(entries) - state.head, len(entries))
-    raise ConflictError(f"{log.name}: other writers were faster {ATTEMPTS} times; try again")
+    raise ConflictError(f"{log.name}: concurrent writers got in first {ATTEMPTS} times; try again")
 
 
 def _add(store: Store, log: CommitLog, entries: list[Entry]) -> bool:
@@ -265,8 +265,8 @@ def _check_same_history(log: CommitLog, opened: OpenedBundle, state: State) -> N
         return
     fork = next(number for number in range(1, common + 1) if log.read(number).digest != entries[number - 1].digest)
     raise ConflictError(
-        f"{opened.path}: {log.name} has another history here, from entry {fork} on; import it under another name, such"
-        f" as --as {log.name[:55]}-imported, or single versions (export {opened.contents.name}@N)"
+        f"{opened.path}: the history of {log.name} here differs from entry {fork} on; import it under another name, such"
+        f" as --as {log.name[:55]}-imported, or import single versions (export {opened.contents.name}@N)"
     )
 
 

@@ -1,4 +1,4 @@
-"""The log of one model: append-only, hash-chained, the single source of truth.  Its state is a fold of its entries.
+"""The log of one model: append-only, hash-chained, the single source of truth.  Its state is computed from its entries.
 
 ``models/<name>/log/%020d.json``, numbered from 1 without gaps; one file is one transaction::
 
@@ -212,13 +212,13 @@ class CommitLog:
             data = entry.to_bytes()
             if len(data) > LARGEST_ENTRY:
                 raise InputError(
-                    f"{self.name}: an entry of the log has at most {LARGEST_ENTRY} bytes, found {len(data)}"
+                    f"{self.name}: the maximum size of a log entry is {LARGEST_ENTRY} bytes, got {len(data)}"
                 )
             if self.store.put_entry(self.path(entry.number), data):
                 self._keep_checkpoint(state)
                 return entry
             time.sleep(min(LONGEST_PAUSE, 0.001 * 2.0**attempt) * secrets.randbelow(1000) / 1000)
-        raise ConflictError(f"{self.name}: other writers were faster {ATTEMPTS} times; try again")
+        raise ConflictError(f"{self.name}: concurrent writers got in first {ATTEMPTS} times; try again")
 
     def settle(self, state: State) -> bool:
         """Make durable what was read, whose writers may not have come so far yet; tell whether it still is all there is.

@@ -1,4 +1,4 @@
-"""Check every byte that the registry answers for, say what is wrong and what cures it, and repair what can be repaired.
+"""Check every file of the registry, report problems with their fix, and repair what can be repaired.
 
 ``verify`` reads the entries, the chain and the blobs of given models, and only says what is wrong.  ``fsck`` looks at every file.
 There, damage is what readers or writers stumble over; a remark is what a crash leaves, and the next run of something removes.
@@ -179,7 +179,7 @@ class _Check:
             if NAME.fullmatch(name):
                 states[name] = self._check_log(CommitLog(self.store, name))
             elif not name.startswith("."):
-                self._find(folder, "no model can have this name", "move it elsewhere", self._set_aside(folder))
+                self._find(folder, "not a valid name of a model", "move it elsewhere", self._set_aside(folder))
         self._check_blobs(states)
         self._check_trash()
         self._check_leases()
@@ -238,7 +238,7 @@ class _Check:
             self._cut(log, state.head + 1, tail, fault)
         elif not fits:
             path = checkpoint_path(self.store, log.name)
-            self._find(path, "does not fit the log", "remove it", self._drop(path), damage=True)
+            self._find(path, "does not match the log", "remove it", self._drop(path), damage=True)
         return state
 
     def _checkpoint(self, log: CommitLog) -> State | None:
@@ -252,7 +252,7 @@ class _Check:
             return None
         kept = parse_checkpoint(data)
         if kept is None:  # nobody believes it
-            self._find(path, "torn, or of another format", "remove it", self._drop(path))
+            self._find(path, "truncated, or of another format", "remove it", self._drop(path))
         return kept
 
     def _drop(self, *files: Path) -> Callable[[], bool]:
@@ -279,7 +279,7 @@ class _Check:
         which = f"commit {first} is" if last == first else f"commits {first} to {last} are"
         self._find(
             log.path(first),
-            f"{fault}; {which} lost to whoever cannot restore them: {lost or 'nothing else'}",
+            f"{fault}; {which} lost unless you can restore them: {lost or 'nothing else'}",
             "restore the log from a backup",
             mend,
             damage=True,
@@ -338,14 +338,14 @@ class _Check:
                 return user is None or (copy is not None and put_back(self.store, copy))
 
             cure = "register or import it again, or restore it from a backup"
-            self._find(path, f"the bytes do not have the digest that names them; {of}", cure, mend, damage=True)
+            self._find(path, f"the content does not match the digest in its name; {of}", cure, mend, damage=True)
         elif mode & WRITABLE:
 
             def protect() -> bool:
                 self.store.disk.make_read_only(path)
                 return not self.store.disk.mode(path) & WRITABLE
 
-            self._find(path, "can be written to", "chmod a-w", protect)
+            self._find(path, "is writable", "chmod a-w", protect)
 
     def _check_missed(self, sha256: str, user: str) -> None:
         path, copy = self.store.blob_path(sha256), self._copy(sha256)
@@ -357,7 +357,7 @@ class _Check:
         def mend() -> bool:
             return put_back(self.store, copy)
 
-        self._find(path, f"lies in the trash: the {user}", "models gc puts it back", mend)
+        self._find(path, f"in the trash, but needed: the {user}", "models gc restores it", mend)
 
     def _copy(self, sha256: str) -> Trashed | None:
         copies = (item for item in trash_items(self.store) if item.sha256 == sha256)
@@ -370,7 +370,7 @@ class _Check:
         for name in self.store.names(self.store.trash):
             if name not in ours and not name.startswith("."):
                 file = self.store.trash / name
-                self._find(file, "nothing that models gc threw away", "move it elsewhere", self._set_aside(file))
+                self._find(file, "not put here by models gc", "move it elsewhere", self._set_aside(file))
 
     def _check_leases(self) -> None:
         dead = set(leases.stale(self.store, time.time()))
@@ -382,10 +382,10 @@ class _Check:
             except FileNotFoundError:
                 continue
             except IntegrityError:
-                self._find(file, "no lease, or torn", "remove it", self._set_aside(file))
+                self._find(file, "not a lease, or truncated", "remove it", self._set_aside(file))
                 continue
             if file in dead:
-                self._find(file, "a lease of a process that is gone", "models gc removes it", self._drop(file))
+                self._find(file, "a lease of a process that has ended", "models gc removes it", self._drop(file))
 
     def _check_staged(self) -> None:
         folder = self.store.root / "tmp"
@@ -403,10 +403,10 @@ class _Check:
         try:
             staged = self.store.names(folder)
         except PermissionError:  # who may read everything else may not look at what is being written
-            self._find(folder, "may be looked at by its owner and group only", "run models fsck as one of them")
+            self._find(folder, "readable only for its owner and group", "run models fsck as one of them")
             return
         for name in filter(is_old, staged):
-            cure = "the next models register removes it when its writer is surely dead"
+            cure = "the next models register removes it once its writer is known to be dead"
             self._find(folder / name, "left by a writer that died", cure, partial(is_swept, name))
 
 

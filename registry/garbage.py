@@ -1,4 +1,4 @@
-"""Retention: which versions may lose their bytes, and how these go without anybody missing them.
+"""Garbage collection: mark and sweep old versions without removing files that are still in use.
 
 What is at stake.  A blob that a log refers to must never be lost, whatever else happens at the same time and wherever
 a crash comes: registrations that find the blob there already, promotions, rollbacks, other collectors.  Nobody holds a
@@ -122,8 +122,8 @@ def put_back(store: Store, item: Trashed) -> bool:
     return True
 
 
-WHY_MARK = "kept by no alias, tag or lease, not among the last versions"
-WHY_SWEEP = "marked for the time of grace"
+WHY_MARK = "no alias, tag or lease keeps it, and it is not among the last versions"
+WHY_SWEEP = "marked for longer than the waiting time"
 _SHA256 = re.compile(rb"[0-9a-f]{64}")
 _DIGEST_NAME = re.compile(r"[0-9a-f]{64}")
 
@@ -224,7 +224,9 @@ def fold(store: Store) -> dict[str, State]:
         try:
             log.advance(states[name])
         except IntegrityError as error:
-            raise IntegrityError(f"{error}; until then nothing is collected: rankmill models fsck") from None
+            raise IntegrityError(
+                f"{error}; nothing is collected until this is repaired: rankmill models fsck"
+            ) from None
     return {name: state for name, state in states.items() if state.head}
 
 

@@ -1,4 +1,4 @@
-"""Leases: files that say which blobs somebody relies on for now, so that no collector throws them away.
+"""Leases: files that name the blobs in use, so that garbage collection keeps them.
 
 ``leases/<uuid>.json`` appears whole, is never changed, and is removed by whoever wrote it; it need not survive a loss of
 power, which no process survives.  What the dead leave behind is reaped by the collector alone: a lease counts until its process is known to be gone (same machine,

@@ -1,4 +1,4 @@
-"""Which versions and aliases of a model a list shows, and what it says of each."""
+"""Choose the versions and aliases for a list, and format their rows."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def alias_histories(store: Registry, name: str, alias: str | None = None) -> lis
     state = store.state(name)
     known = sorted({*state.moves, *state.policies, *store.protected})
     if alias is not None and check_alias(alias) not in known:
-        raise UnknownModel.unknown(f"alias of {name}", alias, known, cure="nothing was promoted yet")
+        raise UnknownModel.unknown(f"alias of {name}", alias, known, cure="no version was promoted yet")
     found = []
     for each in known if alias is None else [alias]:
         policy, moves = store.policy(state, each), state.moves.get(each, [])
@@ -148,7 +148,7 @@ def policy_of(terms: Mapping[str, Any]) -> AliasPolicy:
     try:
         return AliasPolicy(**{name: term for name, term in terms.items() if term is not None})
     except ValidationError as error:
-        where, how = error.errors()[0]["loc"], "64 hex digits, such as models gate --json shows"
+        where, how = error.errors()[0]["loc"], "64 hex digits, as in the output of models gate --json"
         if where in {("convention",), ("dataset",)}:
             raise InputError(f"--{where[0]} {terms[str(where[0])]!r}: expected a digest of {how}") from None
         raise InputError(f"--protect: {first_fault(error)}") from None

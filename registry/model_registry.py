@@ -1,4 +1,4 @@
-"""The registry as the rest of the house sees it: names, versions, aliases; bytes in, checked bytes out."""
+"""The public interface of the registry: names, versions and aliases; store models and return them verified."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ __all__ = ["Registry", "Version"]
 
 
 class Registry:
-    """Versioned models under one folder, which is made by the first write.  Readers take no lock and write nothing.
+    """Versioned models in one folder, which the first write creates.  Readers take no lock and write nothing.
 
-    The folder is ``root``; None: the one that RANKMILL_REGISTRY names, else ``registry-data`` in the current folder.
+    ``root`` is the folder; None: RANKMILL_REGISTRY, else ``registry-data`` in the working directory.
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None, *, disk: Disk | None = None) -> None:
@@ -68,7 +68,7 @@ class Registry:
         return f"<Registry {self.root}>"
 
     def _repr_html_(self) -> str:
-        """Return its models for a notebook: how many versions, what each alias means, when it last changed."""
+        """Return an HTML table of the models for notebooks: versions, aliases and last change."""
         from rankmill.registry.rendering import time_text
 
         rows = []
@@ -77,24 +77,24 @@ class Registry:
             aliases = ", ".join(f"{alias} = {version}" for alias, version in sorted(state.set_aliases().items()))
             newest = state.versions[len(state.versions)].time if state.versions else ""
             rows.append([name, f"{len(state.versions):,}", aliases, time_text(newest) if newest else ""])
-        facts = {"models": f"{len(rows):,}"} if self.exists() else {"models": "none: not made yet"}
+        facts = {"models": f"{len(rows):,}"} if self.exists() else {"models": "none: not created yet"}
         table = [HtmlTable(["model", "versions", "aliases", "newest version (UTC)"], rows)] if rows else []
         return card(f"Registry {self.root}", facts, table)
 
     def exists(self) -> bool:
-        """Tell whether there is a registry in the folder."""
+        """Return whether the folder has a registry."""
         return self._store.exists()
 
     def prepare(self, protected: Iterable[str] = (PRODUCTION,)) -> None:
-        """Make the registry if it is not there; one that is keeps the aliases that it protects.
+        """Create the registry if it does not exist; an existing one keeps its protected aliases.
 
-        Only a passed gate promotes to the aliases ``protected``, for every model.  InputError if the folder holds something else or an
-        alias may not be called so, OSError if it cannot be made or written to.
+        The aliases ``protected`` move only to versions that passed the gate, for every model.  InputError if the folder has other
+        files or an alias is invalid, OSError if the folder cannot be created or written to.
         """
         self._store.prepare(protected)
 
     def initialise(self, *, leave_open: bool = False, protect: Sequence[str] = ()) -> Initialised:
-        """Make the registry on purpose; see `rankmill.registry.blob_store.Store.initialise`."""
+        """Create the registry explicitly; see `rankmill.registry.blob_store.Store.initialise`."""
         return self._store.initialise(leave_open=leave_open, protect=protect)
 
     def names(self) -> list[str]:
@@ -112,28 +112,28 @@ class Registry:
         attachments: Mapping[str, bytes] | None = None,
         reason: str = "",
     ) -> Version:
-        """Keep ``model`` as the next version of ``name``; the same bytes and facts again return what is there.
+        """Register ``model`` as the next version of ``name``; if the same bytes and facts exist already, return that version.
 
         Parameters
         ----------
         name
             1 to 64 of a-z 0-9 . _ - that begin with a letter or digit.
         model
-            The bytes of a model file; they are not looked into.
+            The bytes of a model file; they are not parsed.
         manifest
-            JSON facts; see `rankmill.registry.stored_records.VersionManifest` for those that must be there.
+            JSON facts; see `rankmill.registry.stored_records.VersionManifest` for the required ones.
         attachments
-            Further bytes that belong to the version, by names such as models have.  They do not tell versions apart: those of the first
-            registration stay.
+            More bytes that belong to the version, by name (the rules are those for names of models).  They do not distinguish
+            versions: those of the first registration are kept.
         reason
             One line for the log.
 
         Raises
         ------
         InputError
-            The name or the manifest breaks the rules.
+            The name or the manifest is invalid.
         ConflictError
-            Other writers were faster each time.
+            Concurrent writers got in first each time.
         """
         log = CommitLog(self._store, check_name(name))
         facts, further = manifest_bytes(manifest), dict(attachments or {})
@@ -172,16 +172,16 @@ class Registry:
         return [Version(name, number, row, state, log) for number, row in enumerate(state.versions.values(), start=1)]
 
     def state(self, name: str) -> State:
-        """Return what the log of ``name`` amounts to now; UnknownModel if there is no such model."""
+        """Return the current state of ``name``, computed from its log; UnknownModel if the model does not exist."""
         return self._known(name).state()
 
     def log(self, name: str, after: int = 0) -> list[Entry]:
-        """Everything that happened to ``name`` after entry ``after``, oldest first; from the beginning the chain is checked."""
+        """Return the log entries of ``name`` after entry ``after``, oldest first; with ``after=0`` the chain is checked."""
         log = self._known(name)
         return list(log.entries(after)) if after else log.advance(State())
 
     def entry(self, name: str, number: int) -> Entry:
-        """Return one entry of the log of ``name``; IntegrityError if it is damaged or not there."""
+        """Return one entry of the log of ``name``; IntegrityError if it is damaged or missing."""
         log = self._known(name)
         try:
             return log.read(number)
@@ -189,14 +189,14 @@ class Registry:
             raise IntegrityError(f"{log.path(number)} is missing; restore it from a backup") from None
 
     def resolve(self, reference: str, *, bare: Literal["production", "latest"] = PRODUCTION) -> Version:
-        """Find the version that ``NAME``, ``NAME@7``, ``NAME@production`` or ``NAME@latest`` means now.
+        """Return the version that ``NAME``, ``NAME@7``, ``NAME@production`` or ``NAME@latest`` refers to now.
 
-        ``bare`` says what a name alone means: ``production`` where a model is used, ``latest`` where it is looked at.
+        ``bare`` is the meaning of a name alone: ``production`` to use a model, ``latest`` to look at it.
 
         Raises
         ------
         InvalidName
-            The text is no reference.
+            The text is not a valid reference.
         UnknownModel
             There is no such model, version or alias.
         """
@@ -211,9 +211,7 @@ class Registry:
             number = target
         elif selector == PRODUCTION:
             newest = f"{name}@{len(state.versions)}"
-            cure = (
-                f"name a version ({name}@latest), or make one production: rankmill models gate {newest} --on DATASET,"
-            )
+            cure = f"name a version ({name}@latest), or promote one: rankmill models gate {newest} --on DATASET,"
             raise UnknownModel(f"{name} has no production version yet; {cure} then rankmill models promote {newest}")
         else:
             raise UnknownModel.unknown(f"alias of {name}", selector, [*state.set_aliases(), LATEST])
@@ -229,29 +227,29 @@ class Registry:
         reason: str = "",
         force: bool = False,
     ) -> Entry:
-        """Let ``alias`` mean ``version``, in one step; nothing is written if it does already.
+        """Point ``alias`` at ``version``, atomically; nothing is written if it points there already.
 
         Parameters
         ----------
         name, version
-            A registered version; its bytes are checked first, so that no alias ever means a damaged one.
+            A registered version; its file is checked first, so that no alias points to a damaged one.
         alias
             Any name but ``latest``; set by its first promotion.
         expect
-            What the alias must mean at that moment (None: nothing yet); left out, the last writer wins.
+            The version that the alias must point to now (None: not set); by default the last writer wins.
         reason
             One line for the log.
         force
-            Move a protected alias without a passed gate; the log says what was waived.
+            Move a protected alias without a passed gate; the log records the failed condition.
 
         Raises
         ------
         UnknownModel
             There is no such model or version, or its bytes were swept.
         ConflictError
-            The alias does not mean what was expected.
+            The alias does not point to the expected version.
         PromotionRefused
-            The alias is protected, and the gate has not passed this version against what the alias means now.
+            The alias is protected, and this version has not passed the gate against the current version of the alias.
         IntegrityError
             The version's bytes are damaged.
         """
@@ -278,10 +276,10 @@ class Registry:
         expect: Expected = ...,
         reason: str = "",
     ) -> Entry:
-        """Let ``alias`` mean again what it last meant before (or ``to``, which it once meant); a new entry of the log.
+        """Point ``alias`` at its previous version again (or at ``to``, an earlier target); this adds a log entry.
 
-        No gate is asked: the way back is always open.  Of two that roll back at the same moment one gets a
-        ConflictError: they would have gone back two steps.  Parameters and errors are those of `promote`.
+        No gate is needed.  Of two concurrent rollbacks one gets a ConflictError, since together they would go back two
+        steps.  Parameters and errors are those of `promote`.
         """
         check_alias(alias)
         log, seen = self._known(name), expect
@@ -296,7 +294,7 @@ class Registry:
         return log.commit(decide, reason)
 
     def unset(self, name: str, alias: str, *, expect: Expected = ..., reason: str = "") -> Entry:
-        """Let ``alias`` mean nothing; nothing is written if it does already.  Errors are those of `promote`."""
+        """Remove ``alias``; nothing is written if it is not set.  Errors are those of `promote`."""
         check_alias(alias)
 
         def decide(state: State) -> Unset | int:
@@ -305,12 +303,12 @@ class Registry:
         return self._known(name).commit(decide, reason)
 
     def tag(self, name: str, version: int, key: str, value: str | None, *, reason: str = "") -> Entry | None:
-        """Tie a word to a version, or take it away (None); None, and nothing written, if it is so already.
+        """Set a tag of a version, or remove it (None).  Return the log entry, or None if nothing changed.
 
         Raises
         ------
         InputError
-            The key breaks the rules of names, or the value is not one line of printable text.
+            The key is invalid, or the value is not one line of printable text.
         UnknownModel
             There is no such model or version.
         """
@@ -323,7 +321,7 @@ class Registry:
         return log.commit(lambda _: Tag(op="tag", version=version, key=key, value=value), reason)
 
     def protect(self, name: str, alias: str, policy: AliasPolicy | None, *, reason: str = "") -> Entry | None:
-        """Let ``alias`` move only to what satisfies ``policy``, or freely (None); None, and nothing written, if it is so already."""
+        """Protect ``alias`` with ``policy``, or open it (None).  Return the log entry, or None if nothing changed."""
         check_alias(alias)
         log = self._known(name)
         state = log.state()
@@ -333,22 +331,22 @@ class Registry:
 
     @property
     def protected(self) -> tuple[str, ...]:
-        """The aliases that are protected for every model that does not say otherwise."""
+        """The aliases that are protected for every model without a policy of its own."""
         return self._store.protected
 
     def policy(self, state: State, alias: str) -> AliasPolicy | None:
-        """Tell what ``alias`` asks of the gate; None if it is open."""
+        """Return the policy of ``alias``; None if it is open."""
         if alias in state.policies:
             return state.policies[alias]
         return AliasPolicy() if alias in self._store.protected else None
 
     def record_gate(self, name: str, outcome: GateOutcome, report: Mapping[str, object], *, reason: str = "") -> Entry:
-        """Keep the ``outcome`` of the gate and its ``report``; the same once more writes nothing.
+        """Record the ``outcome`` of the gate and its ``report``; a repeated call writes nothing.
 
         Raises
         ------
         InputError
-            The report is not JSON, or the outcome is none of a gate: a margin below 0, a digest that is none.
+            The report is not JSON, or the outcome is invalid, such as a margin below 0.
         UnknownModel
             There is no such model or version.
         """
@@ -388,33 +386,33 @@ class Registry:
         UnknownModel
             There is no such model or version, or its bytes were swept.
         IntegrityError
-            Something of it is damaged or missing.
+            A file of it is damaged or missing.
         """
         asked = ModelReference.parse(reference)
         number = None if asked.selector is None else self.resolve(reference, bare="latest").number
         return Bundle(self._known(asked.name), number)
 
     def export(self, reference: str, path: Path | str, *, overwrite: bool = False) -> Exported:
-        """Write what `bundle` prepares to the tar file ``path``, in one step; the same content has the same bytes.
+        """Export to the tar file ``path``, atomically; the same content gives the same bytes.
 
         Raises
         ------
         InputError
-            The file is there already and is not to be replaced, or its folder is not there.
+            The file exists and ``overwrite`` is false, or its folder does not exist.
         """
         return self.bundle(reference).write(Path(path), overwrite=overwrite)
 
     def import_(self, path: Path | str, *, name: str | None = None, reason: str = "") -> BundleImport:
-        """Take in the bundle at ``path``, as the model ``name`` (None: by the name that it had); twice is once.
+        """Import the bundle at ``path`` as the model ``name`` (None: its original name); a second import changes nothing.
 
-        A history becomes the model's, with every entry as it was, or goes on where the model's own ends.  A single
-        version becomes the model's next, ``reason`` goes to the log, and the attachment ``origin`` says where it comes from;
-        no alias moves.  All of the bundle is checked before anything is written.
+        A whole history keeps every entry; if the model exists, only new entries are added.  A single version becomes the next
+        version of the model, ``reason`` goes to the log, and the attachment ``origin`` records its source; no alias
+        moves.  The whole bundle is checked before anything is written.
 
         Raises
         ------
         InputError
-            There is no such file, or a model may not be called so.
+            The file does not exist, or the name is invalid.
         IntegrityError
             The bundle is damaged.
         ConflictError
@@ -427,24 +425,24 @@ class Registry:
         return import_bundle(self._store, opened, wanted, reason)
 
     def verify(self, name: str | None = None) -> VerifyReport:
-        """Read everything, of one model or of all, and report what is wrong instead of raising."""
+        """Check all files of one model or of all, and report problems instead of raising."""
         if name is not None:
             self._known(name)
         return verify(self._store, self.names() if name is None else [name])
 
     def fsck(self, *, repair: bool = False) -> FsckReport:
-        """Look at every file, and report what is wrong and what cures it; repair what can be, if so asked."""
+        """Check every file and report problems with their fix; with ``repair``, repair what can be repaired."""
         return fsck(self._store, repair=repair)
 
     def gc(self, name: str | None = None, *, rules: RetentionRules | None = None, dry_run: bool = False) -> Collected:
-        """Mark and sweep versions of one model or of all, and delete what nothing refers to; see `rankmill.registry.garbage`.
+        """Mark and sweep versions of one model or of all, and delete unreferenced files; see `rankmill.registry.garbage`.
 
         Raises
         ------
         InputError
             There is no registry, or no such model.
         IntegrityError
-            A log cannot be read to its end, or the registry is of a later format; nothing was deleted.
+            A log cannot be read completely, or the registry has a newer format; nothing was deleted.
         """
         self._store.format  # noqa: B018 (raises: what later rules keep is not ours to collect)
         if name is not None:
@@ -453,9 +451,9 @@ class Registry:
 
     @contextlib.contextmanager
     def lease(self, *versions: Version) -> Iterator[None]:
-        """Keep the bytes of ``versions`` from being collected for the length of a block.
+        """Protect the files of ``versions`` from garbage collection within a ``with`` block.
 
-        Best effort, for readers: where nothing can be written, the collector's time of grace must do.
+        Best effort: without write access, only the waiting time of the collector protects them.
         """
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError, RankmillError):
@@ -467,7 +465,7 @@ class Registry:
         if not self._store.exists() or not log.exists():
             cure = f"no model is registered in {self.root} yet (rankmill train DATASET --name NAME)"
             if not self.exists():
-                cure = f"there is no registry in {self.root} (name its folder with --registry or RANKMILL_REGISTRY)"
+                cure = f"there is no registry in {self.root} (set its folder with --registry or RANKMILL_REGISTRY)"
             raise UnknownModel.unknown("model", name, self.names(), cure)
         return log
 
@@ -484,7 +482,7 @@ class Registry:
 
 
 def _check_blobs(manifest: bytes, attachments: Mapping[str, bytes]) -> None:
-    """Raise InputError if an attachment may not be called so, or something is too large."""
+    """Raise InputError if the name of an attachment is invalid, or a file is too large."""
     for key in attachments:
         check_name(key)
     for what, data in {"manifest": manifest, **attachments}.items():
@@ -493,7 +491,7 @@ def _check_blobs(manifest: bytes, attachments: Mapping[str, bytes]) -> None:
 
 
 def gate_of(log: CommitLog, number: int) -> GateRecord:
-    """Read the gate's result from entry ``number``; IntegrityError if that is another kind of entry."""
+    """Return the gate result in entry ``number``; IntegrityError if it is another kind of entry."""
     change = log.read(number).change
     if not isinstance(change, GateRecord):
         raise IntegrityError(f"{log.path(number)}: expected a result of the gate, found {change.op!r}")

@@ -1,4 +1,4 @@
-"""What the entries of a log amount to: a fold, nothing else has a say."""
+"""The state of a model, computed from the entries of its log and nothing else."""
 
 from __future__ import annotations
 
@@ -217,13 +217,13 @@ class State:
 
     def _mark(self, change: Mark, entry: int) -> None:
         there = all(version in self.versions and version not in self.swept for version in change.versions)
-        self._expect(there, "a version marked is not there")
+        self._expect(there, "a marked version does not exist")
         self.marked = {version: self.marked.get(version, entry) for version in change.versions}
 
     def _sweep(self, change: Sweep, entry: int) -> None:
         meant = set(self.set_aliases().values())
         fits = all(version in self.marked and version not in meant for version in change.versions)
-        self._expect(fits, "a version swept was not marked, or an alias means it")
+        self._expect(fits, "a swept version was not marked, or has an alias")
         for version in change.versions:
             del self.marked[version]
             self.swept[version] = entry

@@ -1,4 +1,4 @@
-"""Names of models and aliases, and references to versions.  What passes here is safe as one path component."""
+"""Names of models and aliases, and references to versions.  A valid name is safe as a path component."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise InvalidName(f"model name {name!r}: expected {NAME_RULE}")
     if name.endswith(MODEL_SUFFIX):
-        raise InvalidName(f"model name {name!r}: what ends in {MODEL_SUFFIX} is a file; leave the ending away")
+        raise InvalidName(f"model name {name!r}: names that end in {MODEL_SUFFIX} are files; remove the suffix")
     return name
 
 
@@ -38,14 +38,14 @@ def check_alias(alias: str) -> str:
     if not NAME.fullmatch(alias) or alias.isdigit():
         raise InvalidName(f"alias {alias!r}: expected {NAME_RULE}, not digits alone")
     if alias == LATEST:
-        raise InvalidName(f"alias {alias!r} always means the highest version and cannot be moved")
+        raise InvalidName(f"alias {alias!r} always points to the highest version and cannot be moved")
     return alias
 
 
 def check_tag(key: str, value: str | None) -> None:
     """Raise InvalidName if no version can be tagged so; None takes a tag away."""
     if not NAME.fullmatch(key):
-        raise InvalidName(f"tag {key!r}: expected as the key {NAME_RULE}")
+        raise InvalidName(f"tag {key!r}: expected a key of {NAME_RULE}")
     if value is not None and not (value and value.isprintable()):
         raise InvalidName(f"tag {key}: expected one line of printable text, found {value!r}")
 

@@ -1,4 +1,4 @@
-"""What an alias should mean next.  Pure decisions on a state: `rankmill.registry.commit_log.CommitLog.commit` asks them and writes."""
+"""Decide where an alias moves next.  Pure functions of a state; `rankmill.registry.commit_log.CommitLog.commit` writes the result."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def check_version(name: str, state: State, version: int) -> None:
 
 
 def check_bytes(name: str, state: State, version: int) -> None:
-    """Raise UnknownModel if the model has no such version, or not its bytes any more."""
+    """Raise UnknownModel if the version does not exist or was swept."""
     check_version(name, state, version)
     if version in state.swept:
         raise UnknownModel(
             f"{name}@{version} was swept in entry {state.swept[version]} of the log: only its manifest and history are"
-            " left; train it again from them, or import it from a bundle"
+            " left; train it again, or import it from a bundle"
         )
 
 
@@ -66,7 +66,7 @@ def promote(
     how = f"{'--show' if failed else '--on DATASET'} --alias {alias}{' says why' if failed else ''}"
     raise PromotionRefused(
         f"{name}@{version} is not promoted: {alias} is protected, and {fault};{'' if failed else ' run'}"
-        f" rankmill models gate {name}@{version} {how}; or promote with --force, which the log keeps"
+        f" rankmill models gate {name}@{version} {how}; or promote with --force, which the log records"
     )
 
 
@@ -74,17 +74,17 @@ def _fault(state: State, alias: str, version: int, policy: AliasPolicy, gate: Ga
     """Say why the gate's result does not carry this promotion; None if it does."""
     standing = state.standing(alias)
     if gate is None:
-        return f"version {version} has no result of the gate for it"
+        return f"version {version} has no gate result for it"
     if not gate.passed:
         return f"version {version} did not pass the gate"
     if gate.model != state.versions[version].model:
-        return "the gate measured other bytes"
+        return "the gate measured another file"
     if gate.baseline != standing:
         before = "nothing" if gate.baseline is None else _said(gate.baseline)
         now = "is" if state.target(alias) == standing else "last was"
         return f"the gate compared with {before}, while {alias} {now} {_said(standing)}{' now' if now == 'is' else ''}"
     shortfall = policy.shortfall(gate)
-    return None if shortfall is None else f"the gate did not measure what the alias asks for: {shortfall}"
+    return None if shortfall is None else f"the gate did not measure what the alias requires: {shortfall}"
 
 
 def lapsed(state: State, alias: str, at: int | None, gate: GateRecord | None) -> str | None:
@@ -95,7 +95,7 @@ def lapsed(state: State, alias: str, at: int | None, gate: GateRecord | None) ->
     moves = state.moves.get(alias)
     if at is None or gate is None or gate.baseline is not None or not moves or moves[-1].entry < at:
         return None
-    return "the gate compared with nothing, while the alias has meant a version since"
+    return "the gate compared with no version, but the alias has been set since"
 
 
 def rollback(name: str, state: State, alias: str, to: int | None, expect: Expected = ...) -> Move | int:
@@ -111,10 +111,10 @@ def rollback(name: str, state: State, alias: str, to: int | None, expect: Expect
     been = [move.version for move in state.moves[alias] if move.version is not None]
     earlier = [version for version in been if version != current and version not in state.swept]
     if to is None and not earlier:
-        raise UnknownModel(f"{name}@{alias} has only ever meant version {current}; there is nothing to go back to")
+        raise UnknownModel(f"{name}@{alias} has only ever pointed to version {current}; there is no earlier version")
     if to is not None and to not in been:
         check_version(name, state, to)
-        raise UnknownModel(f"{name}@{alias} has never meant version {to}; promote {name}@{to} instead")
+        raise UnknownModel(f"{name}@{alias} has never pointed to version {to}; promote {name}@{to} instead")
     version = earlier[-1] if to is None else to
     if version == current:
         return state.moves[alias][-1].entry
@@ -137,7 +137,7 @@ def check_expected(name: str, alias: str, current: int | None, expect: Expected)
     """Raise ConflictError if the alias does not mean what the caller believes."""
     if expect is not ... and current != expect:
         raise ConflictError(
-            f"{name}@{alias} is {_said(current)}, expected {_said(expect)}; look at the log and decide anew"
+            f"{name}@{alias} is {_said(current)}, expected {_said(expect)}; check the log and decide again"
         )
 
 
@@ -146,7 +146,7 @@ def _never_set(name: str, state: State, alias: str) -> UnknownModel:
         return UnknownModel(
             f"{name}@{alias} was never set; promote a version first (rankmill models promote {name}@VERSION)"
         )
-    return UnknownModel.unknown(f"alias of {name}", alias, state.moves, cure="nothing was promoted yet")
+    return UnknownModel.unknown(f"alias of {name}", alias, state.moves, cure="no version was promoted yet")
 
 
 def _said(version: int | None) -> str:

@@ -1,4 +1,4 @@
-"""``FORMAT.json``: which rules a registry was made by.  Written once, before anything else, and never changed.
+"""``FORMAT.json``: the format and rules of a registry.  Written once, before anything else, and never changed.
 
 Format 1 is ``{"format":1}``; nothing is protected there.  Format 2 names the protected aliases too:
 ``{"format":2,"protected":["production"]}``.  Both are read and written; a registry keeps the format that it was made with.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rankmill.foundation.storage.staging import Way
 
 NEWEST = 2
-WAYS = {"link": "hard links", "rename": "renames that never replace, since it has no hard links"}
+WAYS = {"link": "hard links", "rename": "renames that never replace, as it has no hard links"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Format:
             raise _damaged(data)
         if not 1 <= number <= NEWEST:
             found = f"this registry has format {number}, this version of rankmill reads formats 1 to {NEWEST}"
-            raise IntegrityError(f"{found}; use the version that made it, or a later one")
+            raise IntegrityError(f"{found}; use the version that created it, or a later one")
         if unknown := sorted(set(facts) - ({"format"} if number == 1 else {"format", "protected"})):
             raise IntegrityError(
                 f"{unknown[0]!r} is a rule that this version of rankmill does not know; use a later one"
@@ -92,13 +92,13 @@ class Initialised:
         """Say it in a few lines."""
         protected = ", ".join(self.protected)
         lines = [
-            f"{'Made a registry in' if self.made else 'A registry was there already:'} {self.registry}"
+            f"{'Created a registry in' if self.made else 'A registry exists already:'} {self.registry}"
             f" (format {self.format})",
-            f"Protected: {protected} (moves only to what has passed the gate)" if protected else "Protected: nothing",
-            f"Files appear by {WAYS[self.publishes_by]}.",
+            f"Protected: {protected} (moves only to versions that passed the gate)"
+            if protected
+            else "Protected: nothing",
+            f"Files are published by {WAYS[self.publishes_by]}.",
         ]
         if not self.flushes_folders:
-            lines.append(
-                "Names of files cannot be flushed here: whether the last changes outlive a power cut is not ours."
-            )
+            lines.append("File names cannot be flushed here: a power failure may lose the last changes.")
         return "\n".join(lines)

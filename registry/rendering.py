@@ -1,4 +1,4 @@
-"""How the registry is shown to a person: words for the entries of a log, tables, lines, JSON; nothing stored steers a terminal."""
+"""Show the registry to people: log entries in words, tables, lines and JSON.  Control characters are escaped."""
 
 from __future__ import annotations
 
@@ -105,10 +105,10 @@ def what_of(entry: Entry) -> str:
             waived = f", waiving: {change.waived}" if change.waived else ""
             return f"FORCED version {change.version} to {change.alias} ({before}){waived}"
         case records.Unset() as change:
-            return f"took {change.alias} away (before: {change.previous})"
+            return f"removed {change.alias} (before: {change.previous})"
         case records.Tag() as change:
             if change.value is None:
-                return f"took the tag {change.key} from version {change.version}"
+                return f"removed the tag {change.key} from version {change.version}"
             return f"tagged version {change.version}: {change.key}={change.value}"
         case records.Protect() as change:
             if change.policy is None:
@@ -118,8 +118,8 @@ def what_of(entry: Entry) -> str:
             return f"put version {change.version} to the gate for {change.alias}: {verdict_of(change)}"
         case records.Mark() as change:
             if not change.versions:
-                return "took every mark for sweeping away"
-            return f"marked to be swept, and nothing else: {_versions(change.versions)}"
+                return "removed every mark for sweeping"
+            return f"marked to be swept, replacing all earlier marks: {_versions(change.versions)}"
         case records.Sweep() as change:
             return f"swept the bytes of {_versions(change.versions)}"
 

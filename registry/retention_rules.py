@@ -1,4 +1,4 @@
-"""Which versions of a model may lose their bytes: a pure decision on the state of its log.
+"""Decide which versions of a model may be swept: a pure function of the state of its log.
 
 Two phases.  What nothing keeps is *marked*; what is still marked and still kept by nothing a time of grace later is
 *swept*.  Both are entries of the log, decided on the state before them, so a promotion and a sweep cannot pass each
@@ -65,7 +65,7 @@ def plan(state: State, rules: RetentionRules, leased: Set[str], written: Callabl
         if version in kept or version in state.swept:
             continue
         if is_young(row.entry):
-            kept[version] = "registered a short time ago"
+            kept[version] = "registered recently"
         elif version in state.marked and not is_young(state.marked[version]):
             sweep.append(version)
         else:
@@ -78,10 +78,10 @@ def reasons(state: State, keep: int, leased: Set[str]) -> dict[int, str]:
     kept: dict[int, str] = {}
     for alias in sorted(state.moves):
         if (target := state.target(alias)) is not None:
-            kept.setdefault(target, f"{alias} means it")
+            kept.setdefault(target, f"{alias} points to it")
     for alias in sorted(state.moves):
         for version in targets(state, alias)[:REACH]:
-            kept.setdefault(version, f"{alias} meant it lately")
+            kept.setdefault(version, f"{alias} pointed to it lately")
     for version, tags in state.tags.items():
         if KEEP_TAG in tags:
             kept.setdefault(version, f"tag {KEEP_TAG}={tags[KEEP_TAG]}")

@@ -1,4 +1,4 @@
-"""What ``models show`` says of one version: what it is, what it was made from, how good it is, and what was done with it.
+"""The output of ``models show`` for a version: its identity, data, metrics and history.
 
 The registry asks for few facts in a manifest and knows of no trees.  What `rankmill train` writes besides is put into words where
 it is there; facts that nobody here knows are shown as they are.
@@ -195,9 +195,9 @@ class VersionDetails:
         version = self.version
         size = f"{size_text(version.size)} ({version.size:,} bytes)"
         if version.swept_in is not None:
-            return f"{size}, swept in entry {version.swept_in} of the log: the model cannot be used any more"
+            return f"{size}, swept in entry {version.swept_in} of the log: the model can no longer be used"
         marked = "" if version.marked_in is None else f", to be swept (marked in entry {version.marked_in} of the log)"
-        return size + (", all there and sound" if self.fault is None else f", DAMAGED: {self.fault}") + marked
+        return size + (", complete and undamaged" if self.fault is None else f", DAMAGED: {self.fault}") + marked
 
     def _of_data(self) -> Iterator[Row]:
         dataset = None if self.training is None else self.training.dataset
@@ -231,7 +231,7 @@ class VersionDetails:
             names = {**now.libraries, "python": now.python, "on": now.system, "processor": now.machine}
             yield ["made with", ", ".join(f"{name} {each}" for name, each in names.items() if each is not None)]
             if now.resumed is not None:
-                yield ["went on from", _model_text(now.resumed)]
+                yield ["resumed from", _model_text(now.resumed)]
 
     def _parameter_lines(self) -> list[str]:
         parameters = self.facts["parameters"]

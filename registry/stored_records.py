@@ -1,4 +1,4 @@
-"""The records that a registry stores as JSON: manifests, the entries of a log and what changes they say; how files carry their digest."""
+"""The records that a registry stores as JSON: manifests and log entries, and how files carry their digest."""
 
 from __future__ import annotations
 
@@ -270,14 +270,14 @@ class Entry(StoredRecord):
         """Read a file; IntegrityError if it is not, byte for byte, what `to_bytes` writes."""
         parts = unseal("entry", data)
         if parts is None:
-            raise IntegrityError("not an entry of this format: torn, or written by something else")
+            raise IntegrityError("not an entry of this format: truncated, or not written by rankmill")
         body, unchanged = parts
         if not unchanged:
             raise IntegrityError("the bytes were changed after they were written")
         try:
             entry = cls.model_validate_json(body)
         except ValidationError as error:
-            unknown = f"not an entry that this version of rankmill knows: {first_fault(error)}"
+            unknown = f"this version of rankmill does not know this entry: {first_fault(error)}"
             raise LaterEntry(f"{unknown}; use the version that wrote it, or a later one") from None
         if canonical_json(record_json(entry)) != body:
             raise IntegrityError("the bytes were changed after they were written")

@@ -1,4 +1,4 @@
-"""One registered model: what the log says of it, and the way to its bytes."""
+"""One registered version: its facts from the log, and access to its file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rankmill.registry.stored_records import Entry
 
 @dataclass(unsafe_hash=True)  # not frozen: ten thousand of them are made for a list, and that would take twice as long
 class Version:
-    """A version as it stood when it was looked up; what is asked of it later is read then."""
+    """A version, with the state at the time of the lookup; its files are read on access."""
 
     name: str
     number: int
@@ -40,27 +40,27 @@ class Version:
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """The aliases that mean this version, by name."""
+        """The aliases that point to this version, by name."""
         return self.state.aliases(self.number)
 
     @property
     def tags(self) -> dict[str, str]:
-        """The words tied to this version."""
+        """The tags of this version."""
         return dict(self.state.tags.get(self.number, {}))
 
     @property
     def swept_in(self) -> int | None:
-        """The entry that took the model's bytes; None if they are there."""
+        """The log entry that swept the model file; None if it exists."""
         return self.state.swept.get(self.number)
 
     @property
     def marked_in(self) -> int | None:
-        """The entry that said first that the model's bytes are to go; None if they are to stay."""
+        """The log entry that marked the model file for sweeping; None if it is not marked."""
         return self.state.marked.get(self.number)
 
     @property
     def model_path(self) -> Path:
-        """Where the model's bytes lie: to look at, never to write to; `read` checks them."""
+        """Path of the model file, read-only; `read` also checks its content."""
         return self.log.store.blob_path(self.sha256)
 
     @cached_property
@@ -70,12 +70,12 @@ class Version:
 
     @cached_property
     def moves(self) -> dict[str, Entry]:
-        """For each alias that means this version, by name, the entry that set it."""
+        """For each alias that points to this version, the log entry that set it."""
         return {alias: self.log.read(self.state.moves[alias][-1].entry) for alias in self.aliases}
 
     @cached_property
     def gates(self) -> dict[str, Entry]:
-        """For each alias that the gate was asked for, by name, the entry of its newest result."""
+        """For each alias with a gate result, the log entry of the newest one."""
         found = self.state.gates.get(self.number, {})
         return {alias: self.log.read(found[alias]) for alias in sorted(found)}
 
@@ -95,7 +95,7 @@ class Version:
         Raises
         ------
         IntegrityError
-            They are missing, or do not have the registered digest.
+            The file is missing or does not match its digest.
         UnknownModel
             The version was swept.
         """
@@ -113,7 +113,7 @@ class Version:
         return UnknownModel(f"{self}: its bytes were swept in entry {entry} of the log")
 
     def to_json(self) -> dict[str, object]:
-        """Everything that is known of the version, as JSON values."""
+        """All facts about the version, as JSON values."""
         return {
             "name": self.name,
             "version": self.number,

@@ -1,4 +1,4 @@
-"""From files of candidates to sources that a model can read: in which way, and that they can be."""
+"""Open files of candidates as sources for a model, and check that they can be read in the way of its training data."""
 
 from __future__ import annotations
 
@@ -67,18 +67,18 @@ def open_sources(
     from rankmill.pipeline.sources.open_source import open_source, share_features
 
     if not paths:
-        raise InputError("no candidates: name at least one file")
+        raise InputError("no candidates given; name at least one file")
     places: set[Path] = set()
     for path in paths:
         if (place := path.resolve()) in places:
-            raise InputError(f"{path}: is named twice; its rows would count twice")
+            raise InputError(f"{path}: is given twice; name it once")
         places.add(place)
     sources = [open_source(path, input_format, options) for path in paths]
     share_features(sources)
     check_made_ids(sources)
     unnamed = next((source.path for source in sources if source.table is None), None)
     if options.columns and unnamed is not None:
-        raise InputError(f"{spelled('columns')} is for tables; {unnamed} is LETOR text, whose columns have no names")
+        raise InputError(f"{spelled('columns')} is for tables; {unnamed} is LETOR text, which has no column names")
     if announce and (guesses := guesses_of(source.table for source in sources)):
         say(guesses_line(guesses))
     return sources
@@ -94,12 +94,12 @@ def shared_options(options: Mapping[str, ReadOptions]) -> ReadOptions:
                 shared = replace(shared, known_features=mine | yours)
             elif mine != yours:
                 cure = {
-                    "absent": f"say which with {spelled('absent')}",
-                    "index_base": f"say which with {spelled('index_base')}",
+                    "absent": f"choose with {spelled('absent')}",
+                    "index_base": f"choose with {spelled('index_base')}",
                 }
                 raise InputError(
                     f"the models {first} and {label} were trained on data read in different ways ({each.name} {mine!r} and "
-                    f"{yours!r}); {cure.get(each.name, 'rank with one after the other')}"
+                    f"{yours!r}); {cure.get(each.name, 'rank with one model at a time')}"
                 )
     return shared
 

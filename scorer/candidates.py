@@ -1,4 +1,4 @@
-"""Candidates and a model: find its features in whatever the input calls its columns, and check what comes of them."""
+"""Find the features of a model among the columns of candidates, and check the resulting scores."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def check_rows(
 ) -> None:
     """Raise CandidatesRejected if ``sources`` had no ``rows``, or text that was at most ``width`` wide and had to be wider."""
     if rows == 0:
-        raise CandidatesRejected(f"{', '.join(str(source.path) for source in sources)}: there are no candidates in it")
+        raise CandidatesRejected(f"{', '.join(str(source.path) for source in sources)}: no candidates found")
     needed = max((layout.needed for layout in layouts), default=0)
     if needed > width and options.n_features is None:
         base = options.index_base
         raise CandidatesRejected(
             f"{sources[0].path}: the model uses feature f{needed - 1 + base}, the highest index in the candidates is "
-            f"{width - 1 + base}; if features that are left out mean {options.absent}, say so with {spelled('n_features')} {needed}"
+            f"{width - 1 + base}; if absent features mean {options.absent}, set {spelled('n_features')} {needed}"
         )
 
 
@@ -68,7 +68,7 @@ def locate_features(source: Source, predictor: Predictor, options: ReadOptions) 
     if options.n_features is not None and needed > options.n_features:
         raise CandidatesRejected(
             f"{source.path}: the model uses feature f{needed - 1 + options.index_base}, but {spelled('n_features')} "
-            f"{options.n_features} says that there are fewer; give at least {spelled('n_features')} {needed}"
+            f"{options.n_features} is lower; set at least {spelled('n_features')} {needed}"
         )
     return Columns(places, needed)
 
@@ -118,9 +118,9 @@ def _lacking(source: Source, lacking: Sequence[str], n_used: int) -> CandidatesR
 def _foreign(source: Source, foreign: Sequence[str], options: ReadOptions) -> CandidatesRejected:
     cure = (
         f"where its features count from 0: {spelled('index_base')} 0; where the model was read from XGBoost, whose first column is f0: "
-        f"convert it anew with {spelled('features')} f1..fN"
+        f"convert it again with {spelled('features')} f1..fN"
         if foreign == ["f0"] and options.index_base == 1
-        else "give the candidates as Parquet or CSV with columns of those names, or convert a model of another tool anew with "
+        else "give the candidates as Parquet or CSV with columns of those names, or convert a model of another tool again with "
         f"{spelled('features')}"
     )
     return CandidatesRejected(

@@ -1,4 +1,4 @@
-"""Compare rankings of the same queries, from models or scored lists: is one better, by how much, and could it be chance."""
+"""Compare rankings of the same queries, from models or scored lists: differences, intervals and significance."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _NAMED = 3  # queries in a message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """What takes part in a comparison.
+    """A ranking that takes part in a comparison.
 
     Attributes
     ----------
     name
-        What it is called.
+        Its name in the report.
     source
         A model, which ranks the candidates; or a scored list: a path or table, as `rankmill.scorer.evaluate.evaluate` takes it.
     seeds
-        Other versions of the model that differ from it in their seed only, by name: they say how much chance in training
-        moves the metrics.
+        Other versions of the model that differ only in their seed, by name.  They show how much the metrics vary by
+        chance in training.
     train_queries
-        The queries that the model was trained on, where a registry knows them.
+        The queries that the model was trained on, if the registry has them.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Ranking:
 
     @property
     def trained(self) -> TrainedModel | None:
-        """What is known of the data that it was trained on; None for a list."""
+        """What is known about the training data; None for a list."""
         return TrainedModel.of(self.source, self.name, self.train_queries) if isinstance(self.source, Forest) else None
 
 
@@ -75,28 +75,28 @@ def compare(
     rankings
         Two or more.
     on
-        Candidates, or the folder of one dataset, that models rank; scored lists bring their own.  Without a split, of a dataset
-        that one of the models was trained on: a split that none of them has seen.
+        Candidates, or the folder of one dataset, that models rank; scored lists bring their own.  By default, of a dataset
+        that a model was trained on: a split that no model has seen.
     baseline
         The ranking that the others are compared with, from 0.
     worst
-        Maximum number of queries to name, those that lost most by the first metric.
+        Maximum number of queries to list, with the largest loss in the first metric.
     flips
-        Choices of signs drawn where they are too many to count out (`rankmill.scorer.metrics.significance`).
+        Number of random sign flips if there are too many to enumerate (`rankmill.scorer.metrics.significance`).
     **options
-        What else `rankmill.scorer.evaluate.evaluate` takes: ``metrics``, ``split``, ``qrels``, ``convention`` and so on.
+        Other options of `rankmill.scorer.evaluate.evaluate`: ``metrics``, ``split``, ``qrels``, ``convention`` and so on.
 
     Notes
     -----
-    In memory are the narrow columns of one ranking and the values per query of all.  The report has the same bytes for any
+    Memory holds the narrow columns of one ranking, and the values per query of all.  The report has the same bytes for any
     order of rows and number of threads.
 
     Raises
     ------
     InputError
-        There are fewer than two, no such baseline, a model without candidates, or queries that the models have all seen.
+        There are fewer than two rankings, the baseline does not exist, a model has no candidates, or the models have seen all queries.
     CandidatesRejected
-        The rankings are not of the same queries, or a query counts in one and not in another.
+        The rankings have different queries, or a query counts in only one of them.
     """
     asked = EvaluationOptions.of(options)
     _check(rankings, on, asked, baseline)
@@ -121,7 +121,7 @@ def compare(
 
 
 class _Evaluator:
-    """Evaluates rankings in one way, each model once."""
+    """Evaluates rankings with the same options, each model once."""
 
     def __init__(self, on: PathLike | Sequence[PathLike] | None, options: EvaluationOptions) -> None:
         self._on, self._options = on, options
@@ -131,7 +131,7 @@ class _Evaluator:
         if not isinstance(source, Forest):
             return evaluate_as(self._options.on_split(None), source)
         if self._on is None:
-            raise InputError(f"a model ranks candidates: name them with {spelled('on')}")
+            raise InputError(f"no candidates given for the model; name them with {spelled('on')}")
         found = evaluate_as(self._options, self._on, model=source)
         self._means[source.sha256] = found.means
         return found
@@ -240,17 +240,14 @@ def _notes(
         unlike = np.flatnonzero(evaluations[i].facts.ideal != first.facts.ideal)
         if len(unlike):
             notes.append(
-                f"{len(unlike):,} queries, such as {first.qids[int(unlike[0])]!r}, have other grades in "
-                f"{rankings[i].name} than in {name}, so that their ideal lists differ; judgments given with {spelled('qrels')} would be "
-                "the same for both"
+                f"{len(unlike):,} queries, such as {first.qids[int(unlike[0])]!r}, have different grades in "
+                f"{rankings[i].name} than in {name}, so their ideal lists differ; use the same judgments for both with {spelled('qrels')}"
             )
         if rankings[i].name in rankings[baseline].seeds:
-            notes.append(f"{rankings[i].name} and {name} differ in their seed only: what they differ by is chance")
+            notes.append(f"{rankings[i].name} and {name} differ only in their seed: any difference is chance")
     counted = max(first.n_counted(metric) for metric in first.metrics)
     if counted < _FEW_QUERIES:
-        notes.append(
-            f"{counted} queries are few: an interval of fewer than {_FEW_QUERIES} is narrower than it should be"
-        )
+        notes.append(f"{counted} queries are few: with fewer than {_FEW_QUERIES} the interval is too narrow")
     return notes
 
 
@@ -258,20 +255,18 @@ def _check(
     rankings: Sequence[Ranking], on: PathLike | Sequence[PathLike] | None, asked: EvaluationOptions, baseline: int
 ) -> None:
     if len(rankings) < 2:
-        raise InputError(f"expected two rankings or more to compare, got {len(rankings)}")
+        raise InputError(f"expected two or more rankings to compare, got {len(rankings)}")
     if not 0 <= baseline < len(rankings):
         raise InputError(f"{spelled('baseline')} counts the {len(rankings)} rankings from 1, got {baseline + 1}")
     models = [ranking.name for ranking in rankings if isinstance(ranking.source, Forest)]
     if on is None and models:
-        raise InputError(
-            f"{models[0]} is a model: name what it is to rank, candidates or a dataset, with {spelled('on')}"
-        )
+        raise InputError(f"{models[0]} is a model; name the candidates or the dataset to rank with {spelled('on')}")
     if not models and (on is not None or asked.judged.split is not None):
         raise InputError(
-            f"{spelled('on')} and {spelled('split')} say what models rank; there is no model among these, scored lists bring theirs"
+            f"{spelled('on')} and {spelled('split')} choose what models rank, but all of these are scored lists; leave them out"
         )
     if not asked.metrics:
-        raise InputError("there is no metric to compare by; name one, for example ndcg@10")
+        raise InputError("no metric given; name one, for example ndcg@10")
 
 
 def _check_same_queries(found: Evaluation, name: str, first: Evaluation, other: str) -> None:
@@ -285,7 +280,7 @@ def _check_same_queries(found: Evaluation, name: str, first: Evaluation, other: 
         ]
         raise CandidatesRejected(
             f"{name}: expected the same queries as in {other}, found that {' and '.join(parts)}; rank all queries with both"
-            + (f", or count those that a run lacks with {spelled('complete')}" if first.ideal == "qrels" else "")
+            + (f", or count queries missing from a run with {spelled('complete')}" if first.ideal == "qrels" else "")
         )
     for metric in first.metrics:
         unlike = np.flatnonzero(np.isnan(found.values[metric]) != np.isnan(first.values[metric]))

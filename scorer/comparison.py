@@ -1,4 +1,4 @@
-"""What a comparison of rankings found, and how a person or a program reads it."""
+"""The result of a comparison of rankings, as text, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _FEW_NAMES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedNoise:
-    """How much a metric varies between versions of a model that differ in their seed only.
+    """Variation of a metric between versions of a model that differ only in their seed.
 
-    ``deviation`` is the standard deviation of the metric over ``versions``; where both models have such versions,
-    pooled over the two groups.  ``exceeded_twice`` says whether the difference is more than twice as large.
+    ``deviation`` is the standard deviation of the metric over ``versions``; if both models have such versions,
+    it is pooled over the two groups.  ``exceeded_twice`` says whether the difference is more than twice as large.
     """
 
     deviation: float
@@ -48,7 +48,7 @@ class MetricDifference(Paired):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignFlips:
-    """How p was found: so many choices of signs drawn with this seed, all of them for so few queries that differ."""
+    """How p was computed: number of random sign flips and their seed; all are enumerated if few queries differ."""
 
     drawn: int
     seed: int = FLIP_SEED
@@ -76,7 +76,7 @@ class DifferencesRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRecord:
-    """A `Comparison` as it is written as JSON; what is not a number is None."""
+    """The JSON form of a `Comparison`; NaN is None."""
 
     rankings: tuple[RankingRecord, ...]
     baseline: str
@@ -97,7 +97,7 @@ class Comparison:
     Attributes
     ----------
     names
-        What the rankings are called.
+        Names of the rankings.
     baseline
         Which of them the others are compared with, from 0.
     evaluations
@@ -105,9 +105,9 @@ class Comparison:
     differences
         By ranking (all but the baseline) and metric; None where fewer than two queries count.
     flips
-        Signs drawn for p where they are too many to count out.
+        Number of random sign flips for p if there are too many to enumerate.
     notes
-        What else to know.
+        Remarks.
     scope
         Which queries of a dataset these are, and what the models have seen of them; None where nothing is known.
     """

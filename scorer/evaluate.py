@@ -1,4 +1,4 @@
-"""Evaluate whatever there is: a ranked list on disk, a TREC run with judgments, or candidates with a model."""
+"""Evaluate a ranked list on disk, a TREC run with judgments, or candidates with a model."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class EvaluationOptions:
 
     @classmethod
     def of(cls, given: JudgedArguments) -> Self:
-        """Look metrics and convention up by their names; the fields of `Policy` among those ``given`` override the convention's.
+        """Look up metrics and the convention by name; fields of `Policy` in ``given`` override the convention.
 
         Raises
         ------
         InputError
-            There is no such metric, convention or value.
+            A metric, convention or value is unknown.
         """
         policy = {name: value for name, value in given.items() if name in _POLICY}
         judged = made_from(JudgedOptions, {name: value for name, value in given.items() if name not in _POLICY})
@@ -86,23 +86,23 @@ def evaluate(
     ----------
     subject
         Without ``model``: a scored list, as `rerank` writes it (a folder, .parquet, .tsv), a TREC run, or a table with
-        the columns qid, score, and doc_id and grade where known.  What `rerank` kept of longer lists is evaluated with
+        the columns qid, score, and doc_id and grade where known.  Lists that `rerank` cut to the top k are evaluated with
         the grade counts of the whole lists.  With ``model``: files of candidates and folders of them, or the folder of one
         dataset.
     model
         The forest, or path of a model file, that scores the candidates.
     trained
-        What the model was trained on, where more is known than it says itself; see `rankmill.scorer.train_test_overlap`.
+        The training data of the model, if more is known than the model records; see `rankmill.scorer.train_test_overlap`.
     **options
         ``metrics``, such as ``["ndcg@10", "map"]`` (see `rankmill.scorer.metrics.parse_metric`); ``convention``, "rankmill" or
         the name of a tool (see `rankmill.scorer.metrics.conventions`); the fields of `rankmill.scorer.metrics.Policy`, which
-        override the convention; all else of `rankmill.scorer.options.JudgedOptions`.  Where nothing says ``max_grade``, it is
-        that of the model's training data, else the highest grade there is.
+        override the convention; all else of `rankmill.scorer.options.JudgedOptions`.  The default of ``max_grade`` is
+        that of the training data of the model, else the highest grade in the input.
 
     Raises
     ------
     InputError
-        Something asked for is not there, a convention is unknown, or the model has seen all queries and no split is named.
+        A file or name is unknown, or the model has seen all queries and no split is given.
     CandidatesRejected
         The scored list or the candidates cannot be used.
     """
@@ -116,11 +116,11 @@ def evaluate_as(
     model: Forest | PathLike | None = None,
     trained: TrainedModel | None = None,
 ) -> Evaluation:
-    """Do what `evaluate` does, with the options checked before."""
+    """Evaluate like `evaluate`, with options that were checked before."""
     judged = options.judged
     if judged.complete and judged.qrels is None:
         raise InputError(
-            f"{spelled('complete')} counts judged queries that a run lacks: give the judgments with {spelled('qrels')} FILE"
+            f"{spelled('complete')} counts judged queries missing from a run; give the judgments with {spelled('qrels')} FILE"
         )
     if model is None:
         opened = _open_list(subject, judged)
@@ -159,7 +159,7 @@ class _Opened:
 def _open_list(subject: PathLike | Sequence[PathLike] | pa.Table, options: JudgedOptions) -> _Opened:
     if options.split is not None:
         raise InputError(
-            f"{spelled('split')} chooses a part of a dataset, which needs a model to be scored: give {spelled('model')} MODEL"
+            f"{spelled('split')} chooses a part of a dataset, which must be scored by a model; add {spelled('model')} MODEL"
         )
     if isinstance(subject, pa.Table):
         return _Opened(scored=subject, column=partial(column_of_scored, subject))
@@ -178,7 +178,7 @@ def _score_candidates(
     options: JudgedOptions,
 ) -> _Opened:
     if isinstance(subject, pa.Table):
-        raise InputError("a table of scores needs no model; leave the model out, or name files of candidates")
+        raise InputError("a table of scores needs no model; leave out the model, or give files of candidates")
     reading, paths = read_options(options, forest), paths_of(subject)
     dataset, scope = chosen_queries(paths, options.split, [trained])
     predictor = Predictor(forest, n_rounds=options.n_rounds)
@@ -223,29 +223,29 @@ def evaluate_scored(
         A table with the columns of `rankmill.scorer.scored_file.read_scored`, or a path that it can read.  A rank written there
         is ignored: documents are ranked by score, ties by the policy.
     metrics, policy
-        What to compute, and under which conventions: one policy for all, or a tool's.
+        The metrics, and one policy for all or the convention of a tool.
     qrels
-        Judgments in TREC format.  They replace grades of the file; a document they lack has grade 0; the ideal list is
-        that of all judged documents, retrieved or not.  Queries without judgments are left out, and counted.
+        Judgments in TREC format.  They replace grades of the file; unjudged documents have grade 0; the ideal list is
+        that of all judged documents, retrieved or not.  Queries without judgments are skipped and counted.
     grade_counts
-        Columns qid, grade, count: how often each grade occurs in the whole list of a query, where ``scored`` holds only
-        its top.  It rules the ideal list and the number of relevant documents, unless there are qrels.
+        Columns qid, grade, count: how often each grade occurs in the whole list of a query, if ``scored`` has only
+        the top k.  It determines the ideal list and the number of relevant documents, unless there are qrels.
     complete
-        With qrels: judged queries that the run lacks count, with nothing retrieved (``-c`` of trec_eval).  Without it
-        they are left out, and counted.
+        With qrels: judged queries that are missing from the run count as empty (``-c`` of trec_eval).  Otherwise
+        they are skipped and counted.
     replicates, seed
-        Of the bootstrap intervals; 0 replicates leave these out.
+        For the bootstrap intervals; 0 replicates: no intervals.
 
     Raises
     ------
     InputError
-        A file is missing, there are neither grades nor qrels, or the policy needs what is not there.
+        A file is missing, there are neither grades nor qrels, or the policy needs data that is missing.
     CandidatesRejected
-        A score is not a number, a column is lacking, a line is malformed, a document is scored twice for a query.
+        A score is not a number, a column is missing, a line is malformed, or a document occurs twice in a query.
     """
     metrics = tuple(dict.fromkeys(metrics))
     if not metrics:
-        raise InputError("there is no metric to compute; name one, for example ndcg@10")
+        raise InputError("no metric given; name one, for example ndcg@10")
     lists, _ = read_lists(scored, qrels=qrels, grade_counts=grade_counts, complete=complete)
     return evaluate_lists(lists, metrics, as_convention(policy), replicates, seed)
 
@@ -301,7 +301,7 @@ def evaluate_lists(
 
 
 def _facts(lists: ScoredLists, policy: Policy) -> JudgedQueries:
-    """Look at the documents of each query that rule its ideal order."""
+    """Summarise the documents of each query that determine its ideal order."""
     sizes = np.diff(lists.starts)
     grades, starts = lists.grades, lists.starts
     if lists.ideal_grades is not None and lists.ideal_starts is not None:
@@ -319,7 +319,7 @@ def _facts(lists: ScoredLists, policy: Policy) -> JudgedQueries:
 
 
 def _n_one_grade(grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> int:
-    """Count queries with two documents or more, all of one grade: every order of them is as good as another."""
+    """Count queries with two or more documents of equal grade: their order does not matter."""
     filled = np.flatnonzero(np.diff(starts) > 1)
     if filled.size == 0:
         return 0
@@ -328,12 +328,12 @@ def _n_one_grade(grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -
 
 
 def write_per_query(evaluation: Evaluation, path: Path) -> None:
-    """Write one row a query, qid and a column a metric (empty where the query is skipped), to .tsv, .csv or .parquet.
+    """Write one row per query, with qid and one column per metric (empty for skipped queries), to .tsv, .csv or .parquet.
 
     Raises
     ------
     InputError
-        The name ends in something else.
+        The suffix of the name is another one.
     """
     checked_per_query(path)
     values = [evaluation.values[metric] for metric in evaluation.metrics]
@@ -357,4 +357,6 @@ def write_per_query(evaluation: Evaluation, path: Path) -> None:
 def checked_per_query(path: Path) -> None:
     """Raise InputError unless ``path`` names a format that `write_per_query` knows."""
     if path.suffix.lower() not in {".tsv", ".csv", ".parquet"}:
-        raise InputError(f"{path}: expected a name that ends in .tsv, .csv or .parquet for the values per query")
+        raise InputError(
+            f"{path}: expected a file name that ends in .tsv, .csv or .parquet for the metrics of each query"
+        )

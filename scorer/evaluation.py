@@ -1,4 +1,4 @@
-"""What an evaluation found, and how a person or a program reads it."""
+"""The result of an evaluation, as text, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_THE_TOP = frozenset({"wta", "balanced_error"})  # what stands below it chang
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationCounts:
-    """What a mean over queries hides."""
+    """Counts of unusual queries that a mean over queries hides."""
 
     n_queries: int
     n_documents: int
@@ -47,7 +47,7 @@ class EvaluationCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JudgedQueries:
-    """What is known of each query besides its metrics, (q,) each.
+    """Facts about each query besides its metrics, (q,) each.
 
     Attributes
     ----------
@@ -94,14 +94,14 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slices:
-    """All slices by one column.  ``how`` says in words how the queries were told apart."""
+    """All slices by one column.  ``how`` says in words how the queries were grouped."""
 
     by: str
     how: str
     slices: tuple[Slice, ...]
 
     def cells(self, *, intervals: bool = True) -> tuple[list[str], list[list[str]]]:
-        """Return the header and the rows of a table: a mean a metric, and its interval if wanted."""
+        """Return the header and the rows of a table: the mean of each metric, and its interval if wanted."""
         metrics = list(self.slices[0].metrics) if self.slices else []
         rows = [
             [each.name, f"{each.n_queries:,}", f"{each.n_documents:,}"]
@@ -117,7 +117,7 @@ class Slices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRecord:
-    """An `Evaluation` as it is written as JSON; what is not a number is None."""
+    """The JSON form of an `Evaluation`; NaN is None."""
 
     metrics: Mapping[Metric, Figure]
     convention: Convention
@@ -174,7 +174,7 @@ class Evaluation:
         return int(np.count_nonzero(~np.isnan(self.values[metric])))
 
     def _looks_deeper(self, metric: Metric) -> bool:
-        """Whether the metric would look at ranks that were cut off."""
+        """Whether the metric needs ranks that were cut off."""
         kept = self.counts.fewest_kept
         return kept is not None and metric.name not in _OF_THE_TOP and (metric.k is None or metric.k > kept)
 
@@ -202,7 +202,7 @@ class Evaluation:
         return json.dumps(as_json(self.record(per_query=per_query)), ensure_ascii=False, allow_nan=False)
 
     def render(self, *, per_query: bool = False) -> str:
-        """Return the report as text: a table of means, the conventions, and what the means hide."""
+        """Return the report as text: a table of means, the conventions, and counts of unusual queries."""
         parts = [self._table_of_queries(), ""] if per_query else []
         parts += [self._table_of_means(), ""]
         for each in self.slices:

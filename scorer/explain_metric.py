@@ -1,4 +1,4 @@
-"""One metric of one query, step by step: the calculation that `evaluate` does, laid open."""
+"""Explain the metric of one query step by step, with the calculation of `evaluate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents that a first stage has found, from TREC runs: only these are ranked, by features that lie in other files.
+"""Restrict ranking to the documents of a first-stage ranker, given as TREC runs; features come from other files.
 
 Memory: 17 bytes a document, a hash of its query and its own id (128 bits) and whether it was seen.  Ids come from the files
 again where a message has to name one.

@@ -1,4 +1,4 @@
-"""What a run of re-ranking has on the disk for sure, so that a later one can go on after a kill.
+"""The journal of a re-ranking: what is durably on disk, so that a killed run can be resumed.
 
 It lies in the staging folder beside what it tells of, and is replaced in one step.  A damaged one, or one of other models,
 other candidates or other options, counts as none.

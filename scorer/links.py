@@ -1,4 +1,4 @@
-"""Links: how the outputs of a forest become one score a document.
+"""Links: functions from the outputs of a forest to one score per document.
 
 ``identity`` takes the only output.  The others turn K outputs f_0 .. f_{K-1} of a document into probabilities p of its
 grades, and the score is what the grade (``_grade``) or its gain (``_gain``) is expected to be:

@@ -1,4 +1,4 @@
-"""How re-ranking shares out its memory: the bound is for the whole process, what it cannot give away comes off first."""
+"""Divide the memory limit of a re-ranking; the limit is for the whole process, so fixed costs are subtracted first."""
 
 from __future__ import annotations
 

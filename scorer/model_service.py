@@ -69,8 +69,8 @@ def find_models(references: Sequence[str], registry: Path) -> dict[str, tuple[Fo
         label = Path(reference).stem if identity.name is None else str(identity)
         if label in models:
             raise InputError(
-                f"{spelled('model')} {reference_of[label]} and {spelled('model')} {reference} would both be {label!r} in OUT; leave one out, or give the "
-                "file another name"
+                f"{spelled('model')} {reference_of[label]} and {spelled('model')} {reference} would both be {label!r} in OUT; leave one out, or rename the "
+                "file"
             )
         models[label], reference_of[label] = (forest, identity), reference
     return models

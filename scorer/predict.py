@@ -1,4 +1,4 @@
-"""Scores of documents: raw float32 features to codes by the forest's own cuts, codes down the trees, outputs to a score.
+"""Score documents: float32 features become codes by the cuts of the forest, codes go down the trees, outputs become a score.
 
 The codes are exact (a value and a cut are compared as float32), a document's sum runs over the trees of an output in their
 order in float64, and a link takes one document at a time, so a score has the same bits for any batch size, row order and number of threads, and the same as the

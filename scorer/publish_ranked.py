@@ -1,4 +1,4 @@
-"""What OUT may be, and how a finished folder takes the place of an older one: one of the two is always there, and whole.
+"""Check the output path of a re-ranking, and replace an older folder so that a complete one always exists.
 
 Where names cannot be exchanged in one step, the old folder steps aside under a name of its own next to OUT, never into
 the staging folder, which any later run for OUT may remove.  What is found aside later goes back if OUT is not there.
@@ -79,9 +79,7 @@ def check_apart(target: Path, candidates: Sequence[Path]) -> None:
     for path in candidates:
         found = path.resolve()
         if any(found.is_relative_to(place) for place in places):
-            raise InputError(
-                f"{target}: {path} is a file of candidates, and would be lost; choose another name for OUT"
-            )
+            raise InputError(f"{target}: {path} is an input file and would be overwritten; choose another name for OUT")
 
 
 def check_target(target: Path, *, overwrite: bool, several: bool = False) -> None:
@@ -91,7 +89,7 @@ def check_target(target: Path, *, overwrite: bool, several: bool = False) -> Non
     """
     single = bool(checked_suffix(target))
     if single and several:
-        raise InputError(f"{target}: is one file, several models need a folder; each gets a folder of its own in it")
+        raise InputError(f"{target}: is the name of a file; several models need a folder, with one folder each in it")
     if not single:
         restore_replaced(target)
     if target.exists():
@@ -100,9 +98,9 @@ def check_target(target: Path, *, overwrite: bool, several: bool = False) -> Non
                 f"{target}: exists already; choose another name, or replace it with {spelled('overwrite')}"
             )
         if single and target.is_dir():
-            raise InputError(f"{target}: is a folder, a file was asked for; remove it or choose another name")
+            raise InputError(f"{target}: is a folder, expected a file; remove it or choose another name")
         if not single and not is_ranked_folder(target):
-            raise InputError(f"{target}: is not a folder of ranked lists, so it is not replaced; choose another name")
+            raise InputError(f"{target}: is not a folder of ranked lists and is not overwritten; choose another name")
     if single:
         _check_grades(grades_path(target), target, overwrite=overwrite)
 
@@ -111,7 +109,7 @@ def check_unchanged(target: Path, *, overwrite: bool) -> None:
     """Refuse, right before it is published, an ``OUT`` that was not there when the run began and is not to be replaced."""
     if not overwrite and target.exists():
         raise ConflictError(
-            f"{target}: another run has written it since this one began; choose another name, or replace it with {spelled('overwrite')}"
+            f"{target}: another run wrote it while this one was running; choose another name, or replace it with {spelled('overwrite')}"
         )
 
 
@@ -121,8 +119,8 @@ def _check_grades(grades: Path, target: Path, *, overwrite: bool) -> None:
         return
     if counts_belong_to(grades) is None:
         raise InputError(
-            f"{grades}: has the name of the grade counts of {target.name}, but is no such table, so it is not "
-            "replaced; choose another name"
+            f"{grades}: is where the grade counts of {target.name} go, but it is not such a table and is not "
+            "overwritten; choose another name"
         )
     if not overwrite:
         raise InputError(

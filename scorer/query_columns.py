@@ -1,4 +1,4 @@
-"""One column of whatever is evaluated, beside the ids of the queries: what slices are made by."""
+"""Read a column of the evaluated input with the query ids, for slices."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def column_of_scored(scored: Path | pa.Table, name: str) -> pl.DataFrame:
     shards = scored_shards(scored)
     if not shards:
         raise InputError(
-            f"{spelled('by')} {name}: {scored} is a TREC run, which has no columns of its own; give a table"
+            f"{spelled('by')} {name}: {scored} is a TREC run, which has no other columns; give a table instead"
         )
     parts = []
     for shard in shards:

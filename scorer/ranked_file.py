@@ -1,4 +1,4 @@
-"""What a ranked list is on disk: the schemas of its rows, the names of its files, and what they say of themselves.
+"""The format of ranked lists on disk: schemas, file names and metadata.
 
 In a folder only the shards have names that pandas, pyarrow and Spark take for data: they pass over what begins with ``_``.
 """
@@ -80,7 +80,7 @@ def checked_suffix(path: Path) -> str:
         return suffix
     if suffix in _REFUSED:
         raise InputError(
-            f"{path}: cannot write {suffix}; name a folder of Parquet shards, or one file: {', '.join(SUFFIXES)}"
+            f"{path}: cannot write {suffix}; name a folder for Parquet shards, or one file with a suffix of {', '.join(SUFFIXES)}"
         )
     return ""
 

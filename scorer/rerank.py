@@ -1,7 +1,7 @@
 """Re-rank candidates of any number, in any order, in bounded memory.
 
 Batches of input are scored and reduced to narrow rows (qid, doc_id, score, grade), which are sorted on disk and written
-as ranked lists.  Everything is staged next to OUT and appears there in one step; a run that was killed is resumed.
+as ranked lists.  Output is staged next to OUT and published atomically; a killed run is resumed.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ CHECKPOINT_ROWS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerankReport:
-    """What was written where.  ``rows`` counts candidates, ``rows_written`` those among the first ``top_k``.
+    """The result of a re-ranking.  ``rows`` counts candidates, ``rows_written`` those in the top ``top_k``.
 
-    ``columns_guessed`` says which columns of the candidates were inferred to be qid, doc_id and grade; ``lacking`` how many
-    documents of a first stage's run had no row of features, and were dropped.
+    ``columns_guessed``: the columns that were inferred to be qid, doc_id and grade.  ``lacking``: the number of documents of
+    a first-stage run that had no row of features and were dropped.
     """
 
     out: str
@@ -75,9 +75,11 @@ class RerankReport:
         return json.dumps(asdict(self), sort_keys=True)
 
     def render(self) -> str:
-        """Return the report for a person."""
-        kept = "" if self.top_k is None else f", {self.rows_written:,} among the first {self.top_k:,} of their query"
-        lost = f"left out of the run, for want of a row of features: {self.lacking:,}\n" if self.lacking else ""
+        """Return the report as text."""
+        kept = "" if self.top_k is None else f", {self.rows_written:,} in the top {self.top_k:,} of their query"
+        lost = (
+            f"documents of the run dropped, as they have no row of features: {self.lacking:,}\n" if self.lacking else ""
+        )
         files = ", ".join(self.files) if len(self.files) <= 8 else f"{len(self.files)} files"
         return (
             f"re-ranked {self.rows:,} candidates of {self.queries:,} queries with {self.model}{kept}\n{lost}"
@@ -102,36 +104,36 @@ def rerank(
 ) -> RerankReport:
     """Score ``candidates`` with ``model`` and write each query's documents in order to ``out``.
 
-    Documents are ordered by score, highest first, ties by ascending doc_id (byte by byte), then by place in the input;
+    Documents are ordered by score, highest first, ties by ascending doc_id (byte by byte), then by position in the input;
     queries by ascending qid.  A document without an id is named by its row number in the whole input, from 1.  The
     bytes written are the same for any memory, block size and number of threads.
 
     Parameters
     ----------
     candidates
-        Files of candidates, in any format that judgments have; rows of one query may be scattered over them.  A folder stands for
-        the files in it, and the folder ``_unjudged`` of a dataset for those that the dataset has now.
+        Files of candidates, in any format that judgments have; rows of a query may be in several files.  A folder means
+        the files in it; the folder ``_unjudged`` of a dataset means those that the dataset has now.
     model
         A forest, or the path of a model file.
     out
         A folder of shards (part-00000.parquet, .. of whole queries, ``_manifest.json``), or one file that ends in
         .parquet, .csv, .tsv or .run (TREC).
     identity
-        What to record about the model; its digest if left out.
+        The identity of the model to record; default: its digest.
     **options
         How to re-rank, such as ``top_k=100``: all of `rankmill.scorer.options.RerankOptions`.
 
     Raises
     ------
     InputError
-        A file is missing or named twice, ``out`` exists or is, or holds, one of the candidates, an option makes no sense, or
-        ``run`` has more documents than there is memory for.
+        A file is missing or given twice, ``out`` exists or overlaps with the candidates, an option is invalid, or
+        ``run`` has more documents than fit into memory.
     ConflictError
-        Another run has written ``out`` since this one began, and it is not to be overwritten.
+        Another run wrote ``out`` meanwhile, and ``overwrite`` is false.
     CandidatesRejected
-        The candidates lack what the model needs, or hold nothing; a document of ``run`` has no row, or two.
+        The candidates lack features of the model or are empty; a document of ``run`` has no row, or two.
     rankmill.foundation.errors.DataRejected
-        The candidates break their format.
+        The candidates are malformed.
     """
     forest = model if isinstance(model, Forest) else Forest.load(model)
     (report,) = _rerank(
@@ -147,7 +149,7 @@ def rerank_several(
     out: PathLike,
     **options: Unpack[RerankArguments],
 ) -> list[RerankReport]:
-    """Rank ``candidates`` by each of ``models``, and read them once.
+    """Rank ``candidates`` with each of ``models``, reading them once.
 
     The folder ``out`` gets a folder for each model, named by its key, with the files that `rerank` would write, and a manifest of
     its own.  Returns a report for each model.
@@ -155,12 +157,12 @@ def rerank_several(
     Raises
     ------
     InputError
-        As `rerank`; ``out`` is the name of one file, a key is no name of a folder, or the models were trained on text or grades that
-        were read in different ways.
+        As `rerank`; ``out`` is the name of one file, a key is not a valid folder name, or the models were trained on data that was
+        read in different ways.
     """
     for label in models:
         if not label or label.startswith(".") or "/" in label:
-            raise InputError(f"{label!r} is no name for a folder in {os.fspath(out)}; give the model file another name")
+            raise InputError(f"{label!r} cannot be the name of a folder in {os.fspath(out)}; rename the model file")
     return _rerank(candidates, models, Path(out), made_from(RerankOptions, options), several=True)
 
 
@@ -202,7 +204,7 @@ def _planned(
     plan = MemoryPlan.of(options.memory)
     paths, runs = files_of(paths_of(candidates)), files_of(paths_of(options.run))
     if options.lacking == "drop" and not runs:
-        raise InputError(f"{spelled('lacking')} says what becomes of documents of a run; name it with {spelled('run')}")
+        raise InputError(f"{spelled('lacking')} is for the documents of a run; name the run with {spelled('run')}")
     check_apart(target, [*paths, *runs])
     check_target(target, overwrite=options.overwrite, several=several)
     ranking = {
@@ -257,7 +259,7 @@ def _rerank(
     with _started(plan) as run:
         before = run.journal.place.all_rows
         if options.announce and before:
-            say(f"going on after {before:,} candidates, which an earlier run scored; {spelled('fresh')} starts over")
+            say(f"resuming after {before:,} candidates of an earlier run; use {spelled('fresh')} to start over")
         if not run.journal.scored:
             run.score()
         written = run.write()

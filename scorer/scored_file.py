@@ -67,7 +67,7 @@ def read_scored(path: Path) -> pa.Table:
     if uncompressed(path).suffix.lower() in {".csv", ".tsv"}:
         first = _first_bytes(path).decode("utf-8", "replace").strip()
         raise CandidatesRejected(
-            f"{path}: expected a first line with the names of columns, qid and score among them, between commas or tabs, found "
+            f"{path}: expected a header line with column names separated by commas or tabs, including qid and score, found "
             + (repr(shorten(first)) if first else "an empty file")
         )
     return read_run(path)
@@ -79,7 +79,9 @@ def scored_shards(path: Path) -> list[Path]:
         shards = [file for file in sorted(path.glob("*.parquet")) if _is_scored(file)]
         lists = [] if shards else sorted(folder for folder in path.iterdir() if is_ranked_folder(folder))
         if lists:
-            raise InputError(f"{path}: has the lists of several models; name one of them: {', '.join(map(str, lists))}")
+            raise InputError(
+                f"{path}: contains the lists of several models; name one of them: {', '.join(map(str, lists))}"
+            )
         if not shards and path_in(path, MANIFEST_NAME).is_file():
             raise InputError(f"{path}: is a dataset; name the model that ranks it with {spelled('model')}")
         if not shards:
@@ -190,7 +192,7 @@ def _parquet_columns(path: Path) -> list[str]:
     try:
         return list(pq.read_schema(path).names)
     except pa.ArrowInvalid:
-        raise CandidatesRejected(f"{path}: not a complete Parquet file; write it again") from None
+        raise CandidatesRejected(f"{path}: not a complete Parquet file; create it again") from None
 
 
 def _read_parquet(path: Path) -> pa.Table:
@@ -258,7 +260,7 @@ def read_qrels(path: Path) -> pa.Table:
         )
         qid, doc_id, _, line, first = again.sort("line").row(0)
         raise CandidatesRejected(
-            f"{path}:{line}: expected each document judged once a query, found {doc_id!r} of query {qid!r} again"
+            f"{path}:{line}: expected each document once per query, found {doc_id!r} of query {qid!r} again"
             f" (first in line {first})"
         )
     return judged.select("qid", "doc_id", "grade").to_arrow().cast(_JUDGED)

@@ -118,7 +118,7 @@ def with_scale(
     highest = known_grade or _highest_grade(scored, None if qrels is None else Path(qrels), counts)
     if highest > MAX_GAINED_GRADE:
         raise InputError(
-            f"metric err: found grade {highest}, grades of at most {MAX_GAINED_GRADE} say how likely a document satisfies; name "
+            f"metric err: found grade {highest}, the maximum for err is {MAX_GAINED_GRADE}; name "
             f"other metrics with {spelled('metrics')}"
         )
     return rules.but(max_grade=highest)
@@ -133,7 +133,7 @@ def graded_lists(table: pa.Table, where: str) -> ScoredLists:
         No row has a grade.
     """
     if "grade" not in table.column_names or table.column("grade").null_count == table.num_rows:
-        raise InputError(f"{where}: there are no grades in it; give the judgments with {spelled('qrels')} FILE")
+        raise InputError(f"{where}: it has no grades; give the judgments with {spelled('qrels')} FILE")
     return _scored_lists(_by_query(pl.DataFrame(table)), n_unjudged_documents=table.column("grade").null_count)
 
 
@@ -230,7 +230,7 @@ def _refuse_foreign(lists: ScoredLists, counts: pl.DataFrame, where: str) -> Non
         qid, grade, n_found, n_counted = short.row(0)
         raise CandidatesRejected(
             f"{where}: expected grade {grade} at least {n_found} times for query {qid!r}, found {n_counted}; "
-            "these counts belong to another list"
+            "these grade counts belong to another list"
         )
 
 
@@ -240,7 +240,7 @@ def _refuse_repeated(rows: pl.DataFrame, where: str) -> None:
     if not repeated.is_empty():
         qid, doc_id = repeated.row(0)
         raise CandidatesRejected(
-            f"{where}: expected each document once a query, found {doc_id!r} of query {qid!r} again"
+            f"{where}: expected each document once per query, found {doc_id!r} of query {qid!r} again"
         )
 
 
@@ -316,8 +316,8 @@ def _grade_counts(path: Path, facts: Mapping[str, object]) -> Path | None:
     if not counts.is_file():
         if facts.get("top_k") is not None and _has_grades(path):
             raise InputError(
-                f"{path}: holds the first {facts['top_k']} of each query, but the grade counts of the whole lists, "
-                f"{counts.name}, are not there; put them back, re-rank again, or give the judgments with {spelled('qrels')} FILE"
+                f"{path}: has the top {facts['top_k']} of each query, but the grade counts of the whole lists, "
+                f"{counts.name}, are missing; restore the file, re-rank again, or give the judgments with {spelled('qrels')} FILE"
             )
         return None
     if not path.is_dir() and counts_belong_to(counts) != file_digest(path):

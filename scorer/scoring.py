@@ -1,4 +1,4 @@
-"""Score sources in several threads: parts are taken, and their rows handed on, in the order of the input."""
+"""Score sources with several threads; rows are read and returned in the order of the input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices of queries: the same metrics for the queries that have something in common."""
+"""Slices: metrics for groups of queries."""
 
 from __future__ import annotations
 

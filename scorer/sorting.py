@@ -285,7 +285,7 @@ class ScoreSpill:
             first_line = str(error).partition("\n")[0]
             if "Out of Memory" in first_line:
                 raise OSError(
-                    errno.ENOMEM, f"the sort needs more memory; give more with {spelled('memory')} ({first_line})"
+                    errno.ENOMEM, f"the sort ran out of memory; raise the limit with {spelled('memory')} ({first_line})"
                 ) from error
             raise OSError(errno.EIO, f"the sort failed: {first_line}") from error
 

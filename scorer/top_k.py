@@ -1,4 +1,4 @@
-"""What of a batch can be among the first of its query: most of a list is dropped before it is written anywhere."""
+"""Select the rows of a batch that can be in the top k of their query, and drop the others early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which queries of a dataset are scored where nobody says, and which of them the models have seen in training.
+"""Choose the queries of a dataset to score by default, and report which of them the models saw in training.
 
 A model is trained on the train split of a dataset, whose digest is in the model.  Its scores on these queries say little
 about new ones.  So where it is that dataset which is scored, only queries that were held out are taken unless others are
@@ -129,7 +129,7 @@ def chosen_queries(
         return dataset, scope_of(dataset, split, models, qids)
     if split is not None:
         raise InputError(
-            f"{spelled('split')} chooses a part of a dataset; {', '.join(map(str, paths))} is not the folder of one"
+            f"{spelled('split')} chooses a part of a dataset; {', '.join(map(str, paths))} is not a dataset"
         )
     return None, None
 
@@ -225,7 +225,7 @@ def _unseen_split(
     if not held_out:
         raise InputError(
             f"{dataset.path}: no split has queries that {_and([model.name for model in models])} has not seen in training; "
-            f"name another dataset, or ask for these queries with {spelled('split')} {ALL}"
+            f"name another dataset, or use these queries anyway with {spelled('split')} {ALL}"
         )
     return held_out[0]
 

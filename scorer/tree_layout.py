@@ -1,4 +1,4 @@
-"""Forests laid out for prediction: cuts for a fast search, trees for the number of documents that go down them."""
+"""Memory layouts of forests for prediction: cuts for fast search, trees by the number of documents."""
 
 from __future__ import annotations
 

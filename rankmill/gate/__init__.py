@@ -1,1 +1,1 @@
-"""The gate before an alias: is a candidate fit to take the place of the version that the alias means now."""
+"""The gate of an alias: decide whether a candidate may replace the current version."""

@@ -1,4 +1,4 @@
-"""The report of a gate: its record, as the registry and ``WORK/gate.json`` keep it, and as people read it."""
+"""The report of a gate: the record stored in the registry and ``WORK/gate.json``, and its text."""
 
 from __future__ import annotations
 

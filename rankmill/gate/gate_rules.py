@@ -172,8 +172,8 @@ def rules_under(policy: AliasPolicy | None, asked: GateOptions, convention: Conv
             try:
                 parse_metric(metric)
             except InputError as error:
-                cure = "ask for another: rankmill models alias NAME ALIAS --protect --metric METRIC"
-                raise InputError(f"the alias asks for the metric {metric}: {error}; {cure}") from None
+                cure = "choose another: rankmill models alias NAME ALIAS --protect --metric METRIC"
+                raise InputError(f"the policy of the alias requires the metric {metric}: {error}; {cure}") from None
         margin = policy.margin if margin is None else margin
         if convention is None and policy.convention is not None:
             convention = _convention_of(policy.convention)
@@ -190,6 +190,6 @@ def _convention_of(digest: str) -> Convention:
         if convention_digest(convention) == digest:
             return convention
     raise InputError(
-        f"the alias asks for the metric convention {digest[:12]}, which is none that has a name; say with {spelled('convention')} and "
-        "the options after it which one it is"
+        f"the policy of the alias requires the metric convention {digest[:12]}, which has no name; set it with {spelled('convention')} and "
+        "the options for single rules"
     )

@@ -1,4 +1,4 @@
-"""The graded queries of one split of a dataset, and what forests make of them: narrow columns in memory, never features."""
+"""The graded queries of a split, and the scores of forests on them.  Features are streamed, never held in memory."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def scores_of(
 def _lacking(dataset: Dataset, name: str, lacking: Sequence[str]) -> str:
     few = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
     return (
-        f"{dataset.path}: {name} uses features that this dataset does not have: {few}; evaluate both models on a dataset "
+        f"{dataset.path}: {name} uses features that are missing from this dataset: {few}; evaluate both models on a dataset "
         "that has the features of both"
     )
 

@@ -1,4 +1,4 @@
-"""What must hold of a candidate however well it ranks: one line each, with the value, the limit and the verdict."""
+"""Guardrails: checks of a candidate besides its metric, each with a value, a limit and a verdict."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Guardrail:
         cure = NO_OPTION
         if self.option is not None:
             allowed = self.option.startswith("allow_")
-            verb = "allows this" if allowed else ("asks for this" if self.option == "against" else "sets the limit")
+            verb = "allows this" if allowed else ("turns this on" if self.option == "against" else "sets the limit")
             cure = f"{option_words(self.option)} {verb}"
         return f"{self.name}: {self.words}{bound}; {cure}"
 
@@ -71,13 +71,13 @@ def constant_scores(scores: Scores, baseline: Scores | None, starts: Offsets, ri
     """
     n = int(np.count_nonzero(np.diff(starts) > 1))
     if n == 0:
-        return Guardrail("constant scores", "told", None, None, "no query has two documents")
+        return Guardrail("constant scores", "told", None, None, "no query has two or more documents")
     share = _n_constant(scores, starts) / n
     if baseline is None:
-        words = f"{share:.1%} of {n:,} queries of 2 documents and more have one score for all"
+        words = f"{share:.1%} of {n:,} queries with 2 or more documents have equal scores"
         return Guardrail("constant scores", _verdict(share < 1.0), share, "below 1", words)
     before = _n_constant(baseline, starts) / n
-    words = f"{share:.1%} of {n:,} queries of 2 documents and more have one score for all; now {before:.1%}"
+    words = f"{share:.1%} of {n:,} queries with 2 or more documents have equal scores; current version {before:.1%}"
     good, option = share < 1.0 and share <= before + rise, "max_constant_rise" if share < 1.0 else None
     return Guardrail("constant scores", _verdict(good), share, before + rise, words, option)
 
@@ -118,11 +118,11 @@ def cost(candidate: Predictor, baseline: Predictor | None, limit: float) -> Guar
     """
     now = candidate.comparisons
     if baseline is None:
-        return Guardrail("cost", "told", {"candidate": now}, None, f"{now:,} comparisons a document")
+        return Guardrail("cost", "told", {"candidate": now}, None, f"{now:,} comparisons per document")
     before = baseline.comparisons
     ratio = now / before if before else (1.0 if now == 0 else math.inf)
     value = {"candidate": now, "baseline": before, "ratio": ratio if math.isfinite(ratio) else None}
-    words = f"{now:,} comparisons a document, {ratio:.2f} times the {before:,} now"
+    words = f"{now:,} comparisons per document, {ratio:.2f} times the {before:,} of the current version"
     return Guardrail("cost", _verdict(ratio <= limit), value, limit, words, "max_cost_ratio")
 
 
@@ -146,7 +146,7 @@ def latency(candidate: Predictor, sample: npt.NDArray[np.float32], limit: float)
 def drift(comparison: DriftComparison | None) -> Guardrail:
     """No feature, nor the grades, may have drifted from the former dataset (`rankmill.pipeline.statistics.dataset_drift`)."""
     if comparison is None:
-        return Guardrail("drift", "told", None, None, "not asked for (--against OLD_DATASET)")
+        return Guardrail("drift", "told", None, None, "not checked (see --against OLD_DATASET)")
     alarms = list(comparison.alarms)
     found = (comparison.grades, *comparison.features)
     value = {
@@ -157,7 +157,7 @@ def drift(comparison: DriftComparison | None) -> Guardrail:
     }
     of = "all rows" if comparison.split is None else f"the {comparison.split} split"
     words = f"of {of}, {len(comparison.features):,} features and the grades: "
-    words += f"{len(alarms):,} moved, came or went ({_few(alarms)})" if alarms else "none moved"
+    words += f"{len(alarms):,} drifted, appeared or disappeared ({_few(alarms)})" if alarms else "none drifted"
     return Guardrail("drift", _verdict(not alarms), value, 0, words, "against")
 
 
@@ -174,7 +174,7 @@ def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Gu
         if found.found
     ]
     unknown = [name for name in overlaps if name not in known]
-    lacking = f"{' and '.join(unknown)} came without a sketch of its training queries"
+    lacking = f"{' and '.join(unknown)} has no sketch of its training queries"
     if not known:
         return Guardrail("seen queries", "told", None, None, lacking)
     words = "; ".join(parts) + ("; allowed" if parts and allowed else "")

@@ -1,4 +1,4 @@
-"""The verdict: a candidate against the present version, or against what a first version has to beat."""
+"""Judge a candidate against the current version, or a first version against simple baselines."""
 
 from __future__ import annotations
 
@@ -151,23 +151,21 @@ def _rivals(queries: GradedQueries, metric: Metric, baseline: Contender | None, 
     """Return what the candidate is compared with: the baseline, whose ``scores`` these are, or what a first version has to beat."""
     if baseline is None or scores is None:
         return [row_order(queries), single_feature(queries, metric)]
-    return [Rival("baseline", f"{baseline.name}, the present version", scores, "not worse")]
+    return [Rival("baseline", f"{baseline.name}, the current version", scores, "not worse")]
 
 
 def _notes(contenders: Sequence[Contender], dataset: Dataset, split: str, counted: int) -> list[str]:
     """Say what qualifies the verdict; ``counted`` queries count."""
     notes = [
-        f"the split valid has decided when the training of {each.name} stopped"
+        f"the split valid decided when the training of {each.name} stopped"
         for each in contenders
         if split == "valid" and dataset.digest in each.trained_on
     ]
     candidate = contenders[0]
     if candidate.name in {each.name for each in contenders[1:]}:
-        notes.append(f"{candidate.name} is the present version: it was compared with itself")
+        notes.append(f"{candidate.name} is the current version: it was compared with itself")
     if counted < FEW_QUERIES:
-        notes.append(
-            f"{counted} queries are few: an interval of fewer than {FEW_QUERIES} is narrower than it should be"
-        )
+        notes.append(f"{counted} queries are few: with fewer than {FEW_QUERIES} the interval is too narrow")
     return notes
 
 
@@ -175,7 +173,7 @@ def _refuse_seen_split(dataset: Dataset, split: str, contenders: Sequence[Conten
     trained = [each.name for each in contenders if dataset.digest in each.trained_on]
     if split == "train" and trained:
         raise InputError(
-            f"{spelled('split')} train: {' and '.join(trained)} was trained on these queries of {dataset.path}, which proves nothing; "
+            f"{spelled('split')} train: {' and '.join(trained)} was trained on these queries of {dataset.path}, so they prove nothing; "
             f"use {spelled('split')} test, or valid"
         )
 
@@ -246,16 +244,14 @@ def _shortfall(rules: GateRules, rival: Rival, found: Paired, threshold: float) 
     """Say why ``found`` does not satisfy the rule of ``rival``, which option changes it, and how many queries would do."""
     text = f"{rules.metric} against {rival.words}: {_figures(found)}, "
     if rival.rule == "not shown to be worse":
-        text += f"significantly worse, and not shown to lose less than {rules.margin:g}"
+        text += f"significantly worse, and the loss may exceed {rules.margin:g}"
     else:
         text += f"its lower end must be above {threshold:g}"
     text += f"; {NO_OPTION if rival.rule == 'better' else option_words('margin') + ' sets the margin'}"
     so, none = (queries_for(-threshold, found, difference) for difference in (found.difference, 0.0))
     if found.difference <= threshold or so is None:
         return text
-    text += (
-        f"; so few queries cannot tell: about {so:,} like them pass four times in five if this is the true difference"
-    )
+    text += f"; too few queries: with about {so:,} such queries the gate would pass four times in five if this is the true difference"
     return text if none is None else f"{text}, {none:,} if there is none"
 
 
@@ -366,6 +362,6 @@ def single_feature(queries: GradedQueries, metric: Metric) -> Rival:
     scores = found.scores(queries.in_order(queries.dataset.feature_column(found.name, queries.split)))
     words = (
         f"the feature {found.name}, the {'highest' if found.descending else 'lowest'} first: the best single feature, chosen"
-        " on these queries themselves, which favours it"
+        " on these same queries, which favours it"
     )
     return Rival("best single feature", words, scores, "not shown to be worse")

@@ -1,4 +1,4 @@
-"""The gate of a registry: which versions meet, by whose rules, and where the report is kept."""
+"""Run the gate for a version in a registry: choose the versions and rules, and store the report."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class GateResult:
         kept = "recorded in" if self.new else "stands in"
         lines = [self.report.render(), f"{kept} entry {self.entry} of the log, for {self.alias}"]
         if self.shortfall is not None:
-            lines.append(f"it will not carry a promotion: {self.shortfall}")
+            lines.append(f"it does not allow a promotion: {self.shortfall}")
         return "\n".join(lines)
 
     def require(self) -> None:
@@ -84,7 +84,7 @@ class GateResult:
         self.require()
         if self.shortfall is not None:
             raise PromotionRefused(
-                f"{self.name}@{self.version} passed the gate, which did not measure what {self.alias} asks for:"
+                f"{self.name}@{self.version} passed the gate, but the gate did not measure what {self.alias} requires:"
                 f" {self.shortfall}"
             )
 
@@ -173,9 +173,9 @@ def stored_result(store: Registry, reference: str, alias: str = PRODUCTION) -> G
     version = store.resolve(reference, bare="latest")
     entry = version.gates.get(alias)
     if entry is None:
-        others = f" (it was for {', '.join(sorted(version.gates))})" if version.gates else ""
+        others = f" (only for {', '.join(sorted(version.gates))})" if version.gates else ""
         cure = f"rankmill models gate {version} --on DATASET --alias {alias}"
-        raise UnknownModel(f"{version} was not put to the gate for {alias}{others}; {cure}")
+        raise UnknownModel(f"{version} has no gate result for {alias}{others}; {cure}")
     kept = store.gate_report(version.name, entry.number)
     if kept.get("format") != FORMAT:
         found = f"its report has format {kept.get('format')!r}, this version of rankmill shows format {FORMAT}"

@@ -1,4 +1,4 @@
-"""The headings of the report: one sentence a section that says what its figures mean."""
+"""The headings of the report: one sentence per section that says what its figures mean."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def findings_of(facts: Facts) -> dict[str, str]:
         "data": _data(facts),
         "drift": _drift(facts),
         "lineage": _lineage(facts),
-        "commands": f"Do it again{', look closer, or take it back' if facts['rollback'] else ', or look closer'}",
+        "commands": f"Reproduce{', inspect, or roll back' if facts['rollback'] else ' or inspect'}",
     }
     return {name: text for name, text in told.items() if text}
 
@@ -92,11 +92,13 @@ def _title(facts: Facts) -> str:
     if found is None and facts["metrics"] is None:
         measured = _held_out(facts)
         if measured is None:
-            return f"{version} was trained; there are no held-out queries to judge it by"
+            return f"{version} was trained; there are no held-out queries to evaluate it"
         name, mean = metric_name(measured["metric"]), number(measured["mean"])
-        return f"{version} was trained, and compared with nothing: {name} {mean} on the {measured['split']} queries"
+        return (
+            f"{version} was trained, but not compared with anything: {name} {mean} on the {measured['split']} queries"
+        )
     if found is None:
-        return f"{version} was trained; fewer than two held-out queries count, too few to judge it by"
+        return f"{version} was trained; fewer than two held-out queries count, too few for an evaluation"
     other, metric = called(facts, found["kind"], found["name"]), metric_name(metric_of(facts))
     gap, (low, high), margin = found["difference"], found["interval"], margin_of(facts)
     digits = decimals([gap, low, high], _DIGITS, (0.0,) if margin is None else (0.0, -margin))
@@ -116,9 +118,9 @@ def _title(facts: Facts) -> str:
         digits = decimals(order["interval"], _DIGITS)
         return (
             f"{version} beats the order of the rows by {number(order['difference'], digits)} {metric} "
-            f"({interval(order['interval'], digits)}); it cannot be told apart from {other}"
+            f"({interval(order['interval'], digits)}); no significant difference from {other}"
         )
-    return f"{version} and {other} cannot be told apart: {signed(gap, digits)} {metric} {limits}"
+    return f"No significant difference between {version} and {other}: {signed(gap, digits)} {metric} {limits}"
 
 
 def _against_order(facts: Facts) -> Facts | None:
@@ -166,9 +168,9 @@ def _metrics(facts: Facts) -> str:
     if worse:
         parts.append(f"worse by {_listed(worse)}")
     if not parts:
-        return f"No metric tells it apart from {other}"
+        return f"No metric differs significantly from {other}"
     return f"Against {other}: {', '.join(parts)}" + (
-        ", level by the rest" if len(better) + len(worse) < len(found) else ""
+        ", no significant difference in the rest" if len(better) + len(worse) < len(found) else ""
     )
 
 
@@ -183,8 +185,8 @@ def _queries(facts: Facts) -> str:
     won, lost, tied = (percent(found[part] / found["n_queries"], 0) for part in ("wins", "losses", "ties"))
     if facts["present"] is None:
         other = _rival(facts)
-        return f"{won} of the queries are ranked better than by {other}, {lost} worse, {tied} as well"
-    return f"{won} of the queries get better, {lost} worse, {tied} stay as they were"
+        return f"{won} of the queries are ranked better than by {other}, {lost} worse, {tied} equally well"
+    return f"{won} of the queries improve, {lost} get worse, {tied} are unchanged"
 
 
 def _rival(facts: Facts) -> str:
@@ -209,7 +211,7 @@ def _slices(facts: Facts) -> str:
         return "It wins in every slice of the queries"
     if won:
         return f"It loses in no slice, and wins in {len(won)} of {len(rows)}"
-    return "No slice of the queries tells the two apart"
+    return "No slice differs significantly"
 
 
 def _lists(facts: Facts) -> str:
@@ -221,7 +223,7 @@ def _lists(facts: Facts) -> str:
     worst = found["lost"][0]
     if facts["present"] is None:
         return (
-            f"The query that is furthest behind {_rival(facts)}: {number(worst['candidate'], 2)} against "
+            f"The query furthest behind {_rival(facts)}: {number(worst['candidate'], 2)} against "
             f"{number(worst['rival'], 2)} {metric_name(found['metric'])}"
         )
     return (
@@ -265,7 +267,7 @@ def _influence(facts: Facts) -> str:
     found = facts["influence"]
     rows = found["features"]
     if not rows:
-        return "The model asks for no feature"
+        return "The model uses no features"
     first = rows[0]
     text = f"{first['feature']} leads with {percent(first['influence'], 0)} of the gains"
     if len(rows) > 5:
@@ -284,7 +286,7 @@ def _dependence(facts: Facts) -> str:
     if not moved:
         return ""
     span, feature = max(moved)
-    return f"Of the leading features, {feature} moves the score most: by {number(span, 2)}"
+    return f"Of the leading features, {feature} changes the score most: by {number(span, 2)}"
 
 
 def _scores(facts: Facts) -> str:
@@ -293,7 +295,7 @@ def _scores(facts: Facts) -> str:
         return ""
     medians = [row["median"] for row in found["grades"] if row["median"] is not None]
     if len(medians) < 2:
-        return "How the scores are spread"
+        return "Distribution of the scores"
     if all(a < b for a, b in itertools.pairwise(medians)):
         return "Scores rise with the grade"
     return "Scores do not rise with every grade"
@@ -305,10 +307,10 @@ def _gate(facts: Facts) -> str:
         return ""
     failed = [rail["name"] for rail in verdict["guardrails"] if rail["verdict"] == "failed"]
     if failed:
-        return f"The gate did not hold: {few(failed)}"
+        return f"Failed checks of the gate: {few(failed)}"
     if not verdict["gate"]:
-        return "The guardrails hold; the metric did not pass"
-    return "The gate was passed, and every guardrail holds"
+        return "All guardrails passed, but the metric did not"
+    return "The gate and all guardrails passed"
 
 
 def _data(facts: Facts) -> str:
@@ -328,15 +330,16 @@ def _drift(facts: Facts) -> str:
         return ""
     if not drift["alarms"]:
         return "Nothing drifted since the former dataset"
-    return f"{len(drift['alarms'])} of {drift['n_features'] + 1} moved, came or went since the former dataset: " + few(
-        drift["alarms"], 3
+    return (
+        f"{len(drift['alarms'])} of {drift['n_features'] + 1} drifted, appeared or disappeared since the former dataset: "
+        + few(drift["alarms"], 3)
     )
 
 
 def _lineage(facts: Facts) -> str:
     differs = facts["lineage"]["differs_from_present"]
     if differs is None:
-        return "Where it comes from"
+        return "Where the version comes from"
     parts = [
         *([] if differs["same_data"] else ["other data"]),
         *([] if differs["same_code"] else ["other code"]),
@@ -347,4 +350,4 @@ def _lineage(facts: Facts) -> str:
             f"{counted(len(differs['parameters']), 'parameter')} changed ({few(list(differs['parameters']), 3)})"
         )
     present = facts["present"]["version"]
-    return f"What differs from {present}: {', '.join(parts)}" if parts else f"Made as {present} was"
+    return f"What differs from {present}: {', '.join(parts)}" if parts else f"Trained in the same way as {present}"

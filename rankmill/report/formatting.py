@@ -1,4 +1,4 @@
-"""Numbers and names as a person reads them; the same on the page, in its charts and in the Markdown."""
+"""Format numbers and names for people, in the same way on the page, in charts and in Markdown."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def size(n_bytes: float) -> str:
 
 
 _SLICES = {
-    "query_size": "documents a query",
-    "n_relevant": "relevant documents a query",
+    "query_size": "documents per query",
+    "n_relevant": "relevant documents per query",
     "share_relevant": "share of relevant documents",
 }
 

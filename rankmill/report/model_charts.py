@@ -1,4 +1,4 @@
-"""The model: how it learnt, what it looks at, and the scores it gives."""
+"""Charts of the model: learning curves, feature importance, dependence and scores."""
 
 from __future__ import annotations
 

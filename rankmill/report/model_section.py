@@ -1,4 +1,4 @@
-"""The model in the report: how it learnt, which features it uses, and the scores it gives; beside the present version's."""
+"""Facts about the model for the report: learning curves, features and scores, with those of the current version."""
 
 from __future__ import annotations
 

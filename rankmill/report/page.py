@@ -93,7 +93,7 @@ def outcome(facts: Facts) -> dict[str, str]:
     """Return the verdict in a word or two, in a sentence, and how it is to look."""
     verdict, version = facts["verdict"], facts["model"]["version"]
     alias, present = verdict["alias"], (facts["present"] or {}).get("version")
-    instead = f"{present} stays {alias}" if present else f"{alias} still means nothing"
+    instead = f"{present} stays {alias}" if present else f"{alias} is not set"
     texts = {
         "promoted": (
             "promoted",
@@ -101,8 +101,8 @@ def outcome(facts: Facts) -> dict[str, str]:
             "good",
         ),
         "not promoted": ("not promoted", f"{instead}.", "bad"),
-        "passed": ("passed, not promoted", f"The gate was passed; {alias} does not mean it now.", "plain"),
-        "replaced": ("was promoted", f"It was {alias} before; {alias} means another version now.", "plain"),
+        "passed": ("passed, not promoted", f"The version passed the gate, but {alias} does not point to it.", "plain"),
+        "replaced": ("was promoted", f"It was {alias} before; {alias} points to another version now.", "plain"),
     }
     word, sentence, look = texts[verdict["outcome"]]
     if verdict["outcome"] == "promoted" and verdict["gate"] is False:
@@ -110,15 +110,15 @@ def outcome(facts: Facts) -> dict[str, str]:
     elif verdict["outcome"] == "promoted":
         word, look = _promoted(facts)
     if verdict["outcome"] == "not promoted" and verdict["gate"] is None:
-        word, sentence, look = "registered", f"It was not put to the gate, and it is not {alias}.", "plain"
+        word, sentence, look = "registered", f"It has no gate result, and it is not {alias}.", "plain"
     return {"word": word, "sentence": sentence, "look": look}
 
 
 def recorded_note(facts: Facts) -> str:
     """Return what a reader has to know of the figures that the training measured."""
     splits = {row["split"] for row in facts["recorded"]}
-    told = ["as the version's manifest has them"]
-    told += ["it has learnt from the train queries, so their mean says little"] * ("train" in splits)
+    told = ["from the manifest of the version"]
+    told += ["the model was trained on the train queries, so their mean is too high"] * ("train" in splits)
     told += ["the valid queries may have decided how many trees are kept, which favours their mean"] * (
         "valid" in splits
     )

@@ -1,4 +1,4 @@
-"""The data of the report: what is in the dataset, what the version was made from, and the commands that make it again."""
+"""Provenance in the report: the dataset, what the version was made from, and the commands that reproduce it."""
 
 from __future__ import annotations
 
@@ -185,32 +185,34 @@ def commands(subject: Subject) -> list[dict[str, str]]:
     registry = f"--registry {REGISTRY}"
     told, dataset = [], "DATASET"
     if subject.dataset is not None:
-        again = "all of the run again: it does what has changed, and nothing if nothing has"
+        again = "run the pipeline again (only stages with changes)"
         told, dataset = [(again, "rankmill run rankmill.toml")], f"{WORK}/dataset"
     train = f"rankmill train {dataset} --name {shlex.quote(subject.name)} {_options(subject.version)}{registry}"
-    told.append(("the training alone", train))
+    told.append(("train again", train))
     if subject.dataset is None:
         told.append(
-            ("its metrics on other queries", f"rankmill evaluate {dataset} --split test --model {version} {registry}")
+            ("evaluate on other queries", f"rankmill evaluate {dataset} --split test --model {version} {registry}")
         )
     if subject.split is not None:
         metrics = " ".join(f"--metric {shlex.quote(str(metric))}" for metric in subject.metrics)
         on = f"--split {subject.split} {metrics}{_conventions(subject)} {registry}"
-        told.append(("the means above", f"rankmill evaluate {WORK}/dataset --model {version} {on}"))
+        told.append(("compute the means above", f"rankmill evaluate {WORK}/dataset --model {version} {on}"))
         if present is not None and subject.present_forest is not None:
             told.append(
-                ("the differences above", f"rankmill compare {present} {version} --on {WORK}/dataset {on}"),
+                ("compute the differences above", f"rankmill compare {present} {version} --on {WORK}/dataset {on}"),
             )
     if subject.gate is not None:
         told.append(
             (
-                "what the gate said",
+                "show the gate report",
                 f"rankmill models gate {version} --show --alias {shlex.quote(subject.alias)} {registry}",
             )
         )
-    told.append(("the version's story", f"rankmill models show {version} {registry}"))
+    told.append(("show the version and its history", f"rankmill models show {version} {registry}"))
     if present is not None:
-        told.append(("what differs from the present version", f"rankmill models diff {present} {version} {registry}"))
+        told.append(
+            ("show the differences from the current version", f"rankmill models diff {present} {version} {registry}")
+        )
     return [{"what": what, "command": command} for what, command in told]
 
 

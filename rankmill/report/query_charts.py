@@ -1,4 +1,4 @@
-"""Charts of queries: means and differences with their intervals, how many queries won and lost, and what became of a list."""
+"""Charts of queries: means and differences with intervals, numbers of wins and losses, and changes of lists."""
 
 from __future__ import annotations
 

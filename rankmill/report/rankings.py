@@ -1,4 +1,4 @@
-"""The held-out queries as each ranking orders them: the version's, the present one's, the bars', and what each is worth."""
+"""Rank the held-out queries with the new version, the current version and the baselines, and evaluate each ranking."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def rankings_of(subject: Subject, n_threads: int = 0) -> Rankings | None:
     queries = GradedQueries(dataset, split, subject.convention)
     first = _evaluated(rows, scores[0], subject)
     if not first.n_counted(subject.metric):
-        subject.notes.append(f"no query of the split {split} counts for {subject.metric}: nothing is compared")
+        subject.notes.append(f"no query of the split {split} counts for {subject.metric}, so nothing is compared")
         return None
     bars = [row_order(queries), single_feature(queries, subject.metric)]
     told += [(bar.name, bar.name, bar.words) for bar in bars]
@@ -236,7 +236,7 @@ def query_facts(rankings: Rankings, subject: Subject) -> Facts | None:
         "histogram": histogram(found),
         "lost": [lists.facts(q, float(gaps[q])) for q in lost],
         "gained": [lists.facts(q, float(gaps[q])) for q in gained],
-        "list_convention": "documents of equal score stand by ascending document id",
+        "list_convention": "documents with equal scores are in order of ascending document id",
     }
 
 

@@ -1,4 +1,4 @@
-"""The report: all facts as one record, and the three files made from it, published as a folder in one step.
+"""The report: all facts as one record, and three files made from it, published atomically as a folder.
 
 There are no times and no paths of a machine in it: the same work folder and registry give the same bytes.
 """
@@ -249,10 +249,10 @@ def _check_free(folder: Path) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise InputError(f"{folder}: is a file; a report is a folder")
+        raise InputError(f"{folder}: is a file; choose a folder for the report")
     names = {path.name for path in folder.iterdir()}
     if names - {PAGE, FACTS, TEXT} or (names and not _is_report(folder / FACTS)):
-        raise InputError(f"{folder}: is a folder with other things in it; choose another one for the report")
+        raise InputError(f"{folder}: is a folder with other files; choose another folder for the report")
 
 
 def _is_report(path: Path) -> bool:

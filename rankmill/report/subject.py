@@ -143,7 +143,7 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
 
     if not work.is_dir():
         raise InputError(
-            f"{work}: no such folder, and no such model in the registry; name the work folder of a run (rankmill run makes it)"
+            f"{work}: no such folder, and no such model in the registry; name the work folder of a run (written by rankmill run)"
         )
     found = {name: _read(work / path) for name, path in _JSON}
     dataset = Dataset.open(work / "dataset")
@@ -160,7 +160,7 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
         split = next(iter(dataset.manifest.unseen), None)
     notes: list[str] = []
     if gate is not None and split is not None and gate.split != split:
-        notes.append(f"the gate judged on the split {gate.split}, this report is on {split}")
+        notes.append(f"the gate used the split {gate.split}, this report uses {split}")
     known = replace(
         known,
         alias=known.alias or _alias(version),
@@ -186,7 +186,7 @@ def subject_of_version(store: Registry, reference: str) -> Subject:
     version = store.resolve(reference, bare="latest")
     alias = _alias(version)
     notes = [
-        "made from the registry alone, which keeps no queries: the lists, slices, scores and learning curves are unknown here"
+        "this report is made from the registry, which has no queries: lists, slices, scores and learning curves are not available"
     ]
     gate: GateReport | None = None
     if alias in version.gates:
@@ -286,7 +286,7 @@ def _version(work: Path, known: Known, gate: GateReport | None, found: Mapping[s
     )
     version = next((text for text in told if isinstance(text, str)), None)
     if version is None:
-        raise InputError(f"{work}: nothing here says which version was trained; let rankmill run do it first")
+        raise InputError(f"{work}: no version was trained here yet; start rankmill run first")
     return version
 
 
@@ -319,7 +319,7 @@ def _forest_of(present: Version, dataset: Dataset | None) -> tuple[Forest | None
     lacking = [forest.feature_names[f] for f in forest.used_features if forest.feature_names[f] not in has]
     if lacking:
         few = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5:,} more" if len(lacking) > 5 else "")
-        return None, f"{present} cannot be compared with: it asks for features that the dataset does not have: {few}"
+        return None, f"{present} cannot be compared with: it uses features that the dataset does not have: {few}"
     return forest, None
 
 

@@ -1,4 +1,4 @@
-"""The scheduled run: the stages of a configuration, each done once for the same input.
+"""Runs of a configuration: its stages, each executed once for the same input.
 
 Below are the names of files in a work folder, for those who write them and those who read them.
 """

@@ -1,4 +1,4 @@
-"""The stages ingest and bin: from judgments in files to a binned dataset."""
+"""The stages ingest and bin: from files of judgments to a binned dataset."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class IngestStage(Stage):
             say=say,
         )
         if not known >= {file.sha256 for file in report.read}:
-            raise InputError("[ingest]: a file was changed between two looks at it; run again when all are complete")
+            raise InputError("[ingest]: a file changed while it was read; run again when all files are complete")
         dataset = self.work.dataset()
         manifest = dataset.manifest
         facts = IngestFacts(
@@ -89,7 +89,7 @@ class IngestStage(Stage):
         try:
             dataset = Dataset.open(self.work.dataset_path)
         except InputError:
-            return f"{where} is gone"
+            return f"{where} is missing"
         except DatasetFormatError:
             return f"{where} is damaged"
         return None if dataset.digest == record.facts.dataset else f"{where} holds other data"
@@ -135,7 +135,7 @@ class BinStage(Stage):
 
     def doing(self) -> str:
         config = self.work.config.bin.options
-        return f"at most {config.max_bin} bins a feature; {bin_plan(self.work.dataset(), config.memory).render()}"
+        return f"at most {config.max_bin} bins per feature; {bin_plan(self.work.dataset(), config.memory).render()}"
 
     def reads(self) -> tuple[Artefact, ...]:
         return (self.work.dataset_artefact(),)
@@ -164,7 +164,7 @@ class BinStage(Stage):
         try:
             found = dataset.bin_set()
         except InputError:
-            return "the bins are gone"
+            return "the bins are missing"
         folder = dataset.bins_folder(found.binspec)
         if found.binspec != record.facts.binspec:
             return "others have binned the dataset"

@@ -1,4 +1,4 @@
-"""Whether the data drifted since the former dataset: ``WORK/drift.json``, and the statistics kept for the next comparison.
+"""Check the dataset for drift: write ``WORK/drift.json``, and keep statistics for the next comparison.
 
 A run overwrites the former dataset, so ``against = "previous"`` compares with its statistics: those of the new dataset are written to
 ``WORK/drift/next.parquet`` and become ``WORK/drift/previous.parquet`` when a run ends.  A run that is killed or stopped leaves the
@@ -73,16 +73,16 @@ class DriftFound:
     def line(self) -> str:
         """Return it in one line for a person."""
         if self.against is None:
-            return "drift: there is no previous dataset to compare with yet; this one is kept for the next run"
+            return "drift: there is no previous dataset to compare with yet; this dataset is kept for the next run"
         said = f"drift: of {len(self.report['features']):,} features and the grades "
-        return said + (f"{_named(self.alarms)} moved, came or went" if self.alarms else "none moved")
+        return said + (f"{_named(self.alarms)} drifted, appeared or disappeared" if self.alarms else "none drifted")
 
     def require(self) -> None:
-        """Raise DriftAlarm, in one line, if anything moved, came or went."""
+        """Raise DriftAlarm if anything drifted, appeared or disappeared."""
         if self.alarms:
             raise DriftAlarm(
-                f"the data differ from the former ones in {_named(self.alarms)}; {self.path} has the numbers;"
-                " look where they come from, and train with [drift] stop = false if they are as they should be"
+                f"the data drifted from the former dataset in {_named(self.alarms)}; see {self.path} for the numbers;"
+                " check the sources, and train with [drift] stop = false if the data are correct"
             )
 
 
@@ -101,7 +101,7 @@ def check_drift(rules: DriftSection, folder: Path, dataset: Path) -> None:
     former = folder / rules.against
     if former.resolve() == dataset.resolve():
         raise ConfigError(
-            f'[drift] against: {former} is what this run makes anew; name the copy of a former dataset, or "{PREVIOUS}"'
+            f'[drift] against: {former} is replaced by this run; name a copy of a former dataset, or "{PREVIOUS}"'
         )
     Dataset.open(former)
 

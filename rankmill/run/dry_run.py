@@ -1,4 +1,4 @@
-"""A dry run: the same stages over links to the work folder and to the registry, so that nothing that anybody uses changes.
+"""A dry run: the same stages on links to the work folder and the registry, which both stay unchanged.
 
 All that a run leaves is written aside and put in its place by a rename, and never changed there: a second name for such a
 file costs no room, and what is put in the place of one name leaves the other as it was.

@@ -1,4 +1,4 @@
-"""The stages gate and promote: whether the candidate may take its alias, and the move of the alias."""
+"""The stages gate and promote: judge the candidate, and move the alias to it."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ def taken_back(work: Work, alias: str) -> str | None:
     entry = work.registry.entry(candidate.name, moves[had + 1].entry)
     if entry.change.op not in {"rollback", "unset", "force"}:  # only people do any of these
         return None
-    cure = f"rankmill models promote {candidate} --alias {alias} has it again"
-    return f"{candidate} was taken back from {alias} in entry {entry.number} of the log, by {entry.actor}; {cure}"
+    cure = f"rankmill models promote {candidate} --alias {alias} promotes it again"
+    return f"{candidate} was rolled back from {alias} in entry {entry.number} of the log, by {entry.actor}; {cure}"
 
 
 def split_for(rules: GateSection, dataset: Dataset) -> str:
@@ -141,7 +141,7 @@ def split_for(rules: GateSection, dataset: Dataset) -> str:
     held_out = [name for name in dataset.manifest.unseen if rules.split in {None, name}]
     if not held_out:
         what = "neither a test nor a valid split" if rules.split is None else f"no {rules.split} split"
-        raise InputError(f"[gate]: {dataset.path} has {what} to compare on; ask for one in [ingest]")
+        raise InputError(f"[gate]: {dataset.path} has {what} to compare on; create one with [ingest] split")
     return held_out[0]
 
 
@@ -160,8 +160,8 @@ def refuse_protected(work: Work) -> None:
         protected = alias == PRODUCTION
     if protected:
         raise ConfigError(
-            f"[promote]: {alias} is protected in {store.root}: only what has passed the gate takes it; "
-            "write the section [gate] in place of [promote]"
+            f"[promote]: {alias} is protected in {store.root}: it moves only to versions that passed the gate; "
+            "use the section [gate] instead of [promote]"
         )
 
 
@@ -199,7 +199,7 @@ class PromoteStage(Stage):
         if held:
             return f"{candidate} is {' and '.join(held)} already"
         back = next((told for alias in self._named() if (told := taken_back(self.work, alias))), None)
-        return back or f"{candidate} did not pass the gate against what is there now"
+        return back or f"{candidate} did not pass the gate against the current version"
 
     def _passed(self) -> bool:
         """Tell whether the newest result of the gate is of the candidate and of what the alias means now, and good enough."""
@@ -242,7 +242,7 @@ class PromoteStage(Stage):
         return ()
 
     def fault(self, record: StageRecord) -> str | None:
-        return "the alias means another version"
+        return "the alias points to another version"
 
 
 def try_candidates(work: Work, version: Version) -> None:

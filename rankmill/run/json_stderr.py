@@ -1,4 +1,4 @@
-"""stderr of a process that logs JSON: every other text written there becomes a line of JSON as well.
+"""Turn other text on the stderr of a process that logs JSON into JSON lines.
 
 Warnings, lines of libraries, the error that ends the process: a log collector reads all of stderr and fails at the first line that
 is not JSON.

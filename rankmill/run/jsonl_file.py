@@ -1,4 +1,4 @@
-"""A file of JSON lines that keeps the last runs whole, within a bound, whatever is killed while it writes.
+"""A file of JSON lines that keeps the last complete runs within a size limit, even if a writer is killed.
 
 A line is one ``write`` under a lock; what a killed process or a full disk left of one is cut off before the next line is written, so
 that a torn line can only be the last, and for as long as nobody writes.  Where a run begins and the file is above its bound, the

@@ -1,4 +1,4 @@
-"""What a run leaves as its last word: ``WORK/last_run.json``, and ``WORK/last_success.json`` if it left 0."""
+"""The final record of a run: ``WORK/last_run.json``, and ``WORK/last_success.json`` if its exit code is 0."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LastRun:
             return None
         except (ValueError, TypeError, AttributeError):
             pass
-        raise InputError(f"{path}: not what a run leaves; is this a work folder?")
+        raise InputError(f"{path}: not a record of a run; is this a work folder?")
 
     @property
     def ended_at(self) -> datetime:

@@ -65,7 +65,7 @@ def message(event: Event) -> str:
             found = ", ".join(map(one_line, _found(event.facts)))
             return f"done: {found}" if found else "done"
         case StageFailed():
-            return "stopped; the next run goes on from here" if event.stopped else f"failed: {error_line(event.error)}"
+            return "stopped; the next run resumes here" if event.stopped else f"failed: {error_line(event.error)}"
         case RunEnded():
             return event.outcome if event.exit_code == 0 else f"{event.outcome}, exit code {event.exit_code}"
 

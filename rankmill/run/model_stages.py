@@ -110,7 +110,7 @@ class TrainStage(Stage):
         except UnknownModel:
             return f"{model} is not in the registry"
         if version.swept_in is not None:
-            return f"the bytes of {model} were swept"
+            return f"the file of {model} was swept"
         if version.sha256 != record.facts.sha256:
             return f"{model} is another model"
         return super().fault(record)
@@ -122,7 +122,7 @@ class EvaluateStage(Stage):
     name, facts, code = "evaluate", EvaluateFacts, ("rankmill.pipeline", "rankmill.scorer")
 
     def skip_reason(self) -> str | None:
-        return None if self.work.split is not None else "there are no queries that the training has not seen"
+        return None if self.work.split is not None else "all queries were used in training"
 
     def own_inputs(self) -> Inputs:
         config = self.work.config.evaluate

@@ -1,4 +1,4 @@
-"""Which observers a run has: what ``--log`` says, and what ``[tell]`` of the configuration does.
+"""Choose the observers of a run from ``--log`` and ``[tell]``.
 
 Each observer (`rankmill.run.events`) is independent: text or JSON lines on stderr, a log file, metrics for Prometheus, OpenLineage.
 """
@@ -125,4 +125,4 @@ class FanOut:
                 if name not in self._said:
                     self._said.add(name)
                     with suppress(Exception):
-                        self._complain(f"{name}: {error_line(error)}; the run goes on without it")
+                        self._complain(f"{name}: {error_line(error)}; the run continues without it")

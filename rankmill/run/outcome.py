@@ -1,4 +1,4 @@
-"""The result of a run, for a person and as JSON: from the facts of its stages, whether done now or before."""
+"""The result of a run as text and as JSON, from the facts of its stages, whether executed now or before."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class RunReport:
                 f" {dataset.features} features"
             )
         if drift := self.facts.drift:
-            moved = ", ".join(drift.alarms) or "nothing has moved"
+            moved = ", ".join(drift.alarms) or "nothing drifted"
             lines.append(f"drift     {moved if drift.against else 'nothing to compare with yet'}")
         if self.version is not None:
             aliases = f", now {', '.join(self.version.aliases)}" if self.version.aliases else ", not promoted"
@@ -108,7 +108,7 @@ class RunReport:
         if self.gate is not None:
             verdict = "passed" if self.gate.passed else "did not pass"
             shown = f"rankmill models gate {self.version} --show"
-            lines.append(f"gate      {verdict}, for {self.gate.alias}; look at it with: {shown}")
+            lines.append(f"gate      {verdict}, for {self.gate.alias}; details: {shown}")
         if self.refused is not None:
             lines.append(f"promote   {self.refused}")
         if (ranked := self.facts.rerank) is not None:

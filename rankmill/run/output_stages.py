@@ -54,7 +54,7 @@ class RerankStage(Stage):
         return self.work.expand("rerank.run", self.section.run) if self.section.run else ()
 
     def skip_reason(self) -> str | None:
-        nothing = "nothing is ranked, since no version stands yet"
+        nothing = "nothing is ranked, as no version is promoted yet"
         return self.not_configured() or (None if standing(self.work) is not None else nothing)
 
     def own_inputs(self) -> Inputs:
@@ -101,7 +101,7 @@ class RerankStage(Stage):
         if ranked.columns_guessed:
             say(guesses_line(ranked.columns_guessed))
         if ranked.lacking:
-            say(f"left out of the run, for want of a row of features: {ranked.lacking:,}")
+            say(f"documents of the run dropped, as they have no row of features: {ranked.lacking:,}")
         facts = RerankFacts(
             columns_guessed=ranked.columns_guessed,
             files=ranked.files,

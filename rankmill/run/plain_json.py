@@ -1,4 +1,4 @@
-"""Values, times and texts of events as JSON that every reader takes: one line, ASCII, no NaN, no half of a character."""
+"""Write events as JSON that every reader accepts: one line, ASCII, no NaN, no lone surrogates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of metrics for the textfile collector of Prometheus' node exporter, replaced in one step when a run ends.
+"""A file of metrics for the textfile collector of Prometheus' node exporter, replaced atomically when a run ends.
 
 What a run does not tell anew (a stage that had nothing to do, one that was not reached) stays as the run before has told it, and so
 does the time of the last success when a run fails.  Every series has the label ``model``, since the collector takes the files of one
@@ -36,28 +36,28 @@ from rankmill.run.stage_facts import (
 )
 
 _HELP = {
-    "rankmill_last_success_timestamp_seconds": "When the last run that left with 0 ended.",
-    "rankmill_last_run_timestamp_seconds": "When the last run ended.",
+    "rankmill_last_success_timestamp_seconds": "End time of the last run with exit code 0.",
+    "rankmill_last_run_timestamp_seconds": "End time of the last run.",
     "rankmill_last_run_exit_code": "Exit code of the last run.",
     "rankmill_last_run_outcome": "1 for the outcome of the last run, 0 for the others.",
-    "rankmill_last_run_duration_seconds": "How long the last run took.",
-    "rankmill_last_run_peak_memory_bytes": "Most memory of the process of the last run.",
-    "rankmill_last_run_stages": "How many stages the last run executed; the others had nothing to do or were not reached.",
-    "rankmill_previous_run_died": "1 if the run before the last one ended without a word (killed, out of memory).",
-    "rankmill_stage_duration_seconds": "How long the stage took when it was last executed to its end.",
-    "rankmill_rows": "Documents that the stage has made or ranked.",
-    "rankmill_queries": "Queries that the stage has made or ranked.",
-    "rankmill_rejected_rows": "Rows that the stage has left out because they break the format.",
-    "rankmill_metric": "Mean of the metric of the version trained last, on the split.",
-    "rankmill_gate_passed": "1 if the version trained last has passed the gate, 0 if not.",
-    "rankmill_gate_difference": "Mean difference of the candidate to what it was compared with at the gate.",
+    "rankmill_last_run_duration_seconds": "Duration of the last run.",
+    "rankmill_last_run_peak_memory_bytes": "Peak memory of the last run.",
+    "rankmill_last_run_stages": "Number of stages that the last run executed.",
+    "rankmill_previous_run_died": "1 if the run before the last one ended without a record (killed, out of memory).",
+    "rankmill_stage_duration_seconds": "Duration of the last complete execution of the stage.",
+    "rankmill_rows": "Documents that the stage wrote or ranked.",
+    "rankmill_queries": "Queries that the stage wrote or ranked.",
+    "rankmill_rejected_rows": "Malformed rows that the stage quarantined.",
+    "rankmill_metric": "Mean of the metric on the split, for the version trained last.",
+    "rankmill_gate_passed": "1 if the version trained last passed the gate, else 0.",
+    "rankmill_gate_difference": "Mean difference between the candidate and its baseline in the gate.",
     "rankmill_gate_difference_low": "Lower end of the 95 % interval of that difference.",
     "rankmill_gate_difference_high": "Upper end of the 95 % interval of that difference.",
     "rankmill_drift_psi_max": "Largest population stability index of a feature or of the grades.",
-    "rankmill_drift_alarms": "How many features moved, came or went; the grades count as one.",
+    "rankmill_drift_alarms": "Number of features that drifted, appeared or disappeared; the grades count as one.",
     "rankmill_model_version": "Number of the version trained last.",
     "rankmill_model_info": "1, with what identifies the version trained last.",
-    "rankmill_alias_version": "Number of the version that the alias means.",
+    "rankmill_alias_version": "Number of the version that the alias points to.",
     "rankmill_build_info": "1, with the version of rankmill.",
 }
 _COUNTS = ("rankmill_rows", "rankmill_queries", "rankmill_rejected_rows")

@@ -1,4 +1,4 @@
-"""One run at a time in a work folder: a lock on ``WORK/lease``, in which stands who holds it.
+"""Allow one run at a time in a work folder: a lock on ``WORK/lease``, which records its holder.
 
 The lock ends with the process, however it ends; the content of the file stays, so that the next run can report one that
 died.  It spares work and is not what keeps things whole: stages publish in one step and the registry compares before it
@@ -77,11 +77,11 @@ def hold(work: Path, run_id: str) -> Iterator[RunLease]:
     try:
         if not _lock(handle):
             raise RunUnderWay(
-                f"{work}: in use by {_read(handle) or 'another run'}; wait for it, or give this configuration a "
-                "work folder of its own"
+                f"{work}: in use by {_read(handle) or 'another run'}; wait for it, or give this configuration "
+                "another work folder"
             )
         before = _read(handle)
-        died = None if before is None else f"{before} ended without a word"
+        died = None if before is None else f"{before} ended without a record (killed?)"
         now = datetime.now(UTC).isoformat(timespec="seconds")
         holder = Holder(run_id=run_id, pid=os.getpid(), host=socket.gethostname(), since=now)
         lease = RunLease(handle, holder, died)

@@ -1,4 +1,4 @@
-"""A run from its configuration to its end: the lease, the stages in their order, events, and ``last_run.json``.
+"""Execute a run: take the lease, execute the stages in order, emit events, and write ``last_run.json``.
 
 A stage is done if something that goes into it has changed.  Each publishes what it makes in one step and then its record, so that
 a run that is killed leaves the last complete dataset, evaluation and lists, and the next run resumes with the first stage that has
@@ -117,7 +117,7 @@ def _take_over(stage: Stage, choice: StageChoice) -> None:
         return
     record = _record(stage)
     if record is None:
-        raise InputError(f"--from {choice.first}: {stage.name} was not done yet; leave --from out")
+        raise InputError(f"--from {choice.first}: {stage.name} is not complete yet; leave out --from")
     if stage.holds(record):
         setattr(stage.work.facts, stage.name, record.facts)
 
@@ -172,7 +172,7 @@ def plan(work: Work, choice: StageChoice) -> list[PlannedStage]:
             rows.append(PlannedStage(kind.name, "skip", why))
         elif waits_for is not None:
             forced = kind.name in choice.forced
-            why = "asked for" if forced else f"depends on what comes of {waits_for}"
+            why = "forced" if forced else f"depends on the result of {waits_for}"
             rows.append(PlannedStage(kind.name, "run" if forced else "open", why))
         else:
             record = _record(stage)

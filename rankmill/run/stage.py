@@ -1,4 +1,4 @@
-"""What a stage of the run is, and the record that it leaves beside what it made: ``WORK/stages/<stage>.json``.
+"""A stage of a run, and the record of its inputs and outputs: ``WORK/stages/<stage>.json``.
 
 A stage is known by what goes into it: digests of its files, its options, and the code.  A stage whose inputs and outputs are as in
 its record is skipped; what differs is named.
@@ -179,7 +179,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
         elif was is None:
             told.append(f"{what} is new")
         elif is_ is None:
-            told.append(f"{what} is gone")
+            told.append(f"{what} was removed")
         elif name.startswith("option ") and len(was) + len(is_) < 60:
             told.append(f"{what} was {was} and is {is_}")
         else:

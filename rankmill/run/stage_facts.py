@@ -1,4 +1,4 @@
-"""The facts of a run: what each stage found out, for the stages after it, the run's report and all observers.
+"""The results of each stage, for later stages, the report and all observers.
 
 They are kept as JSON in the records of the stages, so the order of the fields is that of the JSON.
 """

@@ -1,4 +1,4 @@
-"""What all stages of one run share: the configuration, the work folder, the registry, digests of files, and the facts so far."""
+"""State that all stages of a run share: configuration, work folder, registry, digests of files, and facts so far."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Work:
             A pattern matches no file, or asks for a date that was not given.
         """
         if self.day is None and any(DATE in pattern for pattern in patterns):
-            raise InputError(f"{key}: {DATE} stands for the logical date; say which with --date")
+            raise InputError(f"{key}: {DATE} needs a logical date; set it with --date")
         day = "" if self.day is None else self.day.isoformat()
         try:
             return tuple(find_files([pattern.replace(DATE, day) for pattern in patterns], self.folder))
@@ -133,7 +133,7 @@ class Work:
         for name, digest in outputs.items():
             path = self.path / name
             if not path.is_file():
-                return f"{self.named(path)} is gone"
+                return f"{self.named(path)} is missing"
             if self.digests.of(path) != digest:
                 return f"{self.named(path)} was changed"
         return None
@@ -151,7 +151,7 @@ class Work:
     def candidate(self) -> Version:
         """The version that the train stage registered."""
         if self.facts.train is None:
-            raise InputError(f"{self.path}: no model was trained here yet; run it without --from")
+            raise InputError(f"{self.path}: no model was trained here yet; run without --from")
         return self.registry.resolve(self.facts.train.model, bare="latest")
 
     @property
@@ -175,9 +175,7 @@ class Work:
             return None
         former = self.folder / rules.against
         if former.resolve() == self.dataset_path.resolve():
-            raise ConfigError(
-                f"[gate] against: {former} is what this run makes anew; name the copy of a former dataset"
-            )
+            raise ConfigError(f"[gate] against: {former} is replaced by this run; name a copy of a former dataset")
         return Dataset.open(former)
 
 

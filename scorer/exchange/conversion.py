@@ -1,4 +1,4 @@
-"""What all formats share: single trees, their weights folded into their leaves; forests made of such; what is read and written.
+"""Code that all formats share: single trees with weights folded into leaves, and forests made of them.
 
 A product of a tree's weight and a leaf is rounded once, here as in prediction, so that folding changes no score.
 """
@@ -151,7 +151,7 @@ def forest_of(
     inner = joined["feature"] >= 0
     if np.any(joined["feature"] >= len(feature_names)):
         raise ModelFormatError(
-            f"{where}: a node asks for feature {joined['feature'].max()}, and there are {len(feature_names)} (0 is the first)"
+            f"{where}: a node uses feature {joined['feature'].max()}, but there are only {len(feature_names)} (counted from 0)"
         )
     if np.any(np.isnan(joined["cut"][inner])):
         raise ModelFormatError(f"{where}: a threshold is not a number")
@@ -159,8 +159,8 @@ def forest_of(
     counts = np.diff(cut_starts)
     if counts.max(initial=0) > model_file.MAX_CUTS_OF_A_FEATURE:
         raise ConversionRefused(
-            f"{where}: its splits on {feature_names[int(counts.argmax())]!r} have {counts.max():,} different thresholds, at most "
-            f"{model_file.MAX_CUTS_OF_A_FEATURE:,} of a feature can be held here; take fewer rounds, or train with fewer bins"
+            f"{where}: its splits on {feature_names[int(counts.argmax())]!r} have {counts.max():,} different thresholds, the maximum is "
+            f"{model_file.MAX_CUTS_OF_A_FEATURE:,} per feature; use fewer rounds, or train with fewer bins"
         )
     gain = np.where(inner & np.isfinite(joined["gain"]), joined["gain"], 0.0)
     try:
@@ -227,7 +227,7 @@ def text_of(data: bytes, where: str, what: str) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise ModelFormatError(
-            f"{where}: expected {what}, found bytes that are no UTF-8 text at position {error.start}"
+            f"{where}: expected {what}, found bytes that are not UTF-8 at position {error.start}"
         ) from error
 
 
@@ -249,14 +249,14 @@ def float32_exactness(forest: Forest, target: str) -> str:
         raise ConversionRefused(
             f"{target} adds in float32, and scores of this model reach {forest.score_bound:g}; convert it --to lightgbm or c"
         )
-    return f"sums in float32: within {float32_sums(forest):.2g} of the scores here, so that near ties may swap"
+    return f"sums in float32: within {float32_sums(forest):.2g} of the scores here, so near ties may swap"
 
 
 def need_one_output(forest: Forest, target: str) -> None:
     """Refuse a forest of several outputs."""
     if forest.link != "identity":
         raise ConversionRefused(
-            f"{target} cannot make one score of {forest.n_outputs} outputs (the link {forest.link} of {forest.objective});"
+            f"{target} cannot combine {forest.n_outputs} outputs into one score (the link {forest.link} of {forest.objective});"
             " convert it --to c or onnx, or train an objective of one output"
         )
 
@@ -266,8 +266,8 @@ def need_names_without(forest: Forest, target: str, forbidden: str, *, blanks: b
     for name in forest.feature_names:
         if any(sign in forbidden or (blanks and sign.isspace()) for sign in name):
             raise ConversionRefused(
-                f"{target} takes {'no blanks and ' if blanks else ''}none of {forbidden} in the name of a feature, found"
-                f" {name!r}; give other names with {spelled('features')}"
+                f"{target} takes {'no blanks and ' if blanks else ''}none of {forbidden} in feature names, found"
+                f" {name!r}; rename them with {spelled('features')}"
             )
 
 
@@ -275,8 +275,8 @@ def need_missing_as_zero(forest: Forest, target: str) -> None:
     """Refuse a forest that treats missing values otherwise than 0."""
     if not takes_missing_as_zero(forest):
         raise ConversionRefused(
-            f"{target} takes missing values for 0, and this model sends them elsewhere at some nodes; where none are missing,"
-            f" or where they may count as 0, convert it with {spelled('missing')} zero"
+            f"{target} treats missing values as 0, but this model sends them elsewhere at some nodes; if no values are missing,"
+            f" or they may count as 0, convert it with {spelled('missing')} zero"
         )
 
 

@@ -1,4 +1,4 @@
-"""The formats that models are written in and read from, by name."""
+"""The formats for writing and reading models, by name."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def write_as(
     if missing not in MISSING:
         raise InputError.unknown("way with missing values", missing, MISSING)
     if nearest_thresholds and target != "solr":
-        raise InputError(f"nearest thresholds are for solr: {target} has all thresholds to the bit")
+        raise InputError(f"nearest thresholds are only for solr; {target} has exact thresholds")
     if features is not None:
         forest = renamed(forest, features)
     if missing == "zero":
@@ -103,7 +103,7 @@ def read_from(
         best = found.best_rounds
         notes.insert(
             0,
-            f"early stopping found {best} of {forest.n_rounds} rounds best: {spelled('n_rounds')} {best} keeps these alone",
+            f"early stopping found {best} of {forest.n_rounds} rounds best: {spelled('n_rounds')} {best} keeps only these",
         )
     if absent is not None:
         forest = replace(forest, info={**forest.info, "absent": absent})

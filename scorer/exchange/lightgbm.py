@@ -245,7 +245,7 @@ def _blocks(text: str, where: str) -> tuple[_Block, list[_Block]]:
         elif line:
             blocks[-1][1][key] = value
     else:
-        raise ModelFormatError(f"{where}: the model is cut short: there is no line 'end of trees'")
+        raise ModelFormatError(f"{where}: the model is truncated: there is no line 'end of trees'")
     made = [_Block(f"{where}:{number}", values) for number, values in blocks]
     return made[0], made[1:]
 
@@ -256,7 +256,7 @@ def _objective_notes(objective: Sequence[str], where: str) -> Iterator[str]:
         yield f"scores are raw, as LightGBM's predict(raw_score=True): the objective {name} transforms them, in the same order"
     elif name not in IDENTITY:
         raise ConversionRefused(
-            f"{where}: the objective {name} makes of the sum of the trees what is not known here; known:"
+            f"{where}: the objective {name} transforms the sum of the trees in a way that is not supported; supported:"
             f" {', '.join(sorted((IDENTITY | MONOTONE) - {'custom', 'none'}))}"
         )
 
@@ -274,7 +274,7 @@ def _read_tree(block: _Block) -> PlainTree:
     decision = block.array("decision_type", n_inner, np.int64)
     if block.integer("num_cat", 0) or np.any(decision & CATEGORICAL):
         raise ConversionRefused(
-            f"{block.where}: a split by categories; only splits by numbers can be said here: train with numbers in their place"
+            f"{block.where}: a split on categories, which is not supported; encode categories as numbers and train again"
         )
     cut = cuts_of(block.array("threshold", n_inner, np.float64))
     children = {side: block.array(f"{side}_child", n_inner, np.int64) for side in ("left", "right")}

@@ -69,8 +69,8 @@ def write(forest: Forest, name: str, *, nearest: bool = False) -> ConvertedModel
     notes = ["the feature store needs features of these names"]
     if np.any(off):
         notes.append(
-            f"{np.count_nonzero(off)} of {len(cuts)} thresholds lie up to {off.max():.2g} beside those here: Solr cannot have"
-            " them; values that close may go elsewhere"
+            f"{np.count_nonzero(off)} of {len(cuts)} thresholds lie up to {off.max():.2g} beside those here: Solr cannot represent"
+            " them; values this close may go to another leaf"
         )
     if not plain:
         notes.append(

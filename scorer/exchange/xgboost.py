@@ -245,8 +245,8 @@ def _read_tree(tree: _Object) -> tuple[PlainTree, npt.NDArray[np.float64]]:
         raise ModelFormatError(f"{tree.where}: {tree.path} has no nodes")
     if np.any(tree.array("split_type", np.int64, n, optional=True)):
         raise ConversionRefused(
-            f"{tree.where}: {tree.path} splits by categories; only splits by numbers can be said here: train with numbers in"
-            " their place"
+            f"{tree.where}: {tree.path} splits on categories, which is not supported; encode categories as numbers and"
+            " train again"
         )
     if tree.at("tree_param").integer("size_leaf_vector", 1) > 1:
         raise ConversionRefused(
@@ -259,12 +259,12 @@ def _read_tree(tree: _Object) -> tuple[PlainTree, npt.NDArray[np.float64]]:
         weight = tree.array("base_weights", np.float64, n, optional=True).astype(CUT)
         gain = tree.array("loss_changes", np.float64, n, optional=True).astype(CUT)
     if np.any((feature < 0) | (feature > np.iinfo(NODE).max)):
-        raise ModelFormatError(f"{tree.where}: {tree.path} asks for a feature that is none")
+        raise ModelFormatError(f"{tree.where}: {tree.path} uses a feature that does not exist")
     if np.any(np.isneginf(condition[inner])):
-        raise ConversionRefused(f"{tree.where}: {tree.path} asks for values below -inf, which there are none of")
+        raise ConversionRefused(f"{tree.where}: {tree.path} has a threshold of -inf, below which there are no values")
     for side in (left, right):
         if np.any((side[inner] < 0) | (side[inner] >= n)):
-            raise ModelFormatError(f"{tree.where}: {tree.path} has a child that is no node of it")
+            raise ModelFormatError(f"{tree.where}: {tree.path} has a child that is not one of its nodes")
     reached = _reached(left, right, inner)  # pruning leaves nodes behind that nothing leads to
     place = np.cumsum(reached) - 1
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""Looking into a model: what its features do, why one document stands above another, what else its scores could be.
+"""Model inspection: feature effects, explanations of rankings, mixtures of models, and optimality.
 
 ``docs/inspecting.md`` has the formulas and their sources.
 """

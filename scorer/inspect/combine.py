@@ -1,4 +1,4 @@
-"""Two rankers as one: the best of all mixtures ``(1 - a) s + a t`` of their scores, by an exact sweep over a.
+"""Find the best mixture ``(1 - a) s + a t`` of the scores of two rankers by an exact sweep over a.
 
 In one query the order of ``(1 - a) s + a t`` changes only where two documents tie, at ``a = d / (d - e)`` with d and e their
 differences in s and in t: at most n (n - 1) / 2 weights, between which every metric of ranks is constant.  So the mean over
@@ -103,7 +103,7 @@ def combine(
 
     counted = ~np.isnan(queries.evaluate([metric], scores[0])[metric])
     if not counted.any():
-        raise InputError(f"no query counts in {metric}: none has anything relevant")
+        raise InputError(f"no query counts in {metric}: none has a relevant document")
     at_ends = mean_at(low), mean_at(high)
     lists = _Lists(np.asarray(grades), starts, doc_order)
     cuts = _cuts(lists, scores, counted, low, high)
@@ -126,9 +126,11 @@ def _mixable(column: npt.ArrayLike, queries: PreparedQueries, metric: Metric) ->
 
 def _check(metric: Metric, low: float, high: float) -> None:
     if not (np.isfinite(low) and np.isfinite(high) and low < high):
-        raise InputError(f"the weights from {low:g} to {high:g} are no range; give two numbers, the lower one first")
+        raise InputError(
+            f"the weights from {low:g} to {high:g} are not a range; give two finite numbers, the lower one first"
+        )
     if metric.name == "balanced_error":
-        raise InputError(f"{metric} goes by scores above a threshold, not by ranks; choose a metric such as ndcg@10")
+        raise InputError(f"{metric} depends on a score threshold, not on ranks; choose a metric such as ndcg@10")
 
 
 @dataclass(frozen=True, slots=True)

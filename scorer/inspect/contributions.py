@@ -1,4 +1,4 @@
-"""What contributions of features say: of two documents, why one stands above the other; of many, which features matter most.
+"""Use feature contributions to explain why one document is ranked above another, and which features matter most.
 
 Contributions are Shapley values (`rankmill.scorer.inspect.shap`), so the differences between two documents add up to that of their
 outputs, and what all documents of a query have alike cancels.
@@ -149,7 +149,7 @@ def chosen_two(
         second = int(order[rank_of[first] + 1])
     else:
         raise InputError(
-            f"query {qid}: no document stands below {doc_ids[first]!r}; name another one with {spelled('below')}"
+            f"query {qid}: no document is ranked below {doc_ids[first]!r}; name another one with {spelled('below')}"
         )
     if first == second:
         raise InputError(f"query {qid}: {doc_ids[first]!r} is compared with itself; name two documents")

@@ -1,4 +1,4 @@
-r"""Partial dependence, the mean output by the values of one feature or two; and how strongly features interact.
+r"""Partial dependence, the mean output for each value of one or two features; and interactions of features.
 
 .. math:: PD_S(x_S) = E_{X_C} F(x_S, X_C), \quad C = N \setminus S
 
@@ -100,9 +100,9 @@ def partial_dependence(
     """
     paths = leaf_paths(forest, n_rounds=n_rounds)
     if not 1 <= len(features) <= 2:
-        raise InputError(f"partial dependence is on one feature or two, got {len(features)}")
+        raise InputError(f"expected one or two features for partial dependence, got {len(features)}")
     if len(set(features)) < len(features):
-        raise InputError(f"the feature {features[0]!r} was named twice; name two different ones")
+        raise InputError(f"the feature {features[0]!r} is given twice; name two different features")
     slots = [paths.slot_of(name) for name in features]
     axes = _axes(paths, slots, points)
     shape = tuple(len(axis) for axis in axes)
@@ -135,7 +135,7 @@ def _axes(
         raise ValueError("points of a feature are one row of numbers")
     if np.prod([len(axis) for axis in axes]) > MAX_CELLS:
         sizes = " x ".join(str(len(axis)) for axis in axes)
-        raise InputError(f"{sizes} points, at most {MAX_CELLS:,}; ask for fewer points")
+        raise InputError(f"{sizes} points, the maximum is {MAX_CELLS:,}; use fewer points")
     return axes
 
 
@@ -275,7 +275,7 @@ def interactions(
         raise ValueError("there are no documents to compare at")
     names = list(features) if features is not None else _most_important(paths)
     if len(set(names)) < len(names):
-        raise InputError("a feature was named twice; name different ones")
+        raise InputError("a feature is given twice; name each once")
     slots = [paths.slot_of(name) for name in names]
     compared = _Compared.of(paths, codes, slots, over=over, output=output, n_threads=n_threads)
     singles = [Interaction((name,), *ratio) for name, ratio in zip(names, compared.with_any_other(slots), strict=True)]

@@ -1,4 +1,4 @@
-"""The documents at which a model is looked into: some queries of any candidates, or of a dataset, held in memory.
+"""Read the documents for model inspection: some queries of candidates or of a dataset, held in memory.
 
 Queries are chosen by name, or drawn by a keyed hash of their ids: which ones does not depend on the order of the rows, and
 half as many are the first half of as many.  Documents come by ascending qid, then doc_id, byte by byte, then as in the input.
@@ -110,7 +110,7 @@ def read_documents(
     choice = _Choice(frozenset(selection.qids), selection.n_queries, selection.seed)
     pieces, n_read = _chosen_pieces(sources, predictor, options, choice)
     if n_read == 0:
-        raise CandidatesRejected(f"{where}: there are no candidates in it")
+        raise CandidatesRejected(f"{where}: no candidates found")
     choice.require_all(where)
     documents = _documents([_still_chosen(piece, choice) for piece in pieces], n_read)
     return replace(documents, scope=scope or scope_of_candidates(models, documents.qids))
@@ -134,7 +134,7 @@ def _chosen_pieces(
                 choice.outdated = False
             if sum(piece.values.nbytes for piece in pieces) > MAX_BYTES:
                 raise InputError(
-                    f"the features of these queries take more than {MAX_BYTES / 1e6:,.0f} MB; choose fewer with {spelled('n_queries')}"
+                    f"the features of these queries need more than {MAX_BYTES / 1e6:,.0f} MB; choose fewer with {spelled('n_queries')}"
                 )
     return pieces, n_read
 
@@ -160,14 +160,14 @@ def listed_scores(path: Path, documents: Documents) -> npt.NDArray[np.float64]:
     if not repeated.is_empty():
         qid, doc_id, _ = repeated.row(0)
         raise CandidatesRejected(
-            f"{path}: expected each document once a query, found {doc_id!r} of query {qid!r} again"
+            f"{path}: expected each document once per query, found {doc_id!r} of query {qid!r} again"
         )
     found = wanted.join(listed, on=["qid", "doc_id"], how="left", maintain_order="left")
     lacking = found.filter(pl.col("score").is_null())
     if not lacking.is_empty():
         qid, doc_id, _ = lacking.row(0)
         raise CandidatesRejected(
-            f"{path}: has no score for {lacking.height:,} of the {wanted.height:,} candidates, such as {doc_id!r} of query "
+            f"{path}: lacks a score for {lacking.height:,} of the {wanted.height:,} candidates, such as {doc_id!r} of query "
             f"{qid!r}; rank all of them, or name only the candidates that it has"
         )
     scores: npt.NDArray[np.float64] = found["score"].to_numpy()

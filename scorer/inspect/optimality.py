@@ -1,4 +1,4 @@
-r"""Whether a forest's leaf values are a local maximum of a metric, by a one-sided Monte Carlo test.
+r"""Test whether the leaf values of a forest are a local maximum of a metric, with a one-sided Monte Carlo test.
 
 Burges 2010, section 4.2 (and Donmez, Svore & Burges 2009), with leaf values where they have weights of a net: the
 contributions of all leaves (the tree's weight times the leaf's value) are one vector, which is moved a little along directions
@@ -154,11 +154,11 @@ def local_optimality(
     """
     paths = leaf_paths(forest)
     if not paths.features:
-        raise InputError("the model has no split: there are no leaf values to move")
+        raise InputError("the model has no splits, so there are no leaf values to move")
     trial = _Trial(paths, paths.codes(values), queries, metric)
     value = trial.mean(paths.value)
     if math.isnan(value):
-        raise InputError(f"no query counts in {metric}: none has anything relevant")
+        raise InputError(f"no query counts in {metric}: none has a relevant document")
     length = float(np.sqrt(math.fsum((paths.value**2).tolist())))
     n_directions = directions_needed(moves.p0, moves.delta)
     means = _means_along(trial, moves.step * length, moves.seed, n_directions, n_threads)

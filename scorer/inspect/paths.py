@@ -1,4 +1,4 @@
-"""A forest as the set of its paths: what can be added up over leaves needs no walk down the trees."""
+"""A forest as the set of its paths from root to leaf, for sums over leaves."""
 
 from __future__ import annotations
 
@@ -186,15 +186,15 @@ def require_rows(paths: Paths, cure: str, *, or_cover: bool = False) -> None:
     forest = paths.forest
     if COVER in forest.info and not or_cover:
         raise InputError(
-            f"the model, read from XGBoost, has sums of curvatures ({forest.info[COVER]}) where this is weighted by training "
+            f"the model, read from XGBoost, has sums of hessians ({forest.info[COVER]}), but this needs counts of training "
             f"rows; {cure}"
         )
     roots = forest.tree_starts[:-1]
     bare = np.flatnonzero((forest.node_feature[roots] >= 0) & (forest.node_rows[roots] == 0))
     if len(bare):
         raise InputError(
-            f"tree {bare[0] + 1} of the model does not say how many training rows reached its nodes, by which what it "
-            f"expects is weighted; {cure}"
+            f"tree {bare[0] + 1} of the model does not record how many training rows reached its nodes, which are the weights "
+            f"here; {cure}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Reports of what was found in a model: facts as JSON for a program, lines of text for a person."""
+"""Reports of model inspection, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def influence_report(forest: Forest, model: ModelIdentity, top: int) -> Inspecti
     return InspectionReport(
         facts,
         [
-            f"{model}: {len(used):,} of {forest.n_features:,} features are asked for",
+            f"{model}: {len(used):,} of {forest.n_features:,} features are used",
             text_table(["feature", "influence", "splits", ""], rows),
             *_more(len(shown), len(used), "features"),
         ],
@@ -202,9 +202,9 @@ def why_report(
         "others": others,
     }
     place = "above" if above.score > below.score else "level with" if above.score == below.score else "below"
-    lines = [f"{model}, query {qid}: {above} stands {place} {below}"]
+    lines = [f"{model}, query {qid}: {above} is ranked {place} {below}"]
     if n_outputs > 1:
-        lines.append(f"explained is output {found.output} of {n_outputs}, before the link")
+        lines.append(f"explains output {found.output} of {n_outputs}, before the link")
     rows = [
         [one.feature, *map(_shown, one.values), *(f"{x:+.6g}" for x in (*one.contributions, one.difference)), bar]
         for one, bar in zip(shown, _bars([abs(one.difference) for one in shown]), strict=True)
@@ -242,9 +242,9 @@ def combination_report(
     lines = [
         text_table(["scores", "a", str(found.metric)], rows),
         "",
-        f"the best for every a between {found.interval[0]!r} and {found.interval[1]!r}"
+        f"the best for all a between {found.interval[0]!r} and {found.interval[1]!r}"
         if found.interval[0] < found.interval[1]
-        else "an end of the range is better than all between",
+        else "an end of the range is better than all values between",
         f"{len(pieces):,} different means between a = {low:g} and {high:g}, {found.n_queries:,} queries count",
         conventions,
     ]
@@ -254,11 +254,11 @@ def combination_report(
 def optimality_report(found: Optimality, model: ModelIdentity, conventions: str) -> InspectionReport:
     """Report whether the leaf values are a local maximum."""
     falling = found.n_directions - found.n_rising - found.n_unchanged
-    verdict = "no proof of a maximum: along some directions nothing changes; try a greater step or more queries"
+    verdict = "undecided: some directions change nothing; try a larger step or more queries"
     if found.passed:
-        verdict = "a local maximum, as far as these directions tell"
+        verdict = "a local maximum in all tested directions"
     elif found.n_rising:
-        verdict = "not a local maximum: there are directions along which it rises"
+        verdict = "not a local maximum: it rises in some directions"
     lines = [
         f"{model}: {found.metric} {found.value:.6f}, mean of {found.n_queries:,} queries",
         f"along {found.n_directions:,} random directions of the leaf values, {found.step:g} of their length away, it falls "

@@ -1,4 +1,4 @@
-r"""Shapley values of the features of each document, by the rows of training that went each way.
+r"""SHAP values of each document, weighted by the training rows at each node (TreeSHAP).
 
 The value of a coalition S of features at a document is what the trees expect of it where only the features in S are known:
 a node that asks for one of S sends the document its way, any other node both ways, weighted by the training rows that

@@ -1,4 +1,4 @@
-"""How the documents of each query are arranged before any score is known: by what breaks ties, and by grade."""
+"""Order the documents of each query before scoring: by tie-breaker and by grade."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conventions of other tools by name, each as a `Policy` and what it says of single metrics.
+"""The metric conventions of other tools by name, each a `Policy` with exceptions for single metrics.
 
 What a tool computes by a mistake of its own is not copied: it is stated in the convention's remarks.  Sources: the tools
 themselves, run on small lists and read (trec_eval 9, gdeval.pl 1.3, LightGBM 4.7, XGBoost 3.2, CatBoost 1.2, RankLib 2.18,

@@ -1,4 +1,4 @@
-"""A metric is a value: parsed, printed, compared and used as a key; computing it is another file's business."""
+"""The names of metrics: parse, print and compare them.  Other modules compute them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics per query.  What depends on grades only is computed once; each evaluation then sorts and sums."""
+"""Metrics per query.  Parts that depend only on grades are computed once; each evaluation then sorts and sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a difference may be chance: bootstrap intervals, the sign-flip test, and two rankings query by query."""
+"""Statistical significance: bootstrap intervals, the sign-flip test, and paired comparison of two rankings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a metric changes by when two documents swap their ranks and nothing else moves, for every pair of a list.
+"""The change of a metric when two documents swap their ranks, for every pair of a list.
 
 A metric owns its deltas: it hands flat arrays to whoever weighs pairs (LambdaMART), in one of three shapes.
 """

@@ -187,7 +187,7 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         ("rest", "[tell]\nlog = false", "tell.log: expected a valid string, found False"),
         ("rest", "[tell]\nkeep = 'all'", "[tell] keep: expected a size such as 2GB or 512MiB, found 'all'"),
         ("rest", "[tell]\nkeep = '1KB'", "[tell] keep must be at least 64KB, got 1KB"),
-        ("rest", "[gate]\n[promote]", "[promote] and [gate] both move production; leave [promote] out"),
+        ("rest", "[gate]\n[promote]", "[promote] and [gate] both move production; remove [promote]"),
         ("ingest", "split = {train = 0.8, test = 0.1}", "[ingest] split: the shares must add up to 1, got 0.9"),
         ("ingest", "memory = '1MB'", "[ingest] memory must be at least 512MB, got 1,000,000 bytes"),
     ],
@@ -201,7 +201,7 @@ def test_a_mistake_is_one_line_with_file_and_key(tmp_path: Path, where: str, tex
 @pytest.mark.parametrize("out", ["", ".", "dataset", "stages/x", "./report", ".ranked", "a/../model"])
 def test_lists_are_not_put_where_something_else_of_the_run_is(tmp_path: Path, out: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"rankmill.toml: \[rerank\] out: .* is not for ranked lists in the work folder"
+        ConfigError, match=r"rankmill.toml: \[rerank\] out: .* is used for other files in the work folder"
     ):
         read(tmp_path, rest=f'[rerank]\ncandidates = ["c.txt"]\nout = "{out}"')
 

@@ -263,20 +263,20 @@ def test_a_model_that_was_taken_over_ranks_candidates_and_is_evaluated(model, tm
     ("arguments", "code", "message"),
     [
         (["{model}"], 2, "choose a direction: --to FORMAT"),
-        (["{model}", "--to", "c", "--from", "xgboost"], 2, "say which way"),
+        (["{model}", "--to", "c", "--from", "xgboost"], 2, "choose a direction"),
         (["{model}", "--to", "c"], 2, "no output file given; name it with -o FILE"),
         (["{model}", "--to", "onyx", "-o", "{new}"], 2, "unknown format 'onyx'; did you mean 'onnx'?"),
-        (["{model}", "--to", "xgboost", "-o", "{new}"], 2, "xgboost knows its models by their suffix, name it new.json"),
-        (["{model}", "--to", "c", "-o", "{model}"], 2, "is there already; take another name, or --overwrite it"),
+        (["{model}", "--to", "xgboost", "-o", "{new}"], 2, "xgboost needs another suffix; name the file new.json"),
+        (["{model}", "--to", "c", "-o", "{model}"], 2, "exists already; choose another name, or replace it with --overwrite"),
         (["{model}", "--to", "c", "-o", "{folder}"], 2, "expected the name of a file, found a folder"),
-        (["{model}", "--to", "c", "-o", "{folder}/no/m.c"], 2, "there is no folder"),
+        (["{model}", "--to", "c", "-o", "{folder}/no/m.c"], 2, "no such folder"),
         (["{folder}/no.rankmill", "--to", "c", "-o", "{new}"], 2, "expected a model file, found none"),
-        (["{model}", "--to", "c", "-o", "{new}", "--nearest-thresholds"], 2, "nearest thresholds are for solr"),
+        (["{model}", "--to", "c", "-o", "{new}", "--nearest-thresholds"], 2, "nearest thresholds are only for solr"),
         (["{model}", "--from", "catboost", "--name", "a"], 2, "cannot read models of 'catboost', only those of lightgbm and xgboost"),
-        (["{model}", "--from", "lightgbm"], 2, "name one place for the model"),
-        (["{model}", "--from", "lightgbm", "--name", "a", "-o", "{new}"], 2, "name one place for the model"),
+        (["{model}", "--from", "lightgbm"], 2, "choose one output"),
+        (["{model}", "--from", "lightgbm", "--name", "a", "-o", "{new}"], 2, "choose one output"),
         (["{model}", "--from", "lightgbm", "--name", "A B"], 2, "A B"),
-        (["{folder}/no.txt", "--from", "lightgbm", "-o", "{new}"], 2, "expected a model of lightgbm, found no such file"),
+        (["{folder}/no.txt", "--from", "lightgbm", "-o", "{new}"], 2, "no such file; expected a model of lightgbm"),
         (["{model}", "--from", "lightgbm", "-o", "{new}", "--missing", "zero"], 2, "can only be used with --to"),
         (["{model}", "--from", "lightgbm", "-o", "{new}"], 13, "expected a LightGBM text model"),
         (["{model}", "--from", "xgboost", "-o", "{new}"], 13, "expected an XGBoost model in JSON or UBJSON"),
@@ -297,7 +297,7 @@ def test_what_a_tool_has_that_we_have_not_is_refused_with_10(tmp_path, forest, c
     text = lightgbm.write(forest, "m").data.replace(b"num_cat=0", b"num_cat=1")
     (tmp_path / "m.txt").write_bytes(text)
     assert execute(["convert", str(tmp_path / "m.txt"), "--from", "lightgbm", "-o", str(tmp_path / "m.rankmill")]) == 10
-    assert "a split by categories" in line(capsys)
+    assert "a split on categories" in line(capsys)
     model = json.loads(xgboost.write(forest, "m").data)
     model["learner"]["gradient_booster"]["name"] = "gblinear"
     (tmp_path / "m.json").write_text(json.dumps(model))

@@ -32,7 +32,7 @@ def refused(forest, write):
     """Whether the forest has several outputs, which ``write`` then refuses."""
     if forest.link == "identity":
         return False
-    with pytest.raises(ConversionRefused, match="cannot make one score of"):
+    with pytest.raises(ConversionRefused, match="cannot combine"):
         write(forest, "web")
     return True
 

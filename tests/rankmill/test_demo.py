@@ -54,7 +54,8 @@ def test_the_demo_touches_nothing_that_is_not_its_own(tmp_path: Path, capsys) ->
     (tmp_path / "precious.txt").write_text("mine")
     assert execute(["demo", "--out", str(tmp_path)]) == 2
     assert (
-        capsys.readouterr().err == f"rankmill: {tmp_path}: is in the way; move it, or name another folder with --out\n"
+        capsys.readouterr().err
+        == f"rankmill: {tmp_path}: exists already and is not from an earlier demo; move it, or choose another folder with --out\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 

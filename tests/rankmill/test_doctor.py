@@ -51,7 +51,7 @@ def test_it_says_everything_in_text_and_in_json(tmp_path: Path, monkeypatch, cap
 def test_a_registry_that_is_not_made_yet_is_not_made(tmp_path: Path) -> None:
     found = FileSystem.probe(tmp_path / "a" / "b")
     assert (found.exists, found.problem, list(tmp_path.iterdir())) == (False, None, [])
-    assert "not made yet" in found.words()
+    assert "not created yet" in found.words()
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_disk_that_cannot_keep_a_registry_is_an_error_after_the_report(tmp_pat
     assert execute(["doctor", "--registry", str(tmp_path), "--json"]) == 74
     out, err = capsys.readouterr()
     problem = json.loads(out)["registry"]["problem"]
-    assert problem.startswith("cannot keep a registry: ")
+    assert problem.startswith("cannot hold a registry: ")
     assert problem in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

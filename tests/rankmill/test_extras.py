@@ -192,8 +192,8 @@ def test_eval_sets_take_the_same_by_name():
         ({"pairs": [[0, 1]], "pair_weight": [-1]}, "expected a weight of 0 or more"),
         ({"pairs": [[0, 1]], "pair_probability": [1.5]}, r"expected a probability in \[0, 1\]"),
         ({"pairs": [[0, 1]], "pair_weight": [1, 2]}, "pair_weight must hold a number for each of the 1 pairs"),
-        ({"pair_weight": [1]}, "belong to pairs"),
-        ({"offset": [0, 1, 2], "init_score": [0, 1, 2]}, "two names of one thing"),
+        ({"pair_weight": [1]}, "need pairs; give pairs too"),
+        ({"offset": [0, 1, 2], "init_score": [0, 1, 2]}, "are the same argument"),
     ],
     ids=str,
 )  # fmt: skip

@@ -100,7 +100,7 @@ def test_an_interval_too_wide_for_the_margin_says_how_many_queries_it_takes(real
     )  # a quarter of the width: sixteen times the queries, if there is no difference
     report = judge(renamed(other, "web@2"), model, real, "test", GateRules(margin=margin))
     assert not report["passed"]
-    assert "so few queries cannot tell: about " in report["reasons"][0]
+    assert "too few queries: with about " in report["reasons"][0]
     hopeless = judge(renamed(other, "web@2"), model, real, "test", GateRules(margin=max(-mean, 0.0)))
     assert "so few" not in hopeless["reasons"][0] or mean > 0
 
@@ -215,8 +215,8 @@ def test_a_split_that_a_model_was_trained_on_is_refused(tmp_path, real, model, s
     other = dataset_of(tmp_path, "other", *rows_of(11, queries=40), split=None)
     assert judge(model, shuffled_model, other, "train", GateRules())["split"] == "train"
     valid = judge(model, None, real, "valid", GateRules())
-    assert valid["notes"][0] == "the split valid has decided when the training of web@1 stopped"
-    assert valid["notes"][1].endswith(" queries are few: an interval of fewer than 50 is narrower than it should be")
+    assert valid["notes"][0] == "the split valid decided when the training of web@1 stopped"
+    assert valid["notes"][1].endswith(" queries are few: with fewer than 50 the interval is too narrow")
     with pytest.raises(InputError, match="the split 'test' is empty; splits with rows: train"):
         judge(model, None, other, "test", GateRules())
 
@@ -232,7 +232,7 @@ def test_too_few_queries_are_refused_with_the_reason(tmp_path, model) -> None:
 def test_a_model_that_asks_for_a_feature_that_is_not_there_is_refused(tmp_path, model) -> None:
     x, grades, qid = rows_of(8, queries=20)
     narrow = dataset_of(tmp_path, "narrow", x[:, :1], grades, qid, split=None)
-    with pytest.raises(CandidatesRejected, match=r"web@1 uses features that this dataset does not have: f2"):
+    with pytest.raises(CandidatesRejected, match=r"web@1 uses features that are missing from this dataset: f2"):
         judge(contender(model.forest, "web@1"), None, narrow, "train", GateRules())
 
 
@@ -293,4 +293,4 @@ def test_any_metric_may_decide_and_better_is_above_nothing(real, model, shuffled
 def test_the_present_version_against_itself_is_said(real, model) -> None:
     report = judge(model, model, real, "test", GateRules())
     assert report["passed"]
-    assert "web@1 is the present version: it was compared with itself" in report["notes"]
+    assert "web@1 is the current version: it was compared with itself" in report["notes"]

@@ -74,7 +74,7 @@ def test_who_does_not_pass_is_recorded_too_and_leaves_with_11(store, data, capsy
     out, err = capsys.readouterr()
     assert "web@3 did not pass" in out
     assert err.startswith(
-        "rankmill: web@3 did not pass the gate for production: ndcg@10 against web@1, the present version: -"
+        "rankmill: web@3 did not pass the gate for production: ndcg@10 against web@1, the current version: -"
     )
     assert err.count("\n") == 1
     entry = store.log("web")[-1].change
@@ -108,10 +108,7 @@ def test_the_stored_report_is_shown_again(store, data, capsys) -> None:
     assert run(store, "gate", "web@1", "--show") == 0
     assert "web@1 passed" in capsys.readouterr().out
     assert run(store, "gate", "web@2", "--show") == 2
-    assert (
-        "web@2 was not put to the gate for production; rankmill models gate web@2 --on DATASET"
-        in capsys.readouterr().err
-    )
+    assert "web@2 has no gate result for production; rankmill models gate web@2 --on DATASET" in capsys.readouterr().err
     gate(store, "web@3", data, "test")
     assert run(store, "gate", "web@3", "--show") == 0  # looking is no verdict
 
@@ -127,16 +124,19 @@ def test_metric_margin_and_convention_are_what_the_alias_asks_for(store, data, c
     other = gate(store, "web@2", data, "test", asked=GateOptions(metric="map", max_cost_ratio=9.0))
     assert other.report.metric == "map"
     assert other.shortfall == "expected metric ndcg@5, found map; --metric (metric in [gate]) sets it"
-    assert "it will not carry a promotion: expected metric" in other.render()
-    with pytest.raises(PromotionRefused, match="did not measure what the alias asks for"):
+    assert "it does not allow a promotion: expected metric" in other.render()
+    with pytest.raises(PromotionRefused, match="did not measure what the alias requires"):
         store.promote("web", 2)
     store.protect("web", "production", AliasPolicy(convention="0" * 64))
     assert run(store, "gate", "web@1", "--on", str(data.path)) == 2
-    assert "which is none that has a name" in capsys.readouterr().err
+    assert "which has no name" in capsys.readouterr().err
     store.protect("web", "production", AliasPolicy(metric="ndgc@10"))
     assert run(store, "gate", "web@1", "--on", str(data.path)) == 2
     assert run(store, "alias", "web", "production", "--protect", "--metric", "ndgc@10") == 2
-    assert "the alias asks for the metric ndgc@10: unknown metric 'ndgc'; did you mean" in capsys.readouterr().err
+    assert (
+        "the policy of the alias requires the metric ndgc@10: unknown metric 'ndgc'; did you mean"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_production_that_moved_meanwhile_asks_for_another_gate(store, data) -> None:

@@ -47,8 +47,8 @@ def test_a_run_that_failed_leaves_the_success_before_it_to_age(tmp_path: Path) -
     with pytest.raises(Unhealthy) as found:
         Health.of(tmp_path, DAY, NOW + timedelta(hours=3)).require()
     assert str(found.value) == (
-        f"{tmp_path}: a run last worked at 2026-11-20T08:00:00+00:00, 1 d 3 h ago (left 0: done), and 1 d 2 h are allowed; "
-        "the last one left 74 at 2026-11-21T07:54:00+00:00: disk: No space left on device"
+        f"{tmp_path}: the last successful run ended at 2026-11-20T08:00:00+00:00, 1 d 3 h ago (exit code 0: done), the maximum is 1 d 2 h; "
+        "the last run ended with exit code 74 at 2026-11-21T07:54:00+00:00: disk: No space left on device"
     )
 
 
@@ -65,7 +65,7 @@ def test_a_folder_without_runs_is_unhealthy_until_the_first_is_under_way(tmp_pat
         lease.at("train")
         found = Health.of(tmp_path, DAY, NOW)
         assert found.healthy
-        assert "the first run is under way: run first-run" in found.render()
+        assert "the first run is in progress: run first-run" in found.render()
         assert "at stage train" in found.render()
 
 
@@ -73,8 +73,10 @@ def test_a_run_that_died_without_a_word_is_told(tmp_path: Path) -> None:
     leave(tmp_path, 30, 0)
     with hold(tmp_path, "killed") as lease:
         lease.at("rerank")
-        assert "; under way: run killed" in Health.of(tmp_path, DAY, NOW).render()
-    assert "; died without a word: run killed" in Health.of(tmp_path, DAY, NOW).render()  # nobody said how it ended
+        assert "; in progress: run killed" in Health.of(tmp_path, DAY, NOW).render()
+    assert (
+        "; ended without a record (killed?): run killed" in Health.of(tmp_path, DAY, NOW).render()
+    )  # nobody said how it ended
     with hold(tmp_path, "in peace") as lease:
         lease.end()
     assert "without a word" not in Health.of(tmp_path, DAY, NOW).render()
@@ -90,7 +92,7 @@ def test_a_clock_that_was_ahead_does_no_harm(tmp_path: Path) -> None:
 )
 def test_a_file_that_no_run_has_left_is_no_health(tmp_path: Path, text: str) -> None:
     (tmp_path / LAST_RUN).write_text(text)
-    with pytest.raises(InputError, match="not what a run leaves"):
+    with pytest.raises(InputError, match="not a record of a run"):
         Health.of(tmp_path, DAY, NOW)
 
 
@@ -105,7 +107,7 @@ def test_the_command_says_it_by_code_and_as_json(tmp_path: Path, capsys: pytest.
     assert found["healthy"] is True
     assert found["last_that_worked"]["exit_code"] == 11
     assert execute(["health", str(tmp_path), "--max-age", "90000d"]) == 0
-    assert "(left 11: gate not passed)" in capsys.readouterr().out
+    assert "(exit code 11: gate not passed)" in capsys.readouterr().out
     assert execute(["health", str(tmp_path / "nowhere")]) == 2
     assert set(WORKED) == {0, 11, 12}
 

@@ -144,7 +144,7 @@ def test_a_dataset_shows_its_splits_and_grades(place: Path) -> None:
 
 def test_a_registry_shows_what_its_aliases_mean(ranker: Ranker, tmp_path: Path) -> None:
     registry = Registry(tmp_path / "models")
-    assert "none: not made yet" in page_of(registry).words
+    assert "none: not created yet" in page_of(registry).words
     for _ in range(2):
         register_model(ranker, "web", registry=registry.root)
     registry.promote("web", 1, force=True, reason="first")

@@ -81,12 +81,12 @@ def test_callbacks_of_other_libraries_are_refused(arrays):
     cases = {
         lightgbm.early_stopping(
             5
-        ): "_EarlyStoppingCallback is for LightGBM's training; here early_stopping_rounds=N stops",
-        lightgbm.record_evaluation({}): "LightGBM's training; here evals_result_ has the values",
-        lightgbm.log_evaluation(5): "LightGBM's training; here verbose= prints the rounds",
+        ): "_EarlyStoppingCallback is a callback of LightGBM; instead, use early_stopping_rounds=N",
+        lightgbm.record_evaluation({}): "LightGBM; instead, read evals_result_",
+        lightgbm.log_evaluation(5): "LightGBM; instead, use verbose= to print the rounds",
         lightgbm.reset_parameter(
             learning_rate=[0.1] * 8
-        ): "here give a function that takes a RoundRecord and returns true",
+        ): "instead, give a function that takes a RoundRecord and returns true",
         3: "callbacks must be functions that take a RoundRecord, got 3",
     }
     for callback, line in cases.items():
@@ -104,7 +104,7 @@ def test_callbacks_of_xgboost_are_refused(arrays):
     X, y, qid = arrays
     callback = peer("xgboost").callback.EarlyStopping(5)
     with pytest.raises(
-        InvalidParameter, match=r"^callbacks: EarlyStopping is for XGBoost's training; here early_stopping"
+        InvalidParameter, match=r"^callbacks: EarlyStopping is a callback of XGBoost; instead, use early_stopping"
     ):
         small().fit(X, y, qid=qid, callbacks=[callback])
 
@@ -134,9 +134,7 @@ def test_arrays_and_frames_in_turn(arrays, library):
         TrainingDataRejected, match="X is a frame without the column 'f0', and the ranker was fitted on columns without"
     ):
         of_array.predict(frame)
-    with pytest.warns(
-        UserWarning, match="X has no column names; its 4 columns are taken .* in their order: a, b, c, d$"
-    ):
+    with pytest.warns(UserWarning, match="X has no column names; its 4 columns are used .* in order: a, b, c, d$"):
         found = of_frame.predict(X)
     assert found.tolist() == of_frame.predict(frame).tolist() == of_array.predict(X).tolist()
     with pytest.warns(UserWarning, match="X has no column names"):
@@ -164,7 +162,7 @@ def test_another_index_is_refused_and_the_same_one_taken(arrays, name):
     frame = pd.DataFrame(X, columns=NAMES, index=index)
     expected = small().fit(FRAMES["polars"](X), **{key: pl.Series(column) for key, column in values.items()})
     assert small().fit(frame, **given).forest_.to_bytes() == expected.forest_.to_bytes()
-    line = f"X and {name} have different pandas indexes, .* give {name}.loc.X.index. if .*, {name}.to_numpy\\(\\) if"
+    line = f"X and {name} have different pandas indexes, .* give {name}.loc.X.index. to match by index, or {name}.to_numpy\\(\\)"
     for other in (given[name].sort_index(), given[name].reset_index(drop=True)):
         with pytest.raises(TrainingDataRejected, match=f"^{line}"):
             small().fit(frame, **given | {name: other})

@@ -57,7 +57,7 @@ def test_columns_of_a_frame_are_found_by_name(arrays):
     assert np.array_equal(ranker.predict(frame.select(names[::-1])), expected)
     assert np.array_equal(ranker.predict(frame.to_arrow()), expected)
     assert small().fit(frame.to_arrow(), y, qid=qid).forest_.to_bytes() == ranker.forest_.to_bytes()
-    with pytest.raises(TrainingDataRejected, match="lacks the feature 'b'"):
+    with pytest.raises(TrainingDataRejected, match="has no column 'b', a feature"):
         ranker.predict(frame.drop("b"))
     with pytest.raises(TrainingDataRejected, match="X has 3 features, the ranker was fitted on 4"):
         ranker.predict(X[:, :3])
@@ -110,7 +110,7 @@ def test_the_eval_set_decides_how_many_rounds_are_kept(arrays):
         ({"qid": None, "group": [7] * 40}, TrainingDataRejected, "sum to 280 for 400 rows"),
         ({"qid": np.arange(399)}, TrainingDataRejected, "400, 400 and 399 rows"),
         ({"X": np.zeros(400)}, TrainingDataRejected, "n_features"),
-        ({"X": np.zeros((400, 0))}, TrainingDataRejected, "a feature or more"),
+        ({"X": np.zeros((400, 0))}, TrainingDataRejected, "at least one feature"),
         ({"eval_set": [[1, 2, 3]]}, InvalidParameter, r"must be \(X, y, qid\), or \(X, y\) with eval_qid"),
     ],
 )

@@ -347,7 +347,7 @@ def test_without_held_out_queries_there_is_a_report_of_the_model_and_the_data(tm
     assert facts["slices"] == []
     assert facts["verdict"]["gate"] is None
     assert facts["learning"]["seeds"][0]["chosen"]
-    assert facts["findings"]["title"] == "web@1 was trained; there are no held-out queries to judge it by"
+    assert facts["findings"]["title"] == "web@1 was trained; there are no held-out queries to evaluate it"
 
 
 def test_drift_is_shown_where_it_was_looked_for(work: Work, facts) -> None:
@@ -380,7 +380,7 @@ def test_mistakes_are_one_line(work: Work, tmp_path: Path, capsys) -> None:
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     code, line = say(str(work.path), "--registry", str(work.registry), "-o", str(tmp_path / "mine"))
     assert code == 2
-    assert "other things in it" in line
+    assert "is a folder with other files" in line
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
     code, line = say(str(work.path), "--registry", str(work.registry), "-o", str(tmp_path / "new"), "--by", "positoin")
     assert (code, line.count("\n")) == (2, 1)
@@ -391,5 +391,5 @@ def test_mistakes_are_one_line(work: Work, tmp_path: Path, capsys) -> None:
 def test_a_folder_without_a_version_says_what_to_do(work: Work, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     shutil.copytree(work.path / "dataset", tmp_path / "work" / "dataset")
-    with pytest.raises(InputError, match="says which version was trained"):
+    with pytest.raises(InputError, match="no version was trained here yet"):
         write_report(tmp_path / "work", work.registry)

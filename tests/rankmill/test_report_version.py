@@ -53,7 +53,7 @@ def test_a_plain_training_has_a_report_of_what_is_known(work: Work, tmp_path: Pa
     assert facts["dependence"]
     mean = measured["valid", "ndcg@10"]
     assert facts["findings"]["title"] == (
-        f"web@1 was trained, and compared with nothing: NDCG@10 {mean:.4f} on the valid queries"
+        f"web@1 was trained, but not compared with anything: NDCG@10 {mean:.4f} on the valid queries"
     )
     for text in (page(facts), markdown(facts)):
         assert "unknown here" in text

@@ -190,7 +190,7 @@ def test_only_the_pattern_is_a_pattern(tmp_path: Path) -> None:
 def test_a_configuration_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert execute(["run"]) == 2
-    assert capsys.readouterr().err.startswith("rankmill: rankmill.toml: no such file; write one")
+    assert capsys.readouterr().err.startswith("rankmill: rankmill.toml: no such file; create a configuration")
 
 
 def test_a_model_that_cannot_rank_the_candidates_is_not_promoted(project: Path, capsys) -> None:
@@ -230,7 +230,7 @@ def test_a_first_version_that_does_not_pass_ranks_nothing(project: Path, capsys)
     assert run(project, "--json") == 11
     out, err = capsys.readouterr()
     assert json.loads(out)["ranked"] is None
-    assert "rerank: skipped, nothing is ranked, since no version stands yet" in err
+    assert "rerank: skipped, nothing is ranked, as no version is promoted yet" in err
 
 
 def test_an_alias_that_nobody_protects_needs_no_gate(project: Path, capsys) -> None:
@@ -248,8 +248,8 @@ def test_promoting_to_a_protected_alias_without_a_gate_is_said_before_anything_i
     (project / "rankmill.toml").write_text(CONFIG.replace("[gate]\nmargin = 0.2\n", "[promote]\n"))
     assert run(project) == 2
     assert capsys.readouterr().err == (
-        f"rankmill: [promote]: production is protected in {project / 'registry'}: only what has passed the gate takes it;"
-        " write the section [gate] in place of [promote]\n"
+        f"rankmill: [promote]: production is protected in {project / 'registry'}: it moves only to versions that passed the gate;"
+        " use the section [gate] instead of [promote]\n"
     )
     assert not list(project.glob("out/*"))
 

@@ -171,7 +171,7 @@ def test_what_was_rolled_back_is_not_promoted_again(project: Path, capsys) -> No
     assert done == ["rerank", "report"]  # by the version that stands
     assert outcome(events) == ("gate not passed", 11)
     assert execute(["run", str(project / "rankmill.toml"), "--registry", str(project / "registry")]) == 11
-    assert "web@2 was taken back from production in entry" in capsys.readouterr().err.splitlines()[-1]
+    assert "web@2 was rolled back from production in entry" in capsys.readouterr().err.splitlines()[-1]
     assert registry.state("web").head == head
     edit(project, "n_rounds = 13", "n_rounds = 14")
     assert again(project)[0] == ["train", "evaluate", "gate", "promote", "rerank", "report"]
@@ -186,7 +186,7 @@ def test_stages_can_be_chosen(project: Path) -> None:
     assert again(project, choice=StageChoice(first="train", last="train"))[0] == ["train"]
     assert again(project, choice=StageChoice(first="evaluate", last="evaluate"))[0] == ["evaluate"]
     shutil.rmtree(project / "out" / "stages")
-    with pytest.raises(InputError, match="--from train: ingest was not done yet"):
+    with pytest.raises(InputError, match="--from train: ingest is not complete yet"):
         again(project, choice=StageChoice(first="train"))
     with pytest.raises(InputError, match="last trian: expected one of ingest, bin"):
         StageChoice(last="trian")
@@ -249,7 +249,7 @@ def test_the_next_run_tells_of_one_that_died(project: Path) -> None:
 def test_the_logical_date_is_part_of_names(project: Path, capsys) -> None:
     (project / "judgments").rename(project / "2026-11-21")
     edit(project, "judgments/*.txt", "{date}/*.txt")
-    with pytest.raises(InputError, match=r"ingest.sources: .date. stands for the logical date; say which with --date"):
+    with pytest.raises(InputError, match=r"ingest.sources: .date. needs a logical date; set it with --date"):
         again(project)
     assert again(project, day=date(2026, 11, 21))[0] == ["ingest"]  # the files have other names, and the same data
     with pytest.raises(InputError, match="2026-11-22"):

@@ -66,12 +66,12 @@ def test_the_first_run_keeps_what_the_next_one_compares_with(data, work):
     assert not (work / NEXT).exists()
     second = look(data["b"], work)
     assert (second.report["against"], second.alarms) == (data["a"].digest, ())
-    assert second.line() == "drift: of 3 features and the grades none moved"
+    assert second.line() == "drift: of 3 features and the grades none drifted"
     assert {**second.report} == {"format": 1, **json.loads(compare(data["b"], data["a"]).to_json())}
     keep_for_next(data["b"], work)
     third = look(data["c"], work)
     assert (third.report["against"], third.alarms) == (data["b"].digest, ("b",))
-    with pytest.raises(DriftAlarm, match=r"differ from the former ones in b; .*drift\.json has the numbers"):
+    with pytest.raises(DriftAlarm, match=r"drifted from the former dataset in b; see .*drift\.json"):
         third.require()
 
 
@@ -108,7 +108,7 @@ def test_what_was_found_stands_after_the_run_went_through(data, work):
 
 def test_mistakes_are_said_before_anything_is_run(data, work):
     check_drift(PREVIOUS, work.parent, work / "dataset")
-    with pytest.raises(ConfigError, match="is what this run makes anew"):
+    with pytest.raises(ConfigError, match="is replaced by this run"):
         check_drift(DriftSection(against="work/dataset"), work.parent, work / "dataset")
     with pytest.raises(InputError, match="no such dataset"):
         check_drift(DriftSection(against="nowhere"), work.parent, work / "dataset")

@@ -68,7 +68,7 @@ def test_drift_is_told_once_and_rules_over_the_gate(project: Path, capsys) -> No
     assert code == 12  # the gate was not passed either
     assert not report["gate"]["passed"]
     assert report["drift"]["alarms"] == ["f1"]
-    assert err.splitlines()[-1].startswith("rankmill: the data differ from the former ones in f1; ")
+    assert err.splitlines()[-1].startswith("rankmill: the data drifted from the former dataset in f1; ")
     assert json.loads((project / "out" / "drift.json").read_text())["alarms"] == ["f1"]
     code, report, _ = run(project, worse, capsys)
     assert code == 11  # of the drift was told; the version still stands before the gate

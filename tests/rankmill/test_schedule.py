@@ -193,10 +193,10 @@ def test_a_run_begins_at_every_moment_with_its_date_and_the_clock_is_read_every_
     ]
     assert [arguments[-1] for _, arguments in world.started] == ["2026-11-21", "2026-11-22", "2026-11-23"]
     assert told.of("run_ended") == [
-        f"run of 2026-11-{day} left with 0: success, or nothing to do after 20 min" for day in (21, 22, 23)
+        f"run of 2026-11-{day} ended with exit code 0: success, or nothing to do after 20 min" for day in (21, 22, 23)
     ]
     assert told.lines[0] == "next run at 2026-11-21 02:00+00:00"
-    assert told.lines[-1] == "SIGTERM: no run is under way; leaving"
+    assert told.lines[-1] == "SIGTERM: no run is in progress; exiting"
 
 
 def test_a_moment_that_comes_while_a_run_is_under_way_is_skipped_and_said() -> None:
@@ -206,7 +206,7 @@ def test_a_moment_that_comes_while_a_run_is_under_way_is_skipped_and_said() -> N
     _, told = keep(world)
     assert [arguments[-1] for _, arguments in world.started] == ["2026-11-21", "2026-11-23", "2026-11-24"]
     assert told.of("skipped") == [
-        "skipped 2026-11-22 02:00+00:00: the run of 2026-11-21 02:00+00:00 is still under way"
+        "skipped 2026-11-22 02:00+00:00: the run of 2026-11-21 02:00+00:00 is still in progress"
     ]
 
 
@@ -215,7 +215,7 @@ def test_a_moment_that_comes_while_a_run_is_under_way_is_skipped_and_said() -> N
     [
         (75, "75: locked or in conflict: try again"),
         (11, "11: gate not passed: registered, not promoted"),
-        (-9, "137: killed by SIGKILL, perhaps for want of memory"),
+        (-9, "137: killed by SIGKILL, perhaps out of memory"),
         (-11, "139: killed by SIGSEGV"),
         (99, "99: unknown"),
     ],
@@ -246,8 +246,8 @@ def test_after_a_sleep_the_last_moment_that_was_missed_is_made_up_for_once() -> 
     world.at(HOUR, lambda: world.jump(3 * DAY + 6 * HOUR))  # asleep from 23:00 on the 20th to 05:00 on the 24th
     _, told = keep(world)
     assert [arguments[-1] for _, arguments in world.started] == ["2026-11-24"]
-    assert told.of("left_out") == ["left out 3 ticks before 2026-11-24 02:00+00:00"]
-    assert told.of("run_begun")[0].startswith("run of 2026-11-24 begins, 3 h after its moment")
+    assert told.of("left_out") == ["skipped 3 scheduled times before 2026-11-24 02:00+00:00"]
+    assert told.of("run_begun")[0].startswith("run of 2026-11-24 starts, 3 h late")
 
 
 def test_a_clock_that_was_far_ahead_and_is_put_right_does_not_stop_the_runs() -> None:
@@ -309,7 +309,7 @@ def test_a_signal_reaches_the_run_which_may_end_in_peace(signum: int) -> None:
     assert code == 128 + signum
     assert world.sent == [signum]
     assert not world.killed
-    assert f"left with {128 + signum}" in told.of("run_ended")[0]
+    assert f"ended with exit code {128 + signum}" in told.of("run_ended")[0]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["out of time", "told twice"])
@@ -322,5 +322,5 @@ def test_a_run_that_does_not_end_is_killed_when_its_time_is_over_or_the_signal_c
     code, told = keep(world, grace=timedelta(seconds=30))
     assert code == 143
     assert world.killed
-    assert told.of("killed") == ["it did not end: killed"]
+    assert told.of("killed") == ["the run did not end in time: killed"]
     assert world.passed_seconds == begun.total_seconds() + (2 if again else 30)

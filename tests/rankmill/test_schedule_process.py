@@ -95,7 +95,7 @@ def test_a_signal_goes_to_the_run_and_the_schedule_leaves_after_it(tmp_path: Pat
         said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + signum
     assert (tmp_path / "heard").read_text() == signum.name
-    assert f"left with {128 + signum}" in said
+    assert f"ended with exit code {128 + signum}" in said
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -105,7 +105,7 @@ def test_a_run_that_will_not_end_is_killed_with_all_that_it_has_begun(tmp_path: 
         process.terminate()
         said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 143
-    assert "it did not end: killed" in said
+    assert "the run did not end in time: killed" in said
     for name in ("begun", "grandchild"):
         pid = int((tmp_path / name).read_text())
         until(lambda pid=pid: not alive(pid))  # type: ignore[misc]
@@ -163,8 +163,8 @@ def test_lines_for_machines_are_whole_objects(capsys: pytest.CaptureFixture[str]
     ("arguments", "message"),
     [
         (("--cron", "0 2 * * *", "--no-such-option"), "unknown option '--no-such-option'"),
-        (("--cron", "0 2 * * *", "--date", "2026-01-01"), "--date is not for a schedule"),
-        (("--cron", "0 2 * * *", "--plan"), "--plan is not for a schedule"),
+        (("--cron", "0 2 * * *", "--date", "2026-01-01"), "--date cannot be used with schedule"),
+        (("--cron", "0 2 * * *", "--plan"), "--plan cannot be used with schedule"),
         (("--cron", "0 2 * * *", "a.toml", "b.toml"), "unexpected extra argument"),
         (("--cron", "2 o'clock"), "expected five fields"),
         (("--cron", "0 2 * * *", "--timezone", "Mars"), "unknown 'Mars'"),

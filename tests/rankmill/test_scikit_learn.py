@@ -90,7 +90,7 @@ def test_queries_are_routed_and_weights_if_they_are_asked_for(arrays):
 
 @pytest.mark.usefixtures("routing")
 def test_what_cannot_be_routed_is_refused():
-    with pytest.raises(InvalidParameter, match="pairs names rows by their places and cannot be cut into folds"):
+    with pytest.raises(InvalidParameter, match="pairs refers to rows by position"):
         small().set_fit_request(pairs=True)
     with pytest.raises(InvalidParameter, match=r"score takes no 'sample_weight'; known: qid$"):
         small().set_score_request(sample_weight=True)
@@ -127,9 +127,9 @@ def test_the_column_of_queries_is_no_feature(arrays, library):
     same = small().fit(without, y, qid=qid, eval_set=(without, y, qid))
     assert ranker.forest_.to_bytes() == same.forest_.to_bytes()
     assert ranker.score(frame, y) == ranker.history_[ranker.best_round_ - 1].train["ndcg@10"]
-    with pytest.raises(InvalidParameter, match="fit found queries twice, in the column 'qid' of X and in qid=; drop"):
+    with pytest.raises(InvalidParameter, match="fit found query ids twice, in the column 'qid' of X and in qid=; drop"):
         small().fit(frame, y, qid=qid)
-    with pytest.raises(InvalidParameter, match="'valid': found queries twice"):
+    with pytest.raises(InvalidParameter, match="'valid': found query ids twice"):
         small().fit(frame, y, eval_set=(frame, y, qid))
 
 

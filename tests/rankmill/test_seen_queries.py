@@ -134,7 +134,7 @@ def test_where_all_was_seen_it_has_to_be_asked_for(tmp_path, call, work):
     call("train", tmp_path / "d", "--name", "whole", *small)
     line = call("evaluate", tmp_path / "d", "--model", "whole@1", status=2)
     assert "no split has queries that whole@1 has not seen in training" in line
-    assert "ask for these queries with --split all" in line
+    assert "use these queries anyway with --split all" in line
     assert "whole@1 was trained on train: SEEN IN TRAINING" in call(
         "evaluate", tmp_path / "d", "--model", "whole@1", "--split", "all"
     )

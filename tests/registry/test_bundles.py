@@ -181,7 +181,7 @@ def test_another_history_is_left_alone(web: Registry, other: Registry, tmp_path:
     web.promote("web", 1)
     web.export("web", tmp_path / "newer.tar")
     before = seen(other.root)
-    with pytest.raises(ConflictError, match=r"newer\.tar: web has another history here, from entry 8 on; .*--as "):
+    with pytest.raises(ConflictError, match=r"newer\.tar: the history of web here differs from entry 8 on; .*--as "):
         other.import_(tmp_path / "newer.tar")
     assert seen(other.root) == before
     assert other.import_(tmp_path / "newer.tar", name="web-2").added == 8
@@ -214,7 +214,7 @@ def test_a_file_is_replaced_only_when_told_and_in_one_step(
 ) -> None:
     path = tmp_path / "web.tar"
     path.write_text("precious")
-    with pytest.raises(InputError, match=r"web\.tar is there already; .*--overwrite"):
+    with pytest.raises(InputError, match=r"web\.tar exists already; .*--overwrite"):
         web.export("web", path)
 
     def broken(*_: object) -> None:
@@ -305,7 +305,7 @@ def test_an_import_that_meets_another_writer_looks_again(web: Registry, tmp_path
         if same:
             assert registry.import_(tmp_path / "web.tar").added == 0
         else:
-            with pytest.raises(ConflictError, match="another history here, from entry 1 on"):
+            with pytest.raises(ConflictError, match="differs from entry 1 on"):
                 registry.import_(tmp_path / "web.tar")
         assert Meets.met
         assert registry.verify().ok
@@ -333,7 +333,7 @@ def test_models_too_large_for_a_tar_member_are_named(
     web: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundle_export, "LARGEST", 6)
-    with pytest.raises(InputError, match=r"has .* bytes; a bundle takes 6 at most"):
+    with pytest.raises(InputError, match=r"has .* bytes; the maximum in a bundle is 6"):
         web.export("web", tmp_path / "web.tar")
 
 

@@ -56,9 +56,9 @@ def test_it_makes_a_registry_once(
 
 
 def test_it_says_so_in_words(tmp_path: Path) -> None:
-    assert "Made a registry" in init(tmp_path / "r")
+    assert "Created a registry" in init(tmp_path / "r")
     text = init(tmp_path / "r")
-    assert "there already" in text
+    assert "exists already" in text
     assert "Protected: production" in text
     assert "hard links" in text
     assert "Protected: nothing" in init(tmp_path / "open", "--open")
@@ -68,7 +68,7 @@ def test_other_rules_than_those_that_stand_are_refused(tmp_path: Path) -> None:
     init(tmp_path / "r", "--open")
     before = (tmp_path / "r" / "FORMAT.json").read_bytes()
     with pytest.raises(
-        InputError, match=r"is a registry already and protects nothing, not production, staging, since it was made; "
+        InputError, match=r"is a registry already, created with protection of nothing, not production, staging; "
     ):
         init(tmp_path / "r", "--protect", "staging")
     assert (tmp_path / "r" / "FORMAT.json").read_bytes() == before
@@ -79,7 +79,7 @@ def test_a_registry_of_format_1_stays_one(web: Registry) -> None:
     (web.root / "FORMAT.json").write_text('{"format":1}\n')
     assert (told(web.root)["format"], told(web.root)["protected"]) == (1, [])
     assert told(web.root, "--open")["made"] is False
-    with pytest.raises(InputError, match="protects nothing, not production, staging"):
+    with pytest.raises(InputError, match="protection of nothing, not production, staging"):
         init(web.root, "--protect", "staging")
 
 
@@ -90,7 +90,7 @@ def test_what_cannot_be_a_registry_is_refused_and_left_alone(tmp_path: Path, tre
     (tmp_path / "damaged" / "FORMAT.json").write_text("{}")
     (tmp_path / "file").touch()
     before = tree(tmp_path)
-    with pytest.raises(InputError, match=r"is no registry and holds 'thesis\.tex'"):
+    with pytest.raises(InputError, match=r"is not a registry and contains 'thesis\.tex'"):
         init(tmp_path / "foreign")
     with pytest.raises(IntegrityError, match=r"FORMAT\.json"):
         init(tmp_path / "damaged")

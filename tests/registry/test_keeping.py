@@ -169,15 +169,15 @@ def test_the_reason_is_the_strongest() -> None:
     decided = history.plan(RetentionRules(keep=2), 5)
     assert decided.kept == {
         1: "tag keep=paper",
-        2: "shadow means it",
-        3: "production meant it lately",
-        4: "production means it",
+        2: "shadow points to it",
+        3: "production pointed to it lately",
+        4: "production points to it",
         5: "in use: leased",
         7: "one of the last 2",
         8: "one of the last 2",
     }
     assert decided.mark == (6,)
-    assert history.plan(RetentionRules(keep=0), 5).kept[8] == "registered a short time ago"
+    assert history.plan(RetentionRules(keep=0), 5).kept[8] == "registered recently"
 
 
 def test_what_is_kept_again_is_taken_off_the_list_and_waits_anew() -> None:

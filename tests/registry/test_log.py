@@ -161,6 +161,6 @@ def test_a_listing_that_lags_behind_hides_nothing(web: Registry, monkeypatch: py
 def test_an_entry_that_no_reader_would_take_is_not_written(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_log, "LARGEST_ENTRY", 2000)
     before = web.log("web")
-    with pytest.raises(InputError, match="an entry of the log has at most 2000 bytes"):
+    with pytest.raises(InputError, match="the maximum size of a log entry is 2000 bytes"):
         web.tag("web", 1, "notes", "n" * 2000)
     assert web.log("web") == before

@@ -79,13 +79,13 @@ def test_preconditions_hold_or_nothing_happens(web: Registry) -> None:
 
 
 def test_what_cannot_be_rolled_back_says_why(web: Registry) -> None:
-    with pytest.raises(UnknownModel, match="only ever meant version 1"):
+    with pytest.raises(UnknownModel, match="only ever pointed to version 1"):
         web.rollback("web", alias="shadow")
     with pytest.raises(UnknownModel, match="did you mean 'production'"):
         web.rollback("web", alias="prodution")
     with pytest.raises(UnknownModel, match="has no version 9"):
         web.rollback("web", to=9)
-    with pytest.raises(UnknownModel, match="never meant version 2; promote web@2"):
+    with pytest.raises(UnknownModel, match="never pointed to version 2; promote web@2"):
         web.rollback("web", alias="shadow", to=2)
 
 

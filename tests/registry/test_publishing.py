@@ -226,7 +226,7 @@ class BackedUp(QuickDisk):
 @pytest.mark.parametrize("number", [errno.EEXIST, errno.EIO])
 def test_a_second_name_that_somebody_else_has_made_is_no_success(web: Registry, tmp_path: Path, number: int) -> None:
     store = Store(web.root, BackedUp(number, tmp_path / "backup"))
-    with pytest.raises(OSError, match="whether it was written is not known"):
+    with pytest.raises(OSError, match="it is unknown whether the change was written"):
         store.put_if_absent(web.root / "one", b"1")
     assert not (web.root / "one").exists()
     (web.root / "one").write_bytes(b"2")

@@ -186,8 +186,11 @@ FAILURES = {
     "create": ("tmp", "Input/output error; nothing was changed"),
     "write": ("tmp", "Input/output error; nothing was changed"),
     "fsync": ("tmp", "Input/output error; nothing was changed"),
-    "link": ("", "Input/output error; whether it was written is not known: look at the log before you try again"),
-    "fsync_folder": ("", "Input/output error; what was written may not outlive a power cut"),
+    "link": (
+        "",
+        "Input/output error; it is unknown whether the change was written: check the log before you try again",
+    ),
+    "fsync_folder": ("", "Input/output error; the change may be lost in a power failure"),
     "read": ("FORMAT.json", "Input/output error"),
 }
 

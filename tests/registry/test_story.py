@@ -58,7 +58,7 @@ def busy(web: Registry) -> Registry:
     web.register("web", b"model 1", manifest=TRAINED, attachments=attachments, reason="with monday")
     web.protect("web", "production", stored_records.AliasPolicy(metric="ndcg@10", margin=0.002))
     found = {"candidate": 0.5123, "other": 0.5, "difference": 0.0123, "interval": [0.001, 0.02]}
-    comparisons = [{"words": "web@3, the present version", "metrics": {"ndcg@10": found}}]
+    comparisons = [{"words": "web@3, the current version", "metrics": {"ndcg@10": found}}]
     rails = [{"name": "features", "verdict": "failed", "words": "f9 is gone"}]
     gate(web, 4, passed=True, baseline=3, comparisons=comparisons)
     web.promote("web", 4, reason="won the test of May")
@@ -103,11 +103,11 @@ def test_every_kind_of_change_has_a_sentence(busy: Registry, models: Shell) -> N
         "FORCED version 2 to production (before: 4), waiving: ",
         "rolled production back to version 4 (before: 2): slow on phones",
         "tagged version 4: owner=search-team",
-        "took the tag draft from version 1",
-        "took shadow away (before: 1)",
+        "removed the tag draft from version 1",
+        "removed shadow (before: 1)",
         "protected production: only a passed gate promotes to it, with metric ndcg@10, a margin of 0.002 at most",
         "opened production: it moves without a gate",
-        "marked to be swept, and nothing else: versions 1, 2",
+        "marked to be swept, replacing all earlier marks: versions 1, 2",
         "swept the bytes of version 2",
     ):
         assert told in text
@@ -147,9 +147,9 @@ def test_the_story_tells_all_that_was_done_and_known(busy: Registry, models: She
         "won the test of May",
         "the boss said so",  # it was this version's place that was taken
         "production, entry 10: PASSED against version 3 (ndcg@10 on test of dataset dddddddddddd, margin 0.002)",
-        "ndcg@10 0.5123 against 0.5000 of web@3, the present version: +0.0123 [0.0010, 0.0200]",
+        "ndcg@10 0.5123 against 0.5000 of web@3, the current version: +0.0123 [0.0010, 0.0200]",
         "owner search-team",
-        "7 B (7 bytes), all there and sound",
+        "7 B (7 bytes), complete and undamaged",
         version.sha256,
         "12,096 documents of 300 queries",
         "train: 8,026 documents of 202 queries",
@@ -182,7 +182,7 @@ def test_the_story_as_json_has_all_of_it(busy: Registry, models: Shell) -> None:
     assert told["moves"] == [entry for entry in told["history"] if entry["number"] == 14]
     (found,) = told["gates"]
     assert found["entry"]["change"]["passed"]
-    assert found["report"]["comparisons"][0]["words"] == "web@3, the present version"
+    assert found["report"]["comparisons"][0]["words"] == "web@3, the current version"
     assert told["tags"] == {"owner": "search-team"}
     assert told["circumstances"] == CIRCUMSTANCES
     assert told["attachments"]["train_queries"]["size"] == 8
@@ -386,7 +386,7 @@ def test_where_there_is_no_alias_it_says_how_to_set_one(registry: Registry) -> N
 
 def test_an_alias_is_taken_away_protected_and_opened(web: Registry) -> None:
     shell = Shell(web.root)
-    assert "took shadow away (before: 1)" in shell(
+    assert "removed shadow (before: 1)" in shell(
         "alias", "web", "shadow", "--unset", "--expect", "1", "--reason", "done"
     )
     assert shell.json("alias", "web", "shadow", "--unset")["changed"] is False

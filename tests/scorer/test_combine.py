@@ -123,9 +123,9 @@ def test_the_order_of_rows_and_queries_does_not_matter() -> None:
 def test_what_cannot_be_mixed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     metric = parse_metric("ndcg@5")
     first, second, grades, starts = lists(1, [5, 5])
-    with pytest.raises(InputError, match="weights from 1 to 0 are no range"):
+    with pytest.raises(InputError, match="weights from 1 to 0 are not a range"):
         combine(first, second, grades, starts, metric, Policy(), low=1.0, high=0.0)
-    with pytest.raises(InputError, match="balanced_error goes by scores above a threshold"):
+    with pytest.raises(InputError, match="balanced_error depends on a score threshold"):
         combine(first, second, grades, starts, parse_metric("balanced_error"), Policy())
     with pytest.raises(InputError, match="no query counts in ndcg@5"):
         combine(first, second, 0 * grades, starts, metric, Policy())

@@ -136,17 +136,17 @@ def test_other_queries_are_named(three):
     with pytest.raises(CandidatesRejected, match="'q05' has nothing relevant for ndcg@5 in graded, and something in"):
         compare([three[0], graded], metrics=["ndcg@5"])
     zero = compare([three[0], graded], metrics=["ndcg@5"], nothing_relevant="zero")
-    assert "1 queries, such as 'q05', have other grades in graded than in old" in zero.notes[0]
+    assert "1 queries, such as 'q05', have different grades in graded than in old" in zero.notes[0]
 
 
 def test_what_cannot_be_compared_is_refused(three):
     forest = random_forest(1, n_trees=2)
     model = Ranking(name="m", source=forest)
     for rankings, options, message in (
-        (three[:1], {}, "expected two rankings or more"),
+        (three[:1], {}, "expected two or more rankings"),
         (three, {"baseline": 3}, "baseline counts the 3 rankings from 1, got 4"),
-        ([model, model], {}, "m is a model: name what it is to rank"),
-        (three, {"on": "c.txt"}, "there is no model among these"),
+        ([model, model], {}, "m is a model; name the candidates"),
+        (three, {"on": "c.txt"}, "all of these are scored lists"),
         (three, {"metrics": ["ngcd"]}, "unknown metric 'ngcd'"),
     ):
         with pytest.raises(InputError, match=message):
@@ -201,7 +201,7 @@ def test_models_of_the_registry_stand_beside_the_noise_of_their_seeds(place, mon
     assert alone["deviation"] == pytest.approx(statistics.stdev(means[:3]), rel=1e-12)
     text = " ".join(call("web@1", "web@3", "--on", "c.txt", "--metric", "ndcg@5").split())
     assert "twice the standard deviation over seeds" in text
-    assert "web@3 and web@1 differ in their seed only" in text
+    assert "web@3 and web@1 differ only in their seed" in text
     assert "seed_noise" not in call("web@2", "web@4", "--on", "c.txt", "--no-seeds", "--json")
 
 
@@ -234,7 +234,7 @@ def test_runs_with_judgments(tmp_path):
         (tmp_path / name).write_text("".join(lines if seed == 1 else lines[9:]))
     pq.write_table(ranking("a", rows, 1).source, tmp_path / "a.parquet")
     arguments = ("--qrels", tmp_path / "qrels", "--convention", "trec", "--metric", "map")
-    with pytest.raises(CandidatesRejected, match="count those that a run lacks with --complete"):
+    with pytest.raises(CandidatesRejected, match="count queries missing from a run with --complete"):
         call(tmp_path / "a.run", tmp_path / "b.run", *arguments)
     text = call(tmp_path / "a.run", tmp_path / "b.run", *arguments, "--complete", "--worst", "2")
     assert "the queries that lost most, by map" in text

@@ -105,13 +105,13 @@ def test_what_is_not_there_is_said() -> None:
     forest = random_forest(0)
     with pytest.raises(InputError, match="unknown feature 'f11'; did you mean 'f1'"):
         partial_dependence(forest, ["f11"])
-    with pytest.raises(InputError, match="one feature or two, got 3"):
+    with pytest.raises(InputError, match="expected one or two features for partial dependence, got 3"):
         partial_dependence(forest, ["f1", "f2", "f3"])
-    with pytest.raises(InputError, match="'f1' was named twice"):
+    with pytest.raises(InputError, match="'f1' is given twice"):
         partial_dependence(forest, ["f1", "f1"])
-    with pytest.raises(InputError, match="3000 x 3000 points, at most"):
+    with pytest.raises(InputError, match="3000 x 3000 points, the maximum is"):
         partial_dependence(forest, ["f1", "f2"], points=[np.zeros(3000), np.zeros(3000)])
-    with pytest.raises(InputError, match="does not say how many training rows"):
+    with pytest.raises(InputError, match="does not record how many training rows"):
         partial_dependence(replace(forest, node_rows=0 * forest.node_rows), ["f1"])
     with pytest.raises(ValueError, match="no documents"):
         partial_dependence(forest, ["f1"], values=np.zeros((0, 5), np.float32))

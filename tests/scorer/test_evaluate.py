@@ -79,18 +79,18 @@ def test_the_top_of_the_lists_without_the_grade_counts_is_refused(tmp_path, fore
     for name, counts in (("out", "out/_grades.pq"), ("out.parquet", "out.parquet.grades.parquet")):
         rerank(candidates, forest, tmp_path / name, top_k=5)
         (tmp_path / counts).unlink()
-        with pytest.raises(InputError, match=rf"{name}: holds the first 5 of each query, but the grade counts of .*"):
+        with pytest.raises(InputError, match=rf"{name}: has the top 5 of each query, but the grade counts of .*"):
             evaluate(tmp_path / name)
         qrels = tmp_path / "qrels"
         qrels.write_text("".join(f"{qid} 0 {doc_id} {grade}\n" for grade, qid, doc_id, _ in rows))
         assert evaluate(tmp_path / name, qrels=qrels).ideal == "qrels"
     (tmp_path / "out" / "_manifest.json").unlink()
-    with pytest.raises(InputError, match="holds the first 5 of each query"):
+    with pytest.raises(InputError, match="has the top 5 of each query"):
         evaluate(tmp_path / "out")
     pq.write_table(as_table(rows).drop_columns(["grade"]), tmp_path / "c.parquet")
     for name in ("bare", "bare.parquet"):  # nothing is lost: there were no grades
         rerank(tmp_path / "c.parquet", forest, tmp_path / name, top_k=5)
-        with pytest.raises(InputError, match="there are no grades in it"):
+        with pytest.raises(InputError, match="it has no grades"):
             evaluate(tmp_path / name)
 
 
@@ -209,14 +209,14 @@ def test_mistakes(tmp_path, forest, candidates):
         ({"gain": "expo"}, "unknown value of gain 'expo'; did you mean 'exp'"),
         ({"ties": "docid"}, "unknown value of ties 'docid'; did you mean 'doc_id'"),
         ({"nothing_relevant": "two"}, "unknown value of nothing_relevant 'two'"),
-        ({"split": "test"}, "split chooses a part of a dataset, which needs a model"),
+        ({"split": "test"}, "split chooses a part of a dataset, which must be scored by a model"),
         ({"qrels": tmp_path / "none"}, "none"),
-        ({"complete": True}, "complete counts judged queries that a run lacks: give the judgments with qrels FILE"),
+        ({"complete": True}, "complete counts judged queries missing from a run; give the judgments with qrels FILE"),
     ]
     for options, message in cases:
         with pytest.raises(InputError, match=message):
             evaluate(tmp_path / "out", **options)
-    with pytest.raises(InputError, match=r"split chooses a part of a dataset; .* is not the folder of one"):
+    with pytest.raises(InputError, match=r"split chooses a part of a dataset; .* is not a dataset"):
         evaluate(candidates, model=forest, split="test")
     with pytest.raises(InputError, match="expected one scored list, got 2; candidates need model MODEL"):
         evaluate([candidates, candidates])
@@ -252,7 +252,7 @@ def test_values_per_query(tmp_path, forest, rows, suffix):
 
 
 def test_values_per_query_go_to_formats_that_are_known(tmp_path, forest, candidates):
-    with pytest.raises(InputError, match=r"q\.xlsx: expected a name that ends in \.tsv, \.csv or \.parquet"):
+    with pytest.raises(InputError, match=r"q\.xlsx: expected a file name that ends in \.tsv, \.csv or \.parquet"):
         write_per_query(evaluate(candidates, model=forest), tmp_path / "q.xlsx")
 
 

@@ -160,7 +160,9 @@ def test_judgments_need_ids_and_a_query_in_common(tmp_path):
     with pytest.raises(CandidatesRejected, match="expected a doc_id in every row"):
         evaluate_scored(scored_table().drop_columns("doc_id"), NDCG, POLICY, qrels=qrels)
     twice = scored_table([("b", "d3", 1.0, 0), ("b", "d3", 0.0, 0), ("a", "d1", 0.0, 0)])
-    with pytest.raises(CandidatesRejected, match="expected each document once a query, found 'd3' of query 'b' again"):
+    with pytest.raises(
+        CandidatesRejected, match="expected each document once per query, found 'd3' of query 'b' again"
+    ):
         evaluate_scored(twice, NDCG, POLICY, qrels=qrels)
     with pytest.raises(InputError, match="no such file"):
         evaluate_scored(scored_table(), NDCG, POLICY, qrels=tmp_path / "none")
@@ -208,7 +210,7 @@ def test_counts_of_grades_must_belong_to_the_list(tmp_path):
         with pytest.raises(CandidatesRejected) as caught:
             evaluate_scored(table, NDCG, POLICY, grade_counts=foreign)
         assert str(caught.value) == (
-            "grade counts: expected grade 4 at least 1 times for query 'a', found 0; these counts belong to another list"
+            "grade counts: expected grade 4 at least 1 times for query 'a', found 0; these grade counts belong to another list"
         )
     without_a_grade = counts.set_column(1, "grade", pa.array([None] * len(counts), pa.int32()))
     for broken in (counts.drop_columns("grade"), without_a_grade):
@@ -233,7 +235,7 @@ def test_no_grades_at_all_names_the_cure(tmp_path, drop):
     pq.write_table(table.drop_columns("grade") if drop else table, path)
     with pytest.raises(InputError) as caught:
         evaluate_scored(path, NDCG, POLICY)
-    assert str(caught.value) == f"{path}: there are no grades in it; give the judgments with qrels FILE"
+    assert str(caught.value) == f"{path}: it has no grades; give the judgments with qrels FILE"
 
 
 def test_scores_that_are_no_numbers_name_row_and_query(tmp_path):
@@ -255,7 +257,7 @@ def test_scores_that_are_no_numbers_name_row_and_query(tmp_path):
         ("qid\tscore\tgrade\na\t1\n", "a.tsv:2:1: expected 3 cells as in the first line, found '2 cells'"),
         ("qid\tscore\tgrade\n", "expected scored documents, found none"),
         ("qid\tqid\tscore\tgrade\na\ta\t1\t1\n", "column 'qid' occurs twice"),
-        ("qid;score;grade\na;1;1\n", "between commas or tabs, found 'qid;score;grade'"),
+        ("qid;score;grade\na;1;1\n", "including qid and score, found 'qid;score;grade'"),
         ("", "found an empty file"),
     ],
 )
@@ -290,7 +292,7 @@ def test_wrong_columns_types_and_files(tmp_path):
         evaluate_scored(tmp_path / "none.parquet", NDCG, POLICY)
     with pytest.raises(InputError, match="no Parquet file with columns qid and score in this folder"):
         evaluate_scored(tmp_path, NDCG, POLICY)
-    with pytest.raises(InputError, match="no metric to compute"):
+    with pytest.raises(InputError, match="no metric given"):
         evaluate_scored(table, [], POLICY)
     whole = tmp_path / "a.parquet"
     pq.write_table(table.append_column("qid", table["qid"]), whole)

@@ -49,7 +49,7 @@ def test_ranklib_stays_within_the_bound(seed, n_trees, max_leaves):
 def test_ranklib_refuses_missing_values_that_are_no_zeros():
     forest = random_forest(1)
     assert not takes_missing_as_zero(forest)
-    with pytest.raises(ConversionRefused, match=r"RankLib takes missing values for 0.*missing zero"):
+    with pytest.raises(ConversionRefused, match=r"RankLib treats missing values as 0.*missing zero"):
         ranklib.write(forest, "web")
 
 

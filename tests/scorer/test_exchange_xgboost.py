@@ -176,7 +176,7 @@ def test_cover_is_no_count_of_rows_unless_curvatures_are_one():
     imported = exchange.read(bytes(model.save_raw("json")), "m.json")
     assert imported.forest.info[COVER] == "sum_hessian"
     assert any("cover" in note for note in imported.notes)
-    with pytest.raises(InputError, match=r"read from XGBoost, has sums of curvatures .*; give documents"):
+    with pytest.raises(InputError, match=r"read from XGBoost, has sums of hessians .*; give documents"):
         partial_dependence(imported.forest, ["a"])
     with pytest.raises(InputError, match="over documents"):
         interactions(imported.forest, rows)
@@ -192,7 +192,7 @@ def test_what_is_no_cover_weighs_nothing(cover):
     model["learner"]["gradient_booster"]["model"]["trees"][0]["sum_hessian"] = cover
     found = exchange.read(json.dumps(model).encode(), "m.json").forest
     assert not found.node_rows.any()
-    with pytest.raises(InputError, match="does not say how many training rows"):
+    with pytest.raises(InputError, match="does not record how many training rows"):
         shap_values(found, np.zeros((1, 5), dtype=np.float32))
 
 
@@ -251,8 +251,8 @@ def changed(edit):
         (lambda m, t: t[0].update(right_children=[-1]), r"expected \d values at .*right_children, found 1"),
         (lambda m, t: t[0].update(split_indices=[0]), r"expected \d values at .*split_indices, found 1"),
         (lambda m, t: t[0]["left_children"].__setitem__(0, 0), "tree 0 is not sound: a node has two parents"),
-        (lambda m, t: t[0]["left_children"].__setitem__(0, 99), "a child that is no node of it"),
-        (lambda m, t: t[0]["split_indices"].__setitem__(0, 5), "a node asks for feature 5, and there are 5"),
+        (lambda m, t: t[0]["left_children"].__setitem__(0, 99), "a child that is not one of its nodes"),
+        (lambda m, t: t[0]["split_indices"].__setitem__(0, 5), "a node uses feature 5, but there are only 5"),
         (lambda m, t: t[0]["split_conditions"].__setitem__(0, None), "expected a list of float64"),
         (lambda m, t: t[0]["split_conditions"].__setitem__(-1, 1e39), "not finite|not sound"),
         (
@@ -384,9 +384,9 @@ def test_binary_that_is_none_is_refused_at_once(data):
 
 
 def test_what_xgboost_cannot_hold_is_refused_with_a_cure():
-    with pytest.raises(ConversionRefused, match="cannot make one score of 2 outputs"):
+    with pytest.raises(ConversionRefused, match="cannot combine 2 outputs into one score"):
         exchange.write(random_forest(0, n_outputs=2, link="softmax_grade"), "web")
-    with pytest.raises(ConversionRefused, match=r"found 'a<b'; give other names with features"):
+    with pytest.raises(ConversionRefused, match=r"found 'a<b'; rename them with features"):
         exchange.write(random_forest(0, names=["a<b", *"cdef"]), "web")
     forest = random_forest(0)
     with pytest.raises(ConversionRefused, match=r"adds in float32, and scores of this model reach .*e\+38"):

@@ -99,7 +99,7 @@ def test_documents_without_a_row_are_told_or_dropped(tmp_path, forest):
     assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == []
     report = rerank.rerank(source, forest, tmp_path / "out", run=run, lacking="drop")
     assert (report.rows, report.lacking, json.loads(report.to_json())["lacking"]) == (len(listed), 2, 2)
-    assert "left out of the run, for want of a row of features: 2\n" in report.render()
+    assert "documents of the run dropped, as they have no row of features: 2\n" in report.render()
     rerank.rerank(write_letor(tmp_path / "alone.txt", listed), forest, tmp_path / "other")
     assert list(tree_of(tmp_path / "out").values()) == list(tree_of(tmp_path / "other").values())
     nameless = write_letor(tmp_path / "nameless.txt", [(g, q, None, v) for g, q, _, v in rows])
@@ -144,7 +144,7 @@ def test_runs_that_cannot_be_used_are_refused(tmp_path, forest):
     with pytest.raises(InputError, match=r"the 100 documents up to here .*room for 99; give more memory"):
         FirstStage.read([run], 99 * BYTES_OF_A_DOCUMENT)
     assert len(FirstStage.read([run], 100 * BYTES_OF_A_DOCUMENT)) == 100
-    with pytest.raises(InputError, match="lacking says"):
+    with pytest.raises(InputError, match="lacking is for"):
         rerank.rerank(source, forest, tmp_path / "out", lacking="drop")
     with pytest.raises(InputError, match="did you mean 'drop'"):
         rerank.rerank(source, forest, tmp_path / "out", run=run, lacking="drp")

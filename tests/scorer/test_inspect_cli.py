@@ -166,13 +166,13 @@ def test_why(workplace, forests):
     assert f" {third} (rank 3, score" in text
     with pytest.raises(InputError, match=r"no document 'D' among its \d+; "):
         call("why", "m.rankmill", "--on", "c.txt", "--qid", "q3", "--above", "D")
-    with pytest.raises(InputError, match="no document stands below"):
+    with pytest.raises(InputError, match="no document is ranked below"):
         call("why", "m.rankmill", "--on", "c.txt", "--qid", "q3", "--above", last)
     with pytest.raises(InputError, match="compared with itself"):
         call("why", "m.rankmill", "--on", "c.txt", "--qid", "q3", "--above", last, "--below", last)
     with pytest.raises(InputError, match="there is no query 'q33'; did you mean 'q3'"):
         call("why", "m.rankmill", "--on", "c.txt", "--qid", "q33")
-    assert "explained is output 1 of 3" in call("why", "linked.rankmill", "--on", "c.txt", "--qid", "q3", "--output", 1)
+    assert "explains output 1 of 3" in call("why", "linked.rankmill", "--on", "c.txt", "--qid", "q3", "--output", 1)
 
 
 def test_combine(workplace, forests):
@@ -203,10 +203,10 @@ def test_combine_with_a_list(workplace, forests):
     assert listed["best_pieces"] == found(*line)["best_pieces"]
     assert "b.run alone" in call(*line[:2], "b.run", *line[3:])
     (workplace / "short.run").write_text("\n".join(lines[:-3]))
-    with pytest.raises(CandidatesRejected, match=r"short\.run: has no score for 3 of the 300 candidates, such as 'D"):
+    with pytest.raises(CandidatesRejected, match=r"short\.run: lacks a score for 3 of the 300 candidates, such as 'D"):
         call(*line[:2], "short.run", *line[3:])
     (workplace / "twice.run").write_text("\n".join([*lines, lines[0]]))
-    with pytest.raises(CandidatesRejected, match="expected each document once a query"):
+    with pytest.raises(CandidatesRejected, match="expected each document once per query"):
         call(*line[:2], "twice.run", *line[3:])
 
 

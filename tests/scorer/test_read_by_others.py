@@ -52,7 +52,7 @@ def test_folders_of_earlier_versions_are_still_known(tmp_path, forest, rows):
         (tmp_path / "ranked" / new).rename(tmp_path / "ranked" / old)
     assert evaluate(tmp_path / "ranked").to_json() == expected
     (tmp_path / "ranked" / "grades.parquet").rename(tmp_path / "counts")
-    with pytest.raises(InputError, match="holds the first 3 of each query"):
+    with pytest.raises(InputError, match="has the top 3 of each query"):
         evaluate(tmp_path / "ranked")
     rerank(source, forest, tmp_path / "ranked", top_k=3, overwrite=True)
     assert sorted(path.name for path in (tmp_path / "ranked").iterdir()) == sorted([*former, "part-00000.parquet"])
@@ -99,6 +99,8 @@ def test_a_csv_that_cannot_be_is_none(tmp_path, forest, rows):
 @pytest.mark.parametrize("suffix", ["jsonl", "xlsx", "csv.gz", "feather", "Json", "txt", "zip"])
 def test_other_suffixes_are_refused_before_any_work(tmp_path, forest, suffix):
     before = tree_of(tmp_path)
-    with pytest.raises(InputError, match=r"cannot write \..*name a folder .* or one file: .parquet, .csv, .tsv, .run"):
+    with pytest.raises(
+        InputError, match=r"cannot write \..*name a folder .* or one file with a suffix of .parquet, .csv, .tsv, .run"
+    ):
         rerank(tmp_path / "is not looked for", forest, tmp_path / f"ranked.{suffix}")
     assert tree_of(tmp_path) == before

@@ -227,7 +227,7 @@ def test_text_that_leaves_the_last_features_out(tmp_path):
         rerank(source, forest, tmp_path / "out", n_features=5, absent=absent, overwrite=True)
         full = [(*row[:3], np.append(row[3], np.float32(value))) for row in rows]
         assert read_ranked(tmp_path / "out") == ranked(forest, full)
-    with pytest.raises(CandidatesRejected, match=r"uses feature f5, but n_features 4 .* give at least n_features 5"):
+    with pytest.raises(CandidatesRejected, match=r"uses feature f5, but n_features 4 .* set at least n_features 5"):
         rerank(source, forest, tmp_path / "more", n_features=4)
 
 
@@ -302,7 +302,7 @@ def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
         rerank([], forest, tmp_path / "out")
     (tmp_path / "link.txt").symlink_to(source)
     for again in (source, tmp_path / "link.txt"):
-        with pytest.raises(InputError, match=f"{again.name}: is named twice; its rows would count twice"):
+        with pytest.raises(InputError, match=f"{again.name}: is given twice; name it once"):
             rerank([source, again], forest, tmp_path / "out")
     (tmp_path / "link.txt").unlink()
     with pytest.raises(InputError, match="top_k must be 1 or more, got 0"):
@@ -350,7 +350,7 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
     assert read_ranked(tmp_path / "out") == ranked(forest, rows)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    with pytest.raises(InputError, match="is not a folder of ranked lists, so it is not replaced"):
+    with pytest.raises(InputError, match="is not a folder of ranked lists and is not overwritten"):
         rerank(source, forest, tmp_path / "mine", overwrite=True)
 
 
@@ -367,7 +367,7 @@ def test_what_another_run_has_written_meanwhile_is_not_replaced(tmp_path, forest
         return scored(*arguments)
 
     monkeypatch.setattr(scoring, "_scores", raced)
-    with pytest.raises(ConflictError, match=rf"{name}: another run has written it since this one began; .*overwrite"):
+    with pytest.raises(ConflictError, match=rf"{name}: another run wrote it while this one was running; .*overwrite"):
         rerank(source, forest, tmp_path / name)
     assert evaluate(tmp_path / name).counts.n_documents == 12
     assert [p.name for p in tmp_path.iterdir() if "staging" in p.name] == []
@@ -421,12 +421,12 @@ def test_out_may_not_be_what_it_is_made_from(tmp_path, forest, rows, overwrite):
         (tmp_path / "c.tsv.grades.parquet", tmp_path / "c.tsv"),
     ]
     for path, out in cases:
-        with pytest.raises(InputError, match="is a file of candidates, and would be lost; choose another name for OUT"):
+        with pytest.raises(InputError, match="is an input file and would be overwritten; choose another name for OUT"):
             rerank(path, forest, out, overwrite=overwrite)
     assert tree_of(tmp_path) == before
     rerank(source, forest, tmp_path / "out")
     write_parquet(tmp_path / "out" / "c.parquet", rows)
-    with pytest.raises(InputError, match=r"out: .*c\.parquet is a file of candidates, and would be lost"):
+    with pytest.raises(InputError, match=r"out: .*c\.parquet is an input file and would be overwritten"):
         rerank([source, tmp_path / "out" / "c.parquet"], forest, tmp_path / "out", overwrite=overwrite)
 
 
@@ -457,7 +457,7 @@ def test_what_has_the_name_of_the_grade_counts_is_treated_like_out(tmp_path, for
     for foreign in ((tmp_path / "foreign.parquet").read_bytes(), b"a thesis"):
         counts.write_bytes(foreign)
         for top_k in (None, 3):
-            with pytest.raises(InputError, match="but is no such table, so it is not replaced"):
+            with pytest.raises(InputError, match="but it is not such a table and is not overwritten"):
                 rerank(source, forest, tmp_path / "z.tsv", top_k=top_k, overwrite=True)
         assert counts.read_bytes() == foreign
 

@@ -54,7 +54,7 @@ def test_each_list_has_the_bytes_of_a_run_of_its_own(tmp_path, rows, forests, su
     rerank_several(source, models, tmp_path / "all", top_k=top_k, overwrite=True, n_threads=1, memory="600MB")
     assert tree_of(tmp_path / "all") == before
     with pytest.raises(
-        InputError, match=r"all: has the lists of several models; name one of them: .*all/none, .*all/one"
+        InputError, match=r"all: contains the lists of several models; name one of them: .*all/none, .*all/one"
     ):
         evaluate(tmp_path / "all")
 
@@ -62,14 +62,14 @@ def test_each_list_has_the_bytes_of_a_run_of_its_own(tmp_path, rows, forests, su
 def test_what_cannot_be_done_is_refused_with_a_reason(tmp_path, rows, forests):
     source = write_letor(tmp_path / "c.txt", rows)
     two = {label: (forests[label], None) for label in ("one", "web@2")}
-    with pytest.raises(InputError, match=r"out\.run: is one file, several models need a folder"):
+    with pytest.raises(InputError, match=r"out\.run: is the name of a file; several models need a folder"):
         rerank_several(source, two, tmp_path / "out.run")
     for label in ("", ".", "a/b"):
-        with pytest.raises(InputError, match="is no name for a folder"):
+        with pytest.raises(InputError, match="cannot be the name of a folder"):
             rerank_several(source, {label: two["one"]}, tmp_path / "out")
     other = random_forest(5, info={"absent": "missing"})
     with pytest.raises(
-        InputError, match=r"models one and x were trained .* \(absent 'zero' and 'missing'\); say which with absent"
+        InputError, match=r"models one and x were trained .* \(absent 'zero' and 'missing'\); choose with absent"
     ):
         rerank_several(source, {"one": two["one"], "x": (other, None)}, tmp_path / "out")
     rerank_several(source, {"one": two["one"], "x": (other, None)}, tmp_path / "out", absent="zero")

@@ -81,14 +81,14 @@ def test_evaluate_reports_the_default_metrics_and_the_conventions(workplace):
         assert f"\n {metric} " in text
     assert "gain exp (2^grade - 1), discount 1/log2(rank + 1), ties expected" in text
     call("rerank", "c.txt", "--model", "web", "-o", "out.run")
-    with pytest.raises(InputError, match=r"out\.run: there are no grades in it; give the judgments with --qrels FILE"):
+    with pytest.raises(InputError, match=r"out\.run: it has no grades; give the judgments with --qrels FILE"):
         call("evaluate", "out.run")
 
 
 def test_evaluate_writes_values_per_query(workplace, tmp_path):
     call("evaluate", "c.txt", "--model", "web", "--metric", "map", "--per-query", "q.tsv")
     assert len((tmp_path / "q.tsv").read_text().splitlines()) == 13
-    with pytest.raises(InputError, match=r"q\.doc: expected a name that ends in"):
+    with pytest.raises(InputError, match=r"q\.doc: expected a file name that ends in"):
         call("evaluate", "missing-too", "--per-query", "q.doc")
 
 

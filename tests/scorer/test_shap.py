@@ -183,7 +183,9 @@ def test_a_share_of_nothing_is_no_division_by_it() -> None:
 
 def test_what_cannot_be_explained_is_refused() -> None:
     forest = random_forest(0)
-    with pytest.raises(InputError, match=r"tree \d of the model does not say how many training rows reached its nodes"):
+    with pytest.raises(
+        InputError, match=r"tree \d of the model does not record how many training rows reached its nodes"
+    ):
         shap_values(replace(forest, node_rows=0 * forest.node_rows), random_values(0, forest))
     with pytest.raises(InputError, match=r"n_rounds must be in 0\.\.6"):
         shap_values(forest, random_values(0, forest), n_rounds=7)

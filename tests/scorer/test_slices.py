@@ -195,7 +195,7 @@ def test_what_cannot_be_sliced_by_is_refused(tmp_path):
         evaluate(table.append_column("tags", [[["a"]] * table.num_rows]), by=["tags"])
     (tmp_path / "r.run").write_text("q Q0 d 1 1.0 t\n")
     (tmp_path / "qrels").write_text("q 0 d 1\n")
-    with pytest.raises(InputError, match="is a TREC run, which has no columns"):
+    with pytest.raises(InputError, match="is a TREC run, which has no other columns"):
         evaluate(tmp_path / "r.run", qrels=tmp_path / "qrels", by=["price"])
 
 

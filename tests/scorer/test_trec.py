@@ -61,7 +61,7 @@ def test_a_broken_run_names_its_line(tmp_path, text, message):
         ("1 0 d0 1\n1 0 d1 4294967296\n", ":2:8: expected a whole number as grade, found '4294967296'"),
         ("1 0 d1 -2147483648\n", ":1:8: expected a whole number as grade, found '-2147483648'"),
         ("1 0 d0 1\n\0\n", ":2: not a text file: it has a NUL byte; give format if it is a table"),
-        ("1 0 a 1\n2 0 a 1\n1 0 a 1\n", ":3: expected each document judged once a query, found 'a' of query '1' again (first in line 1)"),
+        ("1 0 a 1\n2 0 a 1\n1 0 a 1\n", ":3: expected each document once per query, found 'a' of query '1' again (first in line 1)"),
         ("", ": expected lines 'qid iteration doc_id grade', found none"),
     ],
 )  # fmt: skip

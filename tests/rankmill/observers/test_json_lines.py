@@ -273,8 +273,8 @@ def test_an_observer_that_fails_is_said_once_and_ends_nothing() -> None:
         tell(event)
     assert heard == events
     assert said == [
-        "log: work/log.jsonl: No space left on device; the run goes on without it",
-        "metrics: ZeroDivisionError; the run goes on without it",
+        "log: work/log.jsonl: No space left on device; the run continues without it",
+        "metrics: ZeroDivisionError; the run continues without it",
     ]
 
 

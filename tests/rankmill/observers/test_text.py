@@ -46,7 +46,7 @@ def test_a_failure_is_left_to_whoever_ends_the_process() -> None:
 
 def test_a_run_that_was_stopped_says_that_the_next_one_goes_on() -> None:
     lines = lines_of(failed(SystemExit(143), stopped=True, code=143))
-    assert lines[1] == "ingest: stopped; the next run goes on from here [1.5 s]"
+    assert lines[1] == "ingest: stopped; the next run resumes here [1.5 s]"
     assert lines[2] == "run: stopped, exit code 143 [4.5 s]"
 
 
