@@ -78,7 +78,7 @@ def test_names_of_sets_must_differ(names, message):
 def test_unusable_sets_and_metrics_are_refused():
     data = small_data()
     x, grades, _ = data[1]
-    with pytest.raises(TrainingDataRejected, match="'b' holds no rows"):
+    with pytest.raises(TrainingDataRejected, match="'b' has no rows"):
         fit(data, eval_sets=[("a", data[1]), ("b", (x[:0], grades[:0], np.zeros(1, np.int64)))])
     with pytest.raises(TrainingDataRejected, match="no query of the a split has a relevant document"):
         fit(data, eval_sets=[("a", (x, grades * 0, data[1][2]))])

@@ -205,7 +205,7 @@ def test_by_oob_keeps_the_rounds_with_the_highest_sum():
     ("parameters", "message"),
     [
         ({"objective": "l2"}, "needs rows outside the sample of a tree; set row_fraction or query_fraction below 1"),
-        ({"row_fraction": 0.5}, "needs queries that a tree does not see: set query_fraction below 1"),
+        ({"row_fraction": 0.5}, "needs queries outside the sample of a tree; set query_fraction below 1"),
         ({"objective": "l2", "row_fraction": 0.9999}, "the sample holds all"),
     ],
     ids=str,
