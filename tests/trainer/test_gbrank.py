@@ -195,5 +195,5 @@ def test_what_it_cannot_do_is_said():
         build(rows, "gbrank").deviance(scores)
     with pytest.raises(InvalidParameter, match="cannot be resumed"):
         derivatives(build(rows, "gbrank(keep=true, trees=2)"), scores, step=5)
-    with pytest.raises(TrainingDataRejected, match="no two documents"):
+    with pytest.raises(TrainingDataRejected, match="no query has documents of two different grades"):
         build(RankedRows(np.array([1, 1], np.int32), np.array([0, 2]), []), "gbrank")
