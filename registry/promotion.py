@@ -74,17 +74,17 @@ def _fault(state: State, alias: str, version: int, policy: AliasPolicy, gate: Ga
     """Say why the gate's result does not carry this promotion; None if it does."""
     standing = state.standing(alias)
     if gate is None:
-        return f"version {version} has no gate result for it"
+        return f"version {version} has no result of the gate for it"
     if not gate.passed:
         return f"version {version} did not pass the gate"
     if gate.model != state.versions[version].model:
-        return "the gate measured another file"
+        return "the gate measured other bytes"
     if gate.baseline != standing:
         before = "nothing" if gate.baseline is None else _said(gate.baseline)
         now = "is" if state.target(alias) == standing else "last was"
         return f"the gate compared with {before}, while {alias} {now} {_said(standing)}{' now' if now == 'is' else ''}"
     shortfall = policy.shortfall(gate)
-    return None if shortfall is None else f"the gate did not measure what the alias requires: {shortfall}"
+    return None if shortfall is None else f"the gate did not measure what the alias asks for: {shortfall}"
 
 
 def lapsed(state: State, alias: str, at: int | None, gate: GateRecord | None) -> str | None:
@@ -95,7 +95,7 @@ def lapsed(state: State, alias: str, at: int | None, gate: GateRecord | None) ->
     moves = state.moves.get(alias)
     if at is None or gate is None or gate.baseline is not None or not moves or moves[-1].entry < at:
         return None
-    return "the gate compared with no version, but the alias has been set since"
+    return "the gate compared with nothing, while the alias has meant a version since"
 
 
 def rollback(name: str, state: State, alias: str, to: int | None, expect: Expected = ...) -> Move | int:

@@ -240,14 +240,17 @@ def _notes(
         unlike = np.flatnonzero(evaluations[i].facts.ideal != first.facts.ideal)
         if len(unlike):
             notes.append(
-                f"{len(unlike):,} queries, such as {first.qids[int(unlike[0])]!r}, have different grades in "
-                f"{rankings[i].name} than in {name}, so their ideal lists differ; use the same judgments for both with {spelled('qrels')}"
+                f"{len(unlike):,} queries, such as {first.qids[int(unlike[0])]!r}, have other grades in "
+                f"{rankings[i].name} than in {name}, so that their ideal lists differ; judgments given with {spelled('qrels')} would be "
+                "the same for both"
             )
         if rankings[i].name in rankings[baseline].seeds:
-            notes.append(f"{rankings[i].name} and {name} differ only in their seed: any difference is chance")
+            notes.append(f"{rankings[i].name} and {name} differ in their seed only: what they differ by is chance")
     counted = max(first.n_counted(metric) for metric in first.metrics)
     if counted < _FEW_QUERIES:
-        notes.append(f"{counted} queries are few: with fewer than {_FEW_QUERIES} the interval is too narrow")
+        notes.append(
+            f"{counted} queries are few: an interval of fewer than {_FEW_QUERIES} is narrower than it should be"
+        )
     return notes
 
 

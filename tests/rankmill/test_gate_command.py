@@ -125,7 +125,7 @@ def test_metric_margin_and_convention_are_what_the_alias_asks_for(store, data, c
     assert other.report.metric == "map"
     assert other.shortfall == "expected metric ndcg@5, found map; --metric (metric in [gate]) sets it"
     assert "it does not allow a promotion: expected metric" in other.render()
-    with pytest.raises(PromotionRefused, match="did not measure what the alias requires"):
+    with pytest.raises(PromotionRefused, match="did not measure what the alias asks for"):
         store.promote("web", 2)
     store.protect("web", "production", AliasPolicy(convention="0" * 64))
     assert run(store, "gate", "web@1", "--on", str(data.path)) == 2

@@ -106,7 +106,7 @@ def test_who_takes_the_alias_away_does_not_lower_the_bar(guarded: Registry) -> N
 def test_the_gate_of_another_alias_or_version_does_not_count(guarded: Registry) -> None:
     gate(guarded, 1, alias="canary")
     gate(guarded, 2)
-    with pytest.raises(PromotionRefused, match="no gate result"):
+    with pytest.raises(PromotionRefused, match="no result"):
         guarded.promote("web", 1)
 
 
@@ -135,7 +135,7 @@ def test_force_is_an_entry_of_its_own_kind_and_says_what_it_waived(guarded: Regi
     entry = guarded.promote("web", 3, force=True, reason="the night of the fire")
     assert isinstance(entry.change, Move)
     assert entry.change.op == "force"
-    assert entry.change.waived == "version 3 has no gate result for it"
+    assert entry.change.waived == "version 3 has no result of the gate for it"
     assert production(guarded) == 3
 
 

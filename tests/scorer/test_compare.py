@@ -136,7 +136,7 @@ def test_other_queries_are_named(three):
     with pytest.raises(CandidatesRejected, match="'q05' has nothing relevant for ndcg@5 in graded, and something in"):
         compare([three[0], graded], metrics=["ndcg@5"])
     zero = compare([three[0], graded], metrics=["ndcg@5"], nothing_relevant="zero")
-    assert "1 queries, such as 'q05', have different grades in graded than in old" in zero.notes[0]
+    assert "1 queries, such as 'q05', have other grades in graded than in old" in zero.notes[0]
 
 
 def test_what_cannot_be_compared_is_refused(three):
@@ -201,7 +201,7 @@ def test_models_of_the_registry_stand_beside_the_noise_of_their_seeds(place, mon
     assert alone["deviation"] == pytest.approx(statistics.stdev(means[:3]), rel=1e-12)
     text = " ".join(call("web@1", "web@3", "--on", "c.txt", "--metric", "ndcg@5").split())
     assert "twice the standard deviation over seeds" in text
-    assert "web@3 and web@1 differ only in their seed" in text
+    assert "web@3 and web@1 differ in their seed only" in text
     assert "seed_noise" not in call("web@2", "web@4", "--on", "c.txt", "--no-seeds", "--json")
 
 
