@@ -148,8 +148,9 @@ class _KernelCache(FunctionCache):
 @contextmanager
 def _turn(folder: str, kind: int) -> Iterator[None]:
     """Hold the lock of a cache folder; a folder that cannot be written has nothing to take turns at."""
+    path = Path(folder, "turns.lock")
     try:
-        lock = Path(folder, "turns.lock").open("ab")  # noqa: SIM115 - closed below
+        lock = path.open("rb" if kind == fcntl.LOCK_SH and path.exists() else "ab")
     except OSError:
         yield
         return
