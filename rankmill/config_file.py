@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -99,7 +99,7 @@ def _typed(section: str, group: Grouped, given: Mapping[str, object]) -> Mapping
     """Return values as their options have them; ConfigError where one of several values is of another type."""
     types, found = types_in(group.kind), {}
     for name, value in given.items():
-        several = isinstance(value, list | dict) or get_origin(types[name]) not in {None, Union, UnionType, Literal}
+        several = isinstance(value, list | dict) or _is_table_or_list(types[name])
         try:
             found[name] = TypeAdapter(types[name]).validate_json(json.dumps(value), strict=True) if several else value
         except ValidationError as error:
@@ -107,6 +107,17 @@ def _typed(section: str, group: Grouped, given: Mapping[str, object]) -> Mapping
             row["loc"] = (section, name, *row["loc"])
             raise ConfigError(_explain(row)) from None
     return found
+
+
+def _is_table_or_list(hint: Any) -> bool:
+    """Return whether all types of ``hint``, None apart, are lists or tables: no text or number will do.
+
+    >>> _is_table_or_list(dict[str, int] | None), _is_table_or_list(float | list[float])
+    (True, False)
+    """
+    union = get_origin(hint) in {Union, UnionType}
+    parts = [part for part in get_args(hint) if part is not type(None)] if union else [hint]
+    return all(get_origin(part) not in {None, Literal} for part in parts)
 
 
 def _section(name: str) -> Any:
@@ -161,7 +172,7 @@ def _with_place(path: Path, message: str) -> str:
 
 def _explain(error: ErrorDetails) -> str:
     """Say in one line which key is wrong, what was expected, what was found, and the nearest spelling."""
-    key = ".".join(str(part) for part in error["loc"])
+    key = ".".join(str(part) for part in error["loc"] if "[" not in str(part))  # a part of a union is no key
     kind, found = error["type"], error["input"]
     if kind == "unexpected_keyword_argument":
         *section, name = map(str, error["loc"])
@@ -175,6 +186,9 @@ def _explain(error: ErrorDetails) -> str:
     if kind == "value_error":
         return f"[{key}] {error['ctx']['error']}"
     expected = error["msg"].removeprefix("Input should be ")
+    expected = {"an object": "a table, such as { NAME = VALUE }", "a valid array": "a list, such as [VALUE]"}.get(
+        expected, expected
+    )
     if kind == "literal_error" and isinstance(found, str):
         known = [value for value in re.findall(r"'([^']*)'", expected) if value]
         near = get_close_matches(found, known, n=1)

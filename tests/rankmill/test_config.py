@@ -112,6 +112,10 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "text", "message"),
     [
+        ("ingest", "split = '60/20/20'", "ingest.split: expected a table, such as { NAME = VALUE }, found '60/20/20'"),
+        ("ingest", "grades = 'fair=1'", "ingest.grades: expected a table, such as { NAME = VALUE }, found 'fair=1'"),
+        ("ingest", "grades = ['a=1']", "ingest.grades: expected a table, such as { NAME = VALUE }, found ['a=1']"),
+        ("ingest", "ignore = 'a,b'", "ingest.ignore: expected a list, such as [VALUE], found 'a,b'"),
         ("train", "max_leafs = 3", "unknown key 'max_leafs' in [train]; did you mean 'max_leaves'?"),
         ("train", "max_leaves = '3'", "[train] max_leaves must be a whole number, got '3'"),
         ("train", "max_leaves = 1", "[train] max_leaves must be in 2 .. 65536, got 1"),
@@ -160,7 +164,7 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         ),
         ("rest", "[ingst]", "unknown key 'ingst' in the configuration; did you mean 'ingest'?"),
         ("rest", "[evaluate]\nmetrics = []", "evaluate.metrics: expected at least one value, found none"),
-        ("rest", "[evaluate]\nmetrics = 'ndcg'", "evaluate.metrics: expected a valid array, found 'ndcg'"),
+        ("rest", "[evaluate]\nmetrics = 'ndcg'", "evaluate.metrics: expected a list, such as [VALUE], found 'ndcg'"),
         ("rest", "[evaluate]\nmetrics = ['ndgc@10']", "evaluate.metrics: unknown metric 'ndgc'; did you mean 'ndcg'?"),
         ("rest", "[evaluate]\nrelevant_from = 0", "[evaluate] relevant_from must be 1 or more, got 0"),
         ("rest", "[evaluate]\ngain = 'expo'", "[evaluate] unknown value of gain 'expo'; did you mean 'exp'?"),
@@ -217,7 +221,7 @@ def test_lists_may_lie_outside_of_the_work_folder(tmp_path: Path, out: str, insi
     ("text", "message"),
     [
         ("", ": section [ingest] is missing"),
-        ("ingest = 3", ": ingest: expected an object, found 3"),
+        ("ingest = 3", ": ingest: expected a table, such as { NAME = VALUE }, found 3"),
         ("[ingest]\nsources = = 3", ":2:11: Invalid value"),
         (
             "[ingest]\nsorces = ['a']\n[train]\nname = 'a'",
