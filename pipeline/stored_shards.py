@@ -266,6 +266,9 @@ def read_manifest(path: Path) -> Manifest:
     try:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
+        if path.is_file():
+            cure = f"make one from judgments with: rankmill data ingest {path} -o {path.with_suffix('.dataset')}"
+            raise InputError(f"{path}: is a file, not a dataset; {cure}") from None
         what = f"is not a dataset (no {MANIFEST_NAME} in it)" if path.exists() else "no such dataset"
         raise InputError(f"{path}: {what}; make one with: rankmill data ingest SRC -o {path}") from None
     try:

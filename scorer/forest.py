@@ -277,8 +277,11 @@ class Forest:
         try:
             data = Path(path).read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-            found = "a folder" if isinstance(error, IsADirectoryError) else "none"
-            raise InputError(f"{path}: expected a model file, found {found}") from error
+            if isinstance(error, IsADirectoryError):
+                raise InputError(f"{path}: expected a model file, found a folder") from error
+            raise InputError(
+                f"{path}: no such model file; a model of a registry is named such as web, web@7 or web@latest"
+            ) from error
         return cls.from_bytes(data, str(path))
 
 

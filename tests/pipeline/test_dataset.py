@@ -85,7 +85,7 @@ def test_what_is_no_dataset_or_a_damaged_one(tmp_path):
         Dataset.open(tmp_path / "gone")
     with pytest.raises(InputError, match=r"is not a dataset \(no _manifest.json in it\)"):
         Dataset.open(tmp_path)
-    with pytest.raises(InputError, match="is not a dataset"):
+    with pytest.raises(InputError, match=r"in\.txt: is a file, not a dataset; .* ingest .*in\.txt -o .*in\.dataset$"):
         Dataset.open(tmp_path / "in.txt")
 
     def damaged(change):

@@ -157,7 +157,7 @@ def test_a_file_that_is_no_model(tmp_path):
     path.write_text("hello, this is text and longer than the shortest model could be, is it not? yes it is")
     with pytest.raises(ModelFormatError, match="not a rankmill model"):
         Forest.load(path)
-    with pytest.raises(InputError, match=r"none\.rankmill: expected a model file, found none"):
+    with pytest.raises(InputError, match=r"none\.rankmill: no such model file"):
         Forest.load(tmp_path / "none.rankmill")
 
 

@@ -97,7 +97,7 @@ def test_models_that_are_not_there(workplace, tmp_path, monkeypatch):
         call("rerank", "c.txt", "--model", "wbe", "-o", "out")
     with pytest.raises(InputError, match="web"):
         call("rerank", "c.txt", "--model", "web@7", "-o", "out")
-    with pytest.raises(InputError, match=r"no\.rankmill: expected a model file, found none"):
+    with pytest.raises(InputError, match=r"no\.rankmill: no such model file"):
         call("rerank", "c.txt", "--model", "no.rankmill", "-o", "out")
     monkeypatch.setenv("RANKMILL_REGISTRY", str(tmp_path / "elsewhere"))
     with pytest.raises(InputError):

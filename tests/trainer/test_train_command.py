@@ -118,7 +118,7 @@ def test_options_reach_the_model(dataset: str, capsys) -> None:
         (["--eval-metric", "nddg"], "unknown metric 'nddg'"),
         (["--histogram-memory", "much"], "--histogram-memory: expected a size such as 2GB or 512MiB, found 'much'"),
         (["--resume", "none@1"], "none"),
-        (["--resume", "none.rankmill"], "none.rankmill: expected a model file, found none"),
+        (["--resume", "none.rankmill"], "none.rankmill: no such model file"),
     ],
     ids=str,
 )
