@@ -399,7 +399,7 @@ class SynthParameters:
         least=N_SIGNAL,
         most=100_000,
     )
-    seed: int = option(default=1, help="Random seed.", least=0, most=MAX_SEED)
+    seed: int = option(default=1, help="Seed of the generated judgments.", least=0, most=MAX_SEED)
     noise: float = option(default=0.6, help="Amount of random noise in the grades; 0: none.", least=0, most=1000)
 
 

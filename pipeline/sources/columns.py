@@ -194,7 +194,7 @@ def guesses_line(guesses: Mapping[str, str]) -> str:
     """Tell a person what was guessed.
 
     >>> guesses_line({"qid": "query_id", "grade": "rel"})
-    "columns: qid from 'query_id', grade from 'rel' (guessed; columns settles it)"
+    "columns: qid from 'query_id', grade from 'rel' (inferred; set with columns)"
     """
     found = ", ".join(f"{part} from {name!r}" for part, name in guesses.items())
     return f"columns: {found} (inferred; set with {spelled('columns')})"

@@ -149,7 +149,7 @@ def slice_title(by: str) -> str:
     """Return what queries are sliced by.
 
     >>> slice_title("query_size"), slice_title("language")
-    ('documents a query', 'language')
+    ('documents per query', 'language')
     """
     return _SLICES.get(by, by)
 

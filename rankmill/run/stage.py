@@ -166,7 +166,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """Say for a person what has changed since ``before``, the first few by name.
 
     >>> differences({"code": "1", "file a.txt": "7", "option n_rounds": "10"}, {"code": "1", "option n_rounds": "20"})
-    'file a.txt is gone, n_rounds was 10 and is 20'
+    'file a.txt was removed, n_rounds was 10 and is 20'
     """
     told = []
     for name in sorted(before.keys() | now.keys(), key=lambda name: (name.startswith("option "), name)):

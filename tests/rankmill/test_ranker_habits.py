@@ -146,7 +146,7 @@ def test_scores_never_fall_with_a_monotone_feature(arrays):
     line[:, 0] = np.linspace(-3, 3, 50)
     assert (np.diff(by_name.predict(line)) >= 0.0).all()
     assert by_name.get_params()["monotone"] == {"f0": 1}
-    with pytest.raises(InvalidParameter, match="no feature 'age'"):
+    with pytest.raises(InvalidParameter, match="unknown feature 'age'"):
         small(monotone={"age": 1}).fit(X, y, qid=qid)
 
 

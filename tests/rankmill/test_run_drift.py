@@ -118,7 +118,7 @@ def test_what_is_kept_and_damaged_is_said(data, work):
     look(data["a"], work)
     keep_for_next(data["a"], work)
     (work / KEPT).write_bytes(b"?")
-    with pytest.raises(DatasetFormatError, match="remove it"):
+    with pytest.raises(DatasetFormatError, match="delete it"):
         look(data["b"], work)
     (work / KEPT).unlink()
     assert look(data["b"], work).report["against"] is None

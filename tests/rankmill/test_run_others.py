@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rankmill.foundation.errors import InputError, RankmillError, UnknownModel
+from rankmill.foundation.records import as_json
 from rankmill.gate.gate_rules import GateOptions
 from rankmill.gate.recording import gate
 from rankmill.pipeline.dataset import Dataset
@@ -43,7 +44,8 @@ def project(done: Path, tmp_path: Path) -> Iterator[Path]:
 
 def told(events: list[Event]) -> dict[str, Any]:
     (end,) = [event for event in events if isinstance(event, RunEnded)]
-    return dict(end.facts)
+    found: dict[str, Any] = as_json(end.facts)
+    return found
 
 
 def question(project: Path, **asked: Any) -> RunRequest:

@@ -153,7 +153,7 @@ def test_markup_and_control_codes_are_only_text(models: Shell, web: Registry) ->
         (["promote", "web@2", "--alias", "latest"], InvalidName, "cannot be moved"),
         (["promote", "web@2", "--expect", "1"], ConflictError, "is version 3, expected version 1"),
         (["promote", "web@2", "--expect", "old"], InvalidName, "number of a version"),
-        (["rollback", "web", "--alias", "shadow"], UnknownModel, "nothing to go back to"),
+        (["rollback", "web", "--alias", "shadow"], UnknownModel, "there is no earlier version"),
         (["verify", "wbe"], UnknownModel, "did you mean 'web'"),
     ],
 )

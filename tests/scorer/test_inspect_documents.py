@@ -72,7 +72,7 @@ def test_documents_that_cannot_be_used_are_refused(tmp_path, paths, monkeypatch)
     with pytest.raises(InputError, match="n_queries must be 0 or more"):
         read_documents([path], paths, Selection(n_queries=-1))
     monkeypatch.setattr(reading, "MAX_BYTES", 100)
-    with pytest.raises(InputError, match="take more than 0 MB; choose fewer with n_queries"):
+    with pytest.raises(InputError, match="need more than 0 MB; choose fewer with n_queries"):
         read_documents([path], paths)
     bare = tmp_path / "bare.csv"
     bare.write_text("qid,f1,f2,f3,f4,f5\nq,1,2,3,4,5\n")

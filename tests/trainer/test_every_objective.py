@@ -148,7 +148,7 @@ def test_a_criterion_works_or_is_refused_with_a_reason(name, criterion):
         assert (forest.node_gain >= 0.0).all()
     else:
         with pytest.raises(
-            InvalidParameter, match=f"criterion '{criterion}' is not for {objective.name}, which permits"
+            InvalidParameter, match=f"criterion '{criterion}' does not work with {objective.name}, which supports"
         ):
             fit(data, objective=name, criterion=criterion, n_rounds=2)
 

@@ -122,7 +122,7 @@ def test_by_test_is_training_on_the_first_part_and_watching_the_other():
     )
     assert list(watched.history[0].metrics) == ["train", HOLDOUT, "valid"]
     assert watched.best_round == found.best_round
-    with pytest.raises(TrainingDataRejected, match="two queries or more"):
+    with pytest.raises(TrainingDataRejected, match="at least two queries"):
         fitted(
             blocked(rows_of((x, grades, starts), binspec)).of_queries(np.arange(len(starts) - 1) == 3), rounds_by="test"
         )

@@ -261,9 +261,9 @@ def test_an_average_cannot_be_gone_on_with(dataset: Dataset, kept: Path) -> None
     ("asked", "message"),
     [
         ({"seeds": (1, 2), "choose": "worst"}, "unknown value of choose 'worst'; known: best, average"),
-        ({"seeds": (1, 2, 1)}, "1 is there 2 times"),
+        ({"seeds": (1, 2, 1)}, "1 is given 2 times"),
         ({"seeds": (1, -2)}, "found -2"),
-        ({"seeds": (1, 2), "choose": "average", "parameters": {"objective": "mcrank"}}, "made of probabilities"),
+        ({"seeds": (1, 2), "choose": "average", "parameters": {"objective": "mcrank"}}, "come from probabilities"),
     ],
 )
 def test_what_cannot_be_is_refused_before_the_training(dataset: Dataset, asked, message: str) -> None:

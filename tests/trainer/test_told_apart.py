@@ -57,7 +57,7 @@ def test_a_stop_metric_without_a_value_is_refused_only_where_it_decides():
     first, watched = halves(np.zeros(len(X), dtype=int))
     parameters = {"objective": "ranknet", "query_fraction": 0.5, **SMALL}
     watched[2] = {"qid": QID[~SEEN], "pairs": pairs[: (~SEEN).sum() // 2]}
-    with pytest.raises(TrainingDataRejected, match=r"set stop_metric to deviance, or rounds_by to oob"):
+    with pytest.raises(TrainingDataRejected, match=r"set stop_metric to deviance or rounds_by to oob"):
         Ranker(**parameters).fit(**first, pairs=pairs, eval_set=[tuple(watched)])
     for cure in ({"rounds_by": "oob"}, {"stop_metric": "deviance"}):
         assert Ranker(**parameters, **cure).fit(**first, pairs=pairs, eval_set=[tuple(watched)]).best_round_ >= 1

@@ -251,7 +251,7 @@ def test_the_command(dataset: Dataset, tmp_path: Path, capsys) -> None:
     ]
     assert execute([*command, "--objective", "l2"]) == 0
     printed = capsys.readouterr()
-    assert "2 trials drawn from 6 parameters, by ndcg@10 on the valid split" in printed.err  # not the objective
+    assert "2 random trials of 6 parameters, compared by ndcg@10 on the valid split" in printed.err  # not the objective
     assert '[train]\nobjective = "l2"\nmetric = "ndcg@10"\nn_rounds = 4' in printed.out
     assert execute([*command, "--objective", "l2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
