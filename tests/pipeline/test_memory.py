@@ -79,7 +79,7 @@ def test_long_ids_count_as_well(tmp_path):
     assert threads(20 * 10**6) == threads(0) > threads(300 * 10**6) > threads(800 * 10**6)
     with pytest.raises(InputError, match=r"largest bucket has 1,000,000 rows, .* or increase buckets"):
         threads(1500 * 10**6)
-    with pytest.raises(InputError, match=r"largest bucket has 2,147 MB of ids, .* give more buckets"):
+    with pytest.raises(InputError, match=r"largest bucket has 2,147 MB of ids, .* increase buckets"):
         threads(2**31)
 
 

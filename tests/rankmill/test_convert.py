@@ -270,7 +270,7 @@ def test_a_model_that_was_taken_over_ranks_candidates_and_is_evaluated(model, tm
         (["{model}", "--to", "c", "-o", "{model}"], 2, "exists already; choose another name, or replace it with --overwrite"),
         (["{model}", "--to", "c", "-o", "{folder}"], 2, "expected the name of a file, found a folder"),
         (["{model}", "--to", "c", "-o", "{folder}/no/m.c"], 2, "no such folder"),
-        (["{folder}/no.rankmill", "--to", "c", "-o", "{new}"], 2, "expected a model file, found none"),
+        (["{folder}/no.rankmill", "--to", "c", "-o", "{new}"], 2, "no such model file"),
         (["{model}", "--to", "c", "-o", "{new}", "--nearest-thresholds"], 2, "nearest thresholds are only for solr"),
         (["{model}", "--from", "catboost", "--name", "a"], 2, "cannot read models of 'catboost', only those of lightgbm and xgboost"),
         (["{model}", "--from", "lightgbm"], 2, "choose one output"),

@@ -103,10 +103,10 @@ def test_what_goes_on_from_a_model_takes_names_too(arrays, here):
 
 def test_what_is_not_there_is_told_in_one_line(arrays, here):
     cases = {
-        "gone.rankmill": (InputError, "gone.rankmill: expected a model file, found none$"),
-        "models/web": (InputError, "models/web: expected a model file, found none$"),
+        "gone.rankmill": (InputError, "gone.rankmill: no such model file; .*"),
+        "models/web": (InputError, "models/web: no such model file; .*"),
         here: (InputError, "expected a model file, found a folder$"),
-        Path("web"): (InputError, "^web: expected a model file, found none$"),
+        Path("web"): (InputError, "^web: no such model file; .*"),
         "web": (UnknownModel, "^unknown model 'web'; there is no registry in registry-data"),
         "Web!": (InvalidName, "^model name 'Web!': expected 1 to 64"),
     }

@@ -184,5 +184,5 @@ def test_losses_whose_curvature_says_nothing_refuse_to_split_by_it():
             with pytest.raises(InvalidParameter, match="supports se"):
                 train(written, rows, spec, criterion=criterion)
     for written in ("coxph", "consistent_cosine"):
-        with pytest.raises(InvalidParameter, match="permits rwse, se"):
+        with pytest.raises(InvalidParameter, match="supports rwse, se"):
             train(written, rows, spec, criterion="ole")
