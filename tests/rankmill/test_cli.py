@@ -235,8 +235,8 @@ app = typer.Typer()
 @app.command()
 def slow():
     staged = Path(os.environ["STAGED"])
-    staged.touch()
     try:
+        staged.touch()
         time.sleep(1000)
     finally:
         staged.unlink()
