@@ -84,7 +84,7 @@ def _taken_out(data: dict[str, Any]) -> list[_Given]:
     """Take the keys of groups of options out of their sections."""
     found = []
     for section, table in data.items():
-        kind = _section(section)
+        kind = section_class(section)
         if kind is None or not isinstance(table, dict):
             continue
         for name, hint in get_type_hints(kind, include_extras=True).items():
@@ -120,8 +120,8 @@ def _is_table_or_list(hint: Any) -> bool:
     return all(get_origin(part) not in {None, Literal} for part in parts)
 
 
-def _section(name: str) -> Any:
-    """Return the class of the section ``name`` of the configuration; None if there is no such section."""
+def section_class(name: str) -> Any:
+    """Return the class of the section ``name`` of the configuration; None if it is no section."""
     hint = get_type_hints(Config).get(name)
     return next((part for part in (hint, *getattr(hint, "__args__", ())) if is_dataclass(part)), None)
 
@@ -200,7 +200,7 @@ def _explain(error: ErrorDetails) -> str:
 def _keys_of(section: Sequence[str]) -> list[str]:
     if not section:
         return [field.name for field in fields(Config)]
-    kind = _section(section[0])
+    kind = section_class(section[0])
     hints = {} if kind is None else get_type_hints(kind, include_extras=True)
     groups = {name: grouped(hint) for name, hint in hints.items()}
     return [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rankmill.forest_likeness import ForestShape, same_scores, same_start, same_trees, shape_of
+from rankmill.forest_likeness import ForestShape, ScoreLikeness, likeness_of, shape_of
 from rankmill.foundation.records import as_json, left_out
 from rankmill.foundation.training_facts import CIRCUMSTANCES, Circumstances
 from rankmill.registry import Registry
@@ -150,15 +150,6 @@ class MetricChanges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreLikeness:
-    """Whether every document gets the same score, and how many trees are the same from the first on."""
-
-    same: bool
-    same_start: bool
-    same_first_trees: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
     """The sizes of both models."""
 
@@ -205,11 +196,7 @@ def diff(old: Side, new: Side) -> ModelDifference:
     """
     scores = shape = influence = None
     if old.forest is not None and new.forest is not None:
-        scores = ScoreLikeness(
-            same=same_scores(old.forest, new.forest),
-            same_start=same_start(old.forest, new.forest),
-            same_first_trees=same_trees(old.forest, new.forest),
-        )
+        scores = likeness_of(old.forest, new.forest)
         shape = Shapes(old=shape_of(old.forest), new=shape_of(new.forest))
         influence = _influence(old.forest, new.forest)
     return ModelDifference(

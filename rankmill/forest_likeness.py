@@ -25,6 +25,18 @@ class ForestShape:
     outputs: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreLikeness:
+    """Whether every document gets the same score, and how many trees are the same from the first on.
+
+    ``same_start``: scores begin at the same number and come about in the same way.
+    """
+
+    same: bool
+    same_start: bool
+    same_first_trees: int
+
+
 def shape_of(forest: Forest) -> ForestShape:
     """Return how many trees, leaves and levels there are."""
     leaves = np.add.reduceat(forest.node_feature < 0, forest.tree_starts[:-1]) if forest.n_trees else np.zeros(0)
@@ -52,9 +64,11 @@ def depths_of(forest: Forest) -> npt.NDArray[np.int64]:
     return depth
 
 
-def same_start(old: Forest, new: Forest) -> bool:
-    """Whether the scores begin at the same number and come about in the same way."""
-    return (old.base_score, old.link, old.n_outputs) == (new.base_score, new.link, new.n_outputs)
+def likeness_of(old: Forest, new: Forest) -> ScoreLikeness:
+    """Compare to the bit; two forests may give the same scores with different trees, which is not seen."""
+    start = (old.base_score, old.link, old.n_outputs) == (new.base_score, new.link, new.n_outputs)
+    first = same_trees(old, new)
+    return ScoreLikeness(same=start and old.n_trees == new.n_trees == first, same_start=start, same_first_trees=first)
 
 
 def same_trees(old: Forest, new: Forest) -> int:
@@ -74,11 +88,6 @@ def same_trees(old: Forest, new: Forest) -> int:
     first_bad = _leading(alike)
     of_nodes = int(np.searchsorted(old.tree_starts[: n_trees + 1], first_bad, side="right")) - 1
     return min(of_nodes, _leading(weights))
-
-
-def same_scores(old: Forest, new: Forest) -> bool:
-    """Whether both give every document the same bits; two forests may do so with different trees, which is not seen."""
-    return same_start(old, new) and old.n_trees == new.n_trees == same_trees(old, new)
 
 
 def _parts(forest: Forest, n_nodes: int, numbers: Mapping[str, int]) -> list[npt.NDArray[Any]]:

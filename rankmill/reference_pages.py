@@ -10,13 +10,14 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import rankmill
 from rankmill import plots
 from rankmill.config import Config
+from rankmill.config_file import section_class
 from rankmill.foundation import errors
 from rankmill.foundation.exit_codes import MEANINGS
 from rankmill.foundation.options import Option, declared_in, default_of, grouped, option_of
@@ -264,8 +265,8 @@ def _sections_of_keys() -> Iterator[str]:
 def _sections() -> Iterator[tuple[str, Any]]:
     """Yield the sections of the configuration with their classes, first the top level with None."""
     yield "", None
-    for name, hint in get_type_hints(Config).items():
-        kind = next((part for part in (hint, *getattr(hint, "__args__", ())) if is_dataclass(part)), None)
+    for name in get_type_hints(Config):
+        kind = section_class(name)
         if kind is not None:
             yield name, kind
 

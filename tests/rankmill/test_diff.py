@@ -14,7 +14,7 @@ from rankmill import diff as differing
 from rankmill import diff_table
 from rankmill.cli import execute
 from rankmill.diff import ModelDifference, Side, changes
-from rankmill.forest_likeness import depths_of, same_scores, same_trees, shape_of
+from rankmill.forest_likeness import depths_of, likeness_of, same_trees, shape_of
 from rankmill.foundation.records import as_json, from_json
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
@@ -63,7 +63,7 @@ def test_forests_that_are_called_the_same_give_the_same_bits(seed: int) -> None:
     told_otherwise = replace(other, node_gain=forest.node_gain * 2, node_rows=forest.node_rows + 1, info={"a": 1})
     rows = np.random.default_rng(seed).normal(size=(500, 5)).astype(np.float32)
     rows[::7, 2] = np.nan
-    assert same_scores(forest, told_otherwise)
+    assert likeness_of(forest, told_otherwise).same
     assert same_trees(forest, told_otherwise) == forest.n_trees
     assert scores(forest, rows).tobytes() == scores(told_otherwise, rows).tobytes()
 
@@ -92,7 +92,7 @@ def test_whatever_moves_a_score_is_seen_in_the_tree_where_it_is(seed: int) -> No
         weights = forest.tree_weights.copy()
         weights[tree] *= 1.5
         assert same_trees(forest, replace(forest, tree_weights=weights)) == tree
-    assert not same_scores(forest, replace(forest, base_score=forest.base_score + 1))
+    assert not likeness_of(forest, replace(forest, base_score=forest.base_score + 1)).same
     names = tuple(f"{name}x" for name in forest.feature_names)
     first_split = int(np.argmax(forest.node_feature >= 0))
     tree = int(np.searchsorted(forest.tree_starts, first_split, side="right")) - 1
@@ -105,7 +105,7 @@ def test_a_forest_begins_with_its_own_rounds(seed: int) -> None:
     for n in range(forest.n_trees + 1):
         short = forest.truncated(n)
         assert same_trees(forest, short) == same_trees(short, forest) == n
-        assert same_scores(forest, short) == (n == forest.n_trees)
+        assert likeness_of(forest, short).same == (n == forest.n_trees)
 
 
 @pytest.mark.parametrize("seed", range(4))
