@@ -1,7 +1,7 @@
 """The counting kernel by itself: ns per (row, feature) and core, beside a plain kernel written the obvious way.
 
 A node holds every row, an eighth or a 64th of them, drawn at random and in ascending order.  The plain kernel adds
-gradient and curvature as two float64, column by column, from column-major bins; both kernels read gradients that lie in
+gradient and hessian as two float64, column by column, from column-major bins; both kernels read gradients that lie in
 the order of the node's rows, and both clear their histogram.  Two threads each count half of the features into an
 aligned histogram of their own.  The kernels take turns; medians, in brackets the range.
 
@@ -38,7 +38,7 @@ Count = Callable[[], object]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def plain_kernel(columns, rows, gradients, curvatures, first, last, histogram):
+def plain_kernel(columns, rows, gradients, hessians, first, last, histogram):
     """histogram[f, bin] += (g, h) of rows, for features first .. last; ``columns`` (n_features, n_rows)."""
     for f in range(first, last):
         column, out = columns[f], histogram[f - first]
@@ -46,14 +46,14 @@ def plain_kernel(columns, rows, gradients, curvatures, first, last, histogram):
         for i in range(rows.shape[0]):
             b = column[rows[i]]
             out[b, 0] += gradients[i]
-            out[b, 1] += curvatures[i]
+            out[b, 1] += hessians[i]
 
 
 @dataclass(frozen=True)
 class Node:
     rows: npt.NDArray[np.int32]  # ascending
     gradients: npt.NDArray[np.float64]  # in the order of rows
-    curvatures: npt.NDArray[np.float64]
+    hessians: npt.NDArray[np.float64]
     packed: npt.NDArray[np.int64]
 
 
@@ -73,7 +73,7 @@ def plain(columns: npt.NDArray[np.uint8], node: Node, share: int, shares: int) -
     n_features = len(columns)
     first, last = n_features * share // shares, n_features * (share + 1) // shares
     histogram = aligned_empty((last - first, BINS_A_FEATURE, 2), np.float64)
-    return lambda: plain_kernel(columns, node.rows, node.gradients, node.curvatures, first, last, histogram)
+    return lambda: plain_kernel(columns, node.rows, node.gradients, node.hessians, first, last, histogram)
 
 
 def make_node(n_rows: int, density: int, seed: int) -> Node:

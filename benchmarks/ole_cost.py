@@ -27,7 +27,7 @@ from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import total_of
 from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.layout import BlockedBins
-from rankmill.trainer.objectives.protocol import PairCurvatures
+from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
@@ -67,9 +67,9 @@ class Exact:
         self.grower = Grower(self.bins, self.parameters, self.team)
         self.columns = fold.columns
 
-    def step(self, number: int) -> tuple[Tree, PairCurvatures]:
+    def step(self, number: int) -> tuple[Tree, PairHessians]:
         self.objective.gradients(number, self.scores, self.g, self.h, self.team)
-        pairs = self.objective.pair_curvatures(number, self.scores, 0.0, self.team).copy()
+        pairs = self.objective.pair_hessians(number, self.scores, 0.0, self.team).copy()
         return self.grower.grow(self.g, self.h, self.scores.copy(), pairs=pairs), pairs
 
     def accept(self, tree: Tree) -> None:
@@ -93,27 +93,27 @@ class Exact:
         bins = self.columns[feature][rows]
         return np.where(bins == 0, bool(missing_left), bins <= threshold)
 
-    def gain(self, rows: npt.NDArray[np.int32], left: npt.NDArray[np.bool_], pairs: PairCurvatures) -> float:
+    def gain(self, rows: npt.NDArray[np.int32], left: npt.NDArray[np.bool_], pairs: PairHessians) -> float:
         """L'^2 / L'' of both sides, with all pairs."""
         side = np.full(self.rows.n_rows, -1, dtype=np.int8)
         side[rows] = left
         same = side[pairs.first] == side[pairs.second]
         total = 0.0
         for which, of_side in ((1, rows[left]), (0, rows[~left])):
-            inside = pairs.curvature[same & (side[pairs.first] == which)].sum()
+            inside = pairs.hessian[same & (side[pairs.first] == which)].sum()
             total += self.g[of_side].sum() ** 2 / (self.h[of_side].sum() - 2 * inside)
         return total
 
     def compare(
-        self, number: int, tree: Tree, pairs: PairCurvatures, ways: Sequence[tuple[int, float]]
+        self, number: int, tree: Tree, pairs: PairHessians, ways: Sequence[tuple[int, float]]
     ) -> dict[tuple[int, float], list[tuple[bool, float]]]:
         """Return for every way, at every node, whether the split is the exact one, and its share of the best gain."""
         found: dict[tuple[int, float], list[tuple[bool, float]]] = {way: [] for way in ways}
         nodes = self.nodes(tree)
-        drawn_pairs: dict[float, PairCurvatures] = {ALL: pairs}
+        drawn_pairs: dict[float, PairHessians] = {ALL: pairs}
         for per_row in {way[1] for way in ways} - {ALL}:
             least = 0.5 * total_of(self.h, self.team) / (per_row * len(self.h))
-            drawn_pairs[per_row] = self.objective.pair_curvatures(number, self.scores, least, self.team).copy()
+            drawn_pairs[per_row] = self.objective.pair_hessians(number, self.scores, least, self.team).copy()
         for way in ways:
             grower = Grower(self.bins, replace(self.parameters, ole_features=way[0], max_leaves=2), self.team)
             for node, rows in nodes:

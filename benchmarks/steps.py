@@ -1,6 +1,6 @@
 """What coarser packed gradients cost: NDCG@10 by the number of steps that the mean |gradient| of a row has.
 
-Gradient and curvature of a row share one 64-bit word and sums over all rows fit 31 bits, so n rows leave the mean
+Gradient and hessian of a row share one 64-bit word and sums over all rows fit 31 bits, so n rows leave the mean
 ``|g|`` about ``2 ** 31 / n`` steps: 256 at 8 million rows, 16 at 134 million, 2 at a billion.  Here fewer bits on fewer rows
 give the same steps.
 

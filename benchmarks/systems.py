@@ -62,7 +62,7 @@ def _rankmill(task: Task) -> Settings:
 
 
 def _rankmill_oblivious(task: Task) -> Settings:
-    # CatBoost bounds neither rows nor curvature of the leaves of a symmetric tree
+    # CatBoost bounds neither rows nor hessian of the leaves of a symmetric tree
     return {
         "objective": "l2", "grow": "oblivious", "max_depth": DEPTH, "max_leaves": 2**DEPTH, "n_rounds": task.rounds,
         "min_rows_in_leaf": 1, "min_hessian_in_leaf": 0.0,

@@ -41,7 +41,7 @@ from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.train_on_rows import fit
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import CrossValidation, RoundRecord, TrainingResult
-from rankmill.trainer.training_rows import given_pairs, settled, what_is_learnt_from
+from rankmill.trainer.training_rows import given_pairs, resolved, what_is_learnt_from
 from rankmill.trainer.workers import workers_for
 
 Model: TypeAlias = "Ranker | Forest | str | os.PathLike[str]"
@@ -320,7 +320,7 @@ class Ranker(Routed):
         binspec = matrix_bins(names, values, own.max_bin, n_threads=n_threads)
         data = _training_data(train, watched, base, binspec, n_threads)
         if given_pairs(data.train) and not self.learn_from:
-            learning = settled(data.train, parameters)
+            learning = resolved(data.train, parameters)
             if learning.learn_from == GRADES:
                 warnings.warn(what_is_learnt_from(data.train, learning), UserWarning, stacklevel=2)
         with verbosely(own.verbose, parameters) as progress:

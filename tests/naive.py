@@ -103,12 +103,12 @@ def split_gain(g, h, left, lambda_l2):
     return score(left) + score(~left) - score(np.ones(len(g), dtype=bool))
 
 
-def splits(bins, g, h, *, lambda_l2=0.0, min_hessian=0.0, min_rows=1, curvatures=None):
+def splits(bins, g, h, *, lambda_l2=0.0, min_hessian=0.0, min_rows=1, hessians=None):
     """Yield (gain, feature, bin, missing_left) of every split that the bounds allow, in the order that breaks ties.
 
-    ``min_hessian`` is for sums of ``curvatures``, of h where they are left out.
+    ``min_hessian`` is for sums of ``hessians``, of h where they are left out.
     """
-    curvatures = h if curvatures is None else curvatures
+    hessians = h if hessians is None else hessians
     for feature in range(bins.shape[1]):
         column = bins[:, feature]
         missing = column == 0
@@ -118,7 +118,7 @@ def splits(bins, g, h, *, lambda_l2=0.0, min_hessian=0.0, min_rows=1, curvatures
                 left = present | missing if missing_left else present
                 if min(left.sum(), (~left).sum()) < min_rows:
                     continue
-                if min(curvatures[left].sum(), curvatures[~left].sum()) < min_hessian:
+                if min(hessians[left].sum(), hessians[~left].sum()) < min_hessian:
                     continue
                 yield split_gain(g, h, left, lambda_l2), feature, threshold, missing_left
 
@@ -198,7 +198,7 @@ def dcg_in_order(grades, k):
 
 
 def lambdas(scores, grades, *, k, sigma=1.0, truncation=10**9, normalise=False, kept_beyond_k=True, weights=None):
-    """Gradient and curvature of LambdaMART on one query with distinct scores, pair by pair from the definition."""
+    """Gradient and hessian of LambdaMART on one query with distinct scores, pair by pair from the definition."""
     n = len(scores)
     order = sorted(range(n), key=lambda i: -scores[i])
     rank = {row: place for place, row in enumerate(order)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def exact_curvature(members, h, pairs):
+def exact_hessian(members, h, pairs):
     """L'' of one step of all ``members``: h of each, less both entries of every pair inside (METHODS 1)."""
     inside = sum(c for a, b, c in pairs if a in members and b in members)
     return sum(h[i] for i in members) - 2 * inside
@@ -17,7 +17,7 @@ def sides(bins, rows, feature, threshold, missing_left):
 def splits(bins, g, h, pairs, rows=None, *, lambda_l2=0.0, min_rows=1, least=1e-6):
     """Yield (gain, feature, threshold, missing_left) of every split that parts the rows; sides with L'' below ``least`` are none."""
     rows = range(len(g)) if rows is None else rows
-    whole = exact_curvature(set(rows), h, pairs)
+    whole = exact_hessian(set(rows), h, pairs)
     total = sum(g[i] for i in rows)
     parent = total**2 / (whole + lambda_l2) if whole > least else 0.0
     for feature in range(bins.shape[1]):
@@ -26,12 +26,10 @@ def splits(bins, g, h, pairs, rows=None, *, lambda_l2=0.0, min_rows=1, least=1e-
                 both = sides(bins, rows, feature, threshold, missing_left)
                 if min(map(len, both)) < min_rows:
                     continue
-                curvatures = [exact_curvature(side, h, pairs) for side in both]
-                if min(curvatures) < least:
+                hessians = [exact_hessian(side, h, pairs) for side in both]
+                if min(hessians) < least:
                     continue
-                gains = [
-                    sum(g[i] for i in side) ** 2 / (c + lambda_l2) for side, c in zip(both, curvatures, strict=True)
-                ]
+                gains = [sum(g[i] for i in side) ** 2 / (c + lambda_l2) for side, c in zip(both, hessians, strict=True)]
                 yield sum(gains) - parent, feature, threshold, missing_left
 
 
@@ -41,7 +39,7 @@ def wse_splits(bins, g, h, *, widest=float("inf"), least=0.0):
     Responses r = -g/h with weights h.  Its guards clip r to ``widest`` in size and raise h to ``least`` at least
     (Friedman, Hastie & Tibshirani 2000, section 10).
     """
-    weight = [max(curvature, least) for curvature in h]
+    weight = [max(hessian, least) for hessian in h]
     response = [max(-widest, min(widest, -slope / w)) for slope, w in zip(g, weight, strict=True)]
 
     def error(side):

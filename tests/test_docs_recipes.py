@@ -178,7 +178,7 @@ def leaves_of_ours(g, h, side):
 
 @pytest.mark.parametrize("settings", ["LightGBM", "LightGBM lambdarank"])
 def test_lightgbm_steps_as_the_recipe_does(settings, parameters):
-    """Leaves of documents of all queries: they weigh queries, pairs and curvatures against each other."""
+    """Leaves of documents of all queries: they weigh queries, pairs and hessians against each other."""
     lightgbm = peer("lightgbm")
     rows, scores = lists(2)
     g, h = lambdas(parameters(settings) if settings in COMMANDS else RECIPES[settings], rows, scores)

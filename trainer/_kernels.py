@@ -1,6 +1,6 @@
 """Flat passes over rows, and the flags by which workers meet.  No checks: the wrappers next door have done them.
 
-A *packed* value holds a gradient in its high and a curvature in its low 32 bits; the curvature is never negative and
+A *packed* value holds a gradient in its high and a hessian in its low 32 bits; the hessian is never negative and
 its sum over all rows fits 32 bits, so sums never carry between the two.
 """
 
@@ -51,28 +51,28 @@ def total_of(values, counted):
 
 
 @kernel
-def _packed(gradient, curvature, gradient_scale, curvature_scale):
+def _packed(gradient, hessian, gradient_scale, hessian_scale):
     g = bits_of(gradient * gradient_scale + MAGIC) - bits_of(MAGIC)
-    h = bits_of(curvature * curvature_scale + MAGIC) - bits_of(MAGIC)
+    h = bits_of(hessian * hessian_scale + MAGIC) - bits_of(MAGIC)
     return (g << np.int64(32)) + h
 
 
 @kernel
-def pack(gradients, curvatures, gradient_scale, curvature_scale, first, last, packed):
-    """packed[i] = round(g * gradient_scale) << 32 + round(h * curvature_scale), to nearest, ties to even."""
+def pack(gradients, hessians, gradient_scale, hessian_scale, first, last, packed):
+    """packed[i] = round(g * gradient_scale) << 32 + round(h * hessian_scale), to nearest, ties to even."""
     for i in range(first, last):
-        packed[i] = _packed(gradients[i], curvatures[i], gradient_scale, curvature_scale)
+        packed[i] = _packed(gradients[i], hessians[i], gradient_scale, hessian_scale)
 
 
 @kernel
-def pack_rows(gradients, curvatures, gradient_scale, curvature_scale, rows, first, last, packed):
+def pack_rows(gradients, hessians, gradient_scale, hessian_scale, rows, first, last, packed):
     """packed[i] = as ``pack``, of row rows[i]."""
     for i in range(first, last):
-        packed[i] = _packed(gradients[rows[i]], curvatures[rows[i]], gradient_scale, curvature_scale)
+        packed[i] = _packed(gradients[rows[i]], hessians[rows[i]], gradient_scale, hessian_scale)
 
 
 @kernel
-def leaf_sums(gradients, curvatures, gradient_scale, curvature_scale, rows, starts, first, last, out):
+def leaf_sums(gradients, hessians, gradient_scale, hessian_scale, rows, starts, first, last, out):
     """out[leaf] = (sum of round(g * scale), sum of round(h * scale)) over those rows[first:last] that the leaf holds.
 
     63-bit integers; leaf ``l`` holds rows[starts[l]:starts[l + 1]].
@@ -82,7 +82,7 @@ def leaf_sums(gradients, curvatures, gradient_scale, curvature_scale, rows, star
         for i in range(max(starts[leaf], first), min(starts[leaf + 1], last)):
             row = rows[i]
             total_g += np.int64(np.rint(gradients[row] * gradient_scale))
-            total_h += np.int64(np.rint(curvatures[row] * curvature_scale))
+            total_h += np.int64(np.rint(hessians[row] * hessian_scale))
         out[leaf, 0] = total_g
         out[leaf, 1] = total_h
 
@@ -108,9 +108,9 @@ def add_tree(bins, feature, threshold, missing_left, left, right, value, first, 
 
 
 @kernel
-def add_inside(first, second, curvature, leaf_of_row, inside):
-    """inside[leaf] += the curvature of every pair with both rows in the leaf, in the order of the pairs; leaf -1: none."""
+def add_inside(first, second, hessian, leaf_of_row, inside):
+    """inside[leaf] += the hessian of every pair with both rows in the leaf, in the order of the pairs; leaf -1: none."""
     for k in range(first.shape[0]):
         leaf = leaf_of_row[first[k]]
         if leaf >= 0 and leaf == leaf_of_row[second[k]]:
-            inside[leaf] += curvature[k]
+            inside[leaf] += hessian[k]

@@ -25,7 +25,7 @@ from rankmill.trainer.growing.histogram import total_of
 from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.layout import ROW
 from rankmill.trainer.line_search import best_step
-from rankmill.trainer.objectives.protocol import QUERIES, PairCurvatures
+from rankmill.trainer.objectives.protocol import QUERIES, PairHessians
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
@@ -43,7 +43,7 @@ from rankmill.trainer.training_result import (
     RoundRecord,
     TrainingResult,
 )
-from rankmill.trainer.training_rows import learnt_from_facts, rows_learnt_from, settled
+from rankmill.trainer.training_rows import learnt_from_facts, resolved, rows_learnt_from
 from rankmill.trainer.workers import Team, with_team, workers_for
 
 FEWEST_DRAWN_PAIRS = 65_536  # few enough to cost nothing, and more than small data have: there all pairs count
@@ -124,7 +124,7 @@ def _check_features(names: Sequence[str], edges: Sequence[npt.NDArray[np.float32
 
 
 class _Training:
-    """All rounds of one training: what is settled before the first, the loop, and what comes out."""
+    """All rounds of one training: what is fixed before the first, the loop, and what comes out."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _Training:
             raise TrainingDataRejected("the train split has no rows")
         _check_features(data.feature_names, data.edges)
         self.monotone = directions_of(parameters.monotone, data.feature_names)
-        self.asked, self.parameters = parameters, settled(train, parameters)
+        self.asked, self.parameters = parameters, resolved(train, parameters)
         self.info = {**data.info, **learnt_from_facts(train, self.parameters)}
         self.objective = objective_of(rows_learnt_from(train, self.parameters), self.parameters)
         self.trees_a_round = trees_a_round(self.objective)
@@ -357,23 +357,23 @@ class _RoundGrower:
             add_tree(tree, self._training.bins, self._every_row, self._of(self.scores, output), self._team)
         return scaled
 
-    def _pairs(self, step: int, whole: float) -> PairCurvatures | None:
-        """Return the pairs by which splits are chosen, ``whole`` their curvature in all; None where none are asked for."""
+    def _pairs(self, step: int, whole: float) -> PairHessians | None:
+        """Return the pairs by which splits are chosen, ``whole`` their hessian in all; None where none are asked for."""
         training = self._training
         if training.criterion != "ole":
             return None
         per_row = training.parameters.ole_pairs
         least = whole / max(per_row * self._training.bins.n_rows, FEWEST_DRAWN_PAIRS) if per_row else 0.0
-        return training.objective.pair_curvatures(step, self.scores, least, self._team)
+        return training.objective.pair_hessians(step, self.scores, least, self._team)
 
     def _tree(self, step: int, output: int, sample: RoundSample) -> Tree:
         training, objective = self._training, self._training.objective
         paired = training.criterion == "ole" or training.exact_leaves
-        # every pair adds its curvature to the h of both rows
+        # every pair adds its hessian to the h of both rows
         whole = 0.5 * total_of(self._h, self._team) if paired else 0.0
 
         def inside(leaf_of_row: npt.NDArray[np.int32], n_leaves: int) -> npt.NDArray[np.float64]:
-            return objective.curvature_inside(step, self.scores, leaf_of_row, n_leaves, whole, self._team)
+            return objective.hessian_inside(step, self.scores, leaf_of_row, n_leaves, whole, self._team)
 
         return self._grower.grow(
             self._of(self._g, output),

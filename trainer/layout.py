@@ -14,7 +14,7 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 
 BIN = np.uint8  # 0 is "missing", 1..255 are value bins
 WORD = np.uint64  # eight bins of one row, read by one load
-PACKED = np.int64  # gradient in the high, curvature in the low 32 bits: one add a (row, feature)
+PACKED = np.int64  # gradient in the high, hessian in the low 32 bits: one add a (row, feature)
 ROW = np.int32  # row numbers inside one training set
 SCORE = np.float64  # scores, gradients before rounding, leaf values: bits must not depend on the order of sums
 EDGE = np.float32  # bin edges, so that every exported threshold compares exactly

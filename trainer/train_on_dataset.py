@@ -37,13 +37,13 @@ from rankmill.trainer.training_rows import (
     learnt_from_facts,
     read_columns,
     read_rows,
+    resolved,
     rows_learnt_from,
-    settled,
     what_is_learnt_from,
 )
 
 _BYTES_A_ROW = 4 + 29  # grade; what metrics keep
-_BYTES_AN_OUTPUT = 24  # of a training row: score, gradient, curvature.  The grower and the objective add their own
+_BYTES_AN_OUTPUT = 24  # of a training row: score, gradient, hessian.  The grower and the objective add their own
 _BYTES_A_SAMPLED_ROW = 48  # keys of the rows, those that are drawn and the others, while a sample is drawn
 _BYTES_OF_LOSSES = 40  # a part of the loss: itself, and a Python number while they are summed
 _BYTES_A_PACKED_PAIR = 24  # twice 16; about half of them are inside a child of the root, and copied
@@ -152,7 +152,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
     base, bin_cache = _base_of(dataset, parameters, options), options.bin_cache
     mapped = bin_cache is not None and CachedBins.of(bin_cache, dataset, bins.binspec, "train").can_be_mapped()
     whole = read_columns(dataset, "train", parameters)
-    own = settled(whole, parameters)
+    own = resolved(whole, parameters)
     rows = rows_learnt_from(whole, own)
     objective = objective_of(rows, own)
     criterion = criterion_of(objective, parameters)

@@ -18,7 +18,7 @@ from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.sampling import fold_of_queries, queries_apart
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, StartingModel, TrainingOptions
 from rankmill.trainer.training_result import HOLDOUT, CrossValidation, TrainingResult
-from rankmill.trainer.training_rows import settled
+from rankmill.trainer.training_rows import resolved
 
 
 def fit(
@@ -97,7 +97,7 @@ def cross_validate_rows(
         )
     data = replace(data.blocked(), info={})
     fold_of = fold_of_queries(rows.query_names, folds, parameters.seed)
-    own = replace(settled(rows, parameters), rounds_by="valid")
+    own = replace(resolved(rows, parameters), rounds_by="valid")
 
     def train(fold: int, rounds: int | None = None, resume: StartingModel | None = None) -> TrainingResult:
         try:

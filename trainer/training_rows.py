@@ -79,7 +79,7 @@ def _give_back() -> None:
 LEARNT_FROM = "learnt_from"  # in the model, where the data had pairs and the objective takes such
 
 
-def settled(rows: RankedRows, parameters: TrainParameters) -> TrainParameters:
+def resolved(rows: RankedRows, parameters: TrainParameters) -> TrainParameters:
     """Return the parameters with ``learn_from`` as it is for these rows, which are learnt from: grades, pairs or both.
 
     Where it is left open: the grades if some query has two of them, else the pairs if there are any.
@@ -111,7 +111,7 @@ def settled(rows: RankedRows, parameters: TrainParameters) -> TrainParameters:
 def rows_learnt_from(rows: RankedRows, parameters: TrainParameters) -> RankedRows:
     """Return ``rows`` with the pairs that the loss is to sum over; without pairs it takes those that grades make.
 
-    ``parameters`` are `settled`; where ``learn_from`` is still open, pairs count if there are any.
+    ``parameters`` are `resolved`; where ``learn_from`` is still open, pairs count if there are any.
     """
     if rows.pairs is None or parameters.learn_from in {"", PAIRS}:
         return rows
@@ -121,7 +121,7 @@ def rows_learnt_from(rows: RankedRows, parameters: TrainParameters) -> RankedRow
 
 
 def what_is_learnt_from(rows: RankedRows, parameters: TrainParameters) -> str:
-    """Return in words what the `settled` parameters learn of ``rows``, for people who are about to train."""
+    """Return in words what the `resolved` parameters learn of ``rows``, for people who are about to train."""
     n, name = given_pairs(rows), parameters.objective
     if parameters.learn_from == PAIRS:
         return f"learning from the {n:,} pairs, not from grades"

@@ -170,7 +170,7 @@ def read(data: bytes, where: str) -> ForeignForest:
     kept = int(best) + 1 if isinstance(best, str) and re.fullmatch(r"[0-9]{1,9}", best) else forest.n_rounds
     if not counts:
         notes.append(
-            "XGBoost keeps sums of curvatures (cover), no counts of training rows: inspect shap and why go by these, as "
+            "XGBoost keeps sums of hessians (cover), no counts of training rows: inspect shap and why go by these, as "
             "pred_contribs does; inspect dependence and interaction want documents"
         )
     notes.append(f"XGBoost adds in float32: its scores are within {float32_sums(forest):.2g} of these")
@@ -220,7 +220,7 @@ def _base_score(shape: _Object, objective: str, version: int) -> tuple[float, li
 
 
 def _are_counts(cover: npt.NDArray[np.float64]) -> bool:
-    """Whether these sums of curvatures can be numbers of rows: of a squared error without weights they are."""
+    """Whether these sums of hessians can be numbers of rows: of a squared error without weights they are."""
     return bool(np.all((cover >= 0.0) & (cover <= 2.0**53) & (cover == np.rint(cover))))
 
 
@@ -237,7 +237,7 @@ def _rows(cover: npt.NDArray[np.float64], *, counts: bool) -> npt.NDArray[np.int
 
 
 def _read_tree(tree: _Object) -> tuple[PlainTree, npt.NDArray[np.float64]]:
-    """Return a tree, and the cover of its nodes: XGBoost keeps sums of curvatures, no counts of rows."""
+    """Return a tree, and the cover of its nodes: XGBoost keeps sums of hessians, no counts of rows."""
     left = tree.array("left_children", np.int64)
     n = len(left)
     right = tree.array("right_children", np.int64, n)

@@ -181,7 +181,7 @@ def leaf_paths(forest: Forest | Paths, *, n_rounds: int | None = None) -> Paths:
 def require_rows(paths: Paths, cure: str, *, or_cover: bool = False) -> None:
     """Raise InputError unless the forest knows how many training rows reached its nodes, in every tree with a split.
 
-    ``cure`` ends the message; ``or_cover``: sums of curvatures in their place will do.
+    ``cure`` ends the message; ``or_cover``: sums of hessians in their place will do.
     """
     forest = paths.forest
     if COVER in forest.info and not or_cover:

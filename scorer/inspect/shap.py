@@ -3,7 +3,7 @@ r"""SHAP values of each document, weighted by the training rows at each node (Tr
 The value of a coalition S of features at a document is what the trees expect of it where only the features in S are known:
 a node that asks for one of S sends the document its way, any other node both ways, weighted by the training rows that
 reached its children (*path-dependent* TreeSHAP: Lundberg, Erion & Lee 2018, arXiv:1802.03888, algorithm 1; cover =
-``node_rows``, and of a model read from XGBoost the sums of curvatures that are its cover, as in its own ``pred_contribs``).  The Shapley value of feature j is its mean contribution over all orders in which features become known,
+``node_rows``, and of a model read from XGBoost the sums of hessians that are its cover, as in its own ``pred_contribs``).  The Shapley value of feature j is its mean contribution over all orders in which features become known,
 
 .. math:: \phi_j = \sum_{S \subseteq N \setminus j} \frac{|S|! (|N| - |S| - 1)!}{|N|!} (v(S \cup j) - v(S)).
 

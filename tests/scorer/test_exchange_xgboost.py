@@ -166,7 +166,7 @@ def test_contributions_by_cover_are_those_of_a_booster(parameters):
     assert shap_values(again, rows).values == pytest.approx(found.values, rel=1e-4, abs=2e-5 * scale)
 
 
-def test_cover_is_no_count_of_rows_unless_curvatures_are_one():
+def test_cover_is_no_count_of_rows_unless_hessians_are_one():
     rows, _, model = trained(objective="reg:squarederror")
     imported = exchange.read(bytes(model.save_raw("json")), "m.json")
     assert COVER not in imported.forest.info

@@ -32,7 +32,7 @@ def nodes_of(tree, bins):
 
 
 def _inside(objective, step, scores, whole, leaf_of_row, n_leaves):
-    return objective.curvature_inside(step, scores, leaf_of_row, n_leaves, whole, Team(1))
+    return objective.hessian_inside(step, scores, leaf_of_row, n_leaves, whole, Team(1))
 
 
 def trees_of(name, criterion, data=None, *, n_rounds=2, weights=None, offsets=0.0, **parameters):
@@ -53,9 +53,9 @@ def trees_of(name, criterion, data=None, *, n_rounds=2, weights=None, offsets=0.
     exact = takes_exact_steps(objective, criterion, given)
     for step in range(1, n_rounds + 1):
         objective.gradients(step, scores, g, h, team)
-        pairs = objective.pair_curvatures(step, scores, 0.0, team) if criterion == "ole" else None
+        pairs = objective.pair_hessians(step, scores, 0.0, team) if criterion == "ole" else None
         inside = partial(_inside, objective, step, scores, 0.5 * h.sum()) if exact else None
         for output in range(objective.n_outputs):
-            slope, curvature, score = (a if objective.n_outputs == 1 else a[output] for a in (g, h, scores))
-            tree = grower.grow(slope, curvature, score, weights=searched_by, pairs=pairs, inside_leaves=inside)
-            yield tree, bins, slope.copy(), curvature.copy(), searched_by
+            slope, hessian, score = (a if objective.n_outputs == 1 else a[output] for a in (g, h, scores))
+            tree = grower.grow(slope, hessian, score, weights=searched_by, pairs=pairs, inside_leaves=inside)
+            yield tree, bins, slope.copy(), hessian.copy(), searched_by

@@ -55,7 +55,7 @@ def gradient_error(objective, scores, smooth=slice(None)):
     return np.abs(found - g)[smooth].max() / np.abs(g).max()
 
 
-def curvature_error(objective, scores):
+def hessian_error(objective, scores):
     """Largest error of h against differences of g, each in its own score, relative to the largest h."""
     _, h = derivatives(objective, scores)
     found = differences(lambda s: derivatives(objective, s)[0], scores)
@@ -83,10 +83,10 @@ def same_bits_for_any_team(objective, scores, leaves):
 
 __all__ = [
     "Team",
-    "curvature_error",
     "derivatives",
     "differences",
     "gradient_error",
+    "hessian_error",
     "objective_on",
     "rows_with",
     "same_bits_for_any_team",

@@ -1,4 +1,4 @@
-"""Bins, gradients and curvatures that are small enough to try everything on."""
+"""Bins, gradients and hessians that are small enough to try everything on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which splits may stand: their sides have the rows and the curvature asked for, and their gain is no rounding."""
+"""Which splits may stand: their sides have the rows and the hessian asked for, and their gain is no rounding."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def leaves_of(tree, bins):
     return [rows for node, rows in enumerate(nodes_of(tree, bins)) if tree.feature[node] < 0]
 
 
-# -- the least sum of curvatures -------------------------------------------------------------------------------------
+# -- the least sum of hessians -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "criterion"), CRITERIA)
-def test_every_leaf_has_the_least_sum_of_curvatures_by_every_criterion(name, criterion):
+def test_every_leaf_has_the_least_sum_of_hessians_by_every_criterion(name, criterion):
     bound, n_leaves = 5.0, 0
     for tree, bins, _, h, _ in trees_of(name, criterion, max_leaves=31, min_hessian_in_leaf=bound):
         if tree.n_leaves > 1:
@@ -56,14 +56,14 @@ def test_every_leaf_has_the_least_sum_of_curvatures_by_every_criterion(name, cri
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("constrained", [False, True])
-def test_squared_error_chooses_the_best_split_that_has_the_curvature(seed, constrained):
+def test_squared_error_chooses_the_best_split_that_has_the_hessian(seed, constrained):
     bins, g, _ = small_case(seed, n=120)
     rng = np.random.default_rng(seed)
     h, weights = rng.integers(1, 2000, size=120) ** 2 / 2**22, rng.integers(1, 500, size=120) / 1024
     parameters = {"monotone": {}} if not constrained else {"min_rows_in_leaf": 9}
     tree = grow(bins, g, h, weights=weights, max_leaves=2, min_hessian_in_leaf=12.0, **parameters)
     least = {"min_rows": parameters.get("min_rows_in_leaf", 1), "min_hessian": 12.0}
-    best = max(gain for gain, *_ in naive.splits(bins, g, weights, curvatures=h, **least))
+    best = max(gain for gain, *_ in naive.splits(bins, g, weights, hessians=h, **least))
     assert tree.gain[0] == pytest.approx(best, rel=1e-9)
     assert min(h[rows].sum() for rows in leaves_of(tree, bins)) >= 12.0
 
@@ -97,7 +97,7 @@ def misses(tree, bins, g, h, searched_by=None, **bounds):
     """Return the share of the greatest admissible gain that each node has kept, brute force; a leaf keeps none."""
     searched_by, kept = h if searched_by is None else searched_by, []
     for node, rows in enumerate(nodes_of(tree, bins)):
-        found = naive.splits(bins[rows], g[rows], searched_by[rows], curvatures=h[rows], **bounds)
+        found = naive.splits(bins[rows], g[rows], searched_by[rows], hessians=h[rows], **bounds)
         best = max((gain for gain, *_ in found), default=0.0)
         if best > 1e-9 * abs(g).sum():
             kept.append(tree.gain[node] / best)
@@ -280,7 +280,7 @@ def test_counts_and_sums_of_sides_are_those_of_their_rows(seed):
     column, h = rng.integers(0, 9, size=60).astype(np.uint8), rng.random(60)
     rows = np.concatenate((rng.permutation(60)[:40], np.zeros(LOOK_AHEAD))).astype(np.int32)
     sums, first, last = np.full(256, -1), 3, 37
-    _histogram_kernels.sum_curvatures(column, 1, rows, first, last, h, 2.0**40, sums)
+    _histogram_kernels.sum_hessians(column, 1, rows, first, last, h, 2.0**40, sums)
     expected = [sum(round(h[row] * 2.0**40) for row in rows[first:last] if column[row] == b) for b in range(256)]
     assert sums.tolist() == expected
     packed = rng.integers(-1000, 1000, size=60) * 2**32 + rng.integers(3, 1000, size=60)

@@ -16,10 +16,10 @@ from rankmill.trainer.parameters import TrainParameters
 from tests.naive_points import cosine_loss, least, term
 from tests.trainer.planted import fit, small_data
 from tests.trainer.point_cases import (
-    curvature_error,
     derivatives,
     differences,
     gradient_error,
+    hessian_error,
     objective_on,
     rows_with,
     same_bits_for_any_team,
@@ -72,7 +72,7 @@ def test_two_of_them_are_losses_of_single_documents(written):
 
     assert objective.losses(SCORES).sum() == pytest.approx(loss(SCORES), rel=1e-10)
     assert gradient_error(objective, SCORES) < 1e-6
-    assert curvature_error(objective, SCORES) < 1e-6
+    assert hessian_error(objective, SCORES) < 1e-6
     best = least(lambda f: loss(np.full(10, f)), -10, 10)
     assert objective.start() == pytest.approx(best, abs=1e-5)
     for leaf, step in zip(LEAVES, steps_of(objective, SCORES, LEAVES), strict=True):
@@ -135,7 +135,7 @@ def test_cosines_gradient_leaves_the_length_alone_and_its_step_turns_towards_the
     np.testing.assert_allclose(objective.losses(SCORES * 7), objective.losses(SCORES), rtol=1e-12)
 
 
-def test_the_curvature_of_cosine_is_no_less_than_that_of_gauss_and_newton():
+def test_the_hessian_of_cosine_is_no_less_than_that_of_gauss_and_newton():
     """The loss is |t| |a - b|^2 / 2; the true second derivative may be negative, as here in places."""
     objective = objective_on("consistent_cosine", rows_with(grades=GRADES[:4]))
     length = np.linalg.norm(targets()[:4])

@@ -10,7 +10,7 @@ from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from tests.naive_points import cox_loss
 from tests.trainer.planted import boost_rows
-from tests.trainer.point_cases import curvature_error, derivatives, gradient_error, objective_on, rows_with, steps_of
+from tests.trainer.point_cases import derivatives, gradient_error, hessian_error, objective_on, rows_with, steps_of
 
 
 def case(seed=0, n=14, weighted=False, ties=True):
@@ -33,7 +33,7 @@ def test_losses_are_the_partial_likelihood_and_g_and_h_differentiate_them(seed, 
         cox_loss(scores, rows.labels, rows.events, relative(rows)), rel=1e-10
     )
     assert gradient_error(objective, scores) < 1e-6
-    assert curvature_error(objective, scores) < 1e-6
+    assert hessian_error(objective, scores) < 1e-6
 
 
 def test_the_corrected_gradient_of_the_guide_term_by_term():

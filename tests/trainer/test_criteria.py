@@ -8,7 +8,7 @@ import pytest
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.layout import BlockedBins
-from rankmill.trainer.objectives.protocol import PairCurvatures
+from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
@@ -17,7 +17,7 @@ from tests import naive, naive_ole
 from tests.trainer.planted import fit, rows_of, small_data
 from tests.trainer.small_case import small_case
 
-NO_PAIRS = PairCurvatures(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0))
+NO_PAIRS = PairHessians(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0))
 
 
 def prepared(name, **parameters):
@@ -61,7 +61,7 @@ def test_literal_weighted_squared_error_chooses_the_splits_of_its_robust_form(se
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_squared_error_splits_by_weights_and_steps_by_curvatures(seed):
+def test_squared_error_splits_by_weights_and_steps_by_hessians(seed):
     bins, g, h = small_case(seed, n=60)
     weights = np.random.default_rng(seed).integers(1, 500, size=60) / 1024
     layout = BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], 256, dtype=np.int32))
@@ -77,7 +77,7 @@ def test_squared_error_splits_by_weights_and_steps_by_curvatures(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_oblivious_trees_by_squared_error_ask_by_weights_and_step_by_curvatures(seed):
+def test_oblivious_trees_by_squared_error_ask_by_weights_and_step_by_hessians(seed):
     bins, g, h = small_case(seed, n=60, missing=0.0)
     weights = np.random.default_rng(seed).integers(1, 500, size=60) / 1024
     layout = BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], 256, dtype=np.int32))
@@ -141,30 +141,30 @@ def test_the_three_documents_of_the_paper():
     scale = h[0] / (s1 + s2)  # whatever a query is divided by
     assert g / scale == pytest.approx([-s1 - s2, s1 - s3, s2 + s3])
     assert h / scale == pytest.approx([s1 + s2, s1 + s3, s2 + s3])
-    found = objective.pair_curvatures(1, scores, 0.0, Team(1))
-    pairs = list(zip(found.first.tolist(), found.second.tolist(), found.curvature.tolist(), strict=True))
-    assert naive_ole.exact_curvature({0, 1}, h, pairs) / scale == pytest.approx(s2 + s3)
-    assert naive_ole.exact_curvature({2}, h, pairs) / scale == pytest.approx(s2 + s3)
+    found = objective.pair_hessians(1, scores, 0.0, Team(1))
+    pairs = list(zip(found.first.tolist(), found.second.tolist(), found.hessian.tolist(), strict=True))
+    assert naive_ole.exact_hessian({0, 1}, h, pairs) / scale == pytest.approx(s2 + s3)
+    assert naive_ole.exact_hessian({2}, h, pairs) / scale == pytest.approx(s2 + s3)
     assert (g[0] + g[1]) / scale == pytest.approx(-s2 - s3)
     assert (h[0] + h[1]) / scale == pytest.approx(2 * s1 + s2 + s3)  # what is added up document by document
 
 
 @pytest.mark.parametrize("name", ["ranknet", "rankboost", "listnet", "listmle", "query_rmse"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_step_of_one_side_meets_the_exact_curvature(name, seed):
+def test_a_step_of_one_side_meets_the_exact_hessian(name, seed):
     """L(o_l, 0) and L(0, o_r) by differences of the true loss, one side of a random split at a time."""
     rng = np.random.default_rng(seed)
     rows, objective, _ = prepared(name)
     scores = rng.normal(size=rows.n_rows)
     g, h = gradients(objective, scores)
-    found = objective.pair_curvatures(1, scores, 0.0, Team(1))
+    found = objective.pair_hessians(1, scores, 0.0, Team(1))
     left = rng.random(rows.n_rows) < 0.4
 
     def loss(step, side):
         return objective.losses(scores + step * side).sum()
 
     for side in (left, ~left):
-        inside = found.curvature[side[found.first] & side[found.second]].sum()
+        inside = found.hessian[side[found.first] & side[found.second]].sum()
         step = 1e-3
         above, here, below = loss(step, side), loss(0.0, side), loss(-step, side)
         assert g[side].sum() == pytest.approx((above - below) / (2 * step), rel=1e-5, abs=1e-6)
@@ -187,18 +187,18 @@ def test_drawn_pairs_have_the_right_sums_on_average():
     rows, objective, _ = prepared("ranknet")
     scores = np.random.default_rng(0).normal(size=rows.n_rows)
     gradients(objective, scores)
-    every = objective.pair_curvatures(1, scores, 0.0, Team(1)).copy()
-    least = float(np.quantile(every.curvature, 0.9)) * 2
+    every = objective.pair_hessians(1, scores, 0.0, Team(1)).copy()
+    least = float(np.quantile(every.hessian, 0.9)) * 2
     totals, counts = [], []
     half = (np.arange(rows.n_rows) % 2).astype(bool)
     for step in range(1, 60):
-        drawn = objective.pair_curvatures(step, scores, least, Team(1))
+        drawn = objective.pair_hessians(step, scores, least, Team(1))
         inside = half[drawn.first] & half[drawn.second]
-        totals.append(drawn.curvature[inside].sum())
+        totals.append(drawn.hessian[inside].sum())
         counts.append(len(drawn.first))
     inside = half[every.first] & half[every.second]
     spread = np.std(totals, ddof=1) / np.sqrt(len(totals))
-    assert abs(np.mean(totals) - every.curvature[inside].sum()) < 4 * spread
+    assert abs(np.mean(totals) - every.hessian[inside].sum()) < 4 * spread
     assert np.mean(counts) < 0.6 * len(every.first)
 
 

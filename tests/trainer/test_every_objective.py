@@ -70,7 +70,7 @@ def test_what_a_class_says_of_itself_fits_together(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradients_are_the_same_bits_for_any_team_and_curvatures_no_less_than_zero(name):
+def test_gradients_are_the_same_bits_for_any_team_and_hessians_no_less_than_zero(name):
     rows, objective = made(name)
     scores = shaped(objective, rows)
     g, h = gradients(objective, scores)
@@ -154,38 +154,36 @@ def test_a_criterion_works_or_is_refused_with_a_reason(name, criterion):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "ole" in objective_class(name).criteria])
-def test_pair_curvatures_add_up_to_the_change_of_the_gradient(name):
+def test_pair_hessians_add_up_to_the_change_of_the_gradient(name):
     """The sum over the pairs of a row is its h, since a common step of a query moves no loss of differences."""
     rows, objective = made(name)
     if objective.additive:
         return
     scores = shaped(objective, rows)
     _, h = gradients(objective, scores)
-    pairs = objective.pair_curvatures(3, scores, 0.0, Team(1)).copy()
+    pairs = objective.pair_hessians(3, scores, 0.0, Team(1)).copy()
     assert (pairs.first < pairs.second).all()
     summed = np.zeros(rows.n_rows)
-    np.add.at(summed, pairs.first, pairs.curvature)
-    np.add.at(summed, pairs.second, pairs.curvature)
+    np.add.at(summed, pairs.first, pairs.hessian)
+    np.add.at(summed, pairs.second, pairs.hessian)
     if objective.losses(scores + 0.25) == pytest.approx(objective.losses(scores), rel=1e-9):
         assert summed == pytest.approx(h, rel=1e-8, abs=1e-10)
     else:  # it also says how high the scores of a query are: its pairs explain a part of h
         assert (summed <= h * (1 + 1e-9)).all()
-    together = with_team(3, lambda team: objective.pair_curvatures(3, scores, 0.0, team).copy())
+    together = with_team(3, lambda team: objective.pair_hessians(3, scores, 0.0, team).copy())
     assert np.array_equal(together.first, pairs.first)
-    assert np.array_equal(together.curvature, pairs.curvature)
+    assert np.array_equal(together.hessian, pairs.hessian)
     leaf_of_row = np.random.default_rng(2).integers(-1, 4, size=rows.n_rows).astype(np.int32)
-    inside = objective.curvature_inside(3, scores, leaf_of_row, 4, pairs.curvature.sum(), Team(1))
+    inside = objective.hessian_inside(3, scores, leaf_of_row, 4, pairs.hessian.sum(), Team(1))
     same = leaf_of_row[pairs.first] == leaf_of_row[pairs.second]
-    listed = [pairs.curvature[same & (leaf_of_row[pairs.first] == leaf)].sum() for leaf in range(4)]
+    listed = [pairs.hessian[same & (leaf_of_row[pairs.first] == leaf)].sum() for leaf in range(4)]
     assert inside == pytest.approx(listed, rel=1e-9)
-    of_three = with_team(
-        3, lambda team: objective.curvature_inside(3, scores, leaf_of_row, 4, pairs.curvature.sum(), team)
-    )
+    of_three = with_team(3, lambda team: objective.hessian_inside(3, scores, leaf_of_row, 4, pairs.hessian.sum(), team))
     assert np.array_equal(of_three, inside)
-    drawn = objective.pair_curvatures(3, scores, float(np.median(pairs.curvature)), Team(1)).copy()
+    drawn = objective.pair_hessians(3, scores, float(np.median(pairs.hessian)), Team(1)).copy()
     assert len(drawn.first) < len(pairs.first)
-    assert drawn.curvature.sum() == pytest.approx(pairs.curvature.sum(), rel=0.1)
-    again = objective.pair_curvatures(3, scores, float(np.median(pairs.curvature)), Team(1)).first
+    assert drawn.hessian.sum() == pytest.approx(pairs.hessian.sum(), rel=0.1)
+    again = objective.pair_hessians(3, scores, float(np.median(pairs.hessian)), Team(1)).first
     assert np.array_equal(again, drawn.first)
 
 

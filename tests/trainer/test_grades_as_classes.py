@@ -11,9 +11,9 @@ from rankmill.trainer.objectives.pointwise import document_loss as pointwise_mod
 from tests.naive_points import softmax
 from tests.trainer.planted import fit, small_data
 from tests.trainer.point_cases import (
-    curvature_error,
     derivatives,
     gradient_error,
+    hessian_error,
     objective_on,
     rows_with,
     same_bits_for_any_team,
@@ -57,7 +57,7 @@ def test_ordinal_is_a_bernoulli_model_of_each_grade_and_those_below():
 def test_g_and_h_differentiate(written, n_outputs):
     objective = objective_on(written, ROWS)
     assert gradient_error(objective, SCORES[:n_outputs]) < 1e-6
-    assert curvature_error(objective, SCORES[:n_outputs]) < 1e-6
+    assert hessian_error(objective, SCORES[:n_outputs]) < 1e-6
 
 
 def test_friedmans_factor_shortens_every_step():

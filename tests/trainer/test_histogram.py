@@ -103,7 +103,7 @@ def test_packed_sums_come_apart_and_are_near_the_true_sums(pairs, unit):
     h = np.abs(np.array([p[1] for p in pairs], dtype=np.float64)) * unit
     scale, _ = scales_of(g, h, Team(1))
     packed = np.empty(len(g), dtype=np.int64)
-    row_kernels.pack(g, h, scale.gradient, scale.curvature, 0, len(g), packed)
+    row_kernels.pack(g, h, scale.gradient, scale.hessian, 0, len(g), packed)
     low, high = packed & 0xFFFFFFFF, packed >> 32
     total = int(packed.sum())
     assert total >> 32 == int(high.sum())
@@ -111,7 +111,7 @@ def test_packed_sums_come_apart_and_are_near_the_true_sums(pairs, unit):
     assert abs(int(np.abs(high).sum())) < 2**31
     error = len(g) / (2 * scale.gradient) + 1e-9 * np.abs(g).sum()
     assert abs((total >> 32) / scale.gradient - g.sum()) <= error
-    assert abs((total & 0xFFFFFFFF) / scale.curvature - h.sum()) <= len(h) / (2 * scale.curvature) + 1e-9 * h.sum()
+    assert abs((total & 0xFFFFFFFF) / scale.hessian - h.sum()) <= len(h) / (2 * scale.hessian) + 1e-9 * h.sum()
 
 
 def test_scales_are_powers_of_two_and_use_the_room():
@@ -120,7 +120,7 @@ def test_scales_are_powers_of_two_and_use_the_room():
     histograms, leaves = scales_of(g, h, Team(1))
     for scale, total, bits in (
         (histograms.gradient, np.abs(g).sum(), 31),
-        (histograms.curvature, h.sum(), 31),
+        (histograms.hessian, h.sum(), 31),
         (leaves.gradient, np.abs(g).sum(), 62),
     ):
         assert np.frexp(scale)[0] == 0.5

@@ -15,7 +15,7 @@ from rankmill.trainer.workers import Team
 
 
 @pytest.mark.parametrize("weights", [None, np.array([1.0, 0.0, 3.0, 4.0])])
-def test_gradient_and_curvature_are_those_of_the_loss(weights):
+def test_gradient_and_hessian_are_those_of_the_loss(weights):
     grades, scores = np.array([0, 1, 4, 2], np.int32), np.array([0.5, -1.0, 4.0, 2.25])
     rows = RankedRows(grades, np.array([0, 4]), (), weights)
     objective = SquaredError(rows, TrainParameters(objective="l2"), NoOptions())

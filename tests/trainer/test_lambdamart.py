@@ -110,7 +110,7 @@ def frozen_loss(scores, at, grades, k):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_gradient_and_curvature_are_those_of_the_frozen_loss(seed):
+def test_gradient_and_hessian_are_those_of_the_frozen_loss(seed):
     rng = np.random.default_rng(seed)
     n, step = 9, 1e-4
     scores, grades = rng.normal(size=n), rng.integers(0, 4, size=n)

@@ -18,7 +18,7 @@ from rankmill.registry import Registry
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.training_rows import rows_learnt_from, settled
+from rankmill.trainer.training_rows import resolved, rows_learnt_from
 from rankmill.trainer.workers import with_team
 from tests.trainer.pair_case import build, case
 from tests.trainer.small_dataset import SHARES, small_dataset
@@ -118,7 +118,7 @@ def test_both_is_the_sum_of_the_losses(objective, weight):
     rows, scores = case(3, given=True)
     parameters = {"lambda_normalisation": False, "truncation": 2**31}
     graded = replace(rows, pairs=None)
-    own = settled(rows, TrainParameters(objective=objective, learn_from="both", pairs_weight=weight, **parameters))
+    own = resolved(rows, TrainParameters(objective=objective, learn_from="both", pairs_weight=weight, **parameters))
     both = gradients(build(rows_learnt_from(rows, own), objective, **parameters), scores)
     n_graded = sum(
         int((rows.grades[a:b, None] > rows.grades[None, a:b]).sum())
@@ -139,13 +139,13 @@ def test_both_is_the_sum_of_the_losses(objective, weight):
 def test_rows_with_pairs_alone_learn_from_them():
     rows, _ = case(4, given=True)
     blank = replace(rows, grades=np.zeros_like(rows.grades))
-    assert settled(blank, TrainParameters(objective="ranknet")).learn_from == "pairs"
-    assert settled(rows, TrainParameters(objective="ranknet")).learn_from == "grades"
+    assert resolved(blank, TrainParameters(objective="ranknet")).learn_from == "pairs"
+    assert resolved(rows, TrainParameters(objective="ranknet")).learn_from == "grades"
     by_query = np.repeat(np.arange(rows.n_queries), np.diff(rows.starts)).astype(np.int32)
-    assert settled(replace(rows, grades=by_query), TrainParameters(objective="ranknet")).learn_from == "pairs"
-    assert settled(blank, TrainParameters(objective="l2")).learn_from == "grades"
+    assert resolved(replace(rows, grades=by_query), TrainParameters(objective="ranknet")).learn_from == "pairs"
+    assert resolved(blank, TrainParameters(objective="l2")).learn_from == "grades"
     with pytest.raises(TrainingDataRejected, match="learn_from 'both': the train split has no pairs"):
-        settled(replace(rows, pairs=None), TrainParameters(learn_from="both"))
+        resolved(replace(rows, pairs=None), TrainParameters(learn_from="both"))
     with pytest.raises(InvalidParameter, match=r"ranknet\(ties=true\)"):
         build(rows, "ranknet(ties=true)", learn_from="both")
     with pytest.raises(InvalidParameter, match="gbrank cannot learn from both"):

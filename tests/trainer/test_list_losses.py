@@ -33,7 +33,7 @@ def sum_of_losses(objective):
 
 @pytest.mark.parametrize("objective", [*EXACT, "query_cross_entropy", "query_cross_entropy(2, alpha=0.3)"])
 @pytest.mark.parametrize("seed", range(3))
-def test_gradient_and_curvature_are_those_of_the_losses(objective, seed):
+def test_gradient_and_hessian_are_those_of_the_losses(objective, seed):
     scores, grades = random_lists(seed)
     weights = np.random.default_rng(seed).random(len(scores)) + 0.1
     loss = objective_for(objective, grades, SIZES, weights=weights, query_weights=np.array([1.0, 2, 3, 4, 5]))
@@ -164,15 +164,15 @@ def test_threads_do_not_change_a_bit(objective, monkeypatch):
     scores, grades = random_lists(4, sizes)
     loss = objective_for(objective, grades, sizes)
     alone = derivatives(loss, scores)
-    pairs = loss.pair_curvatures(1, scores, 0.01, ALONE) if "ole" in loss.criteria else None
+    pairs = loss.pair_hessians(1, scores, 0.01, ALONE) if "ole" in loss.criteria else None
 
     def together(team):
         assert all(np.array_equal(a, b) for a, b in zip(alone, derivatives(loss, scores, team=team), strict=True))
         if pairs is not None:
-            found = loss.pair_curvatures(1, scores, 0.01, team)
+            found = loss.pair_hessians(1, scores, 0.01, team)
             assert np.array_equal(found.first, pairs.first)
             assert np.array_equal(found.second, pairs.second)
-            assert np.array_equal(found.curvature, pairs.curvature)
+            assert np.array_equal(found.hessian, pairs.hessian)
 
     for n_threads in (2, 3):
         with_team(n_threads, together)
@@ -230,7 +230,7 @@ def test_pairs_make_the_second_derivative_along_any_set_exact(objective, seed):
     rng = np.random.default_rng(seed)
     loss = objective_for(objective, grades, SIZES, weights=rng.random(len(scores)) + 0.5)
     h = derivatives(loss, scores)[1]
-    pairs = loss.pair_curvatures(1, scores, 0.0, ALONE)
+    pairs = loss.pair_hessians(1, scores, 0.0, ALONE)
     assert (pairs.first < pairs.second).all()
     assert len(set(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True))) == len(pairs.first)
     query = np.repeat(np.arange(len(SIZES)), SIZES)
@@ -238,7 +238,7 @@ def test_pairs_make_the_second_derivative_along_any_set_exact(objective, seed):
     for _ in range(20):
         chosen = rng.random(len(scores)) < rng.random()
         inside = chosen[pairs.first] & chosen[pairs.second]
-        exact = h[chosen].sum() - 2.0 * pairs.curvature[inside].sum()
+        exact = h[chosen].sum() - 2.0 * pairs.hessian[inside].sum()
         rows = set(np.flatnonzero(chosen).tolist())
         assert exact == pytest.approx(naive.bend(sum_of_losses(loss), scores, rows), rel=1e-5, abs=1e-7)
 
@@ -249,12 +249,12 @@ def test_the_second_derivative_of_softmax_is_that_of_its_mass():
     for objective in ("listnet", "listmle"):
         loss = objective_for(objective, grades)
         h = derivatives(loss, scores)[1]
-        pairs = loss.pair_curvatures(1, scores, 0.0, ALONE)
+        pairs = loss.pair_hessians(1, scores, 0.0, ALONE)
         for size in range(9):
             for rows in itertools.combinations(range(8), size):
                 chosen = np.isin(np.arange(8), rows)
                 inside = chosen[pairs.first] & chosen[pairs.second]
-                exact = h[chosen].sum() - 2.0 * pairs.curvature[inside].sum()
+                exact = h[chosen].sum() - 2.0 * pairs.hessian[inside].sum()
                 if objective == "listnet":
                     expected = p[chosen].sum() * (1 - p[chosen].sum())
                 else:  # the sum over places of P (1 - P) among what is left
@@ -271,17 +271,17 @@ def test_a_sample_of_pairs_is_right_on_average(objective):
     scores, grades = random_lists(3, [12])
     loss = objective_for(objective, grades)
     derivatives(loss, scores)
-    exact = loss.pair_curvatures(1, scores, 0.0, ALONE)
+    exact = loss.pair_hessians(1, scores, 0.0, ALONE)
     full = np.zeros((12, 12))
-    full[exact.first, exact.second] = exact.curvature
-    least = float(np.quantile(exact.curvature, 0.7))
+    full[exact.first, exact.second] = exact.hessian
+    least = float(np.quantile(exact.hessian, 0.7))
     if objective == "query_rmse":  # all pairs alike
         least *= 3.0
     n, sums, counts = 2000, np.zeros((12, 12)), []
     for step in range(1, n + 1):
-        found = loss.pair_curvatures(step, scores, least, ALONE)
+        found = loss.pair_hessians(step, scores, least, ALONE)
         drawn = np.zeros((12, 12))
-        drawn[found.first, found.second] = found.curvature
+        drawn[found.first, found.second] = found.hessian
         kept = drawn > 0
         assert np.array_equal(drawn[kept & (full >= least)], full[kept & (full >= least)])
         assert (drawn[kept & (full < least)] == least).all()
@@ -302,7 +302,7 @@ def test_scores_far_apart_stay_finite(objective):
         assert (h >= 0).all()
         assert np.isfinite(loss.losses(np.array(scores))).all()
         if "ole" in loss.criteria:
-            assert np.isfinite(loss.pair_curvatures(1, np.array(scores), 0.0, ALONE).curvature).all()
+            assert np.isfinite(loss.pair_hessians(1, np.array(scores), 0.0, ALONE).hessian).all()
         if objective != "query_rmse":
             assert (np.abs(g) <= 5).all()
         if objective == "query_cross_entropy(alpha=1)":

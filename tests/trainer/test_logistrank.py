@@ -8,9 +8,9 @@ import pytest
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.pointwise import document_loss as pointwise_module
 from tests.trainer.point_cases import (
-    curvature_error,
     derivatives,
     gradient_error,
+    hessian_error,
     objective_on,
     rows_with,
     same_bits_for_any_team,
@@ -37,7 +37,7 @@ def test_the_pseudo_response_is_the_printed_one_and_differentiates_the_loss(thre
     np.testing.assert_allclose(derivatives(objective, SCORES)[0], -w * scale * yb, rtol=1e-11)
     np.testing.assert_allclose(objective.losses(SCORES), w * scale * np.log1p(np.exp(-y * SCORES)), rtol=1e-10)
     assert gradient_error(objective, SCORES) < 1e-6
-    assert curvature_error(objective, SCORES) < 1e-6
+    assert hessian_error(objective, SCORES) < 1e-6
 
 
 def test_both_leaves_are_the_printed_ones():

@@ -7,14 +7,14 @@ import pytest
 
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.layout import BlockedBins
-from rankmill.trainer.objectives.protocol import PairCurvatures
+from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team, with_team
 from tests import naive_ole
 
 
 def pairs_case(seed, n=40, n_features=5, top=8, missing=0.2, query=10):
-    """Bins, and pairs within queries with forces and curvatures that fixed point holds exactly."""
+    """Bins, and pairs within queries with forces and hessians that fixed point holds exactly."""
     rng = np.random.default_rng(seed)
     bins = rng.integers(1, top, size=(n, n_features), dtype=np.uint8)
     bins[rng.random(bins.shape) < missing] = 0
@@ -31,9 +31,9 @@ def pairs_case(seed, n=40, n_features=5, top=8, missing=0.2, query=10):
     return bins, g, h, pairs
 
 
-def curvatures_of(pairs):
+def hessians_of(pairs):
     first, second, c = (np.array(column) for column in zip(*pairs, strict=True))
-    return PairCurvatures(first.astype(np.int32), second.astype(np.int32), c)
+    return PairHessians(first.astype(np.int32), second.astype(np.int32), c)
 
 
 def grow(bins, g, h, pairs, team=None, *, exact_leaves=False, rows=None, **parameters):
@@ -43,7 +43,7 @@ def grow(bins, g, h, pairs, team=None, *, exact_leaves=False, rows=None, **param
     layout = BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], 256, dtype=np.int32))
     scores = np.zeros(len(g))
     grower = Grower(layout, TrainParameters(**{**defaults, **parameters}), team or Team(1))
-    found = curvatures_of(pairs)
+    found = hessians_of(pairs)
 
     def inside(leaf_of_row, n_leaves):
         return np.array([sum(c for a, b, c in pairs if leaf_of_row[a] == leaf_of_row[b] == k) for k in range(n_leaves)])
@@ -91,8 +91,8 @@ def test_a_whole_tree_is_that_of_best_first_growth_by_hand(seed):
     exact, scores = grow(bins, g, h, pairs, max_leaves=6, exact_leaves=True)
     assert np.array_equal(exact.feature, tree.feature)
     for leaf in leaves:
-        curvature = naive_ole.exact_curvature(set(leaf), h, pairs)
-        expected = -g[leaf].sum() / curvature if curvature > 1e-6 else 0.0
+        hessian = naive_ole.exact_hessian(set(leaf), h, pairs)
+        expected = -g[leaf].sum() / hessian if hessian > 1e-6 else 0.0
         assert scores[leaf] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 

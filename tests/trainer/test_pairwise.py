@@ -18,7 +18,7 @@ from tests.trainer.pair_case import CASES, build, case, derivatives, expected, m
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize(("objective", "parameters"), CASES)
-def test_gradients_losses_and_pair_curvatures_agree_with_the_definition(objective, parameters, given, weighted):
+def test_gradients_losses_and_pair_hessians_agree_with_the_definition(objective, parameters, given, weighted):
     rows, scores = case(1, weighted=weighted, given=given)
     built = build(rows, objective, **parameters)
     g, h = derivatives(built, scores)
@@ -27,16 +27,16 @@ def test_gradients_losses_and_pair_curvatures_agree_with_the_definition(objectiv
     assert g == pytest.approx(expected_g, rel=1e-9, abs=1e-12)
     assert h == pytest.approx(expected_h, rel=1e-9, abs=1e-12)
     assert built.losses(scores) == pytest.approx([pairs.loss(scores) for pairs in found], rel=1e-9, abs=1e-12)
-    pairs = built.pair_curvatures(1, scores, 0.0, Team(1))
-    assert (pairs.first.dtype, pairs.second.dtype, pairs.curvature.dtype) == (np.int32, np.int32, np.float64)
+    pairs = built.pair_hessians(1, scores, 0.0, Team(1))
+    assert (pairs.first.dtype, pairs.second.dtype, pairs.hessian.dtype) == (np.int32, np.int32, np.float64)
     assert (pairs.first < pairs.second).all()
     keys = list(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True))
     assert len(set(keys)) == len(keys)
-    listed = dict(zip(keys, pairs.curvature.tolist(), strict=True))
+    listed = dict(zip(keys, pairs.hessian.tolist(), strict=True))
     assert listed == pytest.approx({key: c for key, c in expected_c.items() if c > 1e-16}, rel=1e-8, abs=1e-14)
     # the rows of the Hessian sum to 0
-    around = np.bincount(pairs.first, pairs.curvature, len(scores))
-    around += np.bincount(pairs.second, pairs.curvature, len(scores))
+    around = np.bincount(pairs.first, pairs.hessian, len(scores))
+    around += np.bincount(pairs.second, pairs.hessian, len(scores))
     assert around == pytest.approx(h, rel=1e-9, abs=1e-12)
     for first, last in zip(rows.starts[:-1], rows.starts[1:], strict=True):
         assert g[first:last].sum() == pytest.approx(0.0, abs=1e-11)
@@ -62,12 +62,12 @@ def test_derivatives_are_those_of_the_frozen_loss(objective, parameters, given):
 
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize(("objective", "parameters"), CASES)
-def test_a_step_of_one_side_meets_the_exact_curvature_of_the_frozen_loss(objective, parameters, given):
+def test_a_step_of_one_side_meets_the_exact_hessian_of_the_frozen_loss(objective, parameters, given):
     """L(o_l, 0) and L(0, o_r), one side of random splits at a time; what splits by the loss are chosen for."""
     rows, scores = case(9, weighted=True, given=given)
     built = build(rows, objective, **parameters)
     g, h = derivatives(built, scores)
-    pairs = built.pair_curvatures(1, scores, 0.0, Team(1))
+    pairs = built.pair_hessians(1, scores, 0.0, Team(1))
     found = expected(rows, scores, objective, parameters)
 
     def loss(side, step):
@@ -79,7 +79,7 @@ def test_a_step_of_one_side_meets_the_exact_curvature_of_the_frozen_loss(objecti
         for side in (left, ~left):
             above, here, below = (loss(side, o) for o in (step, 0.0, -step))
             assert g[side].sum() == pytest.approx((above - below) / (2 * step), rel=1e-5, abs=1e-6)
-            exact = h[side].sum() - 2.0 * pairs.curvature[side[pairs.first] & side[pairs.second]].sum()
+            exact = h[side].sum() - 2.0 * pairs.hessian[side[pairs.first] & side[pairs.second]].sum()
             assert exact == pytest.approx((above - 2 * here + below) / step**2, rel=1e-4, abs=1e-6)
 
 
@@ -137,8 +137,8 @@ def test_threads_do_not_change_a_bit(objective, monkeypatch):
         def run(team, rows=rows, scores=scores, metric=metric):
             built = build(rows, objective, metric=metric)
             g, h = derivatives(built, scores, step=3, team=team)
-            pairs = built.pair_curvatures(3, scores, 0.05, team)
-            return g, h, pairs.first.copy(), pairs.second.copy(), pairs.curvature.copy()
+            pairs = built.pair_hessians(3, scores, 0.05, team)
+            return g, h, pairs.first.copy(), pairs.second.copy(), pairs.hessian.copy()
 
         alone = run(Team(1))
         for n_threads in (2, 3):
@@ -175,7 +175,7 @@ def test_ties_of_scores_are_broken_anew_each_step_and_not_by_row():
 
 
 @pytest.mark.parametrize("objective", ["lambdamart(pair_fraction=0.3)", "ranknet(pair_fraction=0.3)"])
-def test_drawn_pairs_are_right_on_average_and_the_same_for_the_curvatures(objective):
+def test_drawn_pairs_are_right_on_average_and_the_same_for_the_hessians(objective):
     rows, scores = case(6)
     p = {"lambda_normalisation": False, "metric": "map"}
     whole = derivatives(build(rows, objective.partition("(")[0], **p), scores)
@@ -185,27 +185,27 @@ def test_drawn_pairs_are_right_on_average_and_the_same_for_the_curvatures(object
         g, h = derivatives(drawn, scores, step=step)
         mean += np.array([g, h]) / 1500
         if step < 4:
-            pairs = drawn.pair_curvatures(step, scores, 0.0, Team(1))
-            around = np.bincount(pairs.first, pairs.curvature, len(scores))
-            around += np.bincount(pairs.second, pairs.curvature, len(scores))
+            pairs = drawn.pair_hessians(step, scores, 0.0, Team(1))
+            around = np.bincount(pairs.first, pairs.hessian, len(scores))
+            around += np.bincount(pairs.second, pairs.hessian, len(scores))
             assert around == pytest.approx(h, rel=1e-9, abs=1e-14)
     assert mean[0] == pytest.approx(whole[0], abs=0.15 * np.abs(whole[0]).max())
     assert mean[1] == pytest.approx(whole[1], abs=0.15 * whole[1].max())
 
 
-def test_drawn_curvatures_are_right_on_average_and_never_below_the_least():
+def test_drawn_hessians_are_right_on_average_and_never_below_the_least():
     rows, scores = case(7)
     built = build(rows, "ranknet")
     mean, n_pairs = np.zeros(len(scores)), 0
     for step in range(1, 801):
         _, h = derivatives(built, scores, step=step)
-        pairs = built.pair_curvatures(step, scores, 0.2, Team(1))
-        assert (pairs.curvature >= 0.2).all()
+        pairs = built.pair_hessians(step, scores, 0.2, Team(1))
+        assert (pairs.hessian >= 0.2).all()
         n_pairs = len(pairs.first)
-        mean += np.bincount(pairs.first, pairs.curvature, len(scores)) / 800
-        mean += np.bincount(pairs.second, pairs.curvature, len(scores)) / 800
+        mean += np.bincount(pairs.first, pairs.hessian, len(scores)) / 800
+        mean += np.bincount(pairs.second, pairs.hessian, len(scores)) / 800
     assert mean == pytest.approx(h, rel=0.08, abs=1e-12)
-    assert n_pairs < len(built.pair_curvatures(800, scores, 0.0, Team(1)).first)
+    assert n_pairs < len(built.pair_hessians(800, scores, 0.0, Team(1)).first)
 
 
 def test_scores_far_apart_stay_finite():

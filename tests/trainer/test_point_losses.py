@@ -14,9 +14,9 @@ from rankmill.trainer.objectives.pointwise import document_loss as pointwise_mod
 from rankmill.trainer.workers import Team
 from tests.naive_points import least, quantile_range, term
 from tests.trainer.point_cases import (
-    curvature_error,
     derivatives,
     gradient_error,
+    hessian_error,
     objective_on,
     rows_with,
     same_bits_for_any_team,
@@ -76,11 +76,11 @@ def test_losses_are_those_of_the_definition_and_g_differentiates_them(written, w
 @pytest.mark.parametrize("written", SMOOTH)
 def test_h_differentiates_g(written):
     rows, scores = case(written)
-    assert curvature_error(objective_on(written, rows, sigma=1.3), scores) < 1e-6
+    assert hessian_error(objective_on(written, rows, sigma=1.3), scores) < 1e-6
 
 
 @pytest.mark.parametrize("written", ["laplace", "quantile(alpha=0.7)", "huber(alpha=0.8)"])
-def test_losses_with_flat_parts_write_the_weight_as_curvature_and_permit_se_alone(written):
+def test_losses_with_flat_parts_write_the_weight_as_hessian_and_permit_se_alone(written):
     rows, scores = case(written)
     objective = objective_on(written, rows)
     np.testing.assert_allclose(derivatives(objective, scores)[1], rows.weights / rows.weights.mean(), rtol=1e-14)

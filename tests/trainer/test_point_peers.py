@@ -165,7 +165,7 @@ def test_an_offset_is_taken_off_the_label(written):
 
 
 @pytest.mark.parametrize("written", ["l2", "bernoulli", "poisson", "mcrank"])
-def test_exact_curvature_is_the_sum_of_those_of_documents(written):
+def test_exact_hessian_is_the_sum_of_those_of_documents(written):
     """Xia et al., theorem 1; for squared error theorem 2: all three principles grow the same trees."""
     rows, spec = ranked()
     rows = replace(rows, weights=None)
@@ -177,7 +177,7 @@ def test_exact_curvature_is_the_sum_of_those_of_documents(written):
     assert (trees["se"].node_value.tobytes() == trees["rwse"].node_value.tobytes()) == (written == "l2")
 
 
-def test_losses_whose_curvature_says_nothing_refuse_to_split_by_it():
+def test_losses_whose_hessian_says_nothing_refuse_to_split_by_it():
     rows, spec = ranked()
     for written in ("laplace", "quantile", "huber"):
         for criterion in ("rwse", "ole"):

@@ -53,7 +53,7 @@ def test_whole_trees_equal_those_of_the_grower_that_tries_everything(seed, missi
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("min_rows", [2, 5, 9])
 def test_no_leaf_has_fewer_rows_than_asked_for(seed, min_rows):
-    # curvatures over five powers of ten say little about rows
+    # hessians over five powers of ten say little about rows
     rng = np.random.default_rng(seed)
     bins, g, _ = small_case(seed, n=120)
     h = 10.0 ** rng.uniform(-5, 0, size=120)
@@ -116,7 +116,7 @@ def test_rows_that_cannot_be_told_apart_make_a_single_leaf():
     assert tree.feature.tolist() == [-1]
 
 
-def test_no_curvature_gives_no_step():
+def test_no_hessian_gives_no_step():
     tree, scores = grow(small_case(0)[0], np.zeros(40), np.zeros(40))
     assert tree.n_leaves == 1
     assert not scores.any()

@@ -1,4 +1,4 @@
-"""One tree on given gradients and curvatures beside LightGBM's: same bins, no bound of rows."""
+"""One tree on given gradients and hessians beside LightGBM's: same bins, no bound of rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def gain_of(leaves, g, h):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_tree_gains_what_lightgbm_s_gains(seed):
-    """LightGBM estimates the rows of a leaf from its curvature and has bins of its own: both are switched off here."""
+    """LightGBM estimates the rows of a leaf from its hessian and has bins of its own: both are switched off here."""
     lightgbm = peer("lightgbm")
     rng = np.random.default_rng(seed)
     n = 2_000
@@ -25,9 +25,9 @@ def test_a_tree_gains_what_lightgbm_s_gains(seed):
     h = rng.gamma(0.3, size=n)  # as uneven as those of lambdas
     g = h * (0.1 * x[:, 0] * (x[:, 1] > 30) - 0.002 * (x[:, 2] - 30) ** 2 + rng.normal(size=n))
 
-    def given(scores, targets, starts, gradients, curvatures):
+    def given(scores, targets, starts, gradients, hessians):
         row = targets.astype(np.int64)  # rows may be in another order there
-        gradients[:], curvatures[:] = g[row], h[row]
+        gradients[:], hessians[:] = g[row], h[row]
 
     ranker = Ranker(
         objective=given, n_rounds=1, max_leaves=31, min_rows_in_leaf=1, min_hessian_in_leaf=0.001, n_threads=1

@@ -55,7 +55,7 @@ def loss(pairs, scores, sigma=1.0):
         ({"gumbel": True}, "(noise=gumbel)", 1.0),
     ],
 )
-def test_gradients_curvatures_and_losses_agree_with_the_definition(options, written, sigma, weighted):
+def test_gradients_hessians_and_losses_agree_with_the_definition(options, written, sigma, weighted):
     rows, scores = case(1, weighted=weighted)
     built = build(rows, written, sigma=sigma)
     g, h = derivatives(built, scores, step=4)
@@ -73,9 +73,9 @@ def test_gradients_curvatures_and_losses_agree_with_the_definition(options, writ
             (loss(pairs, up, sigma) - loss(pairs, down, sigma)) / (2 * step), rel=1e-6, abs=1e-7
         )
         assert h[i] == pytest.approx(sum(v for key, v in c.items() if i in key), rel=1e-9, abs=1e-13)
-    listed = built.pair_curvatures(4, scores, 0.0, Team(1))
+    listed = built.pair_hessians(4, scores, 0.0, Team(1))
     keys = list(zip(listed.first.tolist(), listed.second.tolist(), strict=True))
-    assert dict(zip(keys, listed.curvature.tolist(), strict=True)) == pytest.approx(c, rel=1e-9)
+    assert dict(zip(keys, listed.hessian.tolist(), strict=True)) == pytest.approx(c, rel=1e-9)
     assert len(set(keys)) == len(keys)
     at_zero = frozen(rows, scores, 0, sigma=sigma, **options)
     assert built.losses(scores).sum() == pytest.approx(loss(at_zero, scores, sigma), rel=1e-9)
@@ -101,7 +101,7 @@ def test_threads_do_not_change_a_bit_and_steps_do(monkeypatch):
     def run(team):
         built = build(rows)
         g, h = derivatives(built, scores, step=2, team=team)
-        return g, h, built.pair_curvatures(2, scores, 0.1, team).curvature
+        return g, h, built.pair_hessians(2, scores, 0.1, team).hessian
 
     alone = run(Team(1))
     for n_threads in (2, 3):
@@ -110,14 +110,14 @@ def test_threads_do_not_change_a_bit_and_steps_do(monkeypatch):
     assert not np.array_equal(alone[0], derivatives(build(rows), scores, step=3)[0])
 
 
-def test_drawn_curvatures_are_right_on_average():
+def test_drawn_hessians_are_right_on_average():
     rows, scores = case(3)
     built = build(rows)
     mean, sums = np.zeros(len(scores)), np.zeros(len(scores))
     for step in range(1, 601):
         sums += derivatives(built, scores, step=step)[1] / 600
-        pairs = built.pair_curvatures(step, scores, 0.05, Team(1))
-        assert (pairs.curvature >= 0.05).all()
+        pairs = built.pair_hessians(step, scores, 0.05, Team(1))
+        assert (pairs.hessian >= 0.05).all()
         for rows_of_pair in (pairs.first, pairs.second):
-            mean += np.bincount(rows_of_pair, pairs.curvature, len(scores)) / 600
+            mean += np.bincount(rows_of_pair, pairs.hessian, len(scores)) / 600
     assert mean == pytest.approx(sums, rel=0.1, abs=1e-3)

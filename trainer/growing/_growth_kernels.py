@@ -24,7 +24,7 @@ from rankmill.trainer.growing._split_kernels import (
     search_level,
     search_level_counted,
     search_node,
-    sides_have_curvature,
+    sides_have_hessian,
     value_of,
 )
 from rankmill.trainer.growing._state_kernels import (
@@ -52,7 +52,7 @@ from rankmill.trainer.growing._state_kernels import (
     SEARCHING,
     SLOT,
     SMALL,
-    SUM_CURVATURES,
+    SUM_HESSIANS,
     THRESHOLD,
     TOTAL,
     make_children,
@@ -116,7 +116,7 @@ def _search_refused(crew, node, bins, rows, derivatives, rules, nodes, histogram
     if state[SEARCH_ANEW]:
         search_node(crew, child, node, first_feature, last_feature, bins, rules, nodes, histograms, search)
     search_counted(
-        crew, node, state[SUM_CURVATURES] != 0, first_feature, last_feature, bins, rows.rows, derivatives.curvatures,
+        crew, node, state[SUM_HESSIANS] != 0, first_feature, last_feature, bins, rows.rows, derivatives.hessians,
         rules, nodes, histograms, search,
     )  # fmt: skip
     if not meet(crew):
@@ -214,17 +214,17 @@ def _judge(node, n_left, bins, rows, derivatives, rules, nodes, pairs, search):
     table, state = nodes.table, nodes.state
     n_right = table[node, LAST] - table[node, FIRST] - n_left
     few = min(n_left, n_right) < rules.min_rows
-    light = not few and not sides_have_curvature(
-        node, table[node, FIRST] + n_left, rows.rows, derivatives.curvatures, rules, table
+    light = not few and not sides_have_hessian(
+        node, table[node, FIRST] + n_left, rows.rows, derivatives.hessians, rules, table
     )
     worth_it = rules.paired or gains_something(node, n_left, n_right, bins.words, rows.rows, derivatives, rules, table)
     state[SMALL] = -1
     state[REFUSED] = -1
     if (few or light) and not rules.paired:
         state[REFUSED] = node
-        state[SUM_CURVATURES] = light or not rules.by_h
+        state[SUM_HESSIANS] = light or not rules.by_h
         state[COUNT_BOTH] = table[node, SLOT] < 0
-        # lacking curvature by rounding alone, it may have been searched by rows before
+        # lacking hessian by rounding alone, it may have been searched by rows before
         state[SEARCH_ANEW] = state[COUNT_BOTH] or (light and rules.by_h)
         if state[COUNT_BOTH]:
             table[node, SLOT] = take_slot(nodes)
@@ -241,7 +241,7 @@ def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search
     """Split one node after another, each worker's part; the root is node 0 and holds a slot of the pool.
 
     A split is chosen by packed sums and without regard to the rows of its sides.  When it is the node's turn and its
-    rows are partitioned, worker 0 looks whether the split may stand: a side with too few rows or too little curvature
+    rows are partitioned, worker 0 looks whether the split may stand: a side with too few rows or too little hessian
     has the node searched anew with its sides counted (its gain was an upper bound, so the order of nodes stays right),
     and a gain that is nothing but rounding leaves the node a leaf.
 
@@ -374,7 +374,7 @@ def _partition_level(crew, level, words, rows, rules, table):
 
 
 @kernel(inline="always")
-def _write_level_gains(level, rows, curvatures, rules, nodes):
+def _write_level_gains(level, rows, hessians, rules, nodes):
     """Write the gain of each leaf of a level that has been partitioned, 0 where a side is too small.
 
     Returns whether the search has seen the same gains, though it knew no rows.
@@ -394,7 +394,7 @@ def _write_level_gains(level, rows, curvatures, rules, nodes):
         )
         first, middle, last = table[node, FIRST], table[2 * node + 1, LAST], table[node, LAST]
         enough = min(middle - first, last - middle) >= rules.min_rows
-        if enough and sides_have_curvature(node, middle, rows, curvatures, rules, table):
+        if enough and sides_have_hessian(node, middle, rows, hessians, rules, table):
             nodes.gains[node] = gain
             seen &= gain >= 0.0
         else:
@@ -449,7 +449,7 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
                 return
             if crew.worker == 0:
                 tick(crew, PARTING)
-                seen = _write_level_gains(level, rows.rows, derivatives.curvatures, rules, nodes)
+                seen = _write_level_gains(level, rows.rows, derivatives.hessians, rules, nodes)
                 state[REFUSED] = first_node if not (seen or counted) else -1
                 if state[REFUSED] < 0 and not _level_gains_something(
                     level, bins.words, rows.rows, derivatives, rules, nodes
@@ -464,7 +464,7 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
                 break
             counted = True
             search_level_counted(
-                crew, level, first_feature, last_feature, bins, rows.rows, derivatives.curvatures, rules, table,
+                crew, level, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, table,
                 histograms, search,
             )  # fmt: skip
         if crew.worker == 0:

@@ -1,11 +1,11 @@
-"""Count histograms: for every feature and bin of a node the sum of packed gradients and curvatures of its rows.
+"""Count histograms: for every feature and bin of a node the sum of packed gradients and hessians of its rows.
 
     block 0                          block 1                    histogram[feature, bin] int64
     words[0, row] = 16 bins          words[1, row] = 16 bins      bin      0 (missing)  1     2    ..
     row 0 |3|0|7|..|                 row 0 |2|2|9|..|             feature 0    .        .     .
     row 1 |1|4|7|..|                 row 1 |5|2|0|..|             feature 1    .        .     .
 
-A *packed* value holds a gradient in its high and a curvature in its low 32 bits; the curvature is never negative and its
+A *packed* value holds a gradient in its high and a hessian in its low 32 bits; the hessian is never negative and its
 sum over all rows fits 32 bits, so sums never carry between the two.  All sums are of integers: their order does not
 matter, so neither do threads, blocks or the order of rows.
 """
@@ -108,16 +108,16 @@ def count_bins(column, stride, rows, first, last, counts):
 
 
 @kernel
-def sum_curvatures(column, stride, rows, first, last, curvatures, scale, sums):
-    """sums[bin] = sum of round(curvature * scale) over rows[first:last] with that bin of one feature."""
+def sum_hessians(column, stride, rows, first, last, hessians, scale, sums):
+    """sums[bin] = sum of round(hessian * scale) over rows[first:last] with that bin of one feature."""
     sums[:] = 0
     for i in range(first, last):
-        sums[column[rows[i] * stride]] += np.int64(np.rint(curvatures[rows[i]] * scale))
+        sums[column[rows[i] * stride]] += np.int64(np.rint(hessians[rows[i]] * scale))
 
 
 @kernel
 def total_and_least(packed):
-    """Return the sum of packed values, and the least curvature among them in steps (0 for no values)."""
+    """Return the sum of packed values, and the least hessian among them in steps (0 for no values)."""
     total, least = np.int64(0), LOW
     for i in range(packed.shape[0]):
         total += packed[i]
@@ -153,9 +153,9 @@ def add_edges(crew, slot, n_bins, histograms):
 
 
 @kernel
-def count_sides(feature, words, rows, first, last, curvatures, scale, with_curvatures, counts):
-    """Fill ``counts`` (2, 256) with the rows and, if asked for, the curvatures in fine steps of each bin of a feature."""
+def count_sides(feature, words, rows, first, last, hessians, scale, with_hessians, counts):
+    """Fill ``counts`` (2, 256) with the rows and, if asked for, the hessians in fine steps of each bin of a feature."""
     column, stride = column_of(words, feature), words.shape[2] * 8
     count_bins(column, stride, rows, first, last, counts[0])
-    if with_curvatures:
-        sum_curvatures(column, stride, rows, first, last, curvatures, scale, counts[1])
+    if with_hessians:
+        sum_hessians(column, stride, rows, first, last, hessians, scale, counts[1])

@@ -1,13 +1,13 @@
 """Criterion ole: search splits by what all steps of a side together do to the loss.
 
-    pairs[k] = (first row << 32 | second row, curvature)      a pair counts where both its rows are on one side:
+    pairs[k] = (first row << 32 | second row, hessian)      a pair counts where both its rows are on one side:
 
-    bin      1     2     3     4          highest[b]: curvature of the pairs whose greater bin is b
+    bin      1     2     3     4          highest[b]: hessian of the pairs whose greater bin is b
              a-----------a                lowest[b]:  .. whose lesser bin is b
                    c-----------c          inside the left of b: sum of highest up to b
                                           inside the right:     the whole less the sum of lowest up to b
 
-A side's curvature is then the sum of h less twice the curvature of the pairs inside.
+A side's hessian is then the sum of h less twice the hessian of the pairs inside.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rankmill.trainer.growing._histogram_kernels import column_of, count_bins
 from rankmill.trainer.growing._split_kernels import highest_of, left_is_heavier
 from rankmill.trainer.growing._state_kernels import FIRST, INSIDE, LAST, LOW, PAIRS_FIRST, PAIRS_LAST, SLOT, TOTAL
 
-PAIR_STEPS = 1048576.0  # steps of a pair's curvature to one of packed curvature: sums of 2 ** 31 of these fit a double
+PAIR_STEPS = 1048576.0  # steps of a pair's hessian to one of packed hessian: sums of 2 ** 31 of these fit a double
 KEYS = 257  # bins as pairs see them: 0 the missing that go left, 1 .. 255, 256 the missing that go right
 
 
 @kernel
-def pack_pairs(first, second, curvature, scale, drawn, pairs):
-    """pairs[k] = (first << 32 | second, round(curvature * scale)) of the pairs with both rows drawn; returns how many.
+def pack_pairs(first, second, hessian, scale, drawn, pairs):
+    """pairs[k] = (first << 32 | second, round(hessian * scale)) of the pairs with both rows drawn; returns how many.
 
     ``drawn`` (n_rows,) tells the rows that the tree is grown from; empty: all.
     """
@@ -35,14 +35,14 @@ def pack_pairs(first, second, curvature, scale, drawn, pairs):
     for k in range(first.shape[0]):
         if every or (drawn[first[k]] and drawn[second[k]]):
             pairs[n, 0] = (np.int64(first[k]) << np.int64(32)) | np.int64(second[k])
-            pairs[n, 1] = np.int64(np.rint(curvature[k] * scale))
+            pairs[n, 1] = np.int64(np.rint(hessian[k] * scale))
             n += 1
     return n
 
 
 @kernel
 def _count_pairs(column, stride, pairs, first, last, highest, lowest):
-    """Add the curvature of pairs[first:last] to highest[the greater bin of its two rows] and to lowest[the lesser]."""
+    """Add the hessian of pairs[first:last] to highest[the greater bin of its two rows] and to lowest[the lesser]."""
     highest[:] = 0
     lowest[:] = 0
     for k in range(first, last):
@@ -69,7 +69,7 @@ def _move_missing(column, stride, pairs, first, last, highest, lowest):
 
 @kernel
 def _insides(highest, lowest, inside, last, inside_left, inside_right):
-    """Curvature of the pairs inside the left and inside the right of every bin, of ``inside`` in the whole node."""
+    """Hessian of the pairs inside the left and inside the right of every bin, of ``inside`` in the whole node."""
     left, right = highest[0], inside - lowest[0]
     for b in range(1, last):
         left += highest[b]
@@ -80,20 +80,20 @@ def _insides(highest, lowest, inside, last, inside_left, inside_right):
 
 @kernel
 def _paired_gains(prefix, extra, inside_left, inside_right, last, total_g, total_h, least, rules, parent, out):
-    """As ``_gains``, with L'' = h - 2 (curvature of the pairs inside) for h, no less than ``least`` steps of it."""
+    """As ``_gains``, with L'' = h - 2 (hessian of the pairs inside) for h, no less than ``least`` steps of it."""
     lambda_steps, unit = rules.lambda_l2 / rules.unit_h, rules.unit_g * (rules.unit_g / rules.unit_h)
     magic, twice = bits_of(MAGIC), 2.0 / PAIR_STEPS
     for b in range(np.uint64(1), np.uint64(last)):
         left = prefix[b] + extra
         h_left = float_of((left & LOW) + magic) - MAGIC
         g_left = float_of((left >> np.int64(32)) + magic) - MAGIC
-        curvature_left = h_left - twice * (float_of(inside_left[b] + magic) - MAGIC)
-        curvature_right = (total_h - h_left) - twice * (float_of(inside_right[b] + magic) - MAGIC)
+        hessian_left = h_left - twice * (float_of(inside_left[b] + magic) - MAGIC)
+        hessian_right = (total_h - h_left) - twice * (float_of(inside_right[b] + magic) - MAGIC)
         g_right = total_g - g_left
-        allowed = min(curvature_left, curvature_right) >= least
-        curvature_left, curvature_right = curvature_left + lambda_steps, curvature_right + lambda_steps
-        gain = g_left * g_left * curvature_right + g_right * g_right * curvature_left
-        gain = gain / (curvature_left * curvature_right) * unit - parent
+        allowed = min(hessian_left, hessian_right) >= least
+        hessian_left, hessian_right = hessian_left + lambda_steps, hessian_right + lambda_steps
+        gain = g_left * g_left * hessian_right + g_right * g_right * hessian_left
+        gain = gain / (hessian_left * hessian_right) * unit - parent
         out[b] = gain if allowed else -np.inf
 
 
@@ -111,13 +111,13 @@ def _forbid_unsound_sides(
         rows_left = present + counts[0] if with_missing else present
         rows_right = n_rows - rows_left
         h_left = np.float64(left & LOW)
-        curvature_left = h_left - 2.0 / PAIR_STEPS * np.float64(inside_left[b])
-        curvature_right = (total_h - h_left) - 2.0 / PAIR_STEPS * np.float64(inside_right[b])
+        hessian_left = h_left - 2.0 / PAIR_STEPS * np.float64(inside_left[b])
+        hessian_right = (total_h - h_left) - 2.0 / PAIR_STEPS * np.float64(inside_right[b])
         few = rows_left < min_rows or rows_right < min_rows
         g_left = np.float64(left >> np.int64(32))
         flat = abs(g_left) <= 0.5 * rows_left and abs(total_g - g_left) <= 0.5 * rows_right
         # half a step for every row
-        if few or flat or curvature_left < 0.5 * rows_left or curvature_right < 0.5 * rows_right:
+        if few or flat or hessian_left < 0.5 * rows_left or hessian_right < 0.5 * rows_right:
             out[b] = -np.inf
 
 

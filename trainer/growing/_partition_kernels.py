@@ -100,7 +100,7 @@ def collect(spare_rows, spare_packed, first, last, n_left, left_to, right_to, ro
 def part_pairs(column, stride, threshold, missing_left, pairs, first, last, spare, out):
     """Reorder pairs[first:last]: those inside the left child, those inside the right one, those that are cut apart.
 
-    ``out`` gets how many are left and right, and the sums of their curvatures; cut ones are gone.
+    ``out`` gets how many are left and right, and the sums of their hessians; cut ones are gone.
     """
     left, right = first, 0
     sum_left, sum_right = np.int64(0), np.int64(0)

@@ -5,7 +5,7 @@
 
     work[0] prefix | work[1] gains, missing right | work[2] gains, missing left | work[3] gains of one leaf (levels)
 
-The first search knows no rows: a side has enough curvature, or may have.  Where the rows turn out to be too few, the node is
+The first search knows no rows: a side has enough hessian, or may have.  Where the rows turn out to be too few, the node is
 searched once more with counted sides, from the feature with the highest first gain down.  Whether a gain is more than
 rounding is decided by the errors that the sums can have.  Equal gains go to the lowest feature, then the lowest bin,
 then missing right; missing values that weigh nothing follow the heavier side.
@@ -42,7 +42,7 @@ from rankmill.trainer.growing._state_kernels import (
 def _gains(prefix, extra, last, total_g, total_h, needed, rules, parent, out):
     """out[b] = gain of the split after bin b, 1 <= b < last, with ``prefix[b] + extra`` on the left; -inf where not allowed.
 
-    Allowed are sides with ``needed`` steps of curvature.  G_l^2 / H_l + G_r^2 / H_r - parent, as one division of whole
+    Allowed are sides with ``needed`` steps of hessian.  G_l^2 / H_l + G_r^2 / H_r - parent, as one division of whole
     steps, lambda among them.  Straight-line code over unsigned b, so that it becomes vector code: integers turn into
     floats through the bits.
     """
@@ -98,15 +98,15 @@ def _gains_bounded(prefix, extra, last, total_g, total_h, needed, rules, directi
 
 @kernel
 def left_is_heavier(left, total_h):
-    """Whether the left side, a packed sum, has at least half of the curvature."""
+    """Whether the left side, a packed sum, has at least half of the hessian."""
     return 2.0 * np.float64(left & LOW) >= total_h
 
 
 @kernel
 def _forbid_small_sides(counts, prefix, total_h, weightless, missing_left, last, min_rows, least_h, out):
-    """out[b] = -inf where the split after bin b leaves a side with too few rows or too little curvature.
+    """out[b] = -inf where the split after bin b leaves a side with too few rows or too little hessian.
 
-    counts[0, b] rows and counts[1, b] fine steps of curvature have bin b.  The missing go left if ``missing_left``,
+    counts[0, b] rows and counts[1, b] fine steps of hessian have bin b.  The missing go left if ``missing_left``,
     or, where they are ``weightless``, to the heavier side.
     """
     all_rows, all_h = counts[0, :last].sum(), counts[1, :last].sum()
@@ -203,7 +203,7 @@ def best_split(
 ):
     """Best (feature, bin, side of the missing) of one node over a range of features, its rows not known.
 
-    ``histogram`` (n_features, 256) int64 and their sum ``total``; a side has ``needed`` packed steps of curvature at
+    ``histogram`` (n_features, 256) int64 and their sum ``total``; a side has ``needed`` packed steps of hessian at
     least.  ``gain_out[0]`` gets the gain beyond the least one (0: no split), ``split_out`` gets [feature, bin, missing
     left, packed sum of the left side], ``of_feature`` (n_features,) the gain of each feature's best split.  With
     ``rules.constrained`` the children's values lie in ``low`` .. ``high`` and obey ``bins.monotone``.  ``work`` (4, 256)
@@ -233,7 +233,7 @@ def search_node(crew, child, node, first_feature, last_feature, bins, rules, nod
     """Search one worker's features: ``search.gains[child, worker]`` and ``search.splits[child, worker]`` get the best split."""
     table, worker, slot = nodes.table, crew.worker, nodes.table[node, SLOT]
     needed = rules.least_side
-    if rules.paired:  # a screen, whose features are counted later: here rows are estimated from curvatures
+    if rules.paired:  # a screen, whose features are counted later: here rows are estimated from hessians
         total_h = np.float64(table[node, TOTAL] & LOW)
         needed = max(needed, (rules.min_rows - 0.5) * total_h / (table[node, LAST] - table[node, FIRST]))
     best_split(
@@ -257,7 +257,7 @@ def _next_to_count(uppers, enabled, first_feature, last_feature, best, of_featur
 
 @kernel
 def search_counted(
-    crew, node, with_curvatures, first_feature, last_feature, bins, rows, curvatures, rules, nodes, histograms, search
+    crew, node, with_hessians, first_feature, last_feature, bins, rows, hessians, rules, nodes, histograms, search
 ):
     """As :func:`search_node` for child 0, with the sides counted row by row.
 
@@ -267,7 +267,7 @@ def search_counted(
     table, worker, slot = nodes.table, crew.worker, nodes.table[node, SLOT]
     total, histogram, uppers = table[node, TOTAL], histograms.pool[slot], search.uppers[slot]
     total_h = np.float64(total & LOW)
-    least_h = rules.fine_least_h if with_curvatures else 0.0
+    least_h = rules.fine_least_h if with_hessians else 0.0
     counts, work, split = search.counts[worker], search.work[worker], search.splits[0, worker]
     best = 0.0
     split[0] = -1
@@ -284,9 +284,9 @@ def search_counted(
             rows,
             table[node, FIRST],
             table[node, LAST],
-            curvatures,
+            hessians,
             rules.fine_h,
-            with_curvatures,
+            with_hessians,
             counts,
         )
         if total_h == 0.0:
@@ -387,11 +387,11 @@ def search_level(crew, level, first_feature, last_feature, bins, rules, table, h
 
 @kernel
 def search_level_counted(
-    crew, level, first_feature, last_feature, bins, rows, curvatures, rules, table, histograms, search
+    crew, level, first_feature, last_feature, bins, rows, hessians, rules, table, histograms, search
 ):
     """As :func:`search_level`, with the sides counted as :func:`search_counted` does."""
-    with_curvatures = not rules.by_h
-    least_h = rules.fine_least_h if with_curvatures else 0.0
+    with_hessians = not rules.by_h
+    least_h = rules.fine_least_h if with_hessians else 0.0
     counts, uppers = search.counts[crew.worker], search.uppers[0]
     work, split, best = search.work[crew.worker], search.splits[0, crew.worker], 0.0
     first_node, last_node = level
@@ -405,7 +405,7 @@ def search_level_counted(
         last = bins.n_bins[f]
         for node in range(first_node, last_node):
             count_sides(
-                f, bins.words, rows, table[node, FIRST], table[node, LAST], curvatures, rules.fine_h, with_curvatures,
+                f, bins.words, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians,
                 counts[node - first_node],
             )  # fmt: skip
         any_missing = _level_gains(f, level, counts, YES, least_h, bins, rules, table, histograms.pool, work)
@@ -489,18 +489,18 @@ def gains_something(node, n_left, n_right, words, rows, derivatives, rules, tabl
 
 
 @kernel
-def _enough_curvature(packed_h, first, last, rows, curvatures, rules):
-    """Tell whether rows[first:last], one side of a split, have the least sum of curvatures."""
+def _enough_hessian(packed_h, first, last, rows, hessians, rules):
+    """Tell whether rows[first:last], one side of a split, have the least sum of hessians."""
     if rules.by_h and np.float64(packed_h) - 0.5 * (last - first) >= rules.least_h:
         return True
-    return _reaches(curvatures, rules.fine_h, rows, first, last, rules.fine_least_h)
+    return _reaches(hessians, rules.fine_h, rows, first, last, rules.fine_least_h)
 
 
 @kernel
-def sides_have_curvature(node, middle, rows, curvatures, rules, table):
-    """Tell whether both sides of a node that is partitioned at ``middle`` have the least sum of curvatures."""
+def sides_have_hessian(node, middle, rows, hessians, rules, table):
+    """Tell whether both sides of a node that is partitioned at ``middle`` have the least sum of hessians."""
     left_h = table[node, LEFT_SUM] & LOW
     right_h = (table[node, TOTAL] & LOW) - left_h
-    return _enough_curvature(left_h, table[node, FIRST], middle, rows, curvatures, rules) and _enough_curvature(
-        right_h, middle, table[node, LAST], rows, curvatures, rules
+    return _enough_hessian(left_h, table[node, FIRST], middle, rows, hessians, rules) and _enough_hessian(
+        right_h, middle, table[node, LAST], rows, hessians, rules
     )

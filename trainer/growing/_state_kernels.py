@@ -20,14 +20,14 @@ from numba import types
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.instructions import load_acquire, store_release
 
-LOW = np.int64(0xFFFFFFFF)  # the curvature's half of a packed value; a gradient is in the upper one
+LOW = np.int64(0xFFFFFFFF)  # the hessian's half of a packed value; a gradient is in the upper one
 LINE = 8  # int64 a cache line: every flag has one to itself
 LOOK_AHEAD = 64  # rows between the prefetch and the use; so many are read past the end of a node's rows
 EPSILON = 2.0**-52
 
 # Columns of ``nodes``: rows[FIRST:LAST] are the node's; TOTAL is their packed sum; SLOT its histogram in the pool, -1 for
 # none; LEFT its first child, -1 for none (the other child is LEFT + 1); the rest is its best split.  Where pairs count
-# (criterion ole), pairs[PAIRS_FIRST:PAIRS_LAST] have both their rows in the node, INSIDE is the sum of their curvatures.
+# (criterion ole), pairs[PAIRS_FIRST:PAIRS_LAST] have both their rows in the node, INSIDE is the sum of their hessians.
 FIRST, LAST, DEPTH, TOTAL, SLOT, LEFT, FEATURE, THRESHOLD, MISSING_LEFT, LEFT_SUM, PAIRS_FIRST, PAIRS_LAST, INSIDE = (
     range(13)
 )
@@ -35,8 +35,8 @@ NODE_FIELDS = 13
 # Cells of ``state``: counts of nodes, leaves, waiting nodes and free slots; the node to split (-1: the tree is done); the
 # children to count and to search (-1: none); whether the larger one has to be counted too, because its parent's
 # histogram is gone; the node whose best split was refused (-1: none) and which has to be searched with counted sides,
-# whether curvatures have to be summed for that, and whether the gains of its features have to be found anew.
-N_NODES, N_LEAVES, N_WAITING, N_FREE, NODE, SMALL, LARGE, COUNT_BOTH, REFUSED, SUM_CURVATURES, SEARCH_ANEW = range(11)
+# whether hessians have to be summed for that, and whether the gains of its features have to be found anew.
+N_NODES, N_LEAVES, N_WAITING, N_FREE, NODE, SMALL, LARGE, COUNT_BOTH, REFUSED, SUM_HESSIANS, SEARCH_ANEW = range(11)
 STATE_FIELDS = 11
 BEST_FIRST, BREADTH_FIRST, DEPTH_FIRST = range(3)
 # Numba compiles a kernel anew for every literal that it is given, but once for a NumPy number.
@@ -59,17 +59,17 @@ class Rules(NamedTuple):
     shared_rows: int = 2**31  # workers share the partition of nodes with so many rows
     paired: bool = False  # splits are searched once more by the loss itself (criterion ole)
     screened: int = 0  # .. over so many features that look best to the first search; 0: all
-    by_h: bool = True  # splits are searched by curvatures, not by weights (criterion se)
+    by_h: bool = True  # splits are searched by hessians, not by weights (criterion se)
     unit_g: float = 1.0  # of a packed gradient
-    unit_h: float = 1.0  # of a packed curvature
+    unit_h: float = 1.0  # of a packed hessian
     lambda_l2: float = 0.0
     min_gain: float = 0.0
-    least_h: float = 1.0  # steps of curvature that a side needs
+    least_h: float = 1.0  # steps of hessian that a side needs
     least_side: float = 1.0  # .. also because of its rows
     fine_g: float = 1.0  # fine steps a unit of gradient
     fine_w: float = 1.0  # .. of what splits are searched by
-    fine_h: float = 1.0  # .. of curvature
-    fine_least_h: float = 0.0  # the least sum of curvatures of a side in fine steps
+    fine_h: float = 1.0  # .. of hessian
+    fine_least_h: float = 0.0  # the least sum of hessians of a side in fine steps
 
 
 class Crew(NamedTuple):
@@ -96,7 +96,7 @@ class Bins(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows in the order of the nodes, with their packed gradients and curvatures; both twice."""
+    """Rows in the order of the nodes, with their packed gradients and hessians; both twice."""
 
     rows: Any  # (n + LOOK_AHEAD,) int32
     packed: Any  # (n,) int64
@@ -106,11 +106,11 @@ class Rows(NamedTuple):
 
 
 class Derivatives(NamedTuple):
-    """By row: gradients, what splits are searched by, and curvatures, float64."""
+    """By row: gradients, what splits are searched by, and hessians, float64."""
 
     gradients: Any
     weights: Any
-    curvatures: Any
+    hessians: Any
 
 
 class Nodes(NamedTuple):
@@ -146,7 +146,7 @@ class Search(NamedTuple):
 class PairLists(NamedTuple):
     """Pairs of rows for criterion ole, and scratch buffers."""
 
-    pairs: Any  # (n_pairs, 2) int64: first row << 32 | second row, curvature in fine steps
+    pairs: Any  # (n_pairs, 2) int64: first row << 32 | second row, hessian in fine steps
     spare: Any
     chosen: Any  # (size, n_features) int64
     keyed: Any  # (size, 4, KEYS) int64

@@ -17,7 +17,7 @@ from rankmill.trainer.growing._pair_search_kernels import KEYS, PAIR_STEPS, pack
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool, PackingScale, scales_of
 from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.layout import BIN, BINS_A_FEATURE, PACKED, ROW, SCORE, BlockedBins, aligned_empty
-from rankmill.trainer.objectives.protocol import PairCurvatures
+from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
 
@@ -107,13 +107,13 @@ class Grower:
     def grow(
         self,
         gradients: npt.NDArray[np.float64],
-        curvatures: npt.NDArray[np.float64],
+        hessians: npt.NDArray[np.float64],
         scores: npt.NDArray[np.float64],
         *,
         rows: npt.NDArray[np.int32] | None = None,
         features: npt.NDArray[np.uint8] | None = None,
         weights: npt.NDArray[np.float64] | None = None,
-        pairs: PairCurvatures | None = None,
+        pairs: PairHessians | None = None,
         inside_leaves: InsideLeaves | None = None,
         leaf_steps: LeafSteps | None = None,
     ) -> Tree:
@@ -134,13 +134,13 @@ class Grower:
             For criterion ``ole``: the pairs of rows that do not move against each other inside a leaf.
         inside_leaves
             For exact steps of leaves, -G / (H - 2 C + lambda): called with the leaf of every row (n_rows,) int32, -1 for
-            none, and how many leaves there are; returns C of each, the curvature of all pairs inside it.
+            none, and how many leaves there are; returns C of each, the hessian of all pairs inside it.
         leaf_steps
             Called with rows, the starts of leaves in them, and the team; returns the step of each leaf, or None for
             Newton's.
         """
-        histogram_scale, leaf_scale = scales_of(gradients, curvatures, self._team)
-        searched, fine_scale = curvatures, leaf_scale
+        histogram_scale, leaf_scale = scales_of(gradients, hessians, self._team)
+        searched, fine_scale = hessians, leaf_scale
         if weights is not None:
             searched = weights
             histogram_scale, fine_scale = scales_of(gradients, weights, self._team)
@@ -149,9 +149,9 @@ class Grower:
         rules = self._rules(n, histogram_scale, fine_scale, leaf_scale, by_h=weights is None, paired=pairs is not None)
         if pairs is not None:
             self._start_pairs(pairs, histogram_scale, rows)
-        self._grow_nodes(n, table.Derivatives(gradients, searched, curvatures), rules)
+        self._grow_nodes(n, table.Derivatives(gradients, searched, hessians), rules)
         tree = self._finish(
-            gradients, curvatures, leaf_scale, n, scores, inside_leaves, leaf_steps, searched_by_h=weights is None
+            gradients, hessians, leaf_scale, n, scores, inside_leaves, leaf_steps, searched_by_h=weights is None
         )
         if rows is not None:
             self._add_to_others(tree, rows, scores)
@@ -192,7 +192,7 @@ class Grower:
     def _start(
         self,
         gradients: npt.NDArray[np.float64],
-        curvatures: npt.NDArray[np.float64],
+        hessians: npt.NDArray[np.float64],
         scale: PackingScale,
         rows: npt.NDArray[np.int32] | None,
     ) -> int:
@@ -202,12 +202,10 @@ class Grower:
         def begin(first: int, last: int, _: int) -> None:
             if rows is None:
                 order[first:last] = np.arange(first, last, dtype=ROW)
-                row_kernels.pack(gradients, curvatures, scale.gradient, scale.curvature, first, last, packed)
+                row_kernels.pack(gradients, hessians, scale.gradient, scale.hessian, first, last, packed)
             else:
                 order[first:last] = rows[first:last]
-                row_kernels.pack_rows(
-                    gradients, curvatures, scale.gradient, scale.curvature, order, first, last, packed
-                )
+                row_kernels.pack_rows(gradients, hessians, scale.gradient, scale.hessian, order, first, last, packed)
 
         n = self._bins.n_rows if rows is None else len(rows)
         self._team.share(n, _LEAST_ROWS, begin)
@@ -228,14 +226,14 @@ class Grower:
     def _rules(
         self, n: int, scale: PackingScale, fine: PackingScale, leaf: PackingScale, *, by_h: bool, paired: bool
     ) -> table.Rules:
-        """Say what a side of a split needs: ``by_h`` in packed curvature, else in that of its rows.
+        """Say what a side of a split needs: ``by_h`` in packed hessian, else in that of its rows.
 
-        A side of m rows has at least m times the least packed curvature of a row, so a side with less has fewer rows.
+        A side of m rows has at least m times the least packed hessian of a row, so a side with less has fewer rows.
         """
         p = self._parameters
         total, least = total_and_least(self._rows.packed[:n])
         self._nodes.table[0, table.TOTAL] = total
-        least_h = max(1.0, p.min_hessian_in_leaf * scale.curvature) if by_h else 1.0
+        least_h = max(1.0, p.min_hessian_in_leaf * scale.hessian) if by_h else 1.0
         return table.Rules(
             max_leaves=p.leaves,
             max_depth=p.depth,
@@ -247,25 +245,25 @@ class Grower:
             screened=p.ole_features,
             by_h=by_h,
             unit_g=1.0 / scale.gradient,
-            unit_h=1.0 / scale.curvature,
+            unit_h=1.0 / scale.hessian,
             lambda_l2=float(p.lambda_l2),
             min_gain=float(p.min_gain),
             least_h=float(least_h),
             least_side=max(float(least_h), float(p.min_rows_in_leaf * least)),
             fine_g=fine.gradient,
-            fine_w=fine.curvature,
-            fine_h=leaf.curvature,
-            fine_least_h=float(p.min_hessian_in_leaf * leaf.curvature),
+            fine_w=fine.hessian,
+            fine_h=leaf.hessian,
+            fine_least_h=float(p.min_hessian_in_leaf * leaf.hessian),
         )
 
-    def _start_pairs(self, pairs: PairCurvatures, scale: PackingScale, rows: npt.NDArray[np.int32] | None) -> None:
+    def _start_pairs(self, pairs: PairHessians, scale: PackingScale, rows: npt.NDArray[np.int32] | None) -> None:
         """Give the root those pairs of which both rows belong to the tree."""
         if len(self._pairs.pairs) < len(pairs.first):
             listed, spare = np.empty((2, len(pairs.first), 2), dtype=np.int64)
             self._pairs = self._pairs._replace(pairs=listed, spare=spare)
         listed = self._pairs.pairs
         n_pairs = pack_pairs(
-            pairs.first, pairs.second, pairs.curvature, scale.curvature * PAIR_STEPS, self._drawn(rows), listed
+            pairs.first, pairs.second, pairs.hessian, scale.hessian * PAIR_STEPS, self._drawn(rows), listed
         )
         root = self._nodes.table[0]
         root[table.PAIRS_FIRST], root[table.PAIRS_LAST] = 0, n_pairs
@@ -293,7 +291,7 @@ class Grower:
     def _finish(
         self,
         gradients: npt.NDArray[np.float64],
-        curvatures: npt.NDArray[np.float64],
+        hessians: npt.NDArray[np.float64],
         scale: PackingScale,
         n: int,
         scores: npt.NDArray[np.float64],
@@ -311,14 +309,14 @@ class Grower:
         leaves = leaves[np.argsort(first[leaves], kind="stable")]
         starts = np.append(first[leaves], n)
         sums = np.zeros((len(nodes), 2), dtype=np.int64)
-        sums[leaves] = self._leaf_sums(gradients, curvatures, scale, starts)
+        sums[leaves] = self._leaf_sums(gradients, hessians, scale, starts)
         for node in np.flatnonzero(divided)[::-1].tolist():  # children come after their parent
             sums[node] = sums[left[node]] + sums[left[node] + 1]
-        curvature = sums[:, 1] / scale.curvature + p.lambda_l2
+        hessian = sums[:, 1] / scale.hessian + p.lambda_l2
         # not so at the root alone, or in oblivious trees
-        enough = sums[:, 1] >= p.min_hessian_in_leaf * scale.curvature
+        enough = sums[:, 1] >= p.min_hessian_in_leaf * scale.hessian
         values = np.zeros(len(nodes), dtype=SCORE)
-        np.divide(-(sums[:, 0] / scale.gradient), curvature, out=values, where=enough & (curvature > 0.0))
+        np.divide(-(sums[:, 0] / scale.gradient), hessian, out=values, where=enough & (hessian > 0.0))
         if inside_leaves is not None:
             inside = inside_leaves(self._leaf_of_row(starts, n), len(leaves))
             values[leaves] = self._exact_steps(sums[leaves], scale, inside)
@@ -354,17 +352,17 @@ class Grower:
     def _leaf_sums(
         self,
         gradients: npt.NDArray[np.float64],
-        curvatures: npt.NDArray[np.float64],
+        hessians: npt.NDArray[np.float64],
         scale: PackingScale,
         starts: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.int64]:
-        """Return the sums (n_leaves, 2) of gradients and curvatures of each leaf, in units of ``scale``."""
+        """Return the sums (n_leaves, 2) of gradients and hessians of each leaf, in units of ``scale``."""
         shares = np.zeros((self._team.size, len(starts) - 1, 2), dtype=np.int64)
         self._team.share(
             int(starts[-1]),
             _LEAST_ROWS,
             lambda first, last, worker: row_kernels.leaf_sums(
-                gradients, curvatures, scale.gradient, scale.curvature, self._rows.rows, starts, first, last,
+                gradients, hessians, scale.gradient, scale.hessian, self._rows.rows, starts, first, last,
                 shares[worker],
             ),
         )  # fmt: skip
@@ -374,11 +372,11 @@ class Grower:
     def _exact_steps(
         self, sums: npt.NDArray[np.int64], scale: PackingScale, inside: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
-        """Return -G / (H - 2 C + lambda) of leaves with these ``sums`` (n_leaves, 2) and curvatures of pairs ``inside``; 0 if unsound."""
+        """Return -G / (H - 2 C + lambda) of leaves with these ``sums`` (n_leaves, 2) and hessians of pairs ``inside``; 0 if unsound."""
         p = self._parameters
-        exact = sums[:, 1] / scale.curvature - 2.0 * inside
+        exact = sums[:, 1] / scale.hessian - 2.0 * inside
         # of a leaf of whole queries both are 0, up to the rounding of every row and pair
-        sound = (exact > 1e-9 * sums[:, 1] / scale.curvature) & (exact >= p.min_hessian_in_leaf)
+        sound = (exact > 1e-9 * sums[:, 1] / scale.hessian) & (exact >= p.min_hessian_in_leaf)
         steps = np.zeros(len(sums), dtype=SCORE)
         np.divide(-(sums[:, 0] / scale.gradient), exact + p.lambda_l2, out=steps, where=sound)
         return steps

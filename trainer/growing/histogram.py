@@ -22,14 +22,14 @@ _BLOCK = 4096  # rows a partial sum: fixed, so that the scale never depends on t
 
 @dataclass(frozen=True, slots=True)
 class PackingScale:
-    """Steps per unit, powers of two: ``packed = round(g * gradient)`` and ``round(h * curvature)``."""
+    """Steps per unit, powers of two: ``packed = round(g * gradient)`` and ``round(h * hessian)``."""
 
     gradient: float
-    curvature: float
+    hessian: float
 
 
 def scales_of(
-    gradients: npt.NDArray[np.float64], curvatures: npt.NDArray[np.float64], team: Team
+    gradients: npt.NDArray[np.float64], hessians: npt.NDArray[np.float64], team: Team
 ) -> tuple[PackingScale, PackingScale]:
     """Return the scales (of histograms, of leaf sums) for one round; g and h have shape (n_rows,), h >= 0.
 
@@ -40,7 +40,7 @@ def scales_of(
     (``benchmarks/steps.py``), since rounding is to nearest and errors cancel in sums; leaf sums keep 62 bits.
     """
     n = len(gradients)
-    g, h = total_of(gradients, team), total_of(curvatures, team)
+    g, h = total_of(gradients, team), total_of(hessians, team)
     return (
         PackingScale(_scale(g, n, HISTOGRAM_BITS), _scale(h, n, HISTOGRAM_BITS)),
         PackingScale(_scale(g, n, _LEAF_BITS), _scale(h, n, _LEAF_BITS)),

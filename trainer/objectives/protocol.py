@@ -32,20 +32,20 @@ class NoOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class PairCurvatures:
+class PairHessians:
     """Pairs of rows that move each other's gradient: entries of the Hessian off its diagonal, each pair once.
 
-    ``curvature`` is ``-d2L / ds_first ds_second``, so that a step of all rows of a set D together meets
-    ``sum of h over D - 2 (sum of the curvatures of pairs inside D)`` (METHODS 1).
+    ``hessian`` is ``-d2L / ds_first ds_second``, so that a step of all rows of a set D together meets
+    ``sum of h over D - 2 (sum of the hessians of pairs inside D)`` (METHODS 1).
     """
 
     first: npt.NDArray[np.int32]  # (m,) rows
     second: npt.NDArray[np.int32]  # (m,) rows of the same queries, second > first
-    curvature: npt.NDArray[np.float64]  # (m,)
+    hessian: npt.NDArray[np.float64]  # (m,)
 
-    def copy(self) -> PairCurvatures:
+    def copy(self) -> PairHessians:
         """Return them in arrays of their own."""
-        return PairCurvatures(self.first.copy(), self.second.copy(), self.curvature.copy())
+        return PairHessians(self.first.copy(), self.second.copy(), self.hessian.copy())
 
 
 class Objective(ABC):
@@ -130,16 +130,16 @@ class Objective(ABC):
         """
         return None
 
-    def pair_curvatures(self, step: int, scores: npt.NDArray[np.float64], least: float, team: Team) -> PairCurvatures:
+    def pair_hessians(self, step: int, scores: npt.NDArray[np.float64], least: float, team: Team) -> PairHessians:
         """Return the pairs of the gradients of this step, for ``ole``.
 
-        Pairs with a curvature below ``least`` are drawn with probability curvature / least, keyed by seed, step and
+        Pairs with a hessian below ``least`` are drawn with probability hessian / least, keyed by seed, step and
         rows, and then count ``least``: sums stay right on average.  0: all pairs.  The arrays may be written anew by the
         next call.
         """
-        raise InvalidParameter(f"{self.name} has no pair curvatures")
+        raise InvalidParameter(f"{self.name} has no pair hessians")
 
-    def curvature_inside(
+    def hessian_inside(
         self,
         step: int,
         scores: npt.NDArray[np.float64],
@@ -148,23 +148,23 @@ class Objective(ABC):
         whole: float,
         team: Team,
     ) -> npt.NDArray[np.float64]:
-        """Return the curvature (n_leaves,) of the pairs of this step that lie inside each leaf.
+        """Return the hessian (n_leaves,) of the pairs of this step that lie inside each leaf.
 
         ``leaf_of_row`` (n_rows,) is -1 for rows that belong to none, ``whole`` the sum over all pairs.
         """
-        pairs = self.pair_curvatures(step, scores, 0.0, team)
+        pairs = self.pair_hessians(step, scores, 0.0, team)
         inside = np.zeros(n_leaves, dtype=np.float64)
-        _kernels.add_inside(pairs.first, pairs.second, pairs.curvature, leaf_of_row, inside)
+        _kernels.add_inside(pairs.first, pairs.second, pairs.hessian, leaf_of_row, inside)
         return inside
 
     @property
     def most_pairs(self) -> int:
-        """How many pairs :meth:`pair_curvatures` lists at most."""
+        """How many pairs :meth:`pair_hessians` lists at most."""
         return 0
 
     @property
     def most_leaf_pairs(self) -> int:
-        """How many pairs :meth:`curvature_inside` lists at most."""
+        """How many pairs :meth:`hessian_inside` lists at most."""
         return self.most_pairs
 
     def bytes_held(self, rows: RankedRows) -> int:

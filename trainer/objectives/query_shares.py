@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer.objectives.protocol import Floats, PairCurvatures
+from rankmill.trainer.objectives.protocol import Floats, PairHessians
 from rankmill.trainer.workers import Team
 
-# kernel(first query, last query, ends, fill, first rows, second rows, curvatures): counts pairs, or writes them
+# kernel(first query, last query, ends, fill, first rows, second rows, hessians): counts pairs, or writes them
 PairKernel = Callable[
     [
         int,
@@ -51,15 +51,15 @@ class QueryShares:
         cuts[0], cuts[-1] = 0, len(self._until) - 1
         team.each(lambda worker: task(int(cuts[worker]), int(cuts[worker + 1]), worker))
 
-    def pairs(self, team: Team, kernel: PairKernel) -> PairCurvatures:
+    def pairs(self, team: Team, kernel: PairKernel) -> PairHessians:
         """Return the pairs of all queries in their order, which ``kernel`` first counts and then writes."""
         ends = np.zeros(len(self._until), dtype=np.int64)
 
-        def run(n: int, *, fill: bool) -> PairCurvatures:
-            found = PairCurvatures(np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.float64))
+        def run(n: int, *, fill: bool) -> PairHessians:
+            found = PairHessians(np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.float64))
             self.each(
                 team,
-                lambda first, last, _: kernel(first, last, ends, fill, found.first, found.second, found.curvature),
+                lambda first, last, _: kernel(first, last, ends, fill, found.first, found.second, found.hessian),
             )
             return found
 

@@ -66,7 +66,7 @@ def criterion_of(objective: Objective, parameters: TrainParameters) -> str:
 
 
 def takes_exact_steps(objective: Objective, criterion: str, parameters: TrainParameters) -> bool:
-    """Tell whether pairs inside a leaf are left out of its curvature; by default where splits are chosen in that way.
+    """Tell whether pairs inside a leaf are left out of its hessian; by default where splits are chosen in that way.
 
     Raises
     ------

@@ -46,7 +46,7 @@ class UserObjective(Objective):
     """Follow the gradients of a function ``(scores, targets, starts, g, h)``, plain Python or compiled by Numba.
 
     It is called once a round with all rows and has to write ``g`` and ``h``, both (n_rows,) float64: the derivatives of the
-    loss by each score, or lambdas that have no loss, and curvatures of 0 or more.  ``targets`` (n_rows,) float64 are the
+    loss by each score, or lambdas that have no loss, and hessians of 0 or more.  ``targets`` (n_rows,) float64 are the
     labels, or the grades where there are none; query q has the rows ``starts[q]`` to ``starts[q + 1]``.  Scores start
     from 0.  Weights are not handed over, so there may be none.  There is no deviance.
 

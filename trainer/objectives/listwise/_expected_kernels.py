@@ -137,7 +137,7 @@ def _values(e, n, gains, discounts, places, value):
 
 @kernel
 def _exact_gradient(e, n, gains, discounts, places, value, reach, spread, g, h):
-    """Add dE/ds to g and the surrogate curvature to h, summed over the sets of documents that can come first.
+    """Add dE/ds to g and the surrogate hessian to h, summed over the sets of documents that can come first.
 
     What comes after a set depends on the set alone, so 2^n sets say what n! orders do: with Q_i the value of placing i
     next and V the mean of Q, dE/ds_i = sum over sets of P(set) p_i (Q_i - V).  h: see :func:`_spreads`.
@@ -182,7 +182,7 @@ def _exact_gradient(e, n, gains, discounts, places, value, reach, spread, g, h):
 def _spreads(n, discounts, places, spread):
     """Write spread[p] = half of (the discount of place p less the mean discount of the places after it).
 
-    The surrogate curvature is h_i = E[sum over p up to the place of i of p_i (1 - p_i) (gain_i + mean gain) spread_p],
+    The surrogate hessian is h_i = E[sum over p up to the place of i of p_i (1 - p_i) (gain_i + mean gain) spread_p],
     the mean taken over what is left at p in proportion to strength.  In the gradient, the sum of p_i (Q_i - V),
     Q_i - V is about (gain_i - mean gain) 2 spread_p: so steps g / h of single documents are about 2 at most, as LambdaMART's.
     """
@@ -269,16 +269,16 @@ def _sampled_gradient(
 @kernel
 def expected_dcg_gradients(
     scores, starts, first_query, last_query, gains, discounts, cutoff, scales, exact_up_to, samples, key,
-    floats, whole, orders, gradients, curvatures,
+    floats, whole, orders, gradients, hessians,
 ):  # fmt: skip
-    """Gradient of -scale E[DCG@cutoff] and the surrogate curvature, exact for lists of at most ``exact_up_to``.
+    """Gradient of -scale E[DCG@cutoff] and the surrogate hessian, exact for lists of at most ``exact_up_to``.
 
     ``floats`` (9, longest list or samples or 2 ** exact_up_to), ``whole`` (2, longest list) and ``orders`` (samples,
     places) are room to work in.
     """
     for q in range(first_query, last_query):
         first, n, scale = starts[q], starts[q + 1] - starts[q], scales[q]
-        g, h = gradients[first : first + n], curvatures[first : first + n]
+        g, h = gradients[first : first + n], hessians[first : first + n]
         for i in range(n):
             g[i] = 0.0
             h[i] = 0.0
@@ -338,7 +338,7 @@ def _noisy_order(scores, first, n, noise, key, places, x, keys, items, placed):
 @kernel
 def smoothed_dcg_gradients(
     scores, starts, first_query, last_query, gains, discounts, cutoff, scales, noise, samples, key, floats, whole,
-    gradients, curvatures,
+    gradients, hessians,
 ):  # fmt: skip
     """Gradient of -scale E[DCG@cutoff of s + noise z], a sample of z at a time, each document's own z integrated out.
 
@@ -351,7 +351,7 @@ def smoothed_dcg_gradients(
         first, n, scale = starts[q], starts[q + 1] - starts[q], scales[q]
         for row in range(first, first + n):
             gradients[row] = 0.0
-            curvatures[row] = 0.0
+            hessians[row] = 0.0
         if n < 2 or scale == 0.0:
             continue
         x, of_query = floats[0], random_bits(key, q)
@@ -378,14 +378,14 @@ def smoothed_dcg_gradients(
                     slope += jump
                     size += abs(jump)
                 gradients[first + i] += slope
-                curvatures[first + i] += size
+                hessians[first + i] += size
         mean = 0.0
         for row in range(first, first + n):
             mean += gradients[row] / n
         factor = scale * 0.3989422804014327 / (samples * noise)  # 1 / sqrt(2 pi)
         for row in range(first, first + n):
             gradients[row] = -factor * (gradients[row] - mean)
-            curvatures[row] = factor / noise * curvatures[row]
+            hessians[row] = factor / noise * hessians[row]
 
 
 @kernel

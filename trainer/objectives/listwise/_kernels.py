@@ -71,22 +71,22 @@ def _softmax(scores, first, last, p, rest):
 
 
 @kernel
-def softmax_gradients(scores, starts, first_query, last_query, targets, list_weights, gradients, curvatures):
+def softmax_gradients(scores, starts, first_query, last_query, targets, list_weights, gradients, hessians):
     """Write g = w (p - t) and h = w p (1 - p), p the softmax of the scores of a list, t its targets, which sum to 1."""
     for q in range(first_query, last_query):
         first, last, weight = starts[q], starts[q + 1], list_weights[q]
         if last - first < 2 or weight == 0.0:
             for row in range(first, last):
                 gradients[row] = 0.0
-                curvatures[row] = 0.0
+                hessians[row] = 0.0
             continue
-        _softmax(scores, first, last, gradients, curvatures)
+        _softmax(scores, first, last, gradients, hessians)
         for row in range(first, last):
-            p, rest, target = gradients[row], curvatures[row], targets[row]
+            p, rest, target = gradients[row], hessians[row], targets[row]
             gradients[row] = weight * (
                 p * (1.0 - target) - target * rest
             )  # p - t keeps no digits where both are near 1
-            curvatures[row] = weight * (p * rest)
+            hessians[row] = weight * (p * rest)
 
 
 @kernel
@@ -123,18 +123,18 @@ def softmax_masses(scores, starts, first_query, last_query, list_weights, spare,
 
 
 @kernel
-def _kept(curvature, least, key, first, second):
-    """Return what a pair counts for: its curvature, or ``least`` with probability curvature / least, else 0."""
-    if curvature >= least:
-        return curvature
-    return least if uniform(random_bits(random_bits(key, first), second)) * least < curvature else 0.0
+def _kept(hessian, least, key, first, second):
+    """Return what a pair counts for: its hessian, or ``least`` with probability hessian / least, else 0."""
+    if hessian >= least:
+        return hessian
+    return least if uniform(random_bits(random_bits(key, first), second)) * least < hessian else 0.0
 
 
 @kernel
 def product_pairs(
-    starts, first_query, last_query, factors, scales, least, key, ends, fill, first_rows, second_rows, curvatures
+    starts, first_query, last_query, factors, scales, least, key, ends, fill, first_rows, second_rows, hessians
 ):
-    """Pairs of a list with curvature scale f_i f_j: count them, or write those of query q from ``ends[q]`` on.
+    """Pairs of a list with hessian scale f_i f_j: count them, or write those of query q from ``ends[q]`` on.
 
     ``ends`` (n_queries + 1,): counting, those of query q are put into ``ends[q + 1]``.
     """
@@ -145,12 +145,12 @@ def product_pairs(
             if factor == 0.0:
                 continue
             for j in range(i + 1, starts[q + 1]):
-                curvature = _kept(factor * factors[j], least, key, i, j)
-                if curvature > 0.0:
+                hessian = _kept(factor * factors[j], least, key, i, j)
+                if hessian > 0.0:
                     if fill:
                         first_rows[ends[q] + count] = i
                         second_rows[ends[q] + count] = j
-                        curvatures[ends[q] + count] = curvature
+                        hessians[ends[q] + count] = hessian
                     count += 1
         if not fill:
             ends[q + 1] = count
@@ -202,9 +202,9 @@ def plackett_luce_steps(scores, first, last, order, chosen, left):
 
 @kernel
 def likelihood_gradients(
-    scores, starts, first_query, last_query, order, list_weights, chosen, left, gradients, curvatures
+    scores, starts, first_query, last_query, order, list_weights, chosen, left, gradients, hessians
 ):
-    """Gradient and curvature of minus the log likelihood of ``order``, w times, in O(n) a list.
+    """Gradient and hessian of minus the log likelihood of ``order``, w times, in O(n) a list.
 
     With x_p = e_i / S_p the probability of i at place p: g_i = (sum of x_p over places up to that of i) - 1 and
     h_i = sum of x_p (1 - x_p).  At the place of i, x_p = chosen S / S_p; kept from place to place are
@@ -217,14 +217,14 @@ def likelihood_gradients(
         if weight == 0.0:
             for row in range(first, last):
                 gradients[row] = 0.0
-                curvatures[row] = 0.0
+                hessians[row] = 0.0
             continue
         plackett_luce_steps(scores, first, last, order, chosen, left)
         a, b, c = 0.0, 1.0, 0.0
         for place in range(first, last):
             row, t, r = order[place], chosen[place], left[place]
             gradients[row] = weight * (t * a - r)
-            curvatures[row] = weight * (t * (c + r * b))
+            hessians[row] = weight * (t * (c + r * b))
             c = r * (c + t * b)
             b = 1.0 + r * r * b
             a = r * (1.0 + a)
@@ -251,9 +251,9 @@ def likelihood_losses(scores, starts, order, list_weights, out):
 
 @kernel
 def likelihood_pairs(
-    starts, first_query, last_query, order, chosen, left, list_weights, least, key, ends, fill, first_rows, second_rows, curvatures
+    starts, first_query, last_query, order, chosen, left, list_weights, least, key, ends, fill, first_rows, second_rows, hessians
 ):  # fmt: skip
-    """Pairs of a list with curvature w (sum of the product of their x_p over the places up to the earlier of the two).
+    """Pairs of a list with hessian w (sum of the product of their x_p over the places up to the earlier of the two).
 
     ``chosen`` and ``left`` as :func:`likelihood_gradients` left them; ``ends`` and ``fill`` as for :func:`product_pairs`.
     """
@@ -268,12 +268,12 @@ def likelihood_pairs(
                     if factor == 0.0:
                         break
                     i, j = min(one, order[after]), max(one, order[after])
-                    curvature = _kept(factor * chosen[after], least, key, i, j)
-                    if curvature > 0.0:
+                    hessian = _kept(factor * chosen[after], least, key, i, j)
+                    if hessian > 0.0:
                         if fill:
                             first_rows[ends[q] + count] = i
                             second_rows[ends[q] + count] = j
-                            curvatures[ends[q] + count] = curvature
+                            hessians[ends[q] + count] = hessian
                         count += 1
                 b = 1.0 + left[place] * left[place] * b
         if not fill:
@@ -284,7 +284,7 @@ def likelihood_pairs(
 
 
 @kernel
-def centred_gradients(scores, starts, first_query, last_query, targets, weights, gradients, curvatures):
+def centred_gradients(scores, starts, first_query, last_query, targets, weights, gradients, hessians):
     """Write g = w (r - mean of r), r = s - y, the mean weighted over the list; h = w (1 - w / sum of w)."""
     for q in range(first_query, last_query):
         first, last = starts[q], starts[q + 1]
@@ -297,7 +297,7 @@ def centred_gradients(scores, starts, first_query, last_query, targets, weights,
             w = weights[row]
             rest = (total - w) / total if w < total else 0.0
             gradients[row] = w * ((scores[row] - targets[row]) - mean) if rest > 0.0 else 0.0
-            curvatures[row] = w * rest
+            hessians[row] = w * rest
 
 
 @kernel
@@ -334,7 +334,7 @@ def draw_targets(gains, starts, first_query, last_query, key, targets):
 
 @kernel
 def preconditioned_gradients(
-    scores, starts, first_query, last_query, targets, list_weights, terms, work, gradients, curvatures
+    scores, starts, first_query, last_query, targets, list_weights, terms, work, gradients, hessians
 ):
     """Write ``terms`` terms of diag(H) H^-1 g for the gradient g and Hessian H of softmax's cross entropy; h = w p (1 - p).
 
@@ -351,13 +351,13 @@ def preconditioned_gradients(
         if n < 2 or weight == 0.0:
             for row in range(first, last):
                 gradients[row] = 0.0
-                curvatures[row] = 0.0
+                hessians[row] = 0.0
             continue
         top, others = _softmax(scores[first:last], 0, n, p, rest)
         for i in range(n):
             x[i] = p[i] * (1.0 - targets[first + i]) - targets[first + i] * rest[i]
             gradients[first + i] = x[i]
-            curvatures[first + i] = weight * (p[i] * rest[i])
+            hessians[first + i] = weight * (p[i] * rest[i])
         for _ in range(1, terms):
             total = 0.0
             for i in range(n):

@@ -53,7 +53,7 @@ def best_shift(scores, classes, weights, first, last):
 
 @kernel
 def query_logit_gradients(
-    scores, starts, first_query, last_query, classes, weights, alpha, of_row, of_query, gradients, curvatures
+    scores, starts, first_query, last_query, classes, weights, alpha, of_row, of_query, gradients, hessians
 ):
     """(1 - alpha) of the log-loss of s and alpha of that of s + c, c the best of the list: g, and h without its pairs.
 
@@ -66,7 +66,7 @@ def query_logit_gradients(
         for row in range(first, last):
             w, p, miss = weights[row], sigmoid(scores[row]), sigmoid(-scores[row])
             gradients[row] = (1.0 - alpha) * w * (-miss if classes[row] > 0.5 else p)
-            curvatures[row] = (1.0 - alpha) * w * p * miss
+            hessians[row] = (1.0 - alpha) * w * p * miss
             of_row[row] = 0.0
         of_query[q] = 0.0
         if not found:
@@ -82,7 +82,7 @@ def query_logit_gradients(
         for row in range(first, last):
             x, w, d = scores[row] + shift, weights[row], of_row[row]
             gradients[row] += alpha * w * (-sigmoid(-x) if classes[row] > 0.5 else sigmoid(x))
-            curvatures[row] += alpha * d * ((total - d) / total)
+            hessians[row] += alpha * d * ((total - d) / total)
 
 
 @kernel

@@ -10,7 +10,7 @@ from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.options import option, options
 from rankmill.trainer.objectives.listwise import _kernels
 from rankmill.trainer.objectives.listwise.list_loss import DRAWS, ListLoss, gains_of, key_of, mixed_lists
-from rankmill.trainer.objectives.protocol import Floats, PairCurvatures
+from rankmill.trainer.objectives.protocol import Floats, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares, Workspaces
 from rankmill.trainer.objectives.weights import list_weights
 from rankmill.trainer.parameters import TrainParameters
@@ -80,7 +80,7 @@ class ListNet(ListLoss):
         _kernels.softmax_losses(scores, self._starts, self._targets, self.weights, out)
         return out
 
-    def pair_curvatures(self, step: int, scores: Floats, least: float, team: Team) -> PairCurvatures:
+    def pair_hessians(self, step: int, scores: Floats, least: float, team: Team) -> PairHessians:
         """Return w p_i p_j of all pairs of a list."""
         masses, spare = np.empty(len(scores)), np.empty(len(scores))
         self._shares.each(

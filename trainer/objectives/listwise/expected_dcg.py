@@ -118,7 +118,7 @@ class ApxDcg(ExpectedDcg):
 
     sums over the places up to that of i, gains less the smallest of the list.  It is the size that g_i would have if
     a document were to gain the difference of the discounts by standing at p and not later, with 1/2 (a + b) for
-    |a - b|, times 1 - p: steps g / h are about 2 at most, as LambdaMART's are.  (The curvature of the bound that Jensen's
+    |a - b|, times 1 - p: steps g / h are about 2 at most, as LambdaMART's are.  (The hessian of the bound that Jensen's
     inequality gives, G_p in place of the last two factors, is a true one, but ten times as large: training crawls.)  So
     ``ole`` is not for this loss.
 

@@ -13,7 +13,7 @@ from rankmill.foundation.kernels.randoms import random_bits
 from rankmill.scorer.metrics.discount import gains
 from rankmill.trainer.objectives.listwise import _kernels as _list_kernels
 from rankmill.trainer.objectives.pairwise import _kernels
-from rankmill.trainer.objectives.protocol import QUERIES, Floats, Objective, PairCurvatures
+from rankmill.trainer.objectives.protocol import QUERIES, Floats, Objective, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
@@ -69,7 +69,7 @@ class ListLoss(Objective):
         sizes = np.diff(self._starts)
         return int((sizes * (sizes - 1) // 2).sum())
 
-    def _product_pairs(self, step: int, masses: Floats, scales: Floats, least: float, team: Team) -> PairCurvatures:
+    def _product_pairs(self, step: int, masses: Floats, scales: Floats, least: float, team: Team) -> PairHessians:
         """Return ``scales[q] masses[i] masses[j]`` of all pairs of the lists; those below ``least`` are drawn."""
         key = key_of(self._seed, step, PAIRS)
         return self._shares.pairs(

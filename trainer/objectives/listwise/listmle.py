@@ -17,7 +17,7 @@ from rankmill.trainer.objectives.listwise.list_loss import (
     key_of,
     mixed_lists,
 )
-from rankmill.trainer.objectives.protocol import Floats, NoOptions, PairCurvatures
+from rankmill.trainer.objectives.protocol import Floats, NoOptions, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import list_weights
 from rankmill.trainer.parameters import TrainParameters
@@ -32,7 +32,7 @@ class ListMle(ListLoss):
 
     The order is that of the grades, the highest first; documents of equal grade are shuffled anew at every step, keyed by
     (seed, step, query, place), so the draw depends on the order of rows, the loss of lists without ties does not.  A list
-    of one grade has no order and does not count.  g, h and the curvatures of pairs are exact for the order drawn::
+    of one grade has no order and does not count.  g, h and the hessians of pairs are exact for the order drawn::
 
         g_i = sum x_p - 1,  h_i = sum x_p (1 - x_p),  c_ij = sum x_p(i) x_p(j)    over the places p up to that of i (of both)
 
@@ -84,8 +84,8 @@ class ListMle(ListLoss):
         self._draw(AT_REST, order)
         return self._losses(scores, order)
 
-    def pair_curvatures(self, step: int, scores: Floats, least: float, team: Team) -> PairCurvatures:
-        """Return the curvatures of the pairs of the last step."""
+    def pair_hessians(self, step: int, scores: Floats, least: float, team: Team) -> PairHessians:
+        """Return the hessians of the pairs of the last step."""
         key = key_of(self._seed, step, PAIRS)
         return self._shares.pairs(
             team,

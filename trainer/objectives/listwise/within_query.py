@@ -11,7 +11,7 @@ from rankmill.foundation.options import option, options
 from rankmill.trainer.objectives.listwise import _kernels, _query_logit_kernels
 from rankmill.trainer.objectives.listwise.list_loss import ListLoss
 from rankmill.trainer.objectives.pointwise.document_loss import TwoClasses, check_both_classes, classes_of
-from rankmill.trainer.objectives.protocol import Floats, NoOptions, PairCurvatures
+from rankmill.trainer.objectives.protocol import Floats, NoOptions, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
@@ -63,7 +63,7 @@ class QueryRmse(ListLoss):
         mean = 2.0 * fsum(self.losses(scores).tolist()) / fsum(self.weights.tolist())
         return float(np.sqrt(mean))
 
-    def pair_curvatures(self, step: int, scores: Floats, least: float, team: Team) -> PairCurvatures:
+    def pair_hessians(self, step: int, scores: Floats, least: float, team: Team) -> PairHessians:
         """Return w_i w_j / W of all pairs of a query."""
         return self._product_pairs(step, self._of_rows, self._inverse, least, team)
 
@@ -127,6 +127,6 @@ class QueryCrossEntropy(ListLoss):
         _query_logit_kernels.query_logit_losses(scores, self._starts, self._classes, self._of_rows, self._alpha, out)
         return out
 
-    def pair_curvatures(self, step: int, scores: Floats, least: float, team: Team) -> PairCurvatures:
+    def pair_hessians(self, step: int, scores: Floats, least: float, team: Team) -> PairHessians:
         """Return alpha d_i d_j / sum of d of the pairs of the last step."""
         return self._product_pairs(step, self._slopes, self._scales, least, team)

@@ -28,7 +28,7 @@ _UNIT = 2.0**-53
 _DRAW = 0x7061697273  # what the draws of pairs are keyed by, besides the round
 BY_RANK, BY_PLACE, BY_STEP, TABLE, EVEN = 0, 1, 2, 3, 4  # where the weights of pairs lie
 LOGISTIC, EXPONENTIAL = 0, 1
-GRADIENTS, LOSSES, CURVATURES = 0, 1, 2
+GRADIENTS, LOSSES, HESSIANS = 0, 1, 2
 NO_ROWS, NONE = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float64)
 
 Floats = npt.NDArray[np.float64]
@@ -90,14 +90,14 @@ class SortedRows(NamedTuple):
 class PairTerms(NamedTuple):
     """What :func:`pair_terms` writes: gradients, each query's loss, or a list of pairs; the arrays of the others are empty."""
 
-    what: int  # GRADIENTS, LOSSES or CURVATURES
+    what: int  # GRADIENTS, LOSSES or HESSIANS
     gradients: Floats = NONE  # (n_rows,)
-    curvatures: Floats = NONE  # (n_rows,)
+    hessians: Floats = NONE  # (n_rows,)
     losses: Floats = NONE  # (n_queries,)
-    least: float = 0.0  # pairs below it are drawn with probability curvature / least, and then count as much
+    least: float = 0.0  # pairs below it are drawn with probability hessian / least, and then count as much
     first_rows: npt.NDArray[np.int32] = NO_ROWS
     second_rows: npt.NDArray[np.int32] = NO_ROWS
-    pair_curvature: Floats = NONE
+    pair_hessian: Floats = NONE
 
 
 @kernel
@@ -157,7 +157,7 @@ def _vector_of(builder, value):
 
 @intrinsic
 def pairs_of_one(typingctx, s, e, gain, discount, weight, g, h, first, last, one, rules):
-    """Pair document ``one`` with the documents first .. last, which rank below it; return sums of forces, curvatures and |forces|.
+    """Pair document ``one`` with the documents first .. last, which rank below it; return sums of forces, hessians and |forces|.
 
     ``one`` is (s, e, gain, discount) of the document, ``rules`` is (scale, sigma, floor, slope).  For every j::
 
@@ -196,12 +196,12 @@ def pairs_of_one(typingctx, s, e, gain, discount, weight, g, h, first, last, one
             better = builder.fcmp_ordered(">", gain_i, gain_j)
             force = mul(delta, builder.select(better, e_j, e_i))
             size = builder.call(absolute, [force])
-            curvature = mul(size, mul(mul(mul(inverse, damp), sigma), builder.select(better, e_i, e_j)))
+            hessian = mul(size, mul(mul(mul(inverse, damp), sigma), builder.select(better, e_i, e_j)))
             real = builder.icmp_signed("<", builder.add(_vector_of(builder, j), lanes), end)
-            force, size, curvature = (builder.select(real, v, zero) for v in (force, size, curvature))
+            force, size, hessian = (builder.select(real, v, zero) for v in (force, size, hessian))
             builder.store(add(g_j, force), cells[5], align=8)
-            builder.store(add(h_j, curvature), cells[6], align=8)
-            for total, value in zip(sums, (force, curvature, size), strict=True):
+            builder.store(add(h_j, hessian), cells[6], align=8)
+            for total, value in zip(sums, (force, hessian, size), strict=True):
                 builder.store(add(builder.load(total), value), total)
         results = []
         for total in sums:
@@ -249,13 +249,13 @@ def _lay_out(q, scores, starts, w, rules, ranking):
 
 
 @kernel
-def lambdas(scores, starts, first_query, last_query, w, rules, ranking, gradients, curvatures, factors):
-    """Gradients and curvatures of pairs whose weight is a product of a difference of documents and one of places.
+def lambdas(scores, starts, first_query, last_query, w, rules, ranking, gradients, hessians, factors):
+    """Gradients and hessians of pairs whose weight is a product of a difference of documents and one of places.
 
     For each pair with different values x and at least one document among the first ``truncation`` ranks, i above j,
     dZ = scale |x_i - x_j| (upper_i - lower_j) (see :class:`PairWeights` and ``rankmill.scorer.metrics.swaps``; for nDCG gain
     and discount, Burges 2010, section 6), rho = 1/(1+exp(sigma (s_high - s_low))):  g_high -= sigma dZ rho,  g_low +=
-    sigma dZ rho,  both curvatures += sigma^2 dZ rho (1 - rho).
+    sigma dZ rho,  both hessians += sigma^2 dZ rho (1 - rho).
     ``normalise``: dZ is damped, see :func:`_lay_out`, and the query's sums are scaled by log2(1 + S) / S with S = the sum
     over both members of sigma dZ rho (LightGBM's two rules).  ``factors`` (n_queries,) gets what each query's sums were
     multiplied with.
@@ -270,7 +270,7 @@ def lambdas(scores, starts, first_query, last_query, w, rules, ranking, gradient
         factors[q] = 0.0
         for row in range(first, last):
             gradients[row] = 0.0
-            curvatures[row] = 0.0
+            hessians[row] = 0.0
         if n < 2 or w.scales[q] == 0.0:
             continue
         far_apart, floor, slope = _lay_out(q, scores, starts, w, rules, ranking)
@@ -296,12 +296,12 @@ def lambdas(scores, starts, first_query, last_query, w, rules, ranking, gradient
                 for j in range(i + 1, n):
                     sign[j] = np.float64(x[j] > x[i]) - np.float64(x[j] < x[i])
                 x_i = 0.0
-            force, curvature, size = pairs_of_one(
+            force, hessian, size = pairs_of_one(
                 s, e, sign if shape == EVEN else x, lower[offset:], weight, g, h, i + 1, n,
                 (s[i], e[i], x_i, upper[place]), (scale, sigma, floor, slope),
             )  # fmt: skip
             g[i] -= force
-            h[i] += curvature
+            h[i] += hessian
             total += 2.0 * size
         factor = log2_positive(1.0 + total) / total if rules.normalise and total > 0.0 else 1.0
         if w.queries.shape[0] > 0:
@@ -310,18 +310,18 @@ def lambdas(scores, starts, first_query, last_query, w, rules, ranking, gradient
         for rank in range(n):
             row = ranking.order[first + rank]
             gradients[row] = g[rank] * factor
-            curvatures[row] = h[rank] * factor
+            hessians[row] = h[rank] * factor
 
 
 @kernel
-def lambda_curvatures(
-    scores, starts, first_query, last_query, w, rules, ranking, factors, least, first_rows, second_rows, pair_curvature,
+def lambda_hessians(
+    scores, starts, first_query, last_query, w, rules, ranking, factors, least, first_rows, second_rows, pair_hessian,
     begin,
 ):  # fmt: skip
     """List the pairs of :func:`lambdas` from cell ``begin`` on: both rows and -d2L / ds_i ds_j; return where they end.
 
-    ``factors`` are those that :func:`lambdas` wrote.  Pairs below ``least`` are drawn with probability curvature /
-    least and then count ``least``: with their curvatures laid end to end from a random place on, those on which a
+    ``factors`` are those that :func:`lambdas` wrote.  Pairs below ``least`` are drawn with probability hessian /
+    least and then count ``least``: with their hessians laid end to end from a random place on, those on which a
     multiple of ``least`` falls (systematic sampling: a pass of sums, and less noise than single draws).  The lists need
     a cell more than there are pairs.
     """
@@ -368,7 +368,7 @@ def lambda_curvatures(
                     row = order[first + j]
                     first_rows[end] = min(row, row_i)
                     second_rows[end] = max(row, row_i)
-                    pair_curvature[end] = c[j]
+                    pair_hessian[end] = c[j]
                     end += np.int64(c[j] > 0.0)
                 continue
             for block in range(i + 1, n, LANES):
@@ -388,18 +388,18 @@ def lambda_curvatures(
                     row = order[first + j]
                     first_rows[end] = min(row, row_i)
                     second_rows[end] = max(row, row_i)
-                    pair_curvature[end] = kept
+                    pair_hessian[end] = kept
                     end += 1
     return end
 
 
 @kernel
-def lambda_curvatures_inside(
+def lambda_hessians_inside(
     scores, starts, first_query, last_query, w, rules, ranking, factors, leaf_of_row, steps, inside
 ):
-    """Add to ``inside[leaf]`` the curvatures, times ``steps``, of the pairs of :func:`lambdas` that lie inside the leaf.
+    """Add to ``inside[leaf]`` the hessians, times ``steps``, of the pairs of :func:`lambdas` that lie inside the leaf.
 
-    ``factors`` are those that :func:`lambdas` wrote; rows of leaf -1 are in none.  Curvatures are added up for each upper
+    ``factors`` are those that :func:`lambdas` wrote; rows of leaf -1 are in none.  Hessians are added up for each upper
     document in one order and rounded.
     """
     work = ranking.work
@@ -462,16 +462,16 @@ def pair_terms(
 ):
     """Go over pairs one by one: what :func:`lambdas` does, for every kind of pair and loss, and what it does not do.
 
-    ``out.what``: ``GRADIENTS`` writes gradients, curvatures and factors; ``LOSSES`` each query's loss; ``CURVATURES`` lists,
-    from cell ``begin`` on, both rows and the curvature of every pair of the gradients last written, whose ``factors``
-    these are; those below ``least`` with probability curvature / least, and then as ``least``.  Returns the end of it.
+    ``out.what``: ``GRADIENTS`` writes gradients, hessians and factors; ``LOSSES`` each query's loss; ``HESSIANS`` lists,
+    from cell ``begin`` on, both rows and the hessian of every pair of the gradients last written, whose ``factors``
+    these are; those below ``least`` with probability hessian / least, and then as ``least``.  Returns the end of it.
 
     The pairs are those of different grades (``ties``: those of equal grades too, with target 1/2), or ``given`` ones where
     there are some: of query q ``given.starts[q]`` to ``given.starts[q + 1]``.  ``fraction`` below 1 keeps each pair with that
     probability, by a draw keyed by ``key`` and both rows, and lets it count 1 / fraction.
 
     ``loss``: ``LOGISTIC`` with target t, d = s_i - s_j: w ((1 - t) sigma d + log(1 + exp(-sigma d))); ``EXPONENTIAL``: w (t
-    exp(-d) + (1 - t) exp(d)), where beyond d = 30 the loss goes on along its tangent and its curvature stays.
+    exp(-d) + (1 - t) exp(d)), where beyond d = 30 the loss goes on along its tangent and its hessian stays.
     w is dZ as in :func:`lambdas` (``TABLE``: ``table[cells[q] - cells[first_query] + i n + j]``) times all weights.
     """
     what, least, sigma, order, spare, work = (
@@ -495,10 +495,10 @@ def pair_terms(
             factors[q] = 0.0
             for row in range(first, last):
                 out.gradients[row] = 0.0
-                out.curvatures[row] = 0.0
+                out.hessians[row] = 0.0
         elif what == LOSSES:
             out.losses[q] = 0.0
-        if n < 2 or w.scales[q] == 0.0 or (what == CURVATURES and factors[q] == 0.0):
+        if n < 2 or w.scales[q] == 0.0 or (what == HESSIANS and factors[q] == 0.0):
             continue
         order_by_score(scores, ranking.key, first, last, order, spare)
         for rank in range(n):
@@ -574,7 +574,7 @@ def pair_terms(
                     g[b] -= slope
                     h[a] += bend
                     h[b] += bend
-                elif what == CURVATURES:
+                elif what == HESSIANS:
                     bend *= factors[q]
                     if bend < least:
                         drawn = random_bits(random_bits(drawing, min(row_a, row_b)), max(row_a, row_b))
@@ -584,9 +584,9 @@ def pair_terms(
                     if bend > 0.0:
                         out.first_rows[end] = min(row_a, row_b)
                         out.second_rows[end] = max(row_a, row_b)
-                        out.pair_curvature[end] = bend
+                        out.pair_hessian[end] = bend
                         end += 1
-        if what == CURVATURES:
+        if what == HESSIANS:
             continue
         factor = log2_positive(1.0 + total) / total if rules.normalise and total > 0.0 else 1.0
         if w.queries.shape[0] > 0:
@@ -598,7 +598,7 @@ def pair_terms(
         for rank in range(n):
             row = order[first + rank]
             out.gradients[row] = g[rank] * factor
-            out.curvatures[row] = h[rank] * factor
+            out.hessians[row] = h[rank] * factor
     return end
 
 
@@ -633,12 +633,12 @@ def user_swaps(function, order, starts, first_query, last_query, grades, depth, 
 @kernel
 def neighbours(
     what, scores, starts, first_query, last_query, values, weights, query_weights, counts, sigma, permutations, decay,
-    gumbel, key, noisy, order, spare, gradients, curvatures, losses, room, pairs, pair_curvature,
+    gumbel, key, noisy, order, spare, gradients, hessians, losses, room, pairs, pair_hessian,
 ):  # fmt: skip
     """YetiRank: logistic losses of the neighbours in ``permutations`` orders of sigma s + noise, as ``what`` asks.
 
-    A pair at the ranks r, r + 1 (from 0) weighs decay^r |x_i - x_j| / permutations times all weights.  ``CURVATURES``
-    writes from cell ``room[q]`` on (lower row << 32 | higher row) and the curvature of every pair of every permutation.
+    A pair at the ranks r, r + 1 (from 0) weighs decay^r |x_i - x_j| / permutations times all weights.  ``HESSIANS``
+    writes from cell ``room[q]`` on (lower row << 32 | higher row) and the hessian of every pair of every permutation.
     ``counts`` (n_queries,): queries to be passed over are false.
     """
     weighted = weights.shape[0] > 0
@@ -647,7 +647,7 @@ def neighbours(
         if what == GRADIENTS:
             for row in range(first, last):
                 gradients[row] = 0.0
-                curvatures[row] = 0.0
+                hessians[row] = 0.0
         if not counts[q]:
             continue
         scale = 1.0 / permutations
@@ -684,13 +684,13 @@ def neighbours(
                 if what == GRADIENTS:
                     gradients[high] -= sigma * w * rho
                     gradients[low] += sigma * w * rho
-                    curvatures[high] += bend
-                    curvatures[low] += bend
+                    hessians[high] += bend
+                    hessians[low] += bend
                 elif what == LOSSES:
                     summed += w * (max(-d, 0.0) + _log_one_plus(z))
                 else:
                     pairs[cell] = (np.int64(min(high, low)) << np.int64(32)) | np.int64(max(high, low))
-                    pair_curvature[cell] = bend
+                    pair_hessian[cell] = bend
                     cell += 1
         if what == LOSSES:
             losses[q] = summed

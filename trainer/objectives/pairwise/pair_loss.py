@@ -19,7 +19,7 @@ from rankmill.scorer.metrics.swaps import SwapDeltas
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise._kernels import NONE, PairRules, PairTerms, PairWeights, SortedRows
 from rankmill.trainer.objectives.pairwise.preferences import merged_pairs
-from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
+from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.rows import RankedRows
@@ -217,10 +217,10 @@ class PairObjective(Objective):
         total = fsum(weights[counted].tolist()) if len(weights) else float(counted.sum())
         return fsum(self.losses(scores).tolist()) / total if total > 0.0 else 0.0
 
-    def pair_curvatures(self, step: int, scores: Floats, least: float, team: Team) -> PairCurvatures:
+    def pair_hessians(self, step: int, scores: Floats, least: float, team: Team) -> PairHessians:
         """Return the pairs of the gradients of this step, query by query; their arrays are written anew by the next call.
 
-        Pairs whose curvature is below ``least`` are drawn, see :class:`Objective`.
+        Pairs whose hessian is below ``least`` are drawn, see :class:`Objective`.
         """
         room = int(self._room[-1]) + team.size  # each worker may write a cell more than it has pairs
         if self._found is None or len(self._found[0]) < room:
@@ -231,14 +231,14 @@ class PairObjective(Objective):
         def quick(first: int, last: int, worker: int) -> None:
             begin = int(self._room[first]) + worker
             ranking = self._ranked(key, scores, first, last, worker)
-            end = _kernels.lambda_curvatures(
+            end = _kernels.lambda_hessians(
                 scores, self._starts, first, last, self._weights, self._rules, ranking, self._factors, least, *out, begin
             )  # fmt: skip
             ends[worker] = (begin, end)
 
         def one_by_one(first: int, last: int, worker: int) -> None:
             begin = int(self._room[first]) + worker
-            terms = PairTerms(_kernels.CURVATURES, NONE, NONE, NONE, least, *out)
+            terms = PairTerms(_kernels.HESSIANS, NONE, NONE, NONE, least, *out)
             ends[worker] = (begin, self._terms(terms, key, scores, first, last, worker, begin))
 
         self._shares.each(team, quick if self._quick else one_by_one)
@@ -248,17 +248,17 @@ class PairObjective(Objective):
                 for array in out:
                     array[filled : filled + end - begin] = array[begin:end]
             filled += end - begin
-        return PairCurvatures(out[0][:filled], out[1][:filled], out[2][:filled])
+        return PairHessians(out[0][:filled], out[1][:filled], out[2][:filled])
 
-    def curvature_inside(
+    def hessian_inside(
         self, step: int, scores: Floats, leaf_of_row: npt.NDArray[np.int32], n_leaves: int, whole: float, team: Team
     ) -> Floats:
-        """Return the curvature (n_leaves,) of the pairs inside each leaf; no pair is listed where they weigh by place.
+        """Return the hessian (n_leaves,) of the pairs inside each leaf; no pair is listed where they weigh by place.
 
         Sums are those of whole numbers, 2^61 for all pairs, so that they do not depend on who adds up what.
         """
         if not self._quick:
-            return super().curvature_inside(step, scores, leaf_of_row, n_leaves, whole, team)
+            return super().hessian_inside(step, scores, leaf_of_row, n_leaves, whole, team)
         if whole <= 0.0:
             return np.zeros(n_leaves)
         scale = float(2.0 ** (61 - max(-900, frexp(whole)[1])))
@@ -266,7 +266,7 @@ class PairObjective(Objective):
 
         def share(first: int, last: int, worker: int) -> None:
             ranking = self._ranked(key, scores, first, last, worker)
-            _kernels.lambda_curvatures_inside(
+            _kernels.lambda_hessians_inside(
                 scores, self._starts, first, last, self._weights, self._rules, ranking, self._factors, leaf_of_row,
                 scale, sums[worker],
             )  # fmt: skip
@@ -302,7 +302,7 @@ class PairObjective(Objective):
     def _terms(
         self, out: PairTerms, key: np.uint64, scores: Floats, first: int, last: int, worker: int, begin: int = 0
     ) -> int:
-        """Go over the pairs of these queries one by one; return where the list of curvatures, from ``begin`` on, ends."""
+        """Go over the pairs of these queries one by one; return where the list of hessians, from ``begin`` on, ends."""
         w, depth = self._weighing, self._rules.truncation
         while first < last:
             until, table = last, NONE

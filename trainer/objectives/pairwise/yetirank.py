@@ -14,7 +14,7 @@ from rankmill.foundation.options import option, options
 from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels
 from rankmill.scorer.metrics.discount import gains
 from rankmill.trainer.objectives.pairwise import _kernels
-from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
+from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import TrainParameters
@@ -106,26 +106,26 @@ class YetiRank(Objective):
         total = fsum(weights[self._mixed].tolist())
         return fsum(self.losses(scores).tolist()) / total if total > 0.0 else 0.0
 
-    def pair_curvatures(self, step: int, scores: Floats, least: float, team: Team) -> PairCurvatures:
+    def pair_hessians(self, step: int, scores: Floats, least: float, team: Team) -> PairHessians:
         """Return the pairs of the gradients of this step, sorted by row; see :class:`Objective`."""
         room = int(self._room[-1])
-        pairs, curvature = np.empty(room, np.int64), np.zeros(room)
+        pairs, hessian = np.empty(room, np.int64), np.zeros(room)
         self._shares.each(
             team,
             lambda first, last, _: self._run(
-                _kernels.CURVATURES, step, scores, first, last, pairs=pairs, curvature=curvature
+                _kernels.HESSIANS, step, scores, first, last, pairs=pairs, hessian=hessian
             ),
         )
-        kept = curvature > 0.0
+        kept = hessian > 0.0
         keys, number = np.unique(pairs[kept], return_inverse=True)
         # one by one in the order of the permutations: the same bits on every machine
-        summed = np.bincount(number, weights=curvature[kept], minlength=len(keys)).astype(np.float64)
+        summed = np.bincount(number, weights=hessian[kept], minlength=len(keys)).astype(np.float64)
         if least > 0.0:
             draws = np.empty(len(keys), dtype=np.uint64)
             all_random_bits(np.uint64(random_bits(self._key(step), _DRAWS)), keys, draws)
             chosen = (draws >> np.uint64(11)).astype(np.float64) * (2.0**-53 * least) < summed
             keys, summed = keys[chosen], np.maximum(summed[chosen], least)
-        return PairCurvatures((keys >> 32).astype(np.int32), (keys & 0xFFFFFFFF).astype(np.int32), summed)
+        return PairHessians((keys >> 32).astype(np.int32), (keys & 0xFFFFFFFF).astype(np.int32), summed)
 
     @property
     def most_pairs(self) -> int:
@@ -147,7 +147,7 @@ class YetiRank(Objective):
         h: Floats | None = None,
         losses: Floats | None = None,
         pairs: npt.NDArray[np.int64] | None = None,
-        curvature: Floats | None = None,
+        hessian: Floats | None = None,
     ) -> None:
         options, none = self._options, np.empty(0)
         noisy = self._noisy if what != _kernels.LOSSES else np.empty(len(scores))
@@ -157,7 +157,7 @@ class YetiRank(Objective):
             self._sigma, options.permutations, options.decay, options.noise == "gumbel", self._key(step), noisy,
             order, np.empty(self._longest, dtype=np.uint32), none if g is None else g, none if h is None else h,
             none if losses is None else losses, self._room, np.empty(0, np.int64) if pairs is None else pairs,
-            none if curvature is None else curvature,
+            none if hessian is None else hessian,
         )  # fmt: skip
 
 

@@ -38,13 +38,13 @@ def weighted_mean(values, weights):
 
 
 @kernel
-def squared_error(scores, targets, weights, first, last, gradients, curvatures):
+def squared_error(scores, targets, weights, first, last, gradients, hessians):
     """Loss w (y - s)^2 / 2:  g = w (s - y), h = w."""
     weighted = weights.shape[0] > 0
     for row in range(first, last):
         w = weights[row] if weighted else 1.0
         gradients[row] = w * (scores[row] - targets[row])
-        curvatures[row] = w
+        hessians[row] = w
 
 
 @kernel
@@ -57,10 +57,10 @@ def squared_losses(scores, targets, weights, out):
 
 
 @kernel
-def check_function(scores, targets, weights, above, below, first, last, gradients, curvatures):
+def check_function(scores, targets, weights, above, below, first, last, gradients, hessians):
     """Loss w (above max(y - s, 0) + below max(s - y, 0)):  g = -w above where y > s, w below where y < s, else 0.
 
-    The curvature is 0 almost everywhere; w is written.
+    The hessian is 0 almost everywhere; w is written.
     """
     weighted = weights.shape[0] > 0
     for row in range(first, last):
@@ -72,7 +72,7 @@ def check_function(scores, targets, weights, above, below, first, last, gradient
             gradients[row] = w * below
         else:
             gradients[row] = 0.0
-        curvatures[row] = w
+        hessians[row] = w
 
 
 @kernel
@@ -86,13 +86,13 @@ def check_losses(scores, targets, weights, above, below, out):
 
 
 @kernel
-def huber(scores, targets, weights, delta, first, last, gradients, curvatures):
-    """Loss w r^2 / 2 where |r| <= delta, w delta (|r| - delta / 2) beyond, r = y - s.  The curvature written is w."""
+def huber(scores, targets, weights, delta, first, last, gradients, hessians):
+    """Loss w r^2 / 2 where |r| <= delta, w delta (|r| - delta / 2) beyond, r = y - s.  The hessian written is w."""
     weighted = weights.shape[0] > 0
     for row in range(first, last):
         w = weights[row] if weighted else 1.0
         gradients[row] = w * min(max(scores[row] - targets[row], -delta), delta)
-        curvatures[row] = w
+        hessians[row] = w
 
 
 @kernel
@@ -217,7 +217,7 @@ def quantile_of_sizes(scores, targets, weights, alpha, values, mass, spare_value
 
 
 @kernel
-def logistic(scores, targets, weights, slope, first, last, gradients, curvatures):
+def logistic(scores, targets, weights, slope, first, last, gradients, hessians):
     """Loss w (log(1 + e^(slope s)) - y slope s), y in {0, 1}:  g = w slope (p - y), h = w slope^2 p (1 - p)."""
     weighted = weights.shape[0] > 0
     for row in range(first, last):
@@ -230,7 +230,7 @@ def logistic(scores, targets, weights, slope, first, last, gradients, curvatures
             gradients[row] = -w * slope * (rare if p_is_likely else likely)
         else:
             gradients[row] = w * slope * (likely if p_is_likely else rare)
-        curvatures[row] = w * slope * slope * rare * likely
+        hessians[row] = w * slope * slope * rare * likely
 
 
 @kernel
@@ -268,17 +268,17 @@ def logistic_start(offsets, targets, weights, slope):
     low, high = odds - most, odds - least
     f = min(max(0.0, low), high)
     for _ in range(200):
-        force, curvature = 0.0, 0.0
+        force, hessian = 0.0, 0.0
         for row in range(n):
             w = weights[row] if weighted else 1.0
             p = sigmoid(slope * offsets[row] + f)
             force += w * ((1.0 if targets[row] > 0.5 else 0.0) - p)
-            curvature += w * p * (1.0 - p)
+            hessian += w * p * (1.0 - p)
         if force > 0.0:
             low = f
         else:
             high = f
-        following = f + force / curvature if curvature > 0.0 else np.inf
+        following = f + force / hessian if hessian > 0.0 else np.inf
         if not (low <= following <= high):
             following = low + 0.5 * (high - low)
         if abs(following - f) <= 1e-14 * (1.0 + abs(f)):
@@ -289,7 +289,7 @@ def logistic_start(offsets, targets, weights, slope):
 
 
 @kernel
-def exponential_loss(scores, targets, weights, first, last, gradients, curvatures):
+def exponential_loss(scores, targets, weights, first, last, gradients, hessians):
     """Loss w exp(-(2y - 1) s), y in {0, 1}:  g = -(2y - 1) loss, h = loss."""
     weighted = weights.shape[0] > 0
     for row in range(first, last):
@@ -297,7 +297,7 @@ def exponential_loss(scores, targets, weights, first, last, gradients, curvature
         sign = 1.0 if targets[row] > 0.5 else -1.0
         loss = w * exp_clipped(min(max(-sign * scores[row], -_STEEPEST), _STEEPEST))
         gradients[row] = -sign * loss
-        curvatures[row] = loss
+        hessians[row] = loss
 
 
 @kernel
@@ -350,14 +350,14 @@ def paper_steps(scores, targets, scales, weights, rows, starts, first_leaf, last
 
 
 @kernel
-def counts(scores, targets, weights, limit, first, last, gradients, curvatures):
+def counts(scores, targets, weights, limit, first, last, gradients, hessians):
     """Loss w (e^c + (s - c) e^c - y s), c = s clamped to +-limit:  g = w (e^c - y), h = w e^c."""
     weighted = weights.shape[0] > 0
     for row in range(first, last):
         w = weights[row] if weighted else 1.0
         mean = exp_clipped(min(max(scores[row], -limit), limit))
         gradients[row] = w * (mean - targets[row])
-        curvatures[row] = w * mean
+        hessians[row] = w * mean
 
 
 @kernel
@@ -398,7 +398,7 @@ def counts_steps(scores, targets, weights, limit, rows, starts, first_leaf, last
 
 
 @kernel
-def softmax(scores, grades, weights, factor, first, last, gradients, curvatures):
+def softmax(scores, grades, weights, factor, first, last, gradients, hessians):
     """Loss -w log p_y with p = softmax of the outputs:  g_k = w (p_k - [y = k]), h_k = factor w p_k (1 - p_k).
 
     Arrays are (n_outputs, n_rows); a grade beyond the outputs counts as the highest.
@@ -419,7 +419,7 @@ def softmax(scores, grades, weights, factor, first, last, gradients, curvatures)
         for k in range(n_outputs):
             p = gradients[k, row] / total
             gradients[k, row] = w * (p - 1.0 if k == label else p)
-            curvatures[k, row] = factor * w * p * (1.0 - p)
+            hessians[k, row] = factor * w * p * (1.0 - p)
 
 
 @kernel
@@ -469,8 +469,8 @@ def over_ideal(gains, starts, discounts, spare, out):
 
 
 @kernel
-def cosine(scores, targets, starts, weights, first_query, last_query, gradients, curvatures):
-    """Loss W (|t| - <a, t>) of a query, a = s / |s|:  g_i = -W (t_i - <a, t> a_i) / |s|, curvature written W |t| / |s|^2.
+def cosine(scores, targets, starts, weights, first_query, last_query, gradients, hessians):
+    """Loss W (|t| - <a, t>) of a query, a = s / |s|:  g_i = -W (t_i - <a, t> a_i) / |s|, hessian written W |t| / |s|^2.
 
     If all scores are 0, |s| counts as 1.  A query whose targets are all 0 has no loss.
     """
@@ -482,10 +482,10 @@ def cosine(scores, targets, starts, weights, first_query, last_query, gradients,
             st += scores[row] * targets[row]
             tt += targets[row] * targets[row]
         weight, size = weights[q], np.sqrt(ss) if ss > 0.0 else 1.0
-        projection, curvature = st / size, weight * np.sqrt(tt) / (size * size)
+        projection, hessian = st / size, weight * np.sqrt(tt) / (size * size)
         for row in range(first, last):
             gradients[row] = -weight * (targets[row] - projection * (scores[row] / size)) / size
-            curvatures[row] = curvature
+            hessians[row] = hessian
 
 
 @kernel
@@ -551,7 +551,7 @@ def risks(scores, times, events, weights, order, hazards, risk, slopes, bends):
 
 
 @kernel
-def hazard(events, weights, order, hazards, slopes, bends, gradients, curvatures):
+def hazard(events, weights, order, hazards, slopes, bends, gradients, hessians):
     """Loss w d (log R - s), d = 1 for an event:  g = e slope - w d, h = e slope - e^2 bend, as :func:`risks` says."""
     weighted = weights.shape[0] > 0
     for i in range(order.shape[0]):
@@ -559,7 +559,7 @@ def hazard(events, weights, order, hazards, slopes, bends, gradients, curvatures
         expected = hazards[i] * slopes[i]
         seen = (weights[row] if weighted else 1.0) if events[row] != 0 else 0.0
         gradients[row] = expected - seen
-        curvatures[row] = max(0.0, expected - hazards[i] * (hazards[i] * bends[i]))
+        hessians[row] = max(0.0, expected - hazards[i] * (hazards[i] * bends[i]))
 
 
 @kernel

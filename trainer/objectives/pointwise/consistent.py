@@ -107,7 +107,7 @@ class ConsistentCosine(Objective):
     scores are all 0, which offsets can cause, |s| counts as 1.  A list in which nothing is relevant has no loss.
 
     W is the mean of the list's document weights times its query weight, relative to the mean.  Criterion ``ole`` is
-    not permitted: the Hessian's entries have either sign, a group of documents may have none or a negative curvature,
+    not permitted: the Hessian's entries have either sign, a group of documents may have none or a negative hessian,
     so there is no best step by it.  Deviance: the weighted mean of |t| - <s, t> / |s| over the lists that have a loss.
     """
 

@@ -37,7 +37,7 @@ class CoxPH(Objective):
     own risk sets.  The system is singular by a constant, which moves no risk: ``lambda_l2`` and 1e-9 of its largest
     diagonal element are added to the diagonal, so that a leaf that no event knows of stays where it is.
 
-    Criterion ``ole`` is not permitted: every two rows share risk sets, whatever their queries, so the exact curvature of
+    Criterion ``ole`` is not permitted: every two rows share risk sets, whatever their queries, so the exact hessian of
     a group needs n^2 pairs.  Start: 0.  Deviance: ``2 / sum w`` times L with log(R_i / w_i) for log R_i.
     """
 
