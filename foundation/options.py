@@ -70,6 +70,7 @@ class Option:
     metavar: str | None = None
     panel: str | None = None
     on_command_line: bool = True
+    always_stored: bool = True
 
 
 def option(
@@ -94,7 +95,8 @@ def option(
         ``2GB``.  ``read``: makes the value of the text of a command line (of the list of texts where it may be given more
         than once, ``repeat``).  ``convert``: makes the value that is kept of the value that is given, however it was given.
         ``flags``: where they are not the name with dashes.  ``metavar``, ``panel``: as in Typer.  ``on_command_line``: false for
-        what only Python can say.
+        what only Python can say.  ``always_stored``: false for an option that files written before it lack; files name it only
+        where it is not the default, so that their bytes stay the same.
     """
     declared: Any = field(
         metadata={_METADATA: Option(help=help, **said)}, default=default, default_factory=default_factory

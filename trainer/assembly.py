@@ -61,6 +61,6 @@ def forest_of(
         link=objective.link,
         n_outputs=objective.n_outputs,
         trees_a_round=trees_a_round(objective),
-        parameters={**parameters.as_dict(), "preset": PRESET},
+        parameters={**parameters.stored(), "preset": PRESET},
         info=dict(info),
     )

@@ -131,7 +131,7 @@ def training_key(
         "binspec": dataset.bin_set().binspec,
         "meaning": dataset.manifest.meaning.model_dump(mode="json"),
         "max_grade": dataset.max_grade,
-        "parameters": {**parameters.as_dict(), "preset": PRESET},
+        "parameters": {**parameters.stored(), "preset": PRESET},
         "eval_metrics": list(eval_metrics),
         "base_model": base_model,
         "code": code_digest(*OF_TRAINING),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.foundation.options import option, options, spelled
+from rankmill.foundation.options import declared_in, option, option_of, options, spelled
 from rankmill.foundation.scalars import whole_number
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical
 
@@ -22,6 +22,7 @@ GRADES, PAIRS, BOTH = LEARN_FROM = ("grades", "pairs", "both")
 KEEP_ROUNDS = ("best", "all")
 ROUNDS_BY = ("valid", "test", "oob", "cv")
 STEP_SEARCHES = ("none", "line")
+L2_SCALES = NONE, MEAN_HESSIAN = ("none", "mean_hessian")
 SEARCHES = ("random", "halving")
 CHECKPOINT_SECONDS = 300.0  # a kill loses at most this, plus the current round
 CHOICES = ("best", "average")  # of several seeds
@@ -219,6 +220,13 @@ class TrainParameters:
     lambda_l2: float = option(
         default=0.0, help="L2 regularisation of leaf values, added to the hessian sum of a leaf.", least=0
     )
+    l2_scale: str = option(
+        default="none",
+        help="Unit of lambda_l2: none (the hessian itself) or mean_hessian (the mean hessian of a document, so that"
+        " lambda_l2 counts as that many documents).",
+        choices=L2_SCALES,
+        always_stored=False,
+    )
     min_gain: float = option(default=0.0, help="Minimum gain of a split; must be exceeded.", least=0)
     monotone: Mapping[str, int] = option(
         default_factory=dict,
@@ -296,8 +304,13 @@ class TrainParameters:
         return 2**self.depth if self.grow == "oblivious" else self.max_leaves
 
     def as_dict(self) -> dict[str, Any]:
-        """Return every parameter by name, for the model file."""
+        """Return every parameter by name."""
         return asdict(self)
+
+    def stored(self) -> dict[str, Any]:
+        """Return the parameters that a file names: a younger option only where it is not the default."""
+        usual = {each.name: each.default for each in declared_in(type(self)) if not option_of(each).always_stored}
+        return {name: value for name, value in self.as_dict().items() if name not in usual or value != usual[name]}
 
 
 @options

@@ -57,7 +57,7 @@ class TrainStage(Stage):
             **({} if self.base is None else {"base model": self.base.sha256}),
             **as_options(
                 name=config.name, eval_metrics=config.machine.eval_metrics, seeds=config.seeds.seeds, choose=config.seeds.choose,
-                **config.parameters.as_dict(),
+                **config.parameters.stored(),
             ),
         }  # fmt: skip
 

@@ -14,11 +14,11 @@ from rankmill.trainer.growing import _growth_kernels
 from rankmill.trainer.growing import _state_kernels as table
 from rankmill.trainer.growing._histogram_kernels import total_and_least
 from rankmill.trainer.growing._pair_search_kernels import KEYS, PAIR_STEPS, pack_pairs
-from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool, PackingScale, scales_of
+from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool, PackingScale, scales_of, total_of
 from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.layout import BIN, BINS_A_FEATURE, PACKED, ROW, SCORE, BlockedBins, aligned_empty
 from rankmill.trainer.objectives.protocol import PairHessians
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.workers import Team
 
 _LEAST_ROWS = 131_072  # rows a worker, for passes of about a nanosecond a row
@@ -98,6 +98,7 @@ class Grower:
             chosen=np.zeros((size, n_features), dtype=np.int64),
             keyed=aligned_empty((size, 4, KEYS), np.int64),
         )
+        self._lambdas = 0.0, 0.0  # added to sums in the split search, and to sums of hessians in the leaves of the tree
         self._flags = aligned_empty(((size + 1) * table.LINE,), np.int64)
         self._looks = _LOOKS if team.may_spin else 1
         self._clock = time.CLOCK_MONOTONIC if timed else -1
@@ -144,6 +145,7 @@ class Grower:
         if weights is not None:
             searched = weights
             histogram_scale, fine_scale = scales_of(gradients, weights, self._team)
+        self._lambdas = self._lambda_l2(searched), self._lambda_l2(hessians)
         self._choose(features)
         n = self._start(gradients, searched, histogram_scale, rows)
         rules = self._rules(n, histogram_scale, fine_scale, leaf_scale, by_h=weights is None, paired=pairs is not None)
@@ -246,7 +248,7 @@ class Grower:
             by_h=by_h,
             unit_g=1.0 / scale.gradient,
             unit_h=1.0 / scale.hessian,
-            lambda_l2=float(p.lambda_l2),
+            lambda_l2=self._lambdas[0],
             min_gain=float(p.min_gain),
             least_h=float(least_h),
             least_side=max(float(least_h), float(p.min_rows_in_leaf * least)),
@@ -255,6 +257,13 @@ class Grower:
             fine_h=leaf.hessian,
             fine_least_h=float(p.min_hessian_in_leaf * leaf.hessian),
         )
+
+    def _lambda_l2(self, hessians: npt.NDArray[np.float64]) -> float:
+        """Return lambda for sums of these ``hessians`` (n_rows,), or of weights."""
+        p = self._parameters
+        if p.l2_scale == NONE or not p.lambda_l2:
+            return float(p.lambda_l2)
+        return float(p.lambda_l2) * total_of(hessians, self._team) / len(hessians)
 
     def _start_pairs(self, pairs: PairHessians, scale: PackingScale, rows: npt.NDArray[np.int32] | None) -> None:
         """Give the root those pairs of which both rows belong to the tree."""
@@ -312,7 +321,7 @@ class Grower:
         sums[leaves] = self._leaf_sums(gradients, hessians, scale, starts)
         for node in np.flatnonzero(divided)[::-1].tolist():  # children come after their parent
             sums[node] = sums[left[node]] + sums[left[node] + 1]
-        hessian = sums[:, 1] / scale.hessian + p.lambda_l2
+        hessian = sums[:, 1] / scale.hessian + self._lambdas[1]
         # not so at the root alone, or in oblivious trees
         enough = sums[:, 1] >= p.min_hessian_in_leaf * scale.hessian
         values = np.zeros(len(nodes), dtype=SCORE)
@@ -378,7 +387,7 @@ class Grower:
         # of a leaf of whole queries both are 0, up to the rounding of every row and pair
         sound = (exact > 1e-9 * sums[:, 1] / scale.hessian) & (exact >= p.min_hessian_in_leaf)
         steps = np.zeros(len(sums), dtype=SCORE)
-        np.divide(-(sums[:, 0] / scale.gradient), exact + p.lambda_l2, out=steps, where=sound)
+        np.divide(-(sums[:, 0] / scale.gradient), exact + self._lambdas[1], out=steps, where=sound)
         return steps
 
     def _leaf_of_row(self, starts: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int32]:

@@ -199,7 +199,7 @@ class _Search:
             "format": FORMAT,
             "dataset": plan.dataset.digest,
             "binspec": plan.dataset.bin_set().binspec,
-            "parameters": {**parameters.as_dict(), "preset": PRESET},
+            "parameters": {**parameters.stored(), "preset": PRESET},
             "eval_metrics": list(plan.training_options.eval_metrics),
             "space": plan.space.to_dict(),
             "code": code_digest(*OF_TRAINING),

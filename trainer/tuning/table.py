@@ -76,7 +76,7 @@ class Table:
             "search": self.search,
             "measure": self.measure,
             "on": "folds" if self.by_folds else "valid",
-            "parameters": self.parameters.as_dict(),
+            "parameters": self.parameters.stored(),
             "trials": [row.to_dict() for row in self.rows],
             "winner": self.winner.trial,
             "train": self.section(),
