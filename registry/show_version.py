@@ -241,7 +241,7 @@ class VersionDetails:
         shown = {name: parameters[name] for name in dict.fromkeys([*changed, "seed"]) if name in parameters}
         rest = len(parameters) - len(shown) - ("preset" in parameters)
         of_preset = f" ({safe(str(parameters['preset']))})" if "preset" in parameters else ""
-        return [*(lines_of(shown).split("\n") if shown else []), f"and {rest} others as by default{of_preset}"]
+        return [*(lines_of(shown).split("\n") if shown else []), f"and {rest} others with their defaults{of_preset}"]
 
     def _metric_lines(self) -> list[str]:
         intervals = (self.training and self.training.intervals) or {}

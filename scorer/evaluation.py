@@ -54,7 +54,7 @@ class JudgedQueries:
     n_documents
         int64: documents of the whole list that is known, those cut off included.
     n_known, n_relevant
-        int64: documents that rule the ideal order, and how many of them have a grade of the policy's ``relevant_from``.
+        int64: documents in the ideal list of the query, and how many of them have a grade of the policy's ``relevant_from``.
     ideal
         uint64: a digest of these documents' grades above 0; two queries with equal ideals have equal ones.
     """

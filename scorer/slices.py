@@ -42,10 +42,10 @@ def slices_of(evaluation: Evaluation, by: str, columns: Callable[[str], pl.DataF
         least = evaluation.policy.relevant_from
         share = np.full(len(facts.n_known), np.nan)
         np.divide(facts.n_relevant, facts.n_known, out=share, where=facts.n_known > 0)
-        words = f"of grade {least} or more among the documents that rule the ideal list"
+        words = f"relevant documents (grade {least} or more) of the query"
         return [
-            _by_number(evaluation, "n_relevant", facts.n_relevant.astype(np.float64), f"the number of those {words}"),
-            _by_number(evaluation, "share_relevant", share, f"the share of those {words}"),
+            _by_number(evaluation, "n_relevant", facts.n_relevant.astype(np.float64), f"the number of {words}"),
+            _by_number(evaluation, "share_relevant", share, f"the share of {words}"),
         ]
     rows = columns(by)
     if rows.schema["value"].is_numeric() or rows.schema["value"] == pl.Boolean:
@@ -59,10 +59,10 @@ def _by_number(evaluation: Evaluation, by: str, values: npt.NDArray[np.float64],
     known = np.sort(values[~np.isnan(values)])
     different = np.unique(known)
     if len(different) <= FEW_VALUES:
-        uppers, how = different, f"{what}; a slice a value"
+        uppers, how = different, f"{what}; one slice for each value"
     else:
         uppers = np.unique(known[[math.ceil(len(known) * (b + 1) / BINS) - 1 for b in range(BINS)]])
-        how = f"{what}; {len(uppers)} quantile bins of about as many queries each, both limits included"
+        how = f"{what}; {len(uppers)} quantile bins with about the same number of queries; both limits are included"
     place = np.where(np.isnan(values), -1, np.searchsorted(uppers, values))
     groups: list[tuple[str, Limits, npt.NDArray[np.bool_]]] = []
     for b in range(len(uppers)):
@@ -78,7 +78,7 @@ def _by_name(evaluation: Evaluation, by: str, values: Sequence[str | None]) -> S
     """Make a slice of each text, those of most queries first."""
     counts = pl.Series(values, dtype=pl.String).drop_nulls().value_counts(name="n")
     names = counts.sort(["n", counts.columns[0]], descending=[True, False])[counts.columns[0]].to_list()
-    how = "the value of the query's documents; a slice a value"
+    how = "the value of the query's documents; one slice for each value"
     kept = names if len(names) <= MOST_NAMES else names[: MOST_NAMES - 1]
     number = {name: i for i, name in enumerate(kept)}
     rest, nothing = len(kept), len(kept) + 1

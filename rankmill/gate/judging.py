@@ -340,14 +340,14 @@ def row_order(queries: GradedQueries) -> Rival:
         positions = queries.dataset.rows(queries.split, ("position",)).column(0).to_numpy().astype(np.float64)
         words = "the order of the column position"
         return Rival("row order", words, -queries.in_order(positions), "better")
-    words = "the order of rows as stored (by document id): the dataset has no column position"
+    words = "the row order as stored, by document id (the dataset has no column 'position')"
     return Rival("row order", words, -np.arange(queries.n_rows, dtype=np.float64), "better")
 
 
 def single_feature(queries: GradedQueries, metric: Metric) -> Rival:
     """Rank by the one feature, upwards or downwards, that ``metric`` likes best on these very queries; missing goes last.
 
-    The feature is chosen on the queries that judge it, which favours it: the candidate need not beat it.
+    The feature is chosen on the queries that judge it, so its figure may be too high: the candidate need not beat it.
 
     Raises
     ------
@@ -361,7 +361,7 @@ def single_feature(queries: GradedQueries, metric: Metric) -> Rival:
     )
     scores = found.scores(queries.in_order(queries.dataset.feature_column(found.name, queries.split)))
     words = (
-        f"the feature {found.name}, the {'highest' if found.descending else 'lowest'} first: the best single feature, chosen"
-        " on these same queries, which favours it"
+        f"the best single feature ({found.name}, {'highest' if found.descending else 'lowest'} first; chosen on these same"
+        " queries, so its figure may be too high)"
     )
     return Rival("best single feature", words, scores, "not shown to be worse")

@@ -117,12 +117,12 @@ def outcome(facts: Facts) -> dict[str, str]:
 def recorded_note(facts: Facts) -> str:
     """Return what a reader has to know of the figures that the training measured."""
     splits = {row["split"] for row in facts["recorded"]}
-    told = ["from the manifest of the version"]
-    told += ["the model was trained on the train queries, so their mean is too high"] * ("train" in splits)
-    told += ["the valid queries may have decided how many trees are kept, which favours their mean"] * (
+    known = ["from the manifest of the version"]
+    known += ["the model was trained on the train queries, so their mean is too high"] * ("train" in splits)
+    known += ["the valid queries may have decided how many trees are kept, so their mean may be too high"] * (
         "valid" in splits
     )
-    text = "; ".join(told)
+    text = "; ".join(known)
     return f"{text[0].upper()}{text[1:]}."
 
 

@@ -64,7 +64,7 @@ class PreparedQueries:
         (n,) integers that ascend with the document id (within each query is enough); needed for ties by document id.
     ideal_grades, ideal_starts
         Grades of all documents known to exist for each query, (p,) int32 with offsets (q + 1,) int64, where these are
-        more than the rows: judged documents that were not retrieved, or candidates cut off.  They rule the ideal DCG,
+        more than the rows: judged documents that were not retrieved, or candidates cut off.  They define the ideal DCG,
         the number of relevant documents in ``map``, and whether a query has anything relevant.
 
     Raises

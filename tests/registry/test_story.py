@@ -160,7 +160,7 @@ def test_the_story_tells_all_that_was_done_and_known(busy: Registry, models: She
         f"global@4, sha256 {'e' * 64}",
         "numpy 2.4, python 3.11.7",
         f"web@1, sha256 {'f' * 64}",
-        "max_leaves 63 seed 7 and 2 others as by default (defaults@1)",
+        "max_leaves 63 seed 7 and 2 others with their defaults (defaults@1)",
         "train ndcg@10 0.6100 valid ndcg@10 0.5123 [0.5012, 0.5234]",
         "after 120 of 170 rounds trained",
         f"circumstances: {len(json.dumps(CIRCUMSTANCES))} B, train_queries: 8 B",
