@@ -12,17 +12,15 @@ import argparse
 import sys
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import lightgbm
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.judgments import Part, judgments, reordered
 from benchmarks.report import render, surroundings, table
 from rankmill import Ranker
-from rankmill.pipeline.options import SynthParameters
-from rankmill.pipeline.synth import generate
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer.objectives.registry import objective_of
@@ -31,26 +29,8 @@ from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import with_team
 
 Floats = npt.NDArray[np.float64]
-Part = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.int64]]  # features, grades, starts
 TEST_QUERIES, TEST_SEED = 1000, 1_000_000
 ROUNDS = 100
-
-
-def judgments(seed: int, queries: int, documents: int, features: int) -> Part:
-    asked = SynthParameters(queries=queries, documents_per_query=documents, features=features, seed=seed)
-    blocks = list(generate(asked))
-    sizes = np.concatenate([np.diff(block.starts) for block in blocks])
-    starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-    x = np.concatenate([block.values.T for block in blocks])
-    return np.ascontiguousarray(x), np.concatenate([block.grades for block in blocks]), starts
-
-
-def reordered(part: Part, seed: int) -> Part:
-    """Return the part with the documents of every query in another order."""
-    x, grades, starts = part
-    rng = np.random.default_rng(seed)
-    order = np.concatenate([a + rng.permutation(b - a) for a, b in pairwise(starts)])
-    return x[order], grades[order], starts
 
 
 def ours(train: Part, test: Part, **parameters: Any) -> Floats:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 
 PARTS = 5
 
@@ -27,25 +28,29 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Fold:
-    dataset: Dataset
+class Parts:
     train: Split
     valid: Split
     test: Split
+
+
+@dataclass(frozen=True)
+class Fold(Parts):
+    dataset: Dataset
 
 
 def missing_parts(folder: Path) -> list[str]:
     return [f"S{i + 1}.txt" for i in range(PARTS) if not (folder / f"S{i + 1}.txt").is_file()]
 
 
-def make_fold(folder: Path, number: int, work: Path) -> Fold:
+def make_fold(folder: Path, number: int, work: Path, read: ReadOptions | None = None) -> Fold:
     """Ingest fold ``number`` (from 0): it trains on three parts, validates on the next and tests on the last, cyclic."""
     part = [folder / f"S{(number + i) % PARTS + 1}.txt" for i in range(PARTS)]
     path = work / f"fold{number + 1}"
-    ingest(part[:3], path, valid=part[3:4], test=part[4:])
+    ingest(part[:3], path, valid=part[3:4], test=part[4:], options=IngestOptions(read=read or ReadOptions()))
     bin_dataset(Dataset.open(path))
     dataset = Dataset.open(path)
-    return Fold(dataset, *(_read_split(dataset, split) for split in ("train", "valid", "test")))
+    return Fold(*(_read_split(dataset, split) for split in ("train", "valid", "test")), dataset)
 
 
 def _read_split(dataset: Dataset, split: str) -> Split:

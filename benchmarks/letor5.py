@@ -23,7 +23,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.letor import PARTS, Fold, Split, make_fold, missing_parts
+from benchmarks.letor import PARTS, Fold, make_fold, missing_parts
+from benchmarks.stopped import Peer, catboost, lightgbm, xgboost
 from rankmill.foundation.records import as_json
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
@@ -45,68 +46,21 @@ def ours(parameters: TrainParameters) -> System:
     return run
 
 
-def lightgbm(parameters: dict[str, object], rounds: int, patience: int) -> System:
-    def run(fold: Fold, seed: int) -> Scores:
-        import lightgbm as lgb
-
-        rows = lgb.Dataset(fold.train.x, fold.train.grades, group=fold.train.sizes)
-        watched = lgb.Dataset(fold.valid.x, fold.valid.grades, group=fold.valid.sizes, reference=rows)
-        booster = lgb.train(
-            {**parameters, "seed": seed, "verbosity": -1}, rows, rounds, [watched],
-            callbacks=[lgb.early_stopping(patience, verbose=False)],
-        )  # fmt: skip
-        return np.asarray(booster.predict(fold.test.x), dtype=np.float64)
-
-    return run
-
-
-def xgboost(parameters: dict[str, object], rounds: int, patience: int) -> System:
-    def run(fold: Fold, seed: int) -> Scores:
-        import xgboost as xgb
-
-        def matrix(split: Split) -> xgb.DMatrix:
-            found = xgb.DMatrix(split.x, split.grades)
-            found.set_group(split.sizes)
-            return found
-
-        booster = xgb.train(
-            {**parameters, "seed": seed, "verbosity": 0}, matrix(fold.train), rounds, evals=[(matrix(fold.valid), "valid")],
-            early_stopping_rounds=patience, verbose_eval=False,
-        )  # fmt: skip
-        scores = booster.predict(matrix(fold.test), iteration_range=(0, booster.best_iteration + 1))
-        return np.asarray(scores, dtype=np.float64)
-
-    return run
-
-
-def catboost(parameters: dict[str, object], rounds: int, patience: int) -> System:
-    def run(fold: Fold, seed: int) -> Scores:
-        import catboost as cb
-
-        def pool(split: Split) -> cb.Pool:
-            return cb.Pool(split.x, split.grades, group_id=np.repeat(np.arange(len(split.sizes)), split.sizes))
-
-        model = cb.CatBoost(
-            {**parameters, "iterations": rounds, "od_type": "Iter", "od_wait": patience, "random_seed": seed,
-             "allow_writing_files": False, "logging_level": "Silent"},
-        )  # fmt: skip
-        model.fit(pool(fold.train), eval_set=pool(fold.valid), use_best_model=True)
-        return np.asarray(model.predict(fold.test.x), dtype=np.float64)
-
-    return run
+def peer(train_and_score: Peer, parameters: dict[str, object], rounds: int, patience: int) -> System:
+    return lambda fold, seed: train_and_score(fold, parameters | {"seed": seed}, rounds, patience).scores
 
 
 def peers(leaves: int, rate: float, rounds: int, patience: int) -> dict[str, tuple[dict[str, object], System]]:
     light = {"num_leaves": leaves, "learning_rate": rate, "metric": "ndcg", "eval_at": [10]}
     extreme = {"max_depth": 4, "eta": rate, "tree_method": "hist", "eval_metric": "ndcg@10"}
     cat = {"depth": 4, "learning_rate": rate, "eval_metric": "NDCG:top=10;type=Exp"}
-    named: dict[str, tuple[dict[str, object], Callable[[dict[str, object], int, int], System]]] = {
+    named: dict[str, tuple[dict[str, object], Peer]] = {
         "LightGBM lambdarank": ({**light, "objective": "lambdarank"}, lightgbm),
         "LightGBM regression": ({**light, "objective": "regression"}, lightgbm),
         "XGBoost rank:ndcg": ({**extreme, "objective": "rank:ndcg"}, xgboost),
         "CatBoost YetiRank": ({**cat, "loss_function": "YetiRank"}, catboost),
     }
-    return {name: (given, make(given, rounds, patience)) for name, (given, make) in named.items()}
+    return {name: (given, peer(make, given, rounds, patience)) for name, (given, make) in named.items()}
 
 
 def row_order(fold: Fold, _: int) -> Scores:

@@ -1,0 +1,76 @@
+"""The data of `benchmarks.quality`: the folds of real sets, and generated sets, with shuffled documents.
+
+Real sets are LETOR folders (README beside them: fold f trains on parts f, f+1, f+2, validates on f+3, tests on f+4,
+cyclic).  A generated set of n queries has n train queries, n / 3 valid queries (16 to 2,000) and 2,000 test queries of
+20 documents with 30 features, 10 of which carry the signal; another seed makes another set.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from benchmarks.judgments import judgments, reordered
+from benchmarks.letor import PARTS, Parts, Split, make_fold
+from rankmill.pipeline.options import ReadOptions
+
+REAL = {
+    "mq2008": ReadOptions(),
+    "ohsumed": ReadOptions(),  # NULL is missing
+    "www2018": ReadOptions(absent="missing"),
+}
+GENERATED = {f"generated-{queries}": queries for queries in (50, 200, 1000, 5000, 20_000)}
+SETS = (*REAL, *GENERATED)
+SMALL = 1000  # most queries of the generated sets whose mean is shown
+TEST_QUERIES, DOCUMENTS, FEATURES, NOISE = 2000, 20, 30, 0.6
+VALID_SEED, TEST_SEED = 1_000_000, 2_000_000  # added to the seed of the train part
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One training of each system: a fold of a set (0 where it is generated) in the order and with the seed ``seed``."""
+
+    name: str
+    fold: int
+    seed: int
+
+    def parts(self, data: Path) -> Parts:
+        """Return the fold with the documents of each query shuffled by the seed."""
+        parts = real_fold(data, self.name, self.fold) if self.name in REAL else generated(self.name, self.seed)
+        shuffled = [_shuffled(split, self.seed) for split in (parts.train, parts.valid, parts.test)]
+        return Parts(*shuffled)
+
+
+def units(names: Sequence[str], seeds: Sequence[int], generated_seeds: Sequence[int]) -> list[Unit]:
+    """Return the units of the named sets, all of the first seed before the second."""
+    found = [Unit(name, fold, seed) for name in names if name in REAL for seed in seeds for fold in range(PARTS)]
+    found += [Unit(name, 0, seed) for name in names if name in GENERATED for seed in generated_seeds]
+    return sorted(found, key=lambda unit: ([*seeds, *generated_seeds].index(unit.seed), names.index(unit.name)))
+
+
+@lru_cache(maxsize=len(REAL) * PARTS)
+def real_fold(data: Path, name: str, fold: int) -> Parts:
+    """Return fold ``fold`` (from 0) of the real set ``name`` below ``data``, its documents as stored."""
+    with tempfile.TemporaryDirectory() as work:
+        made = make_fold(data / name, fold, Path(work), REAL[name])
+        return Parts(made.train, made.valid, made.test)
+
+
+def valid_queries(queries: int) -> int:
+    """Return how many valid queries a generated set of ``queries`` train queries has."""
+    return min(2000, max(16, queries // 3))
+
+
+@lru_cache(maxsize=2)
+def generated(name: str, seed: int) -> Parts:
+    """Return the generated set ``name`` of ``seed``."""
+    queries = GENERATED[name]
+    sizes = ((0, queries), (VALID_SEED, valid_queries(queries)), (TEST_SEED, TEST_QUERIES))
+    return Parts(*(Split(*judgments(seed + added, n, DOCUMENTS, FEATURES, NOISE)) for added, n in sizes))
+
+
+def _shuffled(split: Split, seed: int) -> Split:
+    return Split(*reordered((split.x, split.grades, split.starts), seed))

@@ -1,0 +1,65 @@
+"""The peers, stopped early by NDCG@10 of the valid part: each trains on one fold and scores its test part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.letor import Parts, Split
+
+
+@dataclass(frozen=True)
+class Scored:
+    scores: npt.NDArray[np.float64]  # of the test rows
+    rounds: int  # that were kept
+
+
+Peer = Callable[[Parts, Mapping[str, object], int, int], Scored]  # (parts, parameters, most rounds, patience)
+
+
+def lightgbm(parts: Parts, parameters: Mapping[str, object], rounds: int, patience: int) -> Scored:
+    import lightgbm as lgb
+
+    rows = lgb.Dataset(parts.train.x, parts.train.grades, group=parts.train.sizes)
+    watched = lgb.Dataset(parts.valid.x, parts.valid.grades, group=parts.valid.sizes, reference=rows)
+    booster = lgb.train(
+        {"verbosity": -1, **parameters}, rows, rounds, [watched],
+        callbacks=[lgb.early_stopping(patience, verbose=False)],
+    )  # fmt: skip
+    return Scored(np.asarray(booster.predict(parts.test.x), dtype=np.float64), booster.best_iteration)
+
+
+def xgboost(parts: Parts, parameters: Mapping[str, object], rounds: int, patience: int) -> Scored:
+    import xgboost as xgb
+
+    def matrix(split: Split) -> xgb.DMatrix:
+        found = xgb.DMatrix(split.x, split.grades)
+        found.set_group(split.sizes)
+        return found
+
+    booster = xgb.train(
+        {"verbosity": 0, **parameters}, matrix(parts.train), rounds, evals=[(matrix(parts.valid), "valid")],
+        early_stopping_rounds=patience, verbose_eval=False,
+    )  # fmt: skip
+    n_rounds = booster.best_iteration + 1
+    scores = booster.predict(matrix(parts.test), iteration_range=(0, n_rounds))
+    return Scored(np.asarray(scores, dtype=np.float64), n_rounds)
+
+
+def catboost(parts: Parts, parameters: Mapping[str, object], rounds: int, patience: int) -> Scored:
+    """``seed`` in ``parameters`` is CatBoost's ``random_seed``."""
+    import catboost as cb
+
+    def pool(split: Split) -> cb.Pool:
+        return cb.Pool(split.x, split.grades, group_id=np.repeat(np.arange(len(split.sizes)), split.sizes))
+
+    given = {"random_seed" if name == "seed" else name: value for name, value in parameters.items()}
+    model = cb.CatBoost(
+        {**given, "iterations": rounds, "od_type": "Iter", "od_wait": patience, "allow_writing_files": False,
+         "logging_level": "Silent"},
+    )  # fmt: skip
+    model.fit(pool(parts.train), eval_set=pool(parts.valid), use_best_model=True)
+    return Scored(np.asarray(model.predict(parts.test.x), dtype=np.float64), model.tree_count_)

@@ -1,0 +1,121 @@
+"""The benchmark of quality: its bootstrap, its folds, its cache and its tables, without the peers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks import quality, quality_sets
+from benchmarks.intervals import Differences, paired_interval
+from benchmarks.letor import Parts, Split
+from benchmarks.quality_sets import Unit
+
+
+def _spread(rng, mean, *sizes):
+    return [mean + rng.normal(scale=0.1, size=size) for size in sizes]
+
+
+@pytest.mark.parametrize("planted", [0.0, 0.02, -0.05])
+def test_an_interval_holds_a_planted_difference_as_often_as_it_says(planted):
+    rng, held = np.random.default_rng(5), 0
+    for trial in range(200):
+        sets = [Differences(_spread(rng, planted, 30, 40)), Differences(_spread(rng, planted, 50))]
+        found = paired_interval(sets, draws=400, seed=trial)
+        assert found.low < found.mean < found.high
+        held += found.low <= planted <= found.high
+    assert 0.90 <= held / 200 <= 0.98
+
+
+def test_a_large_difference_leaves_zero_out_and_none_is_exactly_zero():
+    rng = np.random.default_rng(1)
+    assert paired_interval([Differences(_spread(rng, 0.05, 200, 200))]).low > 0.03
+    same = paired_interval([Differences([np.zeros(30)])])
+    assert (same.mean, same.low, same.high) == (0.0, 0.0, 0.0)
+
+
+def test_sets_weigh_the_same_whatever_their_size_and_folds_within_them():
+    small, large = Differences([np.full(3, 1.0)]), Differences([np.full(1000, 0.0), np.full(10, 0.5)])
+    assert paired_interval([small, large]).mean == pytest.approx((1.0 + 0.25) / 2)
+
+
+def test_where_folds_are_drawn_anew_the_interval_knows_how_they_differ():
+    folds = [np.full(100, mean) + np.tile([-0.01, 0.01], 50) for mean in (0.0, 0.1, 0.2, 0.3)]
+    fixed, drawn = (paired_interval([Differences(folds, redraw_folds=redraw)]) for redraw in (False, True))
+    assert fixed.mean == drawn.mean == pytest.approx(0.15)
+    assert fixed.high - fixed.low < 0.01
+    assert drawn.high - drawn.low > 0.1
+
+
+def test_folds_rotate_as_the_readme_of_the_data_says(tmp_path):
+    """Fold f trains on parts f, f+1, f+2, validates on f+3 and tests on f+4, cyclic: the feature is the part."""
+    folder = tmp_path / "mq2008"
+    folder.mkdir()
+    for part in range(5):
+        (folder / f"S{part + 1}.txt").write_text(f"1 qid:{part + 1} 1:{part}\n0 qid:{part + 1} 1:{part}\n")
+    for fold in range(5):
+        parts = Unit("mq2008", fold, seed=1).parts(tmp_path)
+        seen = [sorted(set(split.x[:, 0].astype(int))) for split in (parts.train, parts.valid, parts.test)]
+        expected = [[(fold + i) % 5 for i in steps] for steps in ((0, 1, 2), (3,), (4,))]
+        assert seen == [sorted(part) for part in expected]
+
+
+def test_documents_are_shuffled_within_their_query_by_the_seed():
+    one, again = (Unit("generated-50", 0, 3).parts(None) for _ in range(2))
+    assert np.array_equal(one.test.x, again.test.x)
+    stored = quality_sets.generated("generated-50", 3)
+    other = quality_sets._shuffled(stored.train, 4)
+    assert not np.array_equal(one.train.x, stored.train.x)
+    assert not np.array_equal(one.train.x, other.x)
+    for a, b in zip(stored.train.starts, stored.train.starts[1:], strict=False):
+        rows = [sorted(zip(split.x[a:b, 0], split.grades[a:b], strict=True)) for split in (one.train, stored.train)]
+        assert rows[0] == rows[1]
+    assert [len(split.sizes) for split in (one.train, one.valid, one.test)] == [50, 16, 2000]
+
+
+def test_a_system_is_written_with_its_parameters():
+    system = quality.parse_ours(
+        "a=max_leaves=8,objective=stochasticrank(sigma=0.5,samples=2),lambda_normalisation=false"
+    )
+    assert system.name == "a"
+    assert system.settings == {
+        "max_leaves": 8, "objective": "stochasticrank(sigma=0.5,samples=2)", "lambda_normalisation": False,
+    }  # fmt: skip
+    assert system.key != quality.parse_ours("a=max_leaves=8").key
+    assert quality.parse_ours("a=max_leaves=8").key == quality.parse_ours("b=max_leaves=8").key
+    assert quality.parse_ours("a=max_leaves=8", "new").key != quality.parse_ours("a=max_leaves=8").key
+
+
+def _parts():
+    rng = np.random.default_rng(2)
+
+    def split(queries):
+        x = rng.normal(size=(queries * 10, 3)).astype(np.float32)
+        grades = np.clip(np.round(x[:, 0] + 0.5), 0, 3).astype(np.int32)
+        return Split(x, grades, np.arange(0, queries * 10 + 1, 10))
+
+    return Parts(split(30), split(10), split(40))
+
+
+def test_what_is_in_the_cache_is_not_trained_again_and_fresh_is(tmp_path, monkeypatch):
+    parts, trained = _parts(), []
+    monkeypatch.setattr(Unit, "parts", lambda self, data: parts)
+    monkeypatch.setattr(quality, "measure", lambda *given: trained.append(given) or measure(*given))
+    one, two = quality.parse_ours("one=n_rounds=2"), quality.parse_ours("two=n_rounds=3,average=2")
+    asked, cache = [Unit("generated-50", 0, seed) for seed in (1, 2)], quality.Cache(tmp_path)
+    quality.train([one], asked, cache, tmp_path, [])
+    assert len(trained) == 2
+    quality.train([one, two], asked, cache, tmp_path, [])
+    assert len(trained) == 4
+    quality.train([one, two], asked, quality.Cache(tmp_path), tmp_path, ["one"])
+    assert len(trained) == 6
+    outcome = quality.Cache(tmp_path).get(two, asked[0])
+    assert outcome.rounds <= 6  # of both members
+    relevant = np.add.reduceat(parts.test.grades, parts.test.starts[:-1]) > 0
+    assert np.array_equal(np.isfinite(outcome.ndcg), relevant)
+    tables = quality.Report([one, two], asked, cache, one).render()
+    assert f"| two | {np.mean([np.nanmean(cache.get(two, unit).ndcg) for unit in asked]):.4f} |" in tables
+    assert tables.count("| two | ") == 4
+    assert tables.count("| one | ") == 3  # it has no difference from itself
+
+
+measure = quality.measure
