@@ -22,13 +22,13 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.options import CandidateOptions
 
 PathLike = str | os.PathLike[str]
-BATCH_ROWS = 65_536  # of a dataset
+BATCH_ROWS = 65_536  # rows per batch when reading a dataset
 
 
 def read_options(options: CandidateOptions, forest: Forest) -> ReadOptions:
-    """Return how to read candidates of ``forest``: what is None is as in its training, else the reader's default.
+    """Return how to read candidates for ``forest``: options that are None are taken from its training, else the reader's default.
 
-    Grades mean what they meant in the judgments that it was trained on.
+    Grades are read as in the training judgments.
     """
     told = {"absent": options.absent, "index_base": options.index_base, "negative_grades": None}
     known = {key: forest.info.get(key) if value is None else value for key, value in told.items()}
@@ -44,7 +44,7 @@ def read_options(options: CandidateOptions, forest: Forest) -> ReadOptions:
 
 
 def paths_of(subject: PathLike | Sequence[PathLike]) -> list[Path]:
-    """Return the one path, or all of them."""
+    """Return ``subject`` as a list of paths."""
     return [Path(subject)] if isinstance(subject, (str, os.PathLike)) else [*map(Path, subject)]
 
 
@@ -56,12 +56,12 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
 def open_sources(
     paths: Sequence[Path], input_format: Format, options: ReadOptions, *, announce: bool = False
 ) -> list[Source]:
-    """Open each of ``paths``, and ``announce`` what was guessed of their columns.
+    """Open each of ``paths``; ``announce`` prints the inferred columns.
 
     Raises
     ------
     InputError
-        There is none, one is there twice, or columns are named for text that has none; that of the pipeline for one that is no file.
+        There is no path, a path is repeated, or column names are given for a text format without columns; the pipeline's error if a path is no file.
     """
     from rankmill.pipeline.sources.letor import check_made_ids
     from rankmill.pipeline.sources.open_source import open_source, share_features
@@ -85,7 +85,7 @@ def open_sources(
 
 
 def shared_options(options: Mapping[str, ReadOptions]) -> ReadOptions:
-    """Return the one way to read candidates for models that ask for ``options``; InputError if they need several."""
+    """Return the read options that all models share; InputError if the models need different ones."""
     (first, shared), *others = options.items()
     for label, other in others:
         for each in fields(ReadOptions):
@@ -105,12 +105,12 @@ def shared_options(options: Mapping[str, ReadOptions]) -> ReadOptions:
 
 
 def say(line: str) -> None:
-    """Write a line for a person."""
+    """Print ``line`` to stderr."""
     sys.stderr.write(f"{line}\n")
 
 
 class DatasetSource:
-    """A dataset, or one split of it, as a source of candidates; the narrow columns are held in memory."""
+    """A dataset, or one split of it, as a source of candidates; all columns but the features are held in memory."""
 
     def __init__(self, dataset: Dataset, split: str | None, features: Sequence[str]) -> None:
         self.path = dataset.path
@@ -120,7 +120,7 @@ class DatasetSource:
         self.fields: tuple[str, ...] = ("grade",)
         self.table: TableColumns | None = None
         self._dataset, self._split = dataset, split
-        self._size = dataset.path.stat().st_size  # what a bar takes for the size of the whole
+        self._size = dataset.path.stat().st_size  # total for the progress bar
 
     def names(self, width: int) -> tuple[str, ...]:  # noqa: ARG002
         """Return the names of the features; they are known beforehand."""

@@ -24,10 +24,10 @@ SHOWN = 5  # names in a message
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where a source keeps the features that a model asks for.
+    """Positions of a model's features among the columns of a source.
 
-    ``places`` has one column number a feature of ``Predictor.features``; -1 where it may yet appear (text widens as it
-    is read).  ``needed`` is how wide text must get for the last of them, 0 for a source whose columns are known.
+    ``places`` has one column number per feature of ``Predictor.features``, -1 if the column may still appear (sparse text gets
+    wider as it is read).  ``needed`` is the width that text must reach, 0 for a source with known columns.
     """
 
     places: npt.NDArray[np.int64]
@@ -37,7 +37,7 @@ class Columns:
 def check_rows(
     sources: Sequence[Source], layouts: Sequence[Columns], options: ReadOptions, rows: int, width: int
 ) -> None:
-    """Raise CandidatesRejected if ``sources`` had no ``rows``, or text that was at most ``width`` wide and had to be wider."""
+    """Raise CandidatesRejected if there are no ``rows``, or if the widest row of text (``width``) lacks features of a model."""
     if rows == 0:
         raise CandidatesRejected(f"{', '.join(str(source.path) for source in sources)}: no candidates found")
     needed = max((layout.needed for layout in layouts), default=0)
@@ -74,7 +74,7 @@ def locate_features(source: Source, predictor: Predictor, options: ReadOptions) 
 
 
 def named_by_row(doc_id: pa.Array[Any] | None, row: npt.NDArray[np.int64]) -> pa.Array[Any]:
-    """Return (n,) document ids, the number ``row`` (n,) (from 1 in the whole input) where there is none."""
+    """Return (n,) document ids; a missing one becomes its row number ``row`` (n,), from 1 in the whole input."""
     if doc_id is not None and doc_id.null_count == 0:
         return doc_id
     numbers = pa.array(row).cast(pa.string())
@@ -82,7 +82,7 @@ def named_by_row(doc_id: pa.Array[Any] | None, row: npt.NDArray[np.int64]) -> pa
 
 
 def check_finite(scores: npt.NDArray[np.float64], qid: pa.Array[Any], first_row: int, where: str) -> None:
-    """Raise CandidatesRejected if one of ``scores`` is no finite number; ``first_row`` rows come before them."""
+    """Raise CandidatesRejected if one of ``scores`` is not finite; ``first_row`` rows come before them."""
     if not np.isfinite(scores).all():
         row = int(np.flatnonzero(~np.isfinite(scores))[0])
         raise CandidatesRejected(

@@ -137,7 +137,7 @@ class _Evaluator:
         return found
 
     def evaluate_all(self, sources: Sequence[Forest | PathLike | pa.Table]) -> list[Evaluation]:
-        """Evaluate on one scale of grades: models and files know theirs, and what has a lower one is evaluated again."""
+        """Evaluate all on one scale of grades: sources with a lower highest grade are evaluated again with the highest one."""
         found = [self.evaluate(source) for source in sources]
         asked = self._options
         if asked.convention.policy.max_grade is not None or all(metric.name != "err" for metric in asked.metrics):
@@ -211,7 +211,7 @@ def _differences(
 def _seed_noise(
     metric: Metric, paired: Paired, groups: Sequence[Mapping[str, Mapping[Metric, float]]]
 ) -> SeedNoise | None:
-    """Pool the standard deviation of the means of each group, where one has two members at least."""
+    """Pool the standard deviations within the groups; None if no group has two members."""
     squares, freedom = 0.0, 0
     versions: dict[str, None] = {}
     for n, group in enumerate(groups):

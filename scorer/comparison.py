@@ -37,8 +37,8 @@ class SeedNoise:
 class MetricDifference(Paired):
     """One metric of one ranking against the baseline's.
 
-    ``p`` is that of the sign-flip test, ``p_holm`` the same adjusted for all rankings compared with the baseline by this
-    metric; ``seed_noise`` is None where no seeds are known.
+    ``p`` is the p-value of the sign-flip test, ``p_holm`` the same adjusted for all rankings compared with the baseline by this
+    metric; ``seed_noise`` is None if no seeds are known.
     """
 
     p: float
@@ -57,7 +57,7 @@ class SignFlips:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingRecord:
-    """What is written of each ranking."""
+    """The JSON form of a ranking."""
 
     name: str
     metrics: Mapping[Metric, Figure]
@@ -67,7 +67,7 @@ class RankingRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferencesRecord:
-    """What is written of a ranking beside the baseline."""
+    """The JSON form of a ranking's differences from the baseline."""
 
     name: str
     against: str
@@ -92,7 +92,7 @@ class ComparisonRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Comparison:
-    """Rankings of the same queries, each but the baseline against the baseline.
+    """Rankings of the same queries, each compared with the baseline.
 
     Attributes
     ----------
@@ -103,13 +103,13 @@ class Comparison:
     evaluations
         Of each ranking, on the same queries in the same order.
     differences
-        By ranking (all but the baseline) and metric; None where fewer than two queries count.
+        By ranking (all but the baseline) and metric; None if fewer than two queries count.
     flips
         Number of random sign flips for p if there are too many to enumerate.
     notes
         Remarks.
     scope
-        Which queries of a dataset these are, and what the models have seen of them; None where nothing is known.
+        Which queries of a dataset these are, and what the models have seen of them; None if unknown.
     """
 
     names: tuple[str, ...]
@@ -126,7 +126,7 @@ class Comparison:
         return self.evaluations[0].metrics
 
     def record(self) -> ComparisonRecord:
-        """Return what is written of it."""
+        """Return the JSON form."""
         first, baseline = self.evaluations[self.baseline], self.names[self.baseline]
         return ComparisonRecord(
             rankings=tuple(

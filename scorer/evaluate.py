@@ -40,7 +40,7 @@ from rankmill.scorer.slices import slices_of
 from rankmill.scorer.train_test_overlap import Scope, TrainedModel, chosen_queries, scope_of_candidates
 
 BLOCK_BYTES = 16 << 20
-COLUMNS_BYTES = 64 << 20  # of a group of rows of Parquet, in a thread
+COLUMNS_BYTES = 64 << 20  # per thread, for a Parquet row group
 _POLICY = frozenset(each.name for each in fields(Policy))
 
 
@@ -145,8 +145,8 @@ def evaluate_as(
 class _Opened:
     """A subject with its scores.
 
-    ``counts`` is the file of grade counts of the whole lists, ``known_grade`` the highest grade of the scale, each None where
-    nothing was recorded; ``column`` reads a column of the subject by its name.
+    ``counts`` is the file of grade counts of the whole lists, ``known_grade`` the highest grade of the scale, each None if
+    not recorded; ``column`` reads a column of the subject by its name.
     """
 
     scored: Path | pa.Table
@@ -310,7 +310,7 @@ def _facts(lists: ScoredLists, policy: Policy) -> JudgedQueries:
     ideal = np.zeros(len(sizes), dtype=np.uint64)
     query = np.repeat(np.arange(len(sizes)), n_known)
     positive = grades > 0
-    # a number for each grade, whose sums tell any two lists of grades apart
+    # a random number per grade, so that equal sums mean equal lists of grades
     marks = random_bits_of(np.zeros(len(grades), dtype=np.uint64), grades.astype(np.uint64))
     np.add.at(ideal, query[positive], marks[positive])
     relevant = np.bincount(query[grades >= policy.relevant_from], minlength=len(sizes))
@@ -333,7 +333,7 @@ def write_per_query(evaluation: Evaluation, path: Path) -> None:
     Raises
     ------
     InputError
-        The suffix of the name is another one.
+        ``path`` has another suffix.
     """
     checked_per_query(path)
     values = [evaluation.values[metric] for metric in evaluation.metrics]

@@ -23,7 +23,7 @@ IDEAL_WORDS = {
     "qrels": "all judged documents of the query, retrieved or not",
     "grade counts": "the whole candidate list of the query, of which the top was kept",
 }
-_OF_THE_TOP = frozenset({"wta", "balanced_error"})  # what stands below it changes nothing, or is not asked for
+_OF_THE_TOP = frozenset({"wta", "balanced_error"})  # metrics that need no documents below the cutoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,10 @@ class EvaluationCounts:
     n_one_grade: int  # queries of two documents or more that all have the same grade
     n_tied_documents: int  # documents that share their score with another one of the query
     n_unjudged_documents: int  # scored documents without a grade, counted as grade 0
-    n_unjudged_queries: int  # scored queries that the judgments lack, left out
+    n_unjudged_queries: int  # scored queries without judgments, left out
     n_missing_queries: int  # judged queries that were not scored
-    n_cut_queries: int = 0  # queries of which the top was kept, and more documents are known by their grades
-    fewest_kept: int | None = None  # documents of such a query
+    n_cut_queries: int = 0  # queries cut to the top k, whose other documents are known by grade counts
+    fewest_kept: int | None = None  # documents kept of the shortest such query
     tied_share: float  # of all documents
 
 
@@ -52,11 +52,11 @@ class JudgedQueries:
     Attributes
     ----------
     n_documents
-        int64: documents of the whole list that is known, those cut off included.
+        int64: documents of the whole known list, including those cut off.
     n_known, n_relevant
-        int64: documents in the ideal list of the query, and how many of them have a grade of the policy's ``relevant_from``.
+        int64: documents in the query's ideal list; those of them with a grade of at least the policy's ``relevant_from``.
     ideal
-        uint64: a digest of these documents' grades above 0; two queries with equal ideals have equal ones.
+        uint64: a digest of these documents' grades above 0, equal for equal ideal lists.
     """
 
     n_documents: npt.NDArray[np.int64]
@@ -67,7 +67,7 @@ class JudgedQueries:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A mean, None where no query counts, its 95 % interval (or None), and the number of queries that count."""
+    """A mean, None if no query counts, its 95 % interval (or None), and the number of queries that count."""
 
     mean: float | None
     interval: tuple[float, float] | None
@@ -133,10 +133,10 @@ class EvaluationRecord:
 class Evaluation:
     """Metrics of scored lists.
 
-    ``values`` holds one float64 a query in the order of ``qids``, NaN where the policy skips the query; ``weights`` what
-    the queries weigh where they differ, or None; ``intervals`` the 95 % bootstrap interval of each mean over queries, or
-    None; ``slices`` the same for the queries that have something in common, where that was asked for; ``scope`` says which
-    queries of a dataset these are and what the model has seen of them, None where nothing is known.
+    ``values`` holds one float64 per query in the order of ``qids``, NaN if the policy skips the query; ``weights`` the query
+    weights, or None if they are equal; ``intervals`` the 95 % bootstrap interval of each mean, or None; ``slices`` the same
+    for groups of queries, if requested; ``scope`` says which queries of a dataset these are and what the model has seen of
+    them, None if unknown.
     """
 
     metrics: tuple[Metric, ...]
@@ -158,7 +158,7 @@ class Evaluation:
 
     @property
     def means(self) -> dict[Metric, float]:
-        """Mean of each metric over the queries that count; NaN where none does."""
+        """Mean of each metric over the queries that count; NaN if none does."""
         return {metric: mean_of(self.values[metric]) for metric in self.metrics}
 
     @property
@@ -179,7 +179,7 @@ class Evaluation:
         return kept is not None and metric.name not in _OF_THE_TOP and (metric.k is None or metric.k > kept)
 
     def record(self, *, per_query: bool = False) -> EvaluationRecord:
-        """Return what is written of it, with the values of each query if so asked."""
+        """Return the JSON form, with the values of each query if ``per_query``."""
         return EvaluationRecord(
             metrics=self.figures,
             convention=self.convention,

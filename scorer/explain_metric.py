@@ -36,14 +36,14 @@ _TIES_WORDS = {
     "row_order": "documents of equal score stand as in the file",
     "random": "documents of equal score are shuffled",
 }
-_COMPARED = 10_000  # queries among which a misspelt one is looked for
+_COMPARED = 10_000  # queries to search for a similar id
 _MEANS = "its mean over all orders of these documents"
-_NAMED = 4  # groups of ties that are named one by one
+_NAMED = 4  # tied groups that are listed singly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedRank:
-    """What stands at a rank; ``place`` is "3 (2-4)" where documents share ranks, ``step`` what the rank adds, by column."""
+    """One rank; ``place`` is "3 (2-4)" if documents share ranks, ``step`` its terms of the sum by column."""
 
     rank: int
     place: str
@@ -55,10 +55,10 @@ class ExplainedRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricExplanation:
-    """How ``value``, which `evaluate` reports for the query, comes about; None where the policy skips the query.
+    """The calculation of ``value``, which `evaluate` reports for the query; None if the policy skips the query.
 
-    ``sum`` is that of the ranks above the cutoff, ``divisor`` what it is divided by (None: infinite), ``ideal`` rank, grade and
-    step of the ideal order, for ``ndcg``.
+    ``sum`` is the sum over the ranks above the cutoff, ``divisor`` what it is divided by (None: infinite), ``ideal`` the
+    rank, grade and terms of the ideal order, for ``ndcg``.
     """
 
     qid: str
@@ -102,7 +102,7 @@ def explain_metric(
     convention: str = OURS,
     **options: Unpack[PolicyArguments],
 ) -> MetricExplanation:
-    """Show how ``metric`` of the query ``qid`` comes about.
+    """Show how ``metric`` of the query ``qid`` is computed.
 
     Parameters
     ----------
@@ -111,14 +111,14 @@ def explain_metric(
     qid, metric
         One query, one metric.
     qrels
-        TREC judgments; they rule over grades in the list.
+        TREC judgments; they override grades in the list.
     convention, options
         As `rankmill.scorer.evaluate.evaluate` takes them.
 
     Raises
     ------
     InputError
-        There is no such query, or as `evaluate`.
+        The query is unknown, or as `evaluate`.
     CandidatesRejected
         As `evaluate`.
     """
@@ -157,7 +157,7 @@ def explain_metric(
 def _read(
     scored: Path | pa.Table, metric: Metric, qrels: Path | None, rules: Convention
 ) -> tuple[ScoredLists, pa.Table, Convention]:
-    """Read the lists, as table too, and complete the rules by the scale of grades that is known of them."""
+    """Read the lists, also as a table, and complete the convention with their highest grade."""
     counts, known_grade = (None, None)
     if isinstance(scored, Path):
         counts, known_grade = recorded_facts(scored, with_counts=qrels is None)
@@ -167,7 +167,7 @@ def _read(
 
 
 def _ranked(lists: ScoredLists, policy: Policy, number: int) -> tuple[RankedQuery, npt.NDArray[np.int64]]:
-    """Put the documents of query ``number`` in the order of their ranks; also their rows within the query."""
+    """Sort the documents of query ``number`` by rank; also return their row numbers within the query."""
     first, last = int(lists.starts[number]), int(lists.starts[number + 1])
     grades = np.maximum(lists.grades, 0)
     rows = tie_order(policy, grades, lists.starts, lists.doc_order)[first:last]
@@ -190,7 +190,7 @@ def _ranked(lists: ScoredLists, policy: Policy, number: int) -> tuple[RankedQuer
 def _documents(
     table: pa.Table, qid: str, query: RankedQuery, rows: npt.NDArray[np.int64], steps: Steps
 ) -> Iterator[ExplainedRank]:
-    """Yield what stands at the ranks above the cutoff, and what shares one of them; all of a query that does not count."""
+    """Yield the documents at the ranks above the cutoff and those tied with them; all if the query does not count."""
     names = [f"row {row + 1}" for row in range(len(rows))]
     if "doc_id" in table.column_names:
         of_query = table.filter(pc.equal(table["qid"], pa.scalar(qid)))["doc_id"].to_pylist()
@@ -217,7 +217,7 @@ def _words(
     divisor: float,
     value: float,
 ) -> list[tuple[str, str]]:
-    """Say how the sum becomes the value, and which rules took part."""
+    """Describe how the sum becomes the value, and which rules applied."""
     words = [("value", _division(metric, query, queries, steps, divisor, value))]
     if metric.name in POOLED:
         words.append(("", "its mean over the queries that count is the figure of all queries together"))
@@ -281,7 +281,7 @@ def _division(
 
 
 def _cells(step: Mapping[str, float] | None, n: int) -> list[str]:
-    """Return the numbers of a step as ``n`` cells of a table, empty ones where there is none."""
+    """Return the terms of a rank as ``n`` table cells, empty if there are none."""
     if step is None:
         return [""] * n
     return [str(int(x)) if x == int(x) and abs(x) < 1e15 else f"{x:.6f}" for x in step.values()]

@@ -1,7 +1,7 @@
 """Restrict ranking to the documents of a first-stage ranker, given as TREC runs; features come from other files.
 
-Memory: 17 bytes a document, a hash of its query and its own id (128 bits) and whether it was seen.  Ids come from the files
-again where a message has to name one.
+Memory: 17 bytes per document, a 128-bit hash of its query and document id and whether it was seen.  Messages read the ids
+from the files again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 BYTES_OF_A_DOCUMENT = 17
 _BLOCK_BYTES = 1 << 20
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # odd: which of the two ids a hash is of makes a difference
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # odd, so that the hash depends on which id is the query's
 _SALTS = (0x2545F4914F6CDD1D, 0xD6E8FEB86659FD93)
 
 Mask = npt.NDArray[np.bool_]
@@ -39,16 +39,16 @@ Hashes = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Which rows of a batch are of documents in the runs: places (m,) in the batch, and numbers (m,) of the documents."""
+    """Rows of a batch whose documents are in the runs: positions (m,) in the batch, and document numbers (m,)."""
 
     place: Numbers
     document: Numbers
     again: int | None
-    """The first of them whose document has a row before it in the batch; None: there is none."""
+    """The first of them that repeats a document of the batch, or None."""
 
 
 class FirstStage:
-    """The documents of some runs, together; a document may be in several of them, but once in each.
+    """The union of the documents of some runs; a document may be in several runs, but only once in each.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class FirstStage:
         self.second = second
         self.seen: Mask = np.zeros(len(first), dtype=np.bool_)
         places = np.flatnonzero(np.concatenate([[True], first[1:] != first[:-1], [True]]))
-        self._alike = int(np.diff(places).max(initial=1))  # documents with the same first hash: 1, or a rare accident
+        self._alike = int(np.diff(places).max(initial=1))  # documents with the same first hash: nearly always 1
 
     @classmethod
     def read(cls, paths: Sequence[Path], room: int) -> Self:
@@ -77,16 +77,16 @@ class FirstStage:
         paths
             TREC runs, plain or compressed.
         room
-            Bytes that the documents may take.
+            Maximum bytes for the documents.
 
         Raises
         ------
         InputError
             There is no such file, or the documents take more than ``room``.
         rankmill.foundation.errors.DataRejected
-            A line is none of a run.
+            A line is malformed.
         CandidatesRejected
-            A file has no line, or a document twice.
+            A file is empty, or has a document twice.
         """
         first, second = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint64)
         for path in paths:
@@ -119,13 +119,13 @@ class FirstStage:
 
     @property
     def lacking(self) -> int:
-        """How many documents have had no row of features."""
+        """Number of documents without a row of features so far."""
         return len(self) - int(np.count_nonzero(self.seen))
 
     def numbers(self, qid: pa.Array[Any], doc_id: pa.Array[Any]) -> Numbers:
-        """Return the number of each document (n,), -1 where it is in no run; no id is null."""
+        """Return the number of each document (n,), -1 if it is in no run.  Ids must not be null."""
         first, second = _hashes(qid, doc_id)
-        order = np.argsort(first)  # in order they are found several times as fast: what is looked at is in the cache
+        order = np.argsort(first)  # sorted lookups are several times faster: they stay in the cache
         begin = np.empty(len(first), dtype=np.int64)
         begin[order] = np.searchsorted(self.first, first[order])
         found = np.full(len(first), -1, dtype=np.int64)
@@ -136,7 +136,7 @@ class FirstStage:
         return found
 
     def listed(self, batch: RowBatch) -> Listed:
-        """Return which rows of ``batch`` are of documents in the runs; one without a document id is not."""
+        """Return the rows of ``batch`` whose documents are in the runs; a row without a document id never is."""
         if batch.doc_id is None:
             nothing = np.empty(0, dtype=np.int64)
             return Listed(nothing, nothing, None)
@@ -157,12 +157,12 @@ class FirstStage:
         return Listed(place, numbers, again)
 
     def see(self, listed: Listed, path: Path, rows_before: int) -> None:
-        """Take down that there were these rows, in a batch of ``path`` that begins after ``rows_before`` rows of it.
+        """Mark the documents of these rows as seen; their batch begins after ``rows_before`` rows of ``path``.
 
         Raises
         ------
         CandidatesRejected
-            A document had a row before.
+            A document already had a row.
         """
         seen = np.flatnonzero(self.seen[listed.document])
         again = [] if listed.again is None else [listed.again]
@@ -178,7 +178,7 @@ class FirstStage:
         self.seen[listed.document] = True
 
     def check_seen(self, lacking: Lacking) -> None:
-        """Raise CandidatesRejected if documents have had no row of features, and are not to be dropped, or if none had one."""
+        """Raise CandidatesRejected if documents without a row of features may not be dropped, or if no document has one."""
         count = self.lacking
         if count == 0 or (lacking == "drop" and count < len(self)):
             return
@@ -194,17 +194,17 @@ class FirstStage:
         )
 
     def seen_as_text(self) -> str:
-        """Return ``seen``, for a journal."""
+        """Return ``seen`` as text for the journal."""
         return base64.b64encode(np.packbits(self.seen).tobytes()).decode("ascii")
 
-    def go_on(self, seen: str) -> None:
-        """Take ``seen`` from the text of the same runs; an empty one is of nothing seen."""
+    def restore_seen(self, seen: str) -> None:
+        """Restore ``seen`` from the text of `seen_as_text`; empty text means that nothing was seen."""
         if seen:
             bits = np.frombuffer(base64.b64decode(seen), dtype=np.uint8)
             self.seen = np.unpackbits(bits, count=len(self)).astype(np.bool_)
 
     def _first_line(self, wanted: Mask) -> tuple[str, str, str]:
-        """Return file:line, qid and doc_id of the first of the documents that are ``wanted`` (n,)."""
+        """Return file:line, qid and doc_id of the first document for which ``wanted`` (n,) is true."""
         for path in self.paths:
             for batch in read_ranked_lines(path, _BLOCK_BYTES):
                 numbers = self.numbers(batch.qid, batch.doc_id)
@@ -227,7 +227,7 @@ def rows_of(batch: RowBatch, listed: Listed) -> RowBatch:
 
 
 def columns_of(batch: ColumnBatch, listed: Listed) -> ColumnBatch:
-    """Return the rows of ``batch`` that are ``listed``; where there are none, no feature is read."""
+    """Return the rows of ``batch`` that are ``listed``; if there are none, no feature is read."""
     keep = np.zeros(len(batch), dtype=np.bool_)
     keep[listed.place] = True
     features = _chosen(batch.features, keep) if len(listed.place) else iter(())
@@ -248,7 +248,7 @@ def _hashes(qid: pa.Array[Any], doc_id: pa.Array[Any] | None) -> tuple[Hashes, H
 
 
 def _ascending(first: Hashes, second: Hashes) -> tuple[Hashes, Hashes, Mask]:
-    """Return the hashes in ascending order, and which (n,) are not those before them again."""
+    """Return the hashes in ascending order, and a mask (n,) that is false for repeated ones."""
     order = np.argsort(first)
     if (first[order][1:] == first[order][:-1]).any():
         order = np.lexsort((second, first))
@@ -258,8 +258,8 @@ def _ascending(first: Hashes, second: Hashes) -> tuple[Hashes, Hashes, Mask]:
 
 
 def _refuse_repeated(path: Path, first: Hashes, second: Hashes) -> None:
-    """Raise CandidatesRejected for the first line of a run with one of the documents of these hashes a second time."""
-    first, second, new = _ascending(first, second)  # one may be there three times
+    """Raise CandidatesRejected for the first line of a run that repeats one of the documents with these hashes."""
+    first, second, new = _ascending(first, second)  # a document may be there three times
     repeated = FirstStage([path], first[new], second[new])
     lines: dict[int, int] = {}
     for batch in read_ranked_lines(path, _BLOCK_BYTES):

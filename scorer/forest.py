@@ -5,8 +5,8 @@ has K such sums, all from ``base_score``: tree t (the first is 0) adds to output
 them (``rankmill.scorer.links``).  A boosting round is ``trees_a_round`` trees, a multiple of K.
 
 Nodes of one tree lie together, the root first, each child after its parent.  At an inner node with feature ``f`` and
-cut ``c`` a value goes left if ``x <= cuts[cut_starts[f] + c]``, right if it is greater, and where ``missing_left`` says
-if it is NaN.  A cut may be infinite: ``x <= +inf`` parts what is there from what is missing.
+cut ``c`` a value goes left if ``x <= cuts[cut_starts[f] + c]``, and right if it is greater; NaN goes left if
+``missing_left`` is 1.  A cut may be infinite: ``x <= +inf`` separates present values from missing ones.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class Forest:
     node_missing_left: npt.NDArray[np.uint8]  # (n_nodes,) 1: a missing value goes left; 0 at a leaf
     node_left: npt.NDArray[np.int32]  # (n_nodes,) relative to the tree's start; -1 at a leaf
     node_right: npt.NDArray[np.int32]  # (n_nodes,) relative to the tree's start; -1 at a leaf
-    node_value: npt.NDArray[np.float64]  # (n_nodes,) what a leaf adds; what an inner node would add as a leaf
+    node_value: npt.NDArray[np.float64]  # (n_nodes,) value of a leaf; of an inner node, its value as a leaf
     node_gain: npt.NDArray[np.float64]  # (n_nodes,) split gain; 0 at a leaf
-    node_rows: npt.NDArray[np.int64]  # (n_nodes,) training rows that reached the node, or what info has as its COVER
+    node_rows: npt.NDArray[np.int64]  # (n_nodes,) training rows that reached the node, or what info[COVER] says
     tree_weights: npt.NDArray[np.float64]  # (n_trees,)
     base_score: float
     objective: str
@@ -109,7 +109,7 @@ class Forest:
         object.__setattr__(self, "n_outputs", operator.index(self.n_outputs))
         object.__setattr__(self, "trees_a_round", operator.index(self.trees_a_round) or self.n_outputs)
         for name in ("parameters", "info"):
-            # Through JSON and back: what is kept is what the file will hold, and nobody else holds a reference to it.
+            # Through JSON and back: a private copy, exactly as the file will hold it.
             object.__setattr__(self, name, json.loads(canonical_json(dict(getattr(self, name)))))
         arrays = {name: getattr(self, name) for name, _ in ARRAYS}
         fault = self._fault() or model_file.array_fault(arrays, len(self.feature_names))
@@ -119,7 +119,7 @@ class Forest:
             raise ValueError(fault)
 
     def _fault(self) -> str | None:
-        """Return what is wrong besides the arrays, or None."""
+        """Return a fault outside of the arrays, or None."""
         names: Sequence[object] = self.feature_names
         if not names:
             return "there are no features"
@@ -153,7 +153,7 @@ class Forest:
 
     @property
     def score_bound(self) -> float:
-        """Greatest absolute value that base score and leaves of one document can add up to, each taken positive."""
+        """Upper bound of the absolute score of any document: absolute base score plus the greatest absolute leaf value of each tree."""
         leaves = np.where(self.node_feature < 0, np.abs(self.node_value), 0.0)
         starts = self.tree_starts[:-1]
         with np.errstate(over="ignore"):
@@ -162,7 +162,7 @@ class Forest:
 
     @property
     def used_features(self) -> tuple[int, ...]:
-        """Positions in ``feature_names`` of the features that some node asks for, ascending."""
+        """Positions in ``feature_names`` of the features that splits use, ascending."""
         return tuple(int(f) for f in np.unique(self.node_feature[self.node_feature >= 0]))
 
     @property
@@ -226,7 +226,7 @@ class Forest:
 
     @property
     def _needs_format_2(self) -> bool:
-        """Whether readers of format 1 would get it wrong: they know one output, and one tree a round."""
+        """Whether format 1 cannot express it: that has one output and one tree per round."""
         return (self.link, self.n_outputs, self.trees_a_round) != ("identity", 1, 1)
 
     @classmethod
@@ -336,10 +336,10 @@ def feature_importance(forest: Forest) -> npt.NDArray[np.float64]:
     """
     inner = forest.node_feature >= 0
     features = forest.node_feature[inner]
-    rows = forest.node_rows[inner].astype(np.float64) * (COVER not in forest.info)  # cover has a unit of each tree
+    rows = forest.node_rows[inner].astype(np.float64) * (COVER not in forest.info)  # covers: a unit per tree
     for weights in (forest.node_gain[inner], rows, np.ones(len(features))):
         greatest = weights.max(initial=0.0)
-        if greatest > 0.0:  # a gain below 0, which no training leaves, counts as 0; scaled so that no sum overflows
+        if greatest > 0.0:  # negative gains, which training never makes, count as 0; scaled so that no sum overflows
             shares = np.ldexp(np.maximum(weights, 0.0), -int(np.frexp(greatest)[1]))
             summed = np.bincount(features, weights=shares, minlength=forest.n_features).astype(np.float64)
             importance: npt.NDArray[np.float64] = summed / summed.sum()
@@ -348,7 +348,7 @@ def feature_importance(forest: Forest) -> npt.NDArray[np.float64]:
 
 
 def importance_table(forest: Forest) -> HtmlTable:
-    """Return the features that some node asks for with their `feature_importance`, greatest first, for a notebook."""
+    """Return the features that splits use with their `feature_importance`, greatest first, for a notebook."""
     importance = feature_importance(forest)
     order = sorted(forest.used_features, key=lambda f: (-importance[f], f))
     rows = [(forest.feature_names[f], ShareCell(float(importance[f]))) for f in order]

@@ -1,7 +1,7 @@
 """The journal of a re-ranking: what is durably on disk, so that a killed run can be resumed.
 
-It lies in the staging folder beside what it tells of, and is replaced in one step.  A damaged one, or one of other models,
-other candidates or other options, counts as none.
+It is in the staging folder next to the files that it describes, and is replaced atomically.  A damaged journal, or one of
+other models, candidates or options, is ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAME = "journal.json"
 
 
 class RankedShard(BaseModel):
-    """A finished shard, and where in what is sorted the next one begins."""
+    """A finished shard, and the position in the sorted rows where the next one begins."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -36,12 +36,12 @@ class RankedShard(BaseModel):
 
     @property
     def written(self) -> RankedPart:
-        """The shard as its writer knows it."""
+        """The shard as the writer's record."""
         return RankedPart(self.name, self.rows, self.queries)
 
 
 class OfModel(BaseModel):
-    """How far one model is: its spill, parts that it was dealt out to (None: not yet), finished shards."""
+    """Progress of one model: its spill, the number of parts that it was partitioned into (None: not yet), finished shards."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -50,7 +50,7 @@ class OfModel(BaseModel):
     shards: list[RankedShard] = []
 
     def keep_whole_shards(self, folder: Path) -> None:
-        """Forget the shards from the first on that is not in ``folder`` with the bytes that it had."""
+        """Drop the first shard that is missing or changed in ``folder``, and all shards after it."""
         for number, shard in enumerate(self.shards):
             path = folder / shard.name
             if not path.is_file() or file_digest(path) != shard.sha256:
@@ -59,10 +59,10 @@ class OfModel(BaseModel):
 
 
 class Journal(BaseModel):
-    """How far the run ``key`` is: the place in the input, whether that was the last, and each model by its label.
+    """Progress of the run ``key``: the position in the input, whether the input is finished, and each model by its label.
 
-    Of the documents of a first stage: those with a row so far (`rankmill.scorer.first_stage.FirstStage.seen_as_text`), while rows are
-    read, and in the end how many had none.
+    Of a first stage: the documents with a row so far (`rankmill.scorer.first_stage.FirstStage.seen_as_text`), while rows are
+    read, and at the end the number of documents without one.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -89,9 +89,9 @@ class Journal(BaseModel):
 
 
 def run_key(files: Iterable[Path], facts: Mapping[str, Any]) -> str:
-    """Return what two runs have in common that may go on with each other's work: ``facts``, and ``files`` as they are.
+    """Return a key of ``facts`` and the state of ``files``; runs with the same key may resume each other.
 
-    A file is the same while its size, times of change and inode are.
+    A file is unchanged while its size, modification times and inode are.
     """
     seen = []
     for path in files:

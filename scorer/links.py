@@ -1,13 +1,13 @@
 """Links: functions from the outputs of a forest to one score per document.
 
 ``identity`` takes the only output.  The others turn K outputs f_0 .. f_{K-1} of a document into probabilities p of its
-grades, and the score is what the grade (``_grade``) or its gain (``_gain``) is expected to be:
-``sum_k k p_k`` or ``sum_k (2^k - 1) p_k``, summed from the lowest grade to the highest.
+grades, and the score is the expected grade (``_grade``) or the expected gain (``_gain``): ``sum_k k p_k`` or
+``sum_k (2^k - 1) p_k``, summed from the lowest grade to the highest.
 
 ``softmax_*``: K grades 0 .. K - 1, ``p_k = exp(f_k) / sum_j exp(f_j)`` (McRank: Li, Burges & Wu, NIPS 2007).
-``ordinal_*``: K + 1 grades 0 .. K, f_k is the logit of P(y <= k) (McCullagh 1980; ibid.); grade k has
-``P(y <= k) - P(y <= k - 1)``, or 0 where outputs that were learnt apart cross and that is negative, and what results is
-divided by its sum.
+``ordinal_*``: K + 1 grades 0 .. K, f_k is the logit of P(y <= k) (McCullagh 1980; ibid.); grade k has probability
+``P(y <= k) - P(y <= k - 1)``, or 0 if that is negative (outputs are learnt separately and may cross); the probabilities are
+then divided by their sum.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from rankmill.scorer import _kernels
 Link: TypeAlias = Literal["identity", "softmax_grade", "softmax_gain", "ordinal_grade", "ordinal_gain"]
 LINKS: tuple[Link, ...] = get_args(Link)
 
-MAX_GRADE = 1023  # of a `_grade` link: nobody's scale is longer, and a forged header cannot ask for all memory
-MAX_GAINED_GRADE = 52  # of a `_gain` link: the highest that the metrics take; its gain is exact in a float64
+MAX_GRADE = 1023  # for `_grade` links: longer than any real scale, and a forged header cannot exhaust memory
+MAX_GAINED_GRADE = 52  # for `_gain` links: the maximum of the metrics; its gain is exact in a float64
 
 
 def link_fault(link: str, n_outputs: int) -> str | None:
@@ -40,7 +40,7 @@ def link_fault(link: str, n_outputs: int) -> str | None:
 
 
 def class_values(link: str, n_outputs: int) -> npt.NDArray[np.float64]:
-    """Return what each grade from 0 on is worth under ``link``: (n_outputs,) values, one more for ``ordinal_*``.
+    """Return the value of each grade from 0 on under ``link``: (n_outputs,), one more for ``ordinal_*``.
 
     >>> class_values("softmax_gain", 4).tolist(), class_values("ordinal_grade", 2).tolist()
     ([0.0, 1.0, 3.0, 7.0], [0.0, 1.0, 2.0])
@@ -66,14 +66,14 @@ def apply_link(
     outputs
         (K, n) float64 with contiguous rows, one for each output.
     out
-        (n,) float64 to write the scores to; None: a new array.  It may not overlap ``outputs``.
+        (n,) float64 to write the scores to; None: a new array.  It must not overlap ``outputs``.
     first, last
-        Write the scores of the documents ``first`` .. ``last`` - 1 only (None: up to n), so that threads can share
-        them out.  The kernel runs without the lock of the interpreter.
+        Write the scores of the documents ``first`` .. ``last`` - 1 only (None: up to n), so that threads can share the
+        work.  The kernel releases the GIL.
 
     Returns
     -------
-    ``out``.  A score is NaN where an output is, and for ``softmax_*`` where the greatest output is infinite.
+    ``out``.  A score is NaN if an output is, and for ``softmax_*`` if the greatest output is infinite.
 
     Raises
     ------

@@ -27,20 +27,20 @@ GROWTH = 12
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bounds of the parts; scoring and sorting follow one another, so each has all that is left to itself."""
+    """Memory limits of the phases; scoring and sorting do not overlap, so each gets all that remains."""
 
     total: int
-    """Bytes that the process may take at its peak."""
+    """Maximum bytes of the whole process."""
     block_bytes: int
     """Bytes of input that a thread reads at a time."""
     sort_bytes: int
-    """Bytes that the sort may hold before it spills; its buffers outside of the count take about as much again."""
+    """Bytes that the sort may hold before it spills; buffers that it does not count take about as much again."""
     held: int = 0
-    """Bytes that the documents of a run take all the time (`rankmill.scorer.first_stage`)."""
+    """Bytes that the documents of a first-stage run take throughout (`rankmill.scorer.first_stage`)."""
 
     @classmethod
     def of(cls, total: int) -> MemoryPlan:
-        """Share out ``total`` bytes; InputError below ``LEAST``."""
+        """Divide ``total`` bytes; InputError below ``LEAST``."""
         if total < LEAST:
             raise InputError(f"{spelled('memory')} must be at least 512MB, got {total / MB:,.0f}MB")
         left = total - FLOOR
@@ -48,7 +48,7 @@ class MemoryPlan:
 
     @property
     def run_bytes(self) -> int:
-        """Most bytes that the documents of a run may take."""
+        """Maximum bytes for the documents of a first-stage run."""
         return (self.total - FLOOR) // SHARE_OF_RUN
 
     def with_run(self, held: int) -> MemoryPlan:
@@ -56,7 +56,7 @@ class MemoryPlan:
         return replace(self, held=held, sort_bytes=self.sort_bytes - held * 3 // 8)
 
     def scoring_threads(self, wanted: int) -> int:
-        """Return how many of the ``wanted`` threads there is room for, each with a block of its own; 1 or more."""
+        """Return how many of the ``wanted`` threads fit into memory, each with its own block; at least 1."""
         return fitting_threads(self.total - FLOOR - READER - self.held, GROWTH * self.block_bytes, wanted)
 
     @property
@@ -65,14 +65,14 @@ class MemoryPlan:
         return BLOCKS_FOR_BEST * self.block_bytes
 
     def columns_bytes(self, n_threads: int) -> int:
-        """Return what each of ``n_threads`` may take for a group of rows whose columns it reads one at a time.
+        """Return the bytes for each of ``n_threads`` to read a row group whose columns are read one at a time.
 
-        As much again is for what waits to be handed on, and for what the allocators keep.
+        As much again is reserved for results that wait for their turn, and for memory that allocators keep.
         """
         return max(self.total - FLOOR - self.held - self.best_bytes, 0) // (2 * n_threads)
 
     def render(self) -> str:
-        """One line for a person.
+        """Return the plan as one line.
 
         >>> for part in MemoryPlan.of(2_000_000_000).render().split("; "):
         ...     print(part)

@@ -15,8 +15,8 @@ Layout, little-endian::
 
 The header's key ``arrays`` lists ``[name, dtype, length]`` in the order of the bytes; offsets follow from the lengths,
 so two arrays cannot overlap; ``rankmill.scorer.forest`` says which arrays there are.
-What format 1 can say is written as format 1; ``rankmill.scorer.forest`` says what needs 2.  A new number goes in ``FORMATS`` when
-old readers would misread new files: a reader names the number that it found and those that it knows, and stops.
+A forest that format 1 can express is written as format 1; ``rankmill.scorer.forest`` says what needs 2.  A new number goes in
+``FORMATS`` when old readers would misread new files: a reader reports the number that it found and those that it knows.
 
 The kernels do not check bounds, so all nodes of all trees are checked here.  Each check returns the first fault in words, or None.
 """
@@ -41,15 +41,15 @@ FORMATS = (1, 2)
 ALIGNMENT = 64
 DIGEST_BYTES = 32
 MAX_HEADER_BYTES = 64 * 1024 * 1024
-MAX_NESTING = 64  # levels of lists and mappings: nobody's recursion ends there
-MAX_FOUND = 400  # characters of a message
+MAX_NESTING = 64  # levels of lists and mappings, below any recursion limit
+MAX_FOUND = 400  # characters of a quoted value
 _PREFIX = struct.Struct("<8sIIQ")
 
 MAX_FEATURES = 1 << 20
 MAX_TREES = 1 << 20
 MAX_NODES = 1 << 28
 MAX_CUTS_OF_A_FEATURE = 65_534  # a bin code, missing included, must fit 16 bits
-MAX_SCORE = 1e300  # of what the leaves of any path can add up to, so that no score overflows into infinity or NaN
+MAX_SCORE = 1e300  # bound of the score of any path, so that no score overflows into infinity or NaN
 
 Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]
@@ -57,7 +57,7 @@ Arrays: TypeAlias = Mapping[str, Array]
 
 
 def is_model_file(path: Path) -> bool:
-    """Whether the file at ``path`` begins as models do."""
+    """Return whether the file at ``path`` begins with the magic of model files."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 
@@ -76,7 +76,7 @@ def nesting(value: object) -> int:
 
 
 def shortened(found: object) -> str:
-    """Return what was found as one line that fits a message: a forged header may hold a book.
+    """Return ``found`` as one line, shortened to fit a message.
 
     >>> shortened(ValueError("two lines" + chr(10) + "of it"))
     'two lines of it'
@@ -101,14 +101,14 @@ def encode(number: int, header: Mapping[str, object], arrays: Arrays) -> bytes:
 def decode(
     data: bytes, where: str, expected: Sequence[tuple[str, np.dtype[Any]]]
 ) -> tuple[int, dict[str, Any], dict[str, Array]]:
-    """Take ``data`` apart into format number, header and arrays; ``expected`` lists the arrays' names and dtypes in order.
+    """Split ``data`` into format number, header and arrays; ``expected`` lists the arrays' names and dtypes in order.
 
     Every length is checked before anything is read through it.  The arrays are read-only views of ``data``.
 
     Raises
     ------
     ModelFormatError
-        Not a model file, another format number, cut short, changed, or with bytes that should not be there; the
+        Not a model file, an unknown format number, truncated, changed, or with unexpected bytes; the
         message begins with ``where``.
     """
     if len(data) < _PREFIX.size + DIGEST_BYTES:
@@ -171,7 +171,7 @@ def _lengths(listed: object, where: str, expected: Sequence[tuple[str, np.dtype[
 
 
 def rounds_fault(n_trees: int, n_outputs: int, trees_a_round: int) -> str | None:
-    """Return in one line why so many trees are not whole rounds of whole sets of outputs, or None if they are."""
+    """Return in one line why the trees do not make whole rounds, or the trees of a round whole sets of outputs; None if they do."""
     if not 1 <= trees_a_round <= MAX_TREES or trees_a_round % n_outputs:
         return f"{trees_a_round} trees a round, expected a multiple of the outputs, of which there are {n_outputs}"
     if n_trees % trees_a_round:
@@ -228,7 +228,7 @@ def _cuts(arrays: Arrays) -> str | None:
         return f"a feature has {counts.max()} cuts, at most {MAX_CUTS_OF_A_FEATURE} are allowed"
     if np.any(np.isnan(cuts)):
         return "a cut is not a number"
-    # Between two cuts of one feature the values must ascend; pairs that straddle two features are left out.
+    # Cuts of one feature must ascend; neighbours from two features are not compared.
     ascending = cuts[1:] > cuts[:-1]
     inner = np.ones(max(len(cuts) - 1, 0), dtype=np.bool_)
     borders = starts[1:-1]

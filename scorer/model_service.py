@@ -1,6 +1,6 @@
-"""Find models by what a user calls them: a model file, or a version in a registry.
+"""Find models by name: a model file, or a version in a registry.
 
-The one module of the scorer that knows that there is a registry: every command that takes a model, here and above, asks it.
+The only module of the scorer that uses the registry; every command that takes a model calls it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_SEEDS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelIdentity:
-    """Which model it is: its digest, and its place in a registry if it came from one."""
+    """The digest of a model, and its name and number if it is a version of a registry."""
 
     sha256: str
     name: str | None = None
@@ -39,9 +39,9 @@ class ModelIdentity:
 
 
 def find_model(reference: str, registry: Path) -> tuple[Forest, ModelIdentity]:
-    """Read the model that ``reference`` means: a file if there is one or the name says so, else a registry's version.
+    """Read the model ``reference``: a model file if the path exists or has the suffix of one, else a version of the registry.
 
-    The reference is resolved once; what it meant is in the identity.
+    The reference is resolved once; the identity holds the result.
     """
     from rankmill.scorer.forest import Forest
 
@@ -55,7 +55,7 @@ def find_model(reference: str, registry: Path) -> tuple[Forest, ModelIdentity]:
 
 
 def find_models(references: Sequence[str], registry: Path) -> dict[str, tuple[Forest, ModelIdentity]]:
-    """Read several models, each under the name that its folder gets: NAME@7, or that of a file without its suffix.
+    """Read several models, by the names of their output folders: NAME@7, or the name of a file without its suffix.
 
     Raises
     ------
@@ -77,9 +77,9 @@ def find_models(references: Sequence[str], registry: Path) -> dict[str, tuple[Fo
 
 
 def find_ranking(subject: str, registry: Path, *, seeds: bool) -> Ranking:
-    """Find what `compare` is to rank: a model file or a scored list if there is such a path, else a registry's version.
+    """Find a ranking for `compare`: a model file or a scored list if the path exists, else a version of the registry.
 
-    ``seeds`` asks for the versions that differ from this one in their seed only.
+    ``seeds`` adds the versions that differ only in their seed.
     """
     from rankmill.scorer.compare import Ranking
     from rankmill.scorer.forest import Forest
@@ -106,14 +106,14 @@ def find_ranking(subject: str, registry: Path, *, seeds: bool) -> Ranking:
 
 
 def looks_like_a_list(subject: str) -> bool:
-    """Whether ``subject``, where there is no such path, was meant as one rather than as a model of a registry."""
+    """Return whether ``subject``, which is no existing path, looks like a path rather than a model name."""
     return "/" in subject or Path(subject).suffix in LIST_SUFFIXES
 
 
 def trained_model(forest: Forest, identity: ModelIdentity, registry: Path, reference: str) -> TrainedModel:
-    """Return what the model and, where it is a version of the registry, its sketch of training queries say of its training.
+    """Return the training data that the model records and, for a version of the registry, its query sketch.
 
-    ``reference`` is what a file is called.
+    ``reference`` is the name of a model file in messages.
     """
     from rankmill.scorer.train_test_overlap import TrainedModel
 
@@ -122,7 +122,7 @@ def trained_model(forest: Forest, identity: ModelIdentity, registry: Path, refer
 
 
 def queries_trained_on(identity: ModelIdentity, registry: Path) -> QuerySketch | None:
-    """Return the sketch of the queries that a registered model was trained on; None where nobody kept it."""
+    """Return the sketch of the queries that a registered model was trained on; None if there is none."""
     if identity.name is None:
         return None
     from rankmill.registry import Registry
@@ -131,7 +131,7 @@ def queries_trained_on(identity: ModelIdentity, registry: Path) -> QuerySketch |
 
 
 def train_queries(version: Version) -> QuerySketch | None:
-    """Return the sketch of the queries that a version was trained on; None where nobody kept it."""
+    """Return the sketch of the queries that a version was trained on; None if there is none."""
     from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
 
     data = version.attachment(TRAIN_QUERIES)
@@ -139,7 +139,7 @@ def train_queries(version: Version) -> QuerySketch | None:
 
 
 def other_seeds(version: Version, versions: Sequence[Version]) -> list[Version]:
-    """Return the versions that differ from this one in nothing but the seed, the newest of each, at most ``MOST_SEEDS``."""
+    """Return the versions that differ from this one only in the seed: the newest for each seed, at most ``MOST_SEEDS``."""
     made, seed = recipe_and_seed(version)
     if made is None:
         return []
@@ -153,7 +153,7 @@ def other_seeds(version: Version, versions: Sequence[Version]) -> list[Version]:
 
 
 def recipe_and_seed(version: Version) -> tuple[tuple[Any, ...] | None, Any]:
-    """Return what made the version but for its seed (data, code and parameters), and the seed; None where that was not kept."""
+    """Return the recipe of the version (data, code and parameters but the seed) and its seed; None if not recorded."""
     facts = version.manifest
     parameters = facts.get("parameters")
     if not isinstance(parameters, dict) or "seed" not in parameters or facts.get("dataset_digest") is None:

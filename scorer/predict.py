@@ -1,8 +1,8 @@
-"""Score documents: float32 features become codes by the cuts of the forest, codes go down the trees, outputs become a score.
+"""Score documents: cuts map float32 features to codes, codes pass through the trees, the link turns outputs into a score.
 
-The codes are exact (a value and a cut are compared as float32), a document's sum runs over the trees of an output in their
-order in float64, and a link takes one document at a time, so a score has the same bits for any batch size, row order and number of threads, and the same as the
-plain walk in ``tests/naive.py``.
+Codes are exact (values and cuts are compared as float32).  An output is the sum over its trees in order, in float64, and the
+link takes one document at a time.  A score therefore has the same bits for any batch size, row order and number of threads,
+and the same bits as the plain walk in ``tests/naive.py``.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rankmill.scorer.tree_layout import choose_layout, search_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TILE = 512  # documents whose codes stay in the second-level cache while every tree is asked; a multiple of 64
-MAPPED = 16 << 20  # bytes of codes for which memory of their own is asked: what the allocator gets back it may keep
-ROWS_OF_A_TURN = 4 * TILE  # that a thread takes at a time, as float32: whoever is free takes the next ones
+TILE = 512  # documents whose codes stay in the second-level cache while all trees are evaluated; a multiple of 64
+MAPPED = 16 << 20  # codes of at least this many bytes get their own mapping: an allocator may keep freed memory
+ROWS_OF_A_TURN = 4 * TILE  # rows that a free thread takes next, converted to float32
 
 
 class Predictor:
@@ -64,15 +64,15 @@ class Predictor:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the features that are asked for, in the order of ``features``."""
+        """Names of the features that the trees use, in the order of ``features``."""
         return tuple(self.forest.feature_names[f] for f in self.features)
 
     @property
     def comparisons(self) -> int:
-        """Comparisons that a document costs, whatever its features are.
+        """Number of comparisons per document, whatever its features.
 
-        Finding the bin of a feature with c cuts takes ceil(log2 c) + 1, for every feature asked for; a tree takes one for
-        each level, since documents go down together until the deepest leaf, and one for what its leaf adds.
+        The bin of a used feature with c cuts takes ceil(log2 c) + 1.  A tree takes one for each level, since documents descend
+        together to the deepest leaf, and one for adding the leaf.
         """
         searches = sum(int(cuts - 1).bit_length() + 1 for cuts in self._counts)
         return searches + int(self._layout.depth.sum()) + len(self._layout.depth)
@@ -93,7 +93,7 @@ class Predictor:
             (n, width) raw features, NaN where missing.  float64 is rounded to float32 first, the precision that the
             model was trained in.
         columns
-            (len(``features``),) column of ``values`` that holds each feature asked for; -1: no column, every document
+            (len(``features``),) column of ``values`` that holds each of ``features``; -1: no column, every document
             has the value ``absent``.  None: ``values`` has all features of the model in its order.
         n_threads
             Threads to share the rows among; the scores do not depend on it.
@@ -121,7 +121,7 @@ class Predictor:
             if np.any((where < -1) | (where >= table.shape[1])):
                 raise ValueError(f"columns asks for column {where.max()} of {table.shape[1]}")
         out = np.full(len(table), self.forest.base_score, dtype=np.float64)
-        turns = count(0, ROWS_OF_A_TURN)  # one for all threads: next() is one step for them
+        turns = count(0, ROWS_OF_A_TURN)  # shared by all threads: next() is atomic
         threads = max(1, min(n_threads, -(-len(table) // ROWS_OF_A_TURN)))
         if threads == 1:
             self._score_turns(table, where, np.float32(absent), out, turns)
@@ -152,12 +152,12 @@ class Predictor:
         out: npt.NDArray[np.float64],
         turns: Iterator[int],
     ) -> None:
-        """Write to ``out`` the scores of the rows of each of ``turns``, until there are no more rows."""
+        """Score the rows of each turn into ``out``, until no rows are left."""
         scratch = self._scratch()
         for turn in turns:
             if turn >= len(table):
                 return
-            with np.errstate(over="ignore"):  # a float64 beyond float32's range becomes infinite, which has its place
+            with np.errstate(over="ignore"):  # a float64 beyond float32's range becomes infinite, which has a code
                 values = np.ascontiguousarray(table[turn : turn + ROWS_OF_A_TURN], dtype=np.float32)
             scores = out[turn : turn + ROWS_OF_A_TURN]
             for first in range(0, len(values), TILE):
@@ -184,13 +184,13 @@ class Predictor:
 
     @property
     def code_bytes(self) -> int:
-        """Bytes that the codes of a row take in `codes_buffer`."""
+        """Bytes per row of `codes_buffer`."""
         return len(self.features) * self._layout.code.itemsize
 
     def codes_buffer(self, n_rows: int) -> npt.NDArray[Any]:
-        """Return a buffer for the codes of ``n_rows`` whose features come a column at a time (`take_column`).
+        """Return a buffer (tiles, features, rows of a tile) for the codes of ``n_rows``, to fill by column with `take_column`.
 
-        A code takes a byte, or two where a feature or a tree is large; it has the shape (tiles, features, rows of a tile).
+        A code takes one byte, or two if a feature or a tree is large.
         """
         shape = (-(-n_rows // TILE), len(self.features), TILE)
         n_bytes = math.prod(shape) * self._layout.code.itemsize
@@ -198,20 +198,20 @@ class Predictor:
             return np.empty(shape, dtype=self._layout.code)
         memory = mmap.mmap(
             -1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        )  # gone when it is not used any more
+        )  # unmapped with the last reference to it
         if hasattr(mmap, "MADV_HUGEPAGE"):
             memory.madvise(mmap.MADV_HUGEPAGE)
         return np.frombuffer(cast("Any", memory), dtype=self._layout.code).reshape(shape)
 
     def take_column(self, codes: npt.NDArray[Any], slot: int, first: int, values: npt.NDArray[np.float32]) -> None:
-        """Put the codes of some values of one feature into ``codes``.
+        """Write the codes of some values of one feature to ``codes``.
 
         Parameters
         ----------
         codes
-            Of `codes_buffer`.
+            From `codes_buffer`.
         slot
-            Which of ``features`` it is.
+            Position of the feature in ``features``.
         first
             The row of the first value.
         values
@@ -220,16 +220,16 @@ class Predictor:
         Raises
         ------
         ValueError
-            There is no room for them.
+            The values do not fit.
         """
         if not 0 <= slot < codes.shape[1] or not 0 <= first <= first + len(values) <= codes.shape[0] * TILE:
             raise ValueError(f"no room for {len(values)} values of feature {slot} from row {first} on")
         values = np.ascontiguousarray(values, dtype=np.float32).view()
-        values.flags.writeable = False  # Arrow's are not; a kernel is compiled for each kind
+        values.flags.writeable = False  # like Arrow's arrays: a kernel is compiled for each kind
         _kernels.bin_column(values, first, slot, *self._search, codes)
 
     def scores_of_codes(self, codes: npt.NDArray[Any], n_rows: int) -> npt.NDArray[np.float64]:
-        """Return the (``n_rows``,) scores, as `scores` does, of ``codes`` that have all values of every feature by now."""
+        """Return the (``n_rows``,) scores, as `scores` does, once ``codes`` has the values of all features."""
         out = np.full(n_rows, self.forest.base_score, dtype=np.float64)
         scratch = self._scratch()
         for tile, first in enumerate(range(0, n_rows, TILE)):
@@ -239,7 +239,7 @@ class Predictor:
 
 
 class _Scratch(NamedTuple):
-    """What scoring a tile takes besides the trees: codes (slots, TILE), leaves (TILE,), sums (outputs, TILE)."""
+    """Scratch buffers for scoring a tile: codes (slots, TILE), leaves (TILE,), sums (outputs, TILE)."""
 
     codes: npt.NDArray[Any]
     at: npt.NDArray[Any]
@@ -251,9 +251,9 @@ def predict(
 ) -> npt.NDArray[np.float64]:
     """Return the (n,) float64 scores of ``values`` (n, n_features): base + w1 * tree1 + w2 * tree2 + ... in this order.
 
-    Where the forest has several outputs each is such a sum over its own trees, and the forest's link makes one score of
-    them.  float64 features are rounded to float32 first; NaN is missing.  ``n_rounds`` uses the first rounds only.  The same
-    bits for any batch size and ``n_threads``.  For many batches of one model make a ``Predictor`` once.
+    If the forest has several outputs, each is such a sum over its own trees, and the forest's link makes one score of them.
+    float64 features are rounded to float32 first; NaN is missing.  ``n_rounds`` uses the first rounds only.  The scores have
+    the same bits for any batch size and ``n_threads``.  For many batches of one model make a ``Predictor`` once.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Check the output path of a re-ranking, and replace an older folder so that a complete one always exists.
 
-Where names cannot be exchanged in one step, the old folder steps aside under a name of its own next to OUT, never into
-the staging folder, which any later run for OUT may remove.  What is found aside later goes back if OUT is not there.
+If names cannot be exchanged atomically, the old folder is renamed next to OUT, never into the staging folder, which any
+later run for OUT may remove.  A folder found under that name later is restored if OUT does not exist.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ ASIDE = ".replaced"
 
 
 def replace_folder(folder: Path, target: Path, staging: Path) -> None:
-    """Publish ``folder``, which lies in ``staging``, as ``target``; an older one is removed once it is replaced.
+    """Publish ``folder``, which is inside ``staging``, as ``target``; an older one is removed once it is replaced.
 
-    ``staging`` is what `rankmill.foundation.storage.staging.staging_folder` gave for ``target``.  After an error ``target`` is what it was.
+    ``staging`` is from `rankmill.foundation.storage.staging.staging_folder` for ``target``.  After an error ``target`` is unchanged.
     """
     if not target.exists():
         publish_folder(folder, target)
         return
     ready = staging / "ready"
     publish_folder(folder, ready)  # everything is on disk before anything moves
-    if exchange(ready, target):  # the older folder goes with the staging folder
+    if exchange(ready, target):  # the old folder is removed with the staging folder
         fsync_folder(target.parent)
         return
     aside = staging.with_suffix(ASIDE)
@@ -48,7 +48,7 @@ def replace_folder(folder: Path, target: Path, staging: Path) -> None:
 
 
 def restore_replaced(target: Path) -> None:
-    """Bring back a folder that a killed run left aside, or remove it if ``target`` is there; leave a living run's."""
+    """Restore a folder that a killed run renamed, or remove it if ``target`` exists; leave that of a running process."""
     token = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]+{re.escape(ASIDE)}")
     for aside in sorted(target.parent.glob(f".*{ASIDE}")):
         if (
@@ -68,11 +68,11 @@ def _remove(aside: Path) -> None:
     if aside.is_symlink():
         aside.unlink()
     else:
-        shutil.rmtree(aside, ignore_errors=True)  # the new folder is in its place: this is no failure
+        shutil.rmtree(aside, ignore_errors=True)  # no failure: the new folder is in place
 
 
 def check_apart(target: Path, candidates: Sequence[Path]) -> None:
-    """Refuse an ``OUT`` whose replacement would destroy what it was made from."""
+    """Refuse an ``OUT`` whose replacement would destroy its own input."""
     places = [target.resolve()]
     if checked_suffix(target):
         places.append(grades_path(target).resolve())
@@ -83,9 +83,9 @@ def check_apart(target: Path, candidates: Sequence[Path]) -> None:
 
 
 def check_target(target: Path, *, overwrite: bool, several: bool = False) -> None:
-    """Refuse an ``OUT`` that exists and may not be replaced, or that is to be one file where ``several`` models rank.
+    """Refuse an ``OUT`` that exists and may not be replaced, or that is a single file for ``several`` models.
 
-    What a killed run left aside of an older folder is brought back first.
+    A folder that a killed run renamed is restored first.
     """
     single = bool(checked_suffix(target))
     if single and several:
@@ -106,7 +106,7 @@ def check_target(target: Path, *, overwrite: bool, several: bool = False) -> Non
 
 
 def check_unchanged(target: Path, *, overwrite: bool) -> None:
-    """Refuse, right before it is published, an ``OUT`` that was not there when the run began and is not to be replaced."""
+    """Refuse, right before publishing, an ``OUT`` that appeared during the run and may not be replaced."""
     if not overwrite and target.exists():
         raise ConflictError(
             f"{target}: another run wrote it while this one was running; choose another name, or replace it with {spelled('overwrite')}"
@@ -114,7 +114,7 @@ def check_unchanged(target: Path, *, overwrite: bool) -> None:
 
 
 def _check_grades(grades: Path, target: Path, *, overwrite: bool) -> None:
-    """Refuse what is in the place of the side table of ``target``: it would be replaced, or taken for that table."""
+    """Refuse an existing file at the path of ``target``'s grade counts: it would be replaced or mistaken for them."""
     if not os.path.lexists(grades):
         return
     if counts_belong_to(grades) is None:

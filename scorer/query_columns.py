@@ -25,12 +25,12 @@ BLOCK_BYTES = 16 << 20
 
 
 def column_of_dataset(dataset: Dataset, split: str | None, name: str) -> pl.DataFrame:
-    """Return qid and value, a row a document of ``split``; the dataset's own error for a column that is not there."""
+    """Return qid and value, one row per document of ``split``; an unknown column raises the dataset's own error."""
     return _named(pl.DataFrame(dataset.rows(split, ("qid", name))), "qid", name)
 
 
 def column_of_candidates(paths: Sequence[Path], input_format: Format, options: ReadOptions, name: str) -> pl.DataFrame:
-    """Return qid and value, a row a candidate; text only from CSV, TSV and Parquet.
+    """Return qid and value, one row per candidate; text values only from CSV, TSV and Parquet.
 
     Raises
     ------
@@ -48,12 +48,12 @@ def column_of_candidates(paths: Sequence[Path], input_format: Format, options: R
 
 
 def column_of_scored(scored: Path | pa.Table, name: str) -> pl.DataFrame:
-    """Return qid and value, a row a scored document.
+    """Return qid and value, one row per scored document.
 
     Raises
     ------
     InputError
-        There is no such column; a TREC run has none but its own.
+        There is no such column; a TREC run has only its own.
     """
     if isinstance(scored, pa.Table):
         _check(scored.column_names, name, "the table")
@@ -101,7 +101,7 @@ def _column_of_source(source: Source, options: ReadOptions, name: str) -> pl.Dat
 
 
 def _delimited(path: Path, separator: str, qid: str, name: str) -> pl.DataFrame:
-    """Read two columns of delimited text: numbers where every cell that is not empty is one, else text."""
+    """Read two columns of delimited text: numbers if every non-empty cell is a number, else text."""
     _check(DelimitedCells(path, separator, Quarantine()).header, name, str(path))
     names = list(dict.fromkeys((qid, name)))
     rows = _named(pl.DataFrame(text_columns(path, separator, names)), qid, name)

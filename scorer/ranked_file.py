@@ -1,6 +1,6 @@
 """The format of ranked lists on disk: schemas, file names and metadata.
 
-In a folder only the shards have names that pandas, pyarrow and Spark take for data: they pass over what begins with ``_``.
+In a folder only the shards have names that pandas, pyarrow and Spark read as data; they skip names that begin with ``_``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rankmill.foundation.errors import InputError
 RUN_TAG = "rankmill"
 SUFFIXES = (".parquet", ".csv", ".tsv", ".run")
 # fmt: off
-_REFUSED = {  # of files; a folder may have any other
+_REFUSED = {  # suffixes of files; a folder may have any other
     ".txt", ".json", ".jsonl", ".ndjson", ".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".arrow", ".arrows",
     ".feather", ".ipc", ".pq", ".trec", ".letor", ".svm", ".svmlight", ".libsvm", ".xlsx", ".xls", ".ods",
     ".orc", ".avro", ".xml", ".html", ".db", ".sqlite", ".npy", ".pkl", ".h5",
@@ -28,10 +28,10 @@ FORMAT = 1
 MANIFEST = "_manifest.json"
 SEVERAL = "ranked by several"  # the kind of a folder of folders, one for each model
 GRADE_TABLE = "_grades.pq"  # in a folder; not .parquet, so that ``*.parquet`` means the shards alone
-BESIDE = "grades.parquet"  # after the whole name of a single file
+BESIDE = "grades.parquet"  # appended to the whole name of a single file
 _FORMER = {MANIFEST: "manifest.json", GRADE_TABLE: "grades.parquet"}  # in folders that earlier versions wrote
-FACTS = "rankmill"  # the key in a Parquet file's metadata, what the manifest says of a folder
-BELONGS = "rankmill.ranked"  # the key in a side table's metadata, the digest of the file that it is of
+FACTS = "rankmill"  # key in a Parquet file's metadata: the facts that a folder has in its manifest
+BELONGS = "rankmill.ranked"  # key in a side table's metadata: the digest of its ranked file
 
 
 def _table(*columns: pa.Field[Any]) -> pa.Schema:
@@ -86,18 +86,18 @@ def checked_suffix(path: Path) -> str:
 
 
 def grades_path(out: Path) -> Path:
-    """Where the side table of grade counts of ``out`` lies: in its folder, or beside the file under its whole name."""
+    """Return the path of the grade counts of ``out``: in its folder, or beside the file under its whole name."""
     return out.with_name(f"{out.name}.{BESIDE}") if checked_suffix(out) else out / GRADE_TABLE
 
 
 def side_file(folder: Path, name: str) -> Path:
-    """Where the side file ``name`` of the ranked lists in ``folder`` is: by its former name where an earlier version wrote it."""
+    """Return the path of the side file ``name`` in ``folder``, by its former name if an earlier version wrote it."""
     former = folder / _FORMER[name]
     return former if not (folder / name).exists() and former.exists() else folder / name
 
 
 def is_ranked_folder(folder: Path) -> bool:
-    """Whether ``folder`` is one of ranked lists, by its manifest."""
+    """Return whether the manifest of ``folder`` is one of ranked lists."""
     try:
         manifest = json.loads(side_file(folder, MANIFEST).read_bytes())
     except (OSError, ValueError):
@@ -106,7 +106,7 @@ def is_ranked_folder(folder: Path) -> bool:
 
 
 def counts_belong_to(path: Path) -> str | None:
-    """Return the digest of the ranked file that the side table ``path`` is of; None if it is no such table."""
+    """Return the digest of the ranked file that the side table ``path`` belongs to; None if it is no side table."""
     try:
         metadata = pq.read_schema(path).metadata or {}
     except (OSError, pa.ArrowInvalid):

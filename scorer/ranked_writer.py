@@ -1,7 +1,7 @@
 """Write ranked lists: a folder of Parquet shards with its manifest, or one Parquet, CSV, TSV or TREC run file.
 
-Row groups and shards are cut by the rows alone (their number, their queries, how long their ids are), and the writer's
-settings are fixed, so the bytes do not depend on the batches that the rows came in.
+Row groups and shards depend on the rows alone (their number, queries and id lengths), and the writer's settings are fixed:
+the bytes do not depend on the batches in which rows arrive.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from rankmill.scorer.ranked_file import (
 )
 from rankmill.scorer.sorting import RankedBatch, ScoreSpill
 
-SHARD_ROWS = 1_000_000  # a shard ends with the query in which it gets so long
+SHARD_ROWS = 1_000_000  # a shard ends with the query that reaches this length
 ROW_GROUP_ROWS = 131_072
-ROW_GROUP_BYTES = 8 << 20  # of ids: a group ends with the row in which they get so long
+ROW_GROUP_BYTES = 8 << 20  # of ids: a row group ends with the row that reaches this size
 
 
 @dataclass(frozen=True, slots=True)
 class RankedFiles:
-    """The files of a ranked list in the folder that they were written to; ``grades`` is None where no grade is known."""
+    """The files of a ranked list, and their folder; ``grades`` is None if no grade is known."""
 
     folder: Path
     ranked: tuple[RankedPart, ...]
@@ -69,12 +69,12 @@ class RankedFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedFacts:
-    """What every file of ranked lists, and the manifest of their folder, says of them."""
+    """The metadata of every file of ranked lists and of their folder's manifest."""
 
     format: int = FORMAT
     kind: str = "ranked"
     max_grade: object
-    """The highest grade of the scale, where the model's training data had one."""
+    """The highest grade of the scale, if the model's training data had one."""
     model: ModelIdentity
     top_k: int | None
 
@@ -97,7 +97,7 @@ class ListedShard(NamedFile):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderFacts:
-    """What the manifest of a folder says besides; ``rows`` counts the candidates."""
+    """Further fields of a folder's manifest; ``rows`` counts the candidates."""
 
     grades: NamedFile | None
     queries: int
@@ -116,18 +116,18 @@ def write_lists(
     done: Sequence[RankedShard] = (),
     finished: Callable[[RankedShard], None] = lambda _: None,
 ) -> RankedFiles:
-    """Write what ``spill`` holds to ``folder`` in the form that the name ``target`` asks for.
+    """Write the rows of ``spill`` to ``folder`` in the format of the suffix of ``target``.
 
     Parameters
     ----------
     facts
-        What the metadata and the manifest say; the manifest says besides what was written.
+        Metadata of the files and the manifest.
     rows
         Number of candidates, for the manifest.
     done
-        Shards that an earlier run left in ``folder``: the rest is written.
+        Shards that an earlier run finished in ``folder``.
     finished
-        Called with each further shard but the last once it is on the disk.
+        Called with each further shard but the last once it is durable.
     """
     single, top_k = bool(checked_suffix(target)), facts.top_k
     metadata = {FACTS: canonical_json(as_json(facts)).decode()}
@@ -167,9 +167,9 @@ def write_lists(
 
 
 def publish_file(lists: RankedFiles, target: Path) -> None:
-    """Put the ranked file in its place; between the steps it stands beside a side table that is not of it.
+    """Publish the ranked file; between the two steps it is beside a side table of another list, which readers detect.
 
-    Whoever reads it then is told so.  A new side table hence goes first, an old one that has no successor goes last.
+    A new side table therefore goes first; an old one without a successor is removed last.
     """
     grades = grades_path(target)
     for path in lists.folder.iterdir():
@@ -185,7 +185,7 @@ def publish_file(lists: RankedFiles, target: Path) -> None:
 
 
 def write_grade_counts(path: Path, counts: Iterable[pa.Table], metadata: Mapping[str, str]) -> RankedPart | None:
-    """Write the side table of grade counts; None, and no file, where no grade is known."""
+    """Write the side table of grade counts; None, and no file, if no grade is known."""
     file: _ParquetFile | None = None
     try:
         for table in counts:
@@ -199,7 +199,7 @@ def write_grade_counts(path: Path, counts: Iterable[pa.Table], metadata: Mapping
 
 
 class _ParquetFile:
-    """One Parquet file with row groups of exactly ``ROW_GROUP_ROWS`` rows, but for the last one and where ids are long."""
+    """One Parquet file with row groups of exactly ``ROW_GROUP_ROWS`` rows, except the last one and those with long ids."""
 
     def __init__(self, path: Path, schema: pa.Schema, metadata: Mapping[str, str]) -> None:
         schema = schema.with_metadata(dict(metadata)) if metadata else schema
@@ -237,11 +237,11 @@ class _ParquetFile:
         return RankedPart(self.path.name, self.rows, self.queries)
 
     def abandon(self) -> None:
-        with suppress(OSError):  # a full disk, most likely, is what we are giving up for
+        with suppress(OSError):  # most likely the disk is full
             self._writer.close()
 
     def _end_of_group(self) -> int:
-        """Return how many of the rows held make a whole group; 0: they do not yet."""
+        """Return how many of the buffered rows make a whole row group; 0 if they do not yet."""
         if self._bytes_held >= ROW_GROUP_BYTES:
             long = np.zeros(self._n_held, dtype=np.int64)
             for name in self._texts:
@@ -254,7 +254,7 @@ class _ParquetFile:
 
     def _write_group(self, rows: int) -> None:
         held = pa.concat_tables(self._held) if self._held else self._schema.empty_table()
-        # One chunk: the pages of a column are cut per chunk, and must not show the batches that the rows came in.
+        # One chunk: pages are cut per chunk, and must not depend on the batches in which rows arrive.
         group = held.slice(0, rows).combine_chunks().replace_schema_metadata(self._schema.metadata)
         self._writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
         rest = held.slice(rows)
@@ -266,7 +266,7 @@ Finished = Callable[[RankedPart, int, int], None]
 
 
 class ParquetWriter:
-    """Parquet files ``name.format(number)``: one, or shards of whole queries of about ``shard_rows`` rows, after those that are ``done``."""
+    """Write Parquet files ``name.format(number)``: one, or shards of whole queries of about ``shard_rows`` rows, after ``done``."""
 
     def __init__(
         self,
@@ -300,11 +300,11 @@ class ParquetWriter:
         self._open.write(rows.slice(begin), int(first[begin:].sum()))
 
     def close(self) -> list[RankedPart]:
-        """Finish the last file, and say what was written, in order."""
+        """Finish the last file, and return all files in order."""
         return [*self._done, self._open.close()]
 
     def abandon(self) -> None:
-        """Let go of the open file, finished or not; its folder is to be removed."""
+        """Close the open file, finished or not; the caller removes the folder."""
         self._open.abandon()
 
     def _next(self) -> _ParquetFile:
@@ -332,7 +332,7 @@ class LinesWriter:
         return [RankedPart(self._path.name, self._rows, self._queries)]
 
     def abandon(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with suppress(OSError):
             self._file.close()
 
@@ -344,9 +344,9 @@ def open_writer(
     done: Iterable[RankedPart] = (),
     finished: Finished = lambda *_: None,
 ) -> ParquetWriter | LinesWriter:
-    """Open the writer that the name ``path`` asks for, with its files in ``folder``; no suffix asks for shards.
+    """Open the writer for the suffix of ``path``, with its files in ``folder``; no suffix means shards.
 
-    Shards go on after those that are ``done``; of each that is complete ``finished`` is told.
+    Shards continue after ``done``; ``finished`` is called with each complete one.
 
     Raises
     ------
@@ -378,7 +378,7 @@ def _tsv_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
 
 
 def _csv_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
-    """RFC 4180: what has a comma or a quotation mark in it stands between quotation marks, those in it doubled."""
+    """Return CSV lines (RFC 4180): cells with a comma or quotation mark are quoted, quotation marks in them doubled."""
     _refuse(rows, r"[\r\n]", "a line end", "CSV")
     cells = []
     for name in ("qid", "doc_id"):
@@ -395,7 +395,7 @@ def _numbers(rows: pa.Table) -> tuple[Any, Any, Any]:
 
 
 def _joined(*parts: Any) -> pa.ChunkedArray[Any]:
-    """Join columns and scalars row by row; the last of ``parts`` goes between them."""
+    """Join columns and scalars row by row; the last of ``parts`` is the separator."""
     lines: pa.ChunkedArray[Any] = pc.binary_join_element_wise(*parts)
     return lines
 

@@ -175,7 +175,7 @@ class _Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What is ranked, by which models, to where and in how much memory; all of it checked before the first row is read."""
+    """Candidates, models, output and memory of a run, all checked before the first row is read."""
 
     target: Path
     several: bool
@@ -251,7 +251,7 @@ def _rerank(
     *,
     several: bool,
 ) -> list[RerankReport]:
-    """Rank ``candidates`` by all ``models``; ``several`` gives each a folder of its own."""
+    """Rank ``candidates`` by all ``models``; ``several`` writes a folder for each."""
     started = time.monotonic()
     plan = _planned(candidates, models, target, options, several=several)
     if options.announce:
@@ -288,14 +288,14 @@ def _rerank(
 
 @contextmanager
 def _started(plan: _Plan) -> Iterator[_Run]:
-    """Open a staging folder, that of a killed run of the same ``plan`` if there is one, with a spill for each model."""
+    """Open a staging folder with a spill for each model; that of a killed run of the same ``plan`` is reused."""
     may_resume = not plan.options.fresh
 
     def resumable(folder: Path) -> bool:
         return may_resume and Journal.read(folder, plan.key) is not None
 
     with staging_folder(plan.target, resumable) as staging, ExitStack() as stack:
-        may_resume = True  # from here on it is about leaving the folder to a later run
+        may_resume = True  # from here on: keep the folder for a later run
         journal = Journal.read(staging, plan.key) or Journal(
             key=plan.key, models={each: OfModel() for each in plan.models}
         )
@@ -311,7 +311,7 @@ def _started(plan: _Plan) -> Iterator[_Run]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run of a plan over its staging folder: scoring, writing, publishing, each of which an earlier run may have begun."""
+    """One run of a plan: score, write, publish; an earlier run may have done part of each."""
 
     plan: _Plan
     staging: Path
@@ -319,7 +319,7 @@ class _Run:
     spills: Sequence[ScoreSpill]
 
     def score(self) -> None:
-        """Score what the journal does not have yet, and make it durable now and then."""
+        """Score the input that the journal does not cover, with a checkpoint now and then."""
         plan, stage = self.plan, self.plan.stage
 
         def take(results: list[list[Scored]], place: InputPosition) -> None:
@@ -330,7 +330,7 @@ class _Run:
                 self._checkpoint(place)
 
         if stage is not None:
-            stage.go_on(self.journal.seen)
+            stage.restore_seen(self.journal.seen)
         n_threads = plan.memory.scoring_threads(plan.options.threads)
         limits = ScoringLimits(
             n_threads, plan.memory.block_bytes, plan.memory.columns_bytes(n_threads), plan.memory.best_bytes
@@ -347,7 +347,7 @@ class _Run:
         self._checkpoint(end)
 
     def write(self) -> list[RankedFiles]:
-        """Sort and write the lists of each model, after the shards that are there."""
+        """Sort and write the lists of each model, after the shards that exist."""
         out = self.staging / "out"
         if self.plan.single:
             shutil.rmtree(out, ignore_errors=True)
@@ -378,7 +378,7 @@ class _Run:
         return written
 
     def publish(self, lists: Sequence[RankedFiles]) -> None:
-        """Put what was written in the place of OUT."""
+        """Publish the output as OUT."""
         if self.plan.single:
             publish_file(lists[0], self.plan.target)
             return

@@ -42,19 +42,19 @@ _GRADE_LIMIT = 2**31
 
 
 def read_scored(path: Path) -> pa.Table:
-    """Read a scored list; which format it is in shows in its first bytes, not in its name.
+    """Read a scored list; its first bytes, not its name, decide the format.
 
     Returns
     -------
     pa.Table
-        qid string, score float64, and where the source has them doc_id string and grade int32 (nulls: not known).
+        qid string, score float64, and if the source has them doc_id string and grade int32 (null: unknown).
 
     Raises
     ------
     InputError
         There is no such file, or no shard in the folder.
     CandidatesRejected
-        A column is lacking or of another type, a line breaks the format, a score is missing or not a number.
+        A column is missing or of another type, a line is malformed, a score is missing or not a number.
     """
     separator = delimiter_of(path)
     if separator is not None:
@@ -91,7 +91,7 @@ def scored_shards(path: Path) -> list[Path]:
 
 
 def delimiter_of(path: Path) -> str | None:
-    """Return what separates the cells of a scored list that is a table of text, a tab or a comma; else None."""
+    """Return the separator of a scored list in delimited text, a tab or a comma; else None."""
     first = b"" if path.is_dir() else _first_bytes(path)
     if not first.startswith(b"PAR1"):
         for separator in ("\t", ","):
@@ -102,14 +102,14 @@ def delimiter_of(path: Path) -> str | None:
 
 
 def text_columns(path: Path, separator: str, names: Sequence[str]) -> pa.Table:
-    """Read some columns of delimited text with a header, plain or compressed, as text; DataRejected if it breaks the format."""
+    """Read some columns of delimited text with a header, plain or compressed, as text; DataRejected if it is malformed."""
     cells = DelimitedCells(path, separator, Quarantine())
     schema = pa.schema([(name, pa.string()) for name in names])
     return pa.Table.from_batches([batch.select(list(names)) for _, batch in cells.blocks(DEFAULT_BLOCK_BYTES)], schema)
 
 
 def _read_delimited(path: Path, separator: str) -> pa.Table:
-    """Read the columns of a scored list from delimited text; MalformedLine names the first cell that breaks a rule."""
+    """Read the columns of a scored list from delimited text; MalformedLine names the first bad cell."""
     source = DelimitedSource(path, separator, ReadOptions(), columns_of=_scored_columns)
     parts = []
     for rows in source.table_rows():
@@ -156,7 +156,7 @@ def as_scored(table: pa.Table, where: str) -> pa.Table:
             found = table.schema.field(name).type
             raise CandidatesRejected(f"{where}: expected column {name!r} as {kind}, found {found}") from None
         try:
-            columns[name].validate(full=True)  # Parquet does not check its text, and Polars relies on it
+            columns[name].validate(full=True)  # Parquet does not check its text for UTF-8, and Polars relies on it
         except pa.ArrowInvalid:
             raise CandidatesRejected(f"{where}: expected UTF-8 text in column {name!r}, found other bytes") from None
     _refuse_lacking(table.column_names, where)
@@ -213,9 +213,9 @@ def _first_line(error: Exception) -> str:
 def read_run(path: Path) -> pa.Table:
     """Read a run, ``qid Q0 doc_id rank score tag`` a line, into columns qid, doc_id (string) and score (float64).
 
-    As in trec_eval the second field, the rank and the tag are ignored, and so is whatever follows the tag.  Empty lines
-    are passed over, and the text may be compressed.  Scores keep double precision, where trec_eval rounds them to float32: doubles that differ by less
-    tie there and not here.
+    As in trec_eval the second field, the rank and the tag are ignored, and so is everything after the tag.  Empty lines are
+    skipped, and the text may be compressed.  Scores are doubles here and float32 in trec_eval: close scores that tie there may
+    not tie here.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def read_qrels(path: Path) -> pa.Table:
     """Read judgments, ``qid iteration doc_id grade`` a line, into columns qid, doc_id (string) and grade (int32).
 
     The text may be compressed.  A grade may be below 0: such a document counts as not relevant (see `rankmill.scorer.metrics.Policy`).
-    Lines that say that there is no grade (``nan`` or ``null``) are no judgments.
+    Lines with the grade ``nan`` or ``null`` are skipped.
 
     Raises
     ------
@@ -267,7 +267,7 @@ def read_qrels(path: Path) -> pa.Table:
 
 
 def whole_grades(words: pa.Array[Any], problems: Problems) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-    """Read grades (n,) that may be below 0; returns them, 0 where there is none, and where (n,) there is none."""
+    """Parse grades (n,), which may be below 0; return them, 0 if missing, and a mask (n,) of the missing ones."""
     grade = GradeRules().numbers(words)
     missing = np.isnan(grade)
     whole = (np.abs(grade) < _GRADE_LIMIT) & (grade == np.floor(grade))

@@ -1,6 +1,6 @@
-"""Scored lists with their grades: rows brought together by query, judgments looked up, the ideal list found.
+"""Scored lists with their grades: group rows by query, look judgments up, find the ideal list.
 
-What `rerank` recorded about a list is found here, too: the highest grade of the scale, and the grade counts of whole lists.
+What `rerank` recorded about a list is read here, too: the highest grade of the scale, and the grade counts of whole lists.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from rankmill.scorer.ranked_file import BESIDE, FACTS, GRADE_COUNTS, GRADE_TABLE
 from rankmill.scorer.scored_file import as_scored, read_qrels, read_scored
 
 Ideal = Literal["list", "qrels", "grade counts"]
-_NOT_JUDGED = 0  # the grade of a document that nobody graded
+_NOT_JUDGED = 0  # the grade of an unjudged document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredLists:
     """Scored documents of q queries, n rows in all, sorted by query; queries ascend by qid.
 
-    ``doc_order`` ascends with the document id within each query.  ``ideal_grades`` (with offsets) are the grades of all documents known
-    for each query, where that is more than its rows; ``ideal`` says where they come from.
+    ``doc_order`` ascends with the document id within each query.  ``ideal_grades`` (with offsets) are the grades of all known
+    documents of each query, if there are more than its rows; ``ideal`` names their source.
     """
 
     qids: list[str]
@@ -50,8 +50,8 @@ class ScoredLists:
     ideal_grades: npt.NDArray[np.int32] | None = None
     ideal_starts: npt.NDArray[np.int64] | None = None
     n_unjudged_documents: int = 0  # rows without a grade
-    n_unjudged_queries: int = 0  # queries scored, but in no judgment: left out
-    n_missing_queries: int = 0  # queries judged, but not scored
+    n_unjudged_queries: int = 0  # scored queries without judgments, left out
+    n_missing_queries: int = 0  # judged queries that were not scored
 
 
 def read_lists(
@@ -96,7 +96,7 @@ def recorded_facts(scored: Path, *, with_counts: bool) -> tuple[Path | None, int
     Raises
     ------
     InputError
-        ``with_counts``, and they are lacking where only the top was kept, or are those of another list.
+        ``with_counts``, and the counts of a list cut to the top k are missing or belong to another list.
     """
     facts = _recorded_facts(scored)
     return _grade_counts(scored, facts) if with_counts else None, known_scale(facts.get("max_grade"))
@@ -109,9 +109,9 @@ def with_scale(
     known_grade: int | None,
     counts: Path | None = None,
 ) -> Convention:
-    """Put the highest grade of the scale into ``rules`` that leave it open: the one known, else the highest there is.
+    """Complete ``rules`` without a highest grade: with ``known_grade``, else the highest grade in the data.
 
-    Where only the top of the lists was kept, ``counts`` knows of the rest.
+    ``counts`` has the other grades of lists that were cut to the top k.
     """
     if rules.policy.max_grade is not None:
         return rules
@@ -138,7 +138,7 @@ def graded_lists(table: pa.Table, where: str) -> ScoredLists:
 
 
 def judged_lists(table: pa.Table, where: str, qrels: Path, *, complete: bool) -> ScoredLists:
-    """Look the grades up in TREC judgments; ``complete`` keeps judged queries of which the table has no row.
+    """Look the grades up in TREC judgments; ``complete`` keeps judged queries without rows in the table.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def with_grade_counts(lists: ScoredLists, grade_counts: pa.Table | Path) -> Scor
     InputError
         There is no such file.
     CandidatesRejected
-        A column is lacking, or a grade occurs more often among the rows than it was counted.
+        A column is missing, or a grade occurs more often in the rows than in the counts.
     """
     where = "grade counts" if isinstance(grade_counts, pa.Table) else str(grade_counts)
     table = read_grade_counts(grade_counts)
@@ -197,7 +197,7 @@ def with_grade_counts(lists: ScoredLists, grade_counts: pa.Table | Path) -> Scor
 
 
 def read_grade_counts(grade_counts: pa.Table | Path) -> pa.Table:
-    """Return a table (or Parquet file) of grade counts as ``GRADE_COUNTS``; errors as `with_grade_counts`."""
+    """Read grade counts, a table or Parquet file, as ``GRADE_COUNTS``; errors as `with_grade_counts`."""
     where = "grade counts" if isinstance(grade_counts, pa.Table) else str(grade_counts)
     if isinstance(grade_counts, Path):
         try:
@@ -209,13 +209,13 @@ def read_grade_counts(grade_counts: pa.Table | Path) -> pa.Table:
     try:
         table: pa.Table = grade_counts.select(GRADE_COUNTS.names).cast(GRADE_COUNTS)
         table.validate(full=True)
-    except (KeyError, ValueError):  # no such column; not a whole number, or none
+    except (KeyError, ValueError):  # no such column; a value that is missing or not a whole number
         raise CandidatesRejected(f"{where}: expected whole numbers in columns qid, grade, count") from None
     return table
 
 
 def _refuse_foreign(lists: ScoredLists, counts: pl.DataFrame, where: str) -> None:
-    """Raise CandidatesRejected where a relevant grade occurs more often among the rows than it was counted."""
+    """Raise CandidatesRejected if a relevant grade occurs more often in the rows than in the counts."""
     query_of_row = np.repeat(np.arange(len(lists.qids)), np.diff(lists.starts))
     rows = pl.DataFrame({"qid": pl.Series(lists.qids).gather(query_of_row), "grade": lists.grades})
     found = rows.filter(pl.col("grade") > 0).group_by("qid", "grade").agg(found=pl.len())
@@ -245,7 +245,7 @@ def _refuse_repeated(rows: pl.DataFrame, where: str) -> None:
 
 
 def _by_query(rows: pl.DataFrame) -> pl.DataFrame:
-    """Gather rows into one a query, ascending by qid: lists of score, grade and doc_order, which keep the rows' order.
+    """Group rows into one per query, by ascending qid: lists of score, grade and doc_order in the order of the rows.
 
     Polars compares strings byte by byte.  Without a doc_id in every row there is no doc_order.
     """
@@ -256,7 +256,7 @@ def _by_query(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _scored_lists(queries: pl.DataFrame, *, n_unjudged_documents: int) -> ScoredLists:
-    """Lay out what `_by_query` gathered; a query without a list has no rows."""
+    """Turn the result of `_by_query` into arrays; a query without a list has no rows."""
     return ScoredLists(
         qids=queries["qid"].to_list(),
         starts=_offsets(queries["score"].list.len()),
@@ -273,7 +273,7 @@ def _values(lists: pl.Series) -> npt.NDArray[Any]:
 
 
 def _offsets(sizes: pl.Series) -> npt.NDArray[np.int64]:
-    """Where lists of these ``sizes`` (q,) start and end when they follow each other, (q + 1,); null is 0."""
+    """Return the offsets (q + 1,) of consecutive lists of these ``sizes`` (q,); null is 0."""
     ends = sizes.fill_null(0).cast(pl.Int64).cum_sum().to_numpy()
     return np.concatenate([np.zeros(1, np.int64), ends])
 
@@ -288,11 +288,11 @@ def known_scale(value: object) -> int | None:
 
 
 def _recorded_facts(path: Path) -> Mapping[str, object]:
-    """Return what `rerank` recorded about the list at ``path``; nothing if it was not written by it, or is text."""
+    """Return what `rerank` recorded about the list at ``path``; nothing if `rerank` did not write it or it is text."""
     try:
         if path.is_dir():
             manifest = side_file(path, MANIFEST)
-            if not manifest.exists():  # each shard says the same of itself
+            if not manifest.exists():  # each shard has the same facts
                 return _recorded_facts(min(path.glob("part-*.parquet"), default=manifest))
             facts = json.loads(manifest.read_bytes())
         elif path.suffix.lower() == ".parquet":
@@ -300,15 +300,14 @@ def _recorded_facts(path: Path) -> Mapping[str, object]:
         else:
             return {}
     except (OSError, ValueError, pa.ArrowInvalid):
-        return {}  # whoever reads the rows says what is wrong with it
+        return {}  # the reader of the rows reports what is wrong
     return facts if isinstance(facts, dict) else {}
 
 
 def _grade_counts(path: Path, facts: Mapping[str, object]) -> Path | None:
-    """Find the grade counts that `rerank` left for a list of which it kept the top.
+    """Find the grade counts that `rerank` wrote for a list that it cut to the top k.
 
-    InputError if they are lacking (the ideal lists would be those of the top, and the metrics too high), or are those
-    of another list.
+    InputError if they are missing (the ideal lists of the top alone would make metrics too high) or belong to another list.
     """
     if not path.exists():
         return None
@@ -326,7 +325,7 @@ def _grade_counts(path: Path, facts: Mapping[str, object]) -> Path | None:
 
 
 def _has_grades(path: Path) -> bool:
-    """Whether any row of a Parquet list has a grade: one without has no grade counts either."""
+    """Return whether any row of a Parquet list has a grade; otherwise it has no grade counts either."""
     scored = read_scored(path)
     return "grade" in scored.column_names and scored["grade"].null_count < scored.num_rows
 
@@ -337,6 +336,6 @@ def _highest_grade(scored: Path | pa.Table, qrels: Path | None, counts: Path | N
     else:
         table = as_scored(scored, "scored table") if isinstance(scored, pa.Table) else read_scored(scored)
     if "grade" not in table.column_names:
-        return 1  # there is nothing to evaluate; evaluate_scored says so
+        return 1  # nothing to evaluate: evaluate_scored reports it
     tables = [table] if counts is None else [table, read_grade_counts(counts)]
     return max(1, *(pc.max(each["grade"]).as_py() or 1 for each in tables))

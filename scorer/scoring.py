@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What one model makes of a part of the input: rows as ``SCORED_ROW``, and how often grades occur in those left out."""
+    """Scores of one model for a part of the input: rows as ``SCORED_ROW``, and grade counts of the rows left out."""
 
     rows: pa.RecordBatch
     dropped: pa.RecordBatch | None
@@ -42,9 +42,9 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class InputPosition:
-    """How far the input is used up: whole sources, then tasks and rows of the next one; all rows; the widest text.
+    """A position in the input: finished sources, tasks and rows of the next one; rows in total; the widest text.
 
-    ``left_out`` counts the rows among them that a first stage does not list.
+    ``left_out`` counts the rows so far that are not in the first stage.
     """
 
     source: int = 0
@@ -56,7 +56,7 @@ class InputPosition:
 
     @property
     def ranked(self) -> int:
-        """How many of the rows are candidates."""
+        """Number of rows that are candidates."""
         return self.all_rows - self.left_out
 
 
@@ -69,7 +69,7 @@ WAITING = 2
 
 
 class ScoringLimits(NamedTuple):
-    """Threads, and the bytes of: a block of input, a group of rows whose columns are read one at a time, in a thread each; the best scores of all queries."""
+    """Threads, and bytes: per thread of an input block and of a row group read by columns; of the best scores of all queries."""
 
     n_threads: int
     block_bytes: int
@@ -92,23 +92,23 @@ def score_in_order(
     begin: InputPosition | None = None,
     stage: FirstStage | None = None,
 ) -> InputPosition:
-    """Score the rows of all ``sources`` with each of ``predictors``, and return where that ends.
+    """Score the rows of all ``sources`` with each of ``predictors``, and return the final position.
 
-    A document without an id is named by its row number in the whole input.  Rows that cannot be among the first ``top_k`` of
-    their query are left out.  ``take`` gets what comes of the parts of the input, one after the other.  Memory: a block of input
-    a thread, or, of a table whose columns can be read one at a time, the codes of a group of rows.
+    A document without an id is named by its row number in the whole input.  Rows that cannot be in the top k of their query are
+    left out.  ``take`` gets the results of each part of the input, in order.  Memory per thread: a block of input, or the codes of
+    a row group if columns can be read one at a time.
 
     Parameters
     ----------
     begin
-        Where to resume: a place that ``take`` was given in another run over the same input with the same ``block_bytes``.
+        Where to resume: a position that ``take`` got in another run over the same input with the same ``block_bytes``.
     stage
-        The documents that are candidates, and have a row each; the others are left out.  Default: every row is one.
+        The documents that are candidates, with one row each; other rows are left out.  Default: every row is a candidate.
 
     Raises
     ------
     CandidatesRejected
-        A feature that a model asks for is missing, there is no document, one of ``stage`` has two rows, or a score is not finite.
+        A feature that a model uses is missing, there is no document, one of ``stage`` has two rows, or a score is not finite.
     """
     begin = begin or InputPosition()
     scoring = _Scoring(sources, predictors, options, limits, top_k, stage)
@@ -144,12 +144,12 @@ def score_in_order(
 def check_first_rows(
     sources: Sequence[Source], predictor: Predictor, options: ReadOptions, *, block_bytes: int = 1 << 20
 ) -> None:
-    """Score the first rows of each of ``sources``, so that most of what would stop `score_in_order` is known soon.
+    """Score the first rows of each of ``sources``, so that most errors of `score_in_order` appear early.
 
     Raises
     ------
     CandidatesRejected
-        As `score_in_order` raises it, for what can be told from the columns and the first block of each source.
+        As `score_in_order`, if the columns and the first block of a source show it.
     """
     layouts = [locate_features(source, predictor, options) for source in sources]
     rows, width, whole = 0, 0, True
@@ -167,10 +167,9 @@ def check_first_rows(
 
 
 class DocumentBar(TerminalBar):
-    """Context manager that shows how much of the input is used up, documents a second and the time left.
+    """Progress bar over the input, with documents per second and the time left.
 
-    ``total`` is the size of the whole input in the unit that ``update``'s ``at`` counts in; ``done`` documents were done by
-    an earlier run.
+    ``total`` is the size of the whole input in the unit of ``at`` in `update`; an earlier run scored ``done`` documents.
     """
 
     def __init__(self, what: str, total: float, console: Console | None = None, *, done: int = 0) -> None:
@@ -181,7 +180,7 @@ class DocumentBar(TerminalBar):
         self._since, self._done = time.monotonic(), done
 
     def update(self, documents: int, at: float) -> None:
-        """Say that ``documents`` are done in all and the input is used up to ``at``."""
+        """Show that ``documents`` are done in total, and the input up to ``at``."""
         rate = (documents - self._done) / max(time.monotonic() - self._since, 1e-9)
         self._progress.update(self._task, completed=at, documents=documents, rate=rate)
 
@@ -192,12 +191,12 @@ class _Item:
     source: int
     task: ReadTask | ColumnTask
     known: bool
-    """Whether an earlier run scored its rows, and they are only read past."""
+    """Whether an earlier run scored its rows, which are skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The narrow part of a batch of ``n`` rows with its scores; ``of_models`` has the rows that each model keeps."""
+    """Scores and ids of a batch of ``n`` rows; ``of_models`` has the rows that each model keeps."""
 
     n: int
     width: int
@@ -206,7 +205,7 @@ class _Piece:
 
 
 class _Scoring:
-    """What the threads share: sources, models, where their features are, and the best scores of each query so far."""
+    """State shared by the threads: sources, models, feature positions, and the best scores of each query so far."""
 
     def __init__(
         self,
@@ -221,7 +220,7 @@ class _Scoring:
         for source in sources:
             if isinstance(source, ColumnarSource):
                 for predictor in predictors:
-                    locate_features(source, predictor, options)  # complains of all that it has, before any is left out
+                    locate_features(source, predictor, options)  # checks all its features before any is left out
                 source.leave_out_features(wanted)
         self.layouts = [[locate_features(source, predictor, options) for predictor in predictors] for source in sources]
         self._sources, self._predictors, self._limits, self._stage = sources, predictors, limits, stage
@@ -250,7 +249,7 @@ class _Scoring:
                 number, skipped = number + 1, skipped - 1
 
     def pieces(self, item: _Item) -> list[_Piece] | None:
-        """Read the rows of ``item`` and score them; None where they are ``known``."""
+        """Read the rows of ``item`` and score them; None if they are ``known``."""
         layouts, stage = self.layouts[item.source], self._stage
         if isinstance(item.task, ColumnTask):
             by_column = item.task.batch()
@@ -272,7 +271,7 @@ class _Scoring:
     def _piece(
         self, batch: RowBatch, scores: list[npt.NDArray[np.float64]], n: int, width: int, listed: Listed | None
     ) -> _Piece:
-        """Keep what is needed of ``batch``, the ``listed`` rows of one of ``n`` rows."""
+        """Keep the needed part of ``batch``, which has the ``listed`` rows of a batch of ``n`` rows."""
         place = np.arange(n) if listed is None else listed.place
         kept = [_Kept.of(batch, own, place, best) for own, best in zip(scores, self._best, strict=True)]
         return _Piece(n, width, listed, kept)
@@ -280,7 +279,7 @@ class _Scoring:
     def results(
         self, item: _Item, pieces: list[_Piece], place: InputPosition
     ) -> tuple[list[list[Scored]], InputPosition]:
-        """Return what comes of ``pieces``, which begin at ``place``, for each model, and where they end."""
+        """Return the results of ``pieces`` for each model, and the position after them; they begin at ``place``."""
         results: list[list[Scored]] = [[] for _ in self._predictors]
         before = place if place.source == item.source else InputPosition(item.source)
         path, rows, left_out = self._sources[item.source].path, 0, place.left_out
@@ -299,7 +298,7 @@ class _Scoring:
 
 def _scores(predictor: Predictor, batch: RowBatch, layout: Columns, absent: float) -> npt.NDArray[np.float64]:
     places = np.where(layout.places < batch.values.shape[1], layout.places, -1)
-    # -0.0 becomes 0.0: the two are one score, and sort as one
+    # -0.0 becomes 0.0: equal scores must sort as equal
     return predictor.scores(batch.values, columns=places, absent=absent) + 0.0
 
 
@@ -317,7 +316,7 @@ def _scores_by_column(
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Rows of a batch, their places in it, and how often grades occur in those left out."""
+    """Kept rows of a batch, their row numbers in it, and the grade counts of the others."""
 
     place: npt.NDArray[np.int64]
     qid: pa.Array[Any]
@@ -335,7 +334,7 @@ class _Kept:
         place: npt.NDArray[np.int64],
         best: BestScores | None,
     ) -> _Kept:
-        """Keep the rows of ``batch`` that may be among the first of their query; all where scores are not finite."""
+        """Keep the rows of ``batch`` that may be in the top k of their query; all if scores are not finite."""
         keep, dropped = None, None
         finite = bool(np.isfinite(scores).all())
         if finite and best is not None:
@@ -357,7 +356,7 @@ class _Kept:
         return cls(place, qid, doc_id, scores, grades, dropped, finite)
 
     def scored(self, rows_before: int, where: str) -> Scored:
-        """Return the rows with their numbers in the whole input, ``rows_before`` of which come before the batch."""
+        """Return the rows, numbered in the whole input; ``rows_before`` rows come before the batch."""
         row = self.place + (rows_before + 1)
         if not self.finite:
             bad = int(np.argmin(np.isfinite(self.score)))
@@ -367,9 +366,9 @@ class _Kept:
 
 
 class _InOrder:
-    """Hands parts on one after the other, in the order of their numbers, up to the first that failed.
+    """Passes parts on in the order of their numbers, up to the first that failed.
 
-    Whoever brings the next one hands it on, and those behind it that wait; whoever is far ahead waits itself.
+    The thread that adds the next part passes it on, and the waiting ones after it; a thread too far ahead waits.
     """
 
     def __init__(self, begin: InputPosition, most: int) -> None:
@@ -383,7 +382,7 @@ class _InOrder:
         self._moved = threading.Condition()
 
     def add(self, number: int, hand_over: Callable[[InputPosition], InputPosition]) -> None:
-        """Bring part ``number``: ``hand_over`` gets how far the parts before it have come, and says how far that is then."""
+        """Add part ``number``; ``hand_over`` takes the position before it and returns the position after it."""
         with self._moved:
             self._moved.wait_for(lambda: number < self._next + self._most or self._failed is not None)
             self._waiting[number] = hand_over
@@ -410,14 +409,14 @@ class _InOrder:
                 self._moved.notify_all()
 
     def raise_first(self, failures: Sequence[Failure]) -> None:
-        """Raise what the first part failed for, of ``failures`` (by number) and of its own, if any did."""
+        """Raise the error of the first failed part, from ``failures`` (by number) or its own, if any."""
         if self.failure is not None:
             failures = sorted([self.failure, *failures], key=lambda failure: failure.number)
         if failures:
             raise failures[0].error
 
     def broken(self, number: int) -> None:
-        """Part ``number`` will not come."""
+        """Note that part ``number`` failed."""
         with self._moved:
             self._failed = number if self._failed is None else min(number, self._failed)
             self._moved.notify_all()

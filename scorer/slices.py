@@ -16,9 +16,9 @@ from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.significance import percentile_interval
 
 QUERY_SIZE, GRADE_MIX = "query_size", "grade_mix"
-FEW_VALUES = 10  # up to so many different numbers are a slice each
+FEW_VALUES = 10  # up to this many different numbers have a slice each
 BINS = 5
-MOST_NAMES = 20  # slices of text; what is rarer goes together
+MOST_NAMES = 20  # slices of a text column; rarer texts share the last
 MISSING = "missing"
 WITHOUT_SLICES = frozenset({"balanced_error"})  # its parts are shares of counts over all queries
 
@@ -55,7 +55,7 @@ def slices_of(evaluation: Evaluation, by: str, columns: Callable[[str], pl.DataF
 
 
 def _by_number(evaluation: Evaluation, by: str, values: npt.NDArray[np.float64], what: str) -> Slices:
-    """Make a slice of each number where they are few, else of about as many queries each."""
+    """Make one slice per number if they are few, else slices of about as many queries each."""
     known = np.sort(values[~np.isnan(values)])
     different = np.unique(known)
     if len(different) <= FEW_VALUES:
@@ -75,7 +75,7 @@ def _by_number(evaluation: Evaluation, by: str, values: npt.NDArray[np.float64],
 
 
 def _by_name(evaluation: Evaluation, by: str, values: Sequence[str | None]) -> Slices:
-    """Make a slice of each text, those of most queries first."""
+    """Make one slice per text, the largest first."""
     counts = pl.Series(values, dtype=pl.String).drop_nulls().value_counts(name="n")
     names = counts.sort(["n", counts.columns[0]], descending=[True, False])[counts.columns[0]].to_list()
     how = "the value of the query's documents; one slice for each value"
@@ -126,13 +126,13 @@ def _figure(evaluation: Evaluation, metric: Metric, chosen: npt.NDArray[np.bool_
 
 
 def _medians(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return each query's lower median, which no order of its documents and no rounding changes."""
+    """Return each query's lower median, which does not depend on the order of documents or on rounding."""
     numbers = rows.with_columns(pl.col("value").cast(pl.Float64).fill_nan(None)).drop_nulls("value")
     return numbers.group_by("qid").agg(pl.col("value").quantile(0.5, "lower"))
 
 
 def _only(rows: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return each query's only text; CandidatesRejected where a query has two."""
+    """Return each query's only text; CandidatesRejected if a query has two."""
     found = rows.drop_nulls("value").group_by("qid").agg(least=pl.col("value").min(), most=pl.col("value").max())
     several = found.filter(pl.col("least") != pl.col("most")).sort("qid")
     if not several.is_empty():

@@ -1,8 +1,8 @@
 """External sort of scored rows: narrow rows are spilled to a private folder and come back ranked, in bounded memory.
 
-DuckDB sorts more than its memory limit, but not any amount: each sorted run that it merges needs some memory.  So rows
-are first dealt out to files by ranges of qid, each a fraction of the limit, and the files are sorted one by one.  Where
-the ranges lie depends on a sample, what comes out does not.
+DuckDB sorts more than its memory limit, but not any amount: each sorted run that it merges needs some memory.  Rows are
+therefore partitioned into files by ranges of qid, each a fraction of the limit, and the files are sorted one by one.  The
+ranges depend on a sample, the result does not.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from rankmill.foundation.threads import ahead
 from rankmill.scorer.ranked_file import GRADE_COUNTS, RANKED, SCORED_ROW
 
 SORT_THREADS = 4  # each thread holds buffers that the limit does not count
-BATCH_ROWS = 131_072  # rows of a batch of the spill, and of one that comes back, at most
-BATCH_BYTES = 4 << 20  # of the same, about: ids may be long
-COUNTS_HELD = 1 << 19  # rows of counts of grades that are added up before they are written
+BATCH_ROWS = 131_072  # maximum rows per batch, written or read back
+BATCH_BYTES = 4 << 20  # about the bytes of such a batch: ids may be long
+COUNTS_HELD = 1 << 19  # rows of grade counts that are summed before they are written
 MEMORY_OF_A_THREAD = 32 << 20
-SAMPLE = 65_536  # ids that the ranges are cut by
+SAMPLE = 65_536  # ids sampled to choose the ranges
 PARTS_OF_THE_LIMIT = 6  # a part is a sixth of what the sort may hold: with its copies and buffers it does not spill
 DEALT = "part"
 MOST_PARTS = 128  # files open at a time; beyond, parts grow
@@ -42,7 +42,7 @@ _SCHEMAS = {"scored": SCORED_ROW, "dropped": GRADE_COUNTS}
 
 @dataclass(frozen=True, slots=True)
 class RankedBatch:
-    """Ranked rows, and which of them begin a query; ``part`` and ``row`` say where in what is sorted they begin."""
+    """Ranked rows, and which of them begin a query; ``part`` and ``row`` are their position in the sorted rows."""
 
     rows: pa.Table
     first_of_query: npt.NDArray[np.bool_]
@@ -52,7 +52,7 @@ class RankedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Spilled:
-    """What a spill has on disk for sure: so many files of each kind, their rows to be ranked, and the bytes of these."""
+    """The durable state of a spill: number of files of each kind, rows to be ranked, and their bytes."""
 
     files: int = 0
     n_rows: int = 0
@@ -60,7 +60,7 @@ class Spilled:
 
     @property
     def batch_rows(self) -> int:
-        """How many rows a batch may have."""
+        """Maximum rows per batch."""
         return max(1, min(BATCH_ROWS, BATCH_BYTES * self.n_rows // max(1, self.n_bytes)))
 
 
@@ -70,9 +70,9 @@ class ScoreSpill:
     Parameters
     ----------
     folder
-        A folder of its own; what is not ``written`` is removed from it.
+        A private folder; files not in ``written`` are removed.
     sort_bytes, n_threads
-        What the sort may use.
+        Limits of the sort.
     written
         What an earlier run left in ``folder``.
     """
@@ -106,9 +106,9 @@ class ScoreSpill:
         self.close()
 
     def close(self) -> None:
-        """Let go of open files and of the sorter's memory."""
+        """Close open files and free the sorter's memory."""
         for writer in self._writers.values():
-            with suppress(OSError):  # a full disk, most likely, is what we are giving up for
+            with suppress(OSError):  # most likely the disk is full
                 writer.close()
         self._writers = {}
         if self._connection is not None:
@@ -116,7 +116,7 @@ class ScoreSpill:
             self._connection = None
 
     def write(self, rows: pa.RecordBatch, dropped: pa.RecordBatch | None = None) -> None:
-        """Add rows of the schema ``SCORED_ROW``, and how often grades occur in rows that are not to be ranked."""
+        """Add rows of the schema ``SCORED_ROW``, and grade counts of rows that are not to be ranked."""
         self._held.append(rows)
         self._n_held += rows.num_rows
         self._bytes_held += rows.nbytes
@@ -129,7 +129,7 @@ class ScoreSpill:
             self._flush()
 
     def checkpoint(self) -> Spilled:
-        """Have all that was written so far on the disk for sure, and say what that is."""
+        """Make all that was written so far durable, and return that state."""
         self._flush()
         self._flush_counts()
         for kind in _SCHEMAS:
@@ -144,7 +144,7 @@ class ScoreSpill:
         return self.written
 
     def partition(self) -> int:
-        """End the writing, and deal the rows out to parts by ranges of qid if they are many; returns how many parts."""
+        """Finish writing, partition the rows by ranges of qid if they are many, and return the number of parts."""
         if self._held or self._counts_held or self._writers:
             self.checkpoint()
         files = {kind: [self._file(kind, number) for number in range(self.written.files)] for kind in _SCHEMAS}
@@ -163,7 +163,7 @@ class ScoreSpill:
         return 0
 
     def close_for_reading(self, n_dealt: int | None = None) -> None:
-        """Open the sorter on ``n_dealt`` parts, those of `partition`, which is called first where this is None."""
+        """Open the sorter on the ``n_dealt`` parts of `partition`, which is called first if this is None."""
         import duckdb
 
         n_dealt = self.partition() if n_dealt is None else n_dealt
@@ -175,7 +175,7 @@ class ScoreSpill:
                 parts.extend([self._dealt(kind, part)] for part in range(n_dealt))
                 for path in files:
                     path.unlink(missing_ok=True)
-        pa.default_memory_pool().release_unused()  # what scoring took is the sort's now
+        pa.default_memory_pool().release_unused()  # free the memory of scoring for the sort
         self._connection = duckdb.connect(
             ":memory:",
             config={
@@ -192,7 +192,7 @@ class ScoreSpill:
     def ranked(self, top_k: int | None, part: int = 0, row: int = 0) -> Generator[RankedBatch, None, None]:
         """Yield the rows by qid, score (highest first), doc_id, input row, with their ranks; ``top_k`` a query at most.
 
-        Ids are compared byte by byte.  Where a batch ends means nothing.  It begins at ``row`` of ``part``, which must be the
+        Ids are compared byte by byte.  Batch boundaries have no meaning.  Rows begin at ``row`` of ``part``, which must be the
         first of a query.
         """
         for number in range(part, len(self._parts)):
@@ -209,7 +209,7 @@ class ScoreSpill:
             first = np.ones(n, dtype=np.bool_)
             first[1:] = pc.not_equal(qid[1:], qid[:-1]).to_numpy(zero_copy_only=False)
             first[0] = qid[0].as_py() != last_qid
-            # Rank = rows since the query's first one; rows before the batch's first new query go on counting.
+            # Rank = rows since the query's first one; rows before the batch's first new query continue the count.
             place = np.arange(n)
             begin = np.maximum.accumulate(np.where(first, place, -1))
             rank = np.where(begin >= 0, place - begin + 1, place + 1 + last_rank)
@@ -224,7 +224,7 @@ class ScoreSpill:
             done += table.num_rows
 
     def grade_counts(self) -> Generator[pa.Table, None, None]:
-        """Yield (qid, grade, count) of the known grades, by qid and grade, with those of the rows that were dropped."""
+        """Yield (qid, grade, count) of the known grades, by qid and grade, including those of dropped rows."""
         counts = (
             "SELECT qid, grade, sum(count)::BIGINT AS count FROM ("
             "SELECT qid, grade, count(*)::BIGINT AS count FROM part WHERE grade IS NOT NULL GROUP BY qid, grade "
@@ -254,7 +254,7 @@ class ScoreSpill:
         self._held, self._n_held, self._bytes_held = [], 0, 0
 
     def _flush_counts(self) -> None:
-        """Write the counts that are held, those of a grade of a query as one: where queries are scattered they are many."""
+        """Write the buffered counts, summed by query and grade."""
         if self._counts_held:
             held = pa.Table.from_batches(self._counts_held, GRADE_COUNTS)
             added = held.group_by(["qid", "grade"], use_threads=False).aggregate([("count", "sum")])
@@ -334,7 +334,7 @@ def _by_range(batch: pa.RecordBatch, bounds: pa.Array[Any]) -> Iterator[tuple[in
     order = pc.sort_indices(both).to_numpy()
     place = np.empty(len(both), dtype=np.int64)
     place[order] = np.arange(len(both))
-    # An id's range is the number of bounds that are not above it: it may be one of them.
+    # An id's range is the number of bounds that are at most the id.
     bound_places = np.sort(place[: len(bounds)])
     range_of_id = np.searchsorted(bound_places, place[len(bounds) :], side="left")
     is_bound = pc.index_in(ids.dictionary, bounds)

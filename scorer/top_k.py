@@ -18,8 +18,8 @@ from rankmill.scorer.ranked_file import GRADE_COUNTS
 if TYPE_CHECKING:
     from rankmill.pipeline.sources.batch import RowBatch
 
-BYTES_OF_A_QUERY = 64  # besides its best scores: its id, and how many they are
-FEW = 4  # where fewer than one row in so many is left of whole lists, no more are looked for
+BYTES_OF_A_QUERY = 64  # besides its best scores: its id, and their number
+FEW = 4  # if fewer than one in this many rows is left, no further search
 
 
 def runs_of(qid: pa.Array[Any]) -> npt.NDArray[np.int64]:
@@ -38,10 +38,9 @@ def runs_of(qid: pa.Array[Any]) -> npt.NDArray[np.int64]:
 def can_be_kept(
     starts: npt.NDArray[np.int64], scores: npt.NDArray[np.float64], top_k: int
 ) -> npt.NDArray[np.bool_] | None:
-    """Return which rows (n,) have fewer than ``top_k`` of their run above them; None: all of them.
+    """Return a mask (n,) of the rows with fewer than ``top_k`` rows of their run above them; None: all of them.
 
-    No other row can be among the first ``top_k`` of its query, wherever else rows of the query are.  Where scores are
-    equal all are kept: which of them comes first is for the sort to say.
+    No other row can be in the top k of its query.  Equal scores are all kept: the sort decides their order.
 
     Parameters
     ----------
@@ -58,22 +57,22 @@ def can_be_kept(
 
 
 class BestScores:
-    """The best scores of each query so far, in whatever parts of the input: a row that has enough above it there is not kept.
+    """The best scores of each query so far, over all parts of the input; rows with ``top_k`` better ones are dropped early.
 
-    Parts may come in any order: it says which rows are left out early, not which are ranked.  Safe to share between threads.
+    Parts may come in any order: that changes which rows are dropped early, not the ranking.  Safe to share between threads.
 
     Parameters
     ----------
     top_k
-        How many of each query are kept.
+        Number of documents to keep per query.
     most_bytes
-        What the scores may take: when there are more queries, all are forgotten.
+        Maximum bytes of the scores; with too many queries, all are forgotten.
     """
 
     def __init__(self, top_k: int, most_bytes: int) -> None:
         self.top_k = top_k
         self._most = most_bytes // (8 * top_k + BYTES_OF_A_QUERY)
-        self._heaps = np.empty((self._most, top_k))  # on loan from the system until they are written to
+        self._heaps = np.empty((self._most, top_k))  # takes memory only once it is written
         self._sizes = np.zeros(self._most, dtype=np.int64)
         self._known: pa.Array[Any] = pa.array([], pa.string())
         self._own = threading.Lock()
@@ -81,12 +80,12 @@ class BestScores:
     def strike_out(
         self, ids: pa.DictionaryArray[Any, Any], scores: npt.NDArray[np.float64], keep: npt.NDArray[np.bool_]
     ) -> None:
-        """Take the rows to ``keep`` (n,) in, and strike out those that have ``top_k`` of their query above them.
+        """Add the rows of the mask ``keep`` (n,), and clear it for rows with ``top_k`` better ones in their query.
 
         Parameters
         ----------
         ids
-            (n,) the queries, coded.
+            (n,) query ids, dictionary-encoded.
         scores
             (n,) finite.
         """
@@ -95,7 +94,7 @@ class BestScores:
                 _kernels.raise_bars(number[ids.indices.to_numpy()], scores, self._heaps, self._sizes, keep)
 
     def _numbers(self, ids: pa.Array[Any]) -> npt.NDArray[np.int64] | None:
-        """Return the number of each of the different ``ids``; None if they are too many to know."""
+        """Return the number of each of the distinct ``ids``; None if there are too many."""
         if len(ids) > self._most:
             return None
         number = pc.index_in(ids, self._known)
@@ -118,9 +117,9 @@ def counts_of_dropped(
     grade: npt.NDArray[np.int32] | None,
     keep: npt.NDArray[np.bool_],
 ) -> pa.RecordBatch | None:
-    """Return how often each known grade occurs among the rows not kept, as ``GRADE_COUNTS``; None if never.
+    """Count the known grades of the rows not kept, as ``GRADE_COUNTS``; None if there are none.
 
-    ``query`` (n,) says which of ``ids`` a row is of.  An id that is there more than once is counted as often.
+    ``query`` (n,) indexes ``ids``.  An id that ``ids`` repeats has a count for each time.
     """
     if grade is None:
         return None
@@ -139,13 +138,13 @@ def counts_of_dropped(
 def first_of_queries(
     batch: RowBatch, scores: npt.NDArray[np.float64], best: BestScores
 ) -> tuple[npt.NDArray[np.bool_] | None, pa.RecordBatch | None]:
-    """Return which rows of ``batch`` (n,) may be among the first of their query, and how often grades occur in the others.
+    """Return a mask (n,) of the rows of ``batch`` that may be in the top k of their query, and the grade counts of the others.
 
-    None: all of them, and no grades.  ``scores`` (n,) are finite.
+    None: all rows, and no counts.  ``scores`` (n,) are finite.
     """
     starts = runs_of(batch.qid)
     keep = can_be_kept(starts, scores, best.top_k)
-    if keep is not None and np.count_nonzero(keep) * FEW < len(keep):  # of whole lists: there is little more to find
+    if keep is not None and np.count_nonzero(keep) * FEW < len(keep):  # whole lists: little more can be dropped
         run = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         return keep, counts_of_dropped(batch.qid.take(as_array(starts[:-1])), run, batch.grade, keep)
     ids = batch.qid.dictionary_encode()

@@ -1,8 +1,7 @@
 """Choose the queries of a dataset to score by default, and report which of them the models saw in training.
 
 A model is trained on the train split of a dataset, whose digest is in the model.  Its scores on these queries say little
-about new ones.  So where it is that dataset which is scored, only queries that were held out are taken unless others are
-asked for, and what was seen is called so.
+about new ones.  On that dataset, the default is therefore a held-out split, and the report says which queries were seen.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ class TrainedModel:
     Attributes
     ----------
     name
-        What it is called in messages.
+        Its name in messages.
     datasets
-        Digests of the datasets; none: the model does not say.
+        Digests of the datasets; none: not recorded.
     chose_rounds
         Whether the valid split of its dataset decided how many trees it has.
     queries
-        The queries that it was trained on, where a registry knows them.
+        The queries that it was trained on, if a registry has them.
     """
 
     name: str
@@ -47,7 +46,7 @@ class TrainedModel:
 
     @classmethod
     def of(cls, forest: Forest, name: str = "the model", queries: QuerySketch | None = None) -> TrainedModel:
-        """Read what the model itself says."""
+        """Read what the model records."""
         info, way = forest.info, forest.parameters
         own, below = (info.get("dataset_digest"), info.get("rows_digest")), info.get(DATASETS_OF_BASE)
         best = bool(way.get("early_stopping_rounds", 0)) or way.get("keep_rounds", "best") == "best"
@@ -59,7 +58,7 @@ class TrainedModel:
         )
 
     def learnt_from(self, dataset: Dataset) -> bool:
-        """Whether it was trained on the train split of ``dataset``, which may have got pairs since."""
+        """Whether it was trained on the train split of ``dataset``, to which pairs may have been added since."""
         return not self.datasets.isdisjoint({dataset.digest, dataset.manifest.rows_digest()})
 
 
@@ -70,7 +69,7 @@ class Scope:
     Attributes
     ----------
     splits
-        Those with queries among what is scored.
+        The splits of these queries.
     seen_in_training
         By model: the splits among these that it was trained on.
     chose_rounds
@@ -78,9 +77,9 @@ class Scope:
     seen_by_id
         By model trained on another dataset: how many of these queries have the ids of queries that it was trained on.
     training_data_unknown
-        Models that do not say what they were trained on.
+        Models without a record of their training data.
     remarks
-        All of it in words; one of them at least.
+        The same in words; at least one remark.
     split
         The split to read; None: the whole dataset.
     """
@@ -150,14 +149,14 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
         ``train``, ``valid``, ``test`` or ``all``; None: what no model has seen, ``test`` before ``valid``, or the whole
         dataset if no model was trained on it.  A model that does not say what it was trained on may have seen the train split.
     models
-        Those that score.
+        The models that score.
     qids
-        Queries that are asked for by their ids: then None is the whole dataset.
+        Ids of queries to score: then None is the whole dataset.
 
     Raises
     ------
     InputError
-        There is no such split, or all queries were trained on and nobody has asked for these.
+        There is no such split, or ``asked`` is None and all queries were trained on.
     CandidatesRejected
         The split is empty.
     """
@@ -198,7 +197,7 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
 
 
 def scope_of_candidates(models: Sequence[TrainedModel], qids: Sequence[str]) -> Scope | None:
-    """Say which models were trained on queries with these ids, as far as a registry knows; None where none was."""
+    """Report which models were trained on queries with these ids, as far as a registry knows; None if none was."""
     found = {model.name: overlap(model.queries, qids) for model in models if model.queries is not None}
     found = {name: of_model for name, of_model in found.items() if of_model.found}
     return Scope(seen_by_id=found) if found else None
@@ -214,10 +213,10 @@ def _unseen_split(
 ) -> str | None:
     """Return the split that no model has seen; None if none was trained on ``dataset``.
 
-    ``certain``: one was, by its digest; ``unknown``: one does not say what it was trained on; ``by_id``: the ids of queries that a
-    model knows, of each split with rows.
+    ``certain``: a model was trained on it, by its digest; ``unknown``: a model does not record its training data; ``by_id``:
+    for each model, the query ids that it has seen, by split with rows.
     """
-    # where all splits have ids that a model knows, ids are only alike, or no split would be better than another
+    # if a model has seen ids of every split, they may be equal by chance, and no split is better than another
     also = {name for found in by_id for name in _with_ids(found) if len(_with_ids(found)) < len(found)}
     held_out = [name for name in dataset.manifest.unseen if name not in also]
     if not (certain or also or (unknown and held_out)):

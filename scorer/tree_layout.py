@@ -11,12 +11,12 @@ import numpy.typing as npt
 from rankmill.scorer import _kernels
 from rankmill.scorer.forest import Forest
 
-WIDTH = 64  # documents that one instruction asks at most; rounded up to, since the rest would be asked singly
-MIN_SWEPT = 16  # documents; fewer walk: a sweep costs the same for 1 and for 64
-MAX_SWEPT_LEAVES = 1024  # of a tree that is swept; the documents of larger ones walk
-MAX_LEVELS = 8  # of an oblivious tree whose leaves are numbered in 8 bits
-BUCKETS = 512  # of a feature: 2 kB, so that those of some hundred features stay in the second-level cache
-MIN_SAVED_STEPS = 2  # steps that buckets must save
+WIDTH = 64  # maximum documents per instruction; batches are padded to it, since a remainder would be processed singly
+MIN_SWEPT = 16  # documents; fewer are walked: a sweep costs the same for 1 and for 64
+MAX_SWEPT_LEAVES = 1024  # of a tree that is swept; larger trees are walked
+MAX_LEVELS = 8  # of an oblivious tree whose leaf numbers fit 8 bits
+BUCKETS = 512  # per feature: 2 kB, so that those of a few hundred features stay in the second-level cache
+MIN_SAVED_STEPS = 2  # buckets that save fewer steps are left out
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 Codes = npt.NDArray[Any]
@@ -27,9 +27,9 @@ Indices = npt.NDArray[np.int32]
 class TreeLayout:
     """The first trees of a forest as `rankmill.scorer._kernels` takes them.
 
-    ``wrapped`` (m,) holds the slots whose codes are needed once more, wrapped; they follow those of the features.
-    ``walked`` are the arrays for `walk_trees`, ``swept`` those for `sweep_trees` or, where ``oblivious``, `sweep_levels`;
-    None where trees are too large.  ``code`` is the dtype of codes and of the numbers of leaves.
+    ``wrapped`` (m,) holds the slots whose wrapped codes are also needed; these follow the slots of the features.
+    ``walked`` are the arrays for `walk_trees`, ``swept`` those for `sweep_trees` or, if ``oblivious``, `sweep_levels`;
+    None if trees are too large.  ``code`` is the dtype of codes and of leaf numbers.
     """
 
     n_slots: int
@@ -43,7 +43,7 @@ class TreeLayout:
     def add_trees(
         self, codes: Codes, n_rows: int, trees: Indices, at: Codes, scores: npt.NDArray[np.float64], first: int
     ) -> None:
-        """Add what ``trees`` say of the first ``n_rows`` documents of ``codes`` to ``scores[first:]``, in this order."""
+        """Add the values of ``trees``, in order, for the first ``n_rows`` documents of ``codes`` to ``scores[first:]``."""
         if self.swept is None or n_rows < MIN_SWEPT:
             walk: Any = _kernels.walk_trees
             walk(codes, n_rows, trees, *self.walked, scores, first)
@@ -54,11 +54,11 @@ class TreeLayout:
 
 
 def choose_layout(forest: Forest, n_trees: int, used: npt.NDArray[Any]) -> TreeLayout:
-    """Lay the first ``n_trees`` of ``forest`` out, which ask for the features ``used``."""
+    """Lay out the first ``n_trees`` of ``forest``, whose splits use the features ``used``."""
     sizes = np.diff(forest.tree_starts[: n_trees + 1])
     leaves = (sizes + 1) // 2
     swept = int(leaves.max(initial=1)) <= MAX_SWEPT_LEAVES
-    # Codes run from 0 (missing) to one more than the cuts, and one value more is needed for the wrap round.
+    # Codes run from 0 (missing) to the number of cuts plus 1, and the wrapped code needs one more.
     most = int(np.diff(forest.cut_starts)[used].max(initial=0)) + 2
     narrow = max(most, int(leaves.max(initial=1)) if swept else 0) <= 256
     return build_layout(forest, n_trees, used, np.dtype(np.uint8 if narrow else np.uint16), swept=swept)
@@ -96,7 +96,7 @@ def build_layout(
         return TreeLayout(**common, oblivious=False, swept=None)
     n_splits, greatest = int(split_starts[-1]), np.iinfo(code).max
     split_slot, split_bound = np.zeros(n_splits, dtype=np.int32), np.full(n_splits, greatest, dtype=code)
-    first_leaf, right_leaf = np.zeros(n_splits, dtype=code), np.zeros(n_splits, dtype=code)  # what pads moves nobody
+    first_leaf, right_leaf = np.zeros(n_splits, dtype=code), np.zeros(n_splits, dtype=code)  # padding moves no document
     leaf_value = np.empty(leaf_starts[-1], dtype=np.float64)
     _kernels.number_leaves(
         *arrays, split_starts, leaf_starts, split_slot, split_bound, first_leaf, right_leaf, leaf_value, buffer,
@@ -120,10 +120,10 @@ def _levels(
     first_leaf: Codes,
     right_leaf: Codes,
 ) -> tuple[Indices, npt.NDArray[np.int64]] | None:
-    """Return where the levels of each tree start, and a split of each level; None unless every tree is oblivious.
+    """Return where the levels of each tree start, and one split of each level; None unless every tree is oblivious.
 
-    A tree is oblivious if it is full and all splits of a level ask the same.  Of a full tree, splits parents first, that
-    of level l on the way to the leftmost leaf is number l, and a split's level is known by how far ``right_leaf`` lies.
+    A tree is oblivious if it is full and all splits of a level are the same.  Splits are stored parents first, so split l of a
+    full tree is on level l, on the way to the leftmost leaf; the distance to ``right_leaf`` gives the level of any split.
     """
     if len(leaves) == 0 or depth.max() > MAX_LEVELS or np.any(leaves != 2.0**depth):
         return None
@@ -143,7 +143,7 @@ def _levels(
 
 
 class CutSearch(NamedTuple):
-    """What `rankmill.scorer._kernels.bin_rows` takes, in its order, for each of the features asked for."""
+    """Arguments of `rankmill.scorer._kernels.bin_rows`, in its order, for each of the used features."""
 
     cuts: npt.NDArray[np.float32]
     starts: npt.NDArray[np.int64]
@@ -156,9 +156,9 @@ class CutSearch(NamedTuple):
 def search_of(forest: Forest, used: npt.ArrayLike) -> CutSearch:
     """Lay out the cuts of the features ``used`` of ``forest``.
 
-    The place of a value is rounded, but never falls while the value rises: cuts in buckets before that of x are below it
-    and cuts in buckets behind are above, whatever the rounding.  Buckets are left out where they save no steps, as where
-    nearly all cuts lie close together.
+    The bucket of a value is rounded, but is monotone in the value: cuts in earlier buckets than that of x are below x and cuts
+    in later ones above, whatever the rounding.  Buckets are left out if they save no steps, for example if nearly all cuts
+    are close together.
     """
     features = np.asarray(used, dtype=np.int64)
     n = len(features)
@@ -179,7 +179,7 @@ def search_of(forest: Forest, used: npt.ArrayLike) -> CutSearch:
             if within + MIN_SAVED_STEPS <= whole:
                 steps[k], origin[k], scale[k] = within, begin, factor
                 buckets[k] = np.searchsorted(place, np.arange(BUCKETS))
-        # a search may look as far behind the last cut as it is long
+        # a search may read as far beyond the last cut as it is long
         pieces.append(np.concatenate([cuts, np.full(2**whole, np.nan, dtype=np.float32)]))
         length += len(pieces[-1])
     all_cuts = np.concatenate([np.empty(0, dtype=np.float32), *pieces])
