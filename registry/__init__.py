@@ -11,7 +11,7 @@ __all__ = ["Registry", "Version"]
 
 
 def __getattr__(name: str) -> object:
-    """Load the registry when it is first asked for: the command line must start without pydantic."""
+    """Load the registry on first use: the command line must start without pydantic."""
     if name in __all__:
         from rankmill.registry import model_registry
 

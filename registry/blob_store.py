@@ -7,11 +7,11 @@
          models/<name>/log/          see ``rankmill.registry.commit_log``
          leases/, trash/             see ``rankmill.registry.garbage``
          quarantine/                 see ``rankmill.registry.fsck``
-         tmp/                        files that are being written: see `rankmill.foundation.storage.staging.Staging`
+         tmp/                        files being written: see `rankmill.foundation.storage.staging.Staging`
          ballast                     see `Ballast`
 
 A file is written under ``tmp/``, flushed, and gets its real name by one call that fails if the name is taken
-(`rankmill.foundation.storage.publish.publish_new`): there is no moment at which half a file can be seen, and of two writers one wins.
+(`rankmill.foundation.storage.publish.publish_new`): nobody ever sees half a file, and of two writers one wins.
 Nothing is ever replaced.  Symbolic links below ROOT are not followed, neither by readers nor by writers.
 """
 
@@ -33,36 +33,38 @@ from rankmill.registry.names import PRODUCTION
 from rankmill.registry.registry_format import NEWEST, Format, Initialised
 
 OURS = {"FORMAT.json", "ballast", "blobs", "leases", "models", "quarantine", "tmp", "trash"}
-NOBODYS = {"lost+found"}  # the root of a freshly made volume
-LOOKS = 3  # for a blob: a collector may move it to the trash, or back, between our looking here and looking there
+NOBODYS = {"lost+found"}  # exists in the root of a new volume
+LOOKS = 3  # attempts to find a blob: a collector may move it to the trash, or back, between two lookups
 LARGEST_ENTRY = 1 << 26  # bytes
-LARGEST_BLOB = 1 << 30  # bytes, where its size is not known before: manifests, reports and such
-ATTEMPTS = 3  # at a name that is taken whenever we publish and free whenever we look
+LARGEST_BLOB = 1 << 30  # bytes; for blobs of unknown size, such as manifests and reports
+ATTEMPTS = 3  # if a name is taken when we publish but missing when we read
 NO_FOLDER_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 NOBODY_KNOWS = "it is unknown whether the change was written: check the log before you try again"
 NOT_FLUSHED = "the change may be lost in a power failure"
-BALLAST_SIZE = 1 << 20  # bytes; an entry of the log takes a block and a file, and maybe a block for the name of each
-LEAST_BALLAST = 1 << 14  # less is not worth a file
+BALLAST_SIZE = (
+    1 << 20
+)  # bytes; a log entry and its blob need an inode and a block each, and perhaps blocks for their names
+LEAST_BALLAST = 1 << 14  # bytes
 
 
 class Ballast:
-    """A file that holds room for a few small ones: removed when the disk is full, so that a rollback goes through, and put back later.
+    """A file that reserves disk space: deleted when the disk is full, so that a rollback still succeeds, and recreated later.
 
-    On a disk that stays full only less than what was removed fits in again, so it becomes smaller with each use.
+    On a disk that stays full, it is recreated smaller each time.
     """
 
     def __init__(self, path: Path, staging: Staging, disk: Disk) -> None:
         self._path, self._staging, self._disk = path, staging, disk
-        self._full = False  # looked at once by each process
+        self._full = False  # checked once per process
 
     def throw_off(self) -> None:
-        """Make room.  Somebody else may have been faster: then there is room too."""
+        """Free the reserved space.  If another process did it already, there is space too."""
         self._full = False
         with contextlib.suppress(OSError):
             self._disk.unlink(self._path)
 
     def take_in(self) -> None:
-        """Put it in its place if it is not there in full; best effort."""
+        """Create it if it is missing or too small; best effort."""
         if self._full:
             return
         with contextlib.suppress(OSError):
@@ -83,9 +85,11 @@ class Ballast:
             self._full = True
 
     def _put(self, size: int, *, instead: bool) -> None:
-        staged = self._staging.write(os.urandom(size), flush=False)  # nothing that a file system could pack
+        staged = self._staging.write(
+            os.urandom(size), flush=False
+        )  # random, so that the file system cannot compress it
         try:
-            if instead:  # what a full disk or a pulled plug has left of it
+            if instead:  # a smaller file, left by a full disk or a power failure
                 self._disk.unlink(self._path)
             publish_new(self._disk, staged, self._path)
         finally:
@@ -93,7 +97,7 @@ class Ballast:
 
 
 class Store:
-    """Blobs and put-if-absent below ``root``.  Readers write nothing; the folder is made by the first writer."""
+    """Blobs and put-if-absent below ``root``.  Readers write nothing; the first writer creates the folder."""
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self.root = root
@@ -102,21 +106,21 @@ class Store:
         self._staging = Staging(root / "tmp", self.disk)
         self._ballast = Ballast(root / "ballast", self._staging, self.disk)
         self._format: Format | None = None
-        self._flushes_folders = True  # as far as we know
-        self._seen: set[Path] = set()  # folders to which no symbolic link leads
+        self._flushes_folders = True  # until a flush fails
+        self._seen: set[Path] = set()  # folders known to be reached without symbolic links
 
     def exists(self) -> bool:
-        """Whether a registry of our format is here.
+        """Whether there is a registry of a known format.
 
         Raises
         ------
         IntegrityError
-            One is here, but of another format number, or its ``FORMAT.json`` is damaged or gone.
+            Its format number is unknown, or its ``FORMAT.json`` is damaged or missing.
         """
         if self._format is not None:
             return True
         path = self.root / "FORMAT.json"
-        inhabited = "models" in self.disk.names(self.root)  # asked first: FORMAT.json comes before models
+        inhabited = "models" in self.disk.names(self.root)  # checked first: FORMAT.json is written before models
         try:
             data = self.read(path)
         except FileNotFoundError:
@@ -133,30 +137,30 @@ class Store:
 
     @property
     def format(self) -> Format:
-        """What ``FORMAT.json`` says; the registry must be there."""
+        """The content of ``FORMAT.json``; InputError if there is no registry."""
         if not self.exists() or self._format is None:
             raise InputError(f"{self.root}: no registry here; create one with rankmill models init")
         return self._format
 
     @property
     def protected(self) -> tuple[str, ...]:
-        """The aliases that only a passed gate moves forward, as agreed when the registry was made; none in format 1."""
+        """The aliases that move forward only after a passed gate, fixed when the registry was created; none in format 1."""
         self.exists()
         return () if self._format is None else self._format.protected
 
     def prepare(self, protected: Iterable[str] = (PRODUCTION,)) -> None:
-        """Make the registry, where only passed gates promote to ``protected``, if it is not here yet.
+        """Create the registry with the aliases ``protected`` if it does not exist.
 
         Raises
         ------
         InputError
             The folder holds something else.
         OSError
-            It cannot be made, or it is here and cannot be written to.
+            It cannot be created, or it exists and is not writable.
         """
         if self.exists():
             folder = self._staging.folder if self.disk.is_folder(self._staging.folder) else self.root
-            if not self.disk.is_writable(folder):  # asked before hours of training, not after
+            if not self.disk.is_writable(folder):  # fail before hours of training, not after
                 raise OSError(errno.EACCES, f"{REFUSED[errno.EACCES]}; {NOTHING_CHANGED}", str(folder))
             return
         data = Format.new(protected).to_bytes()
@@ -175,34 +179,34 @@ class Store:
             try:
                 self.make_folders(root, above)
             except PermissionError:
-                if new:  # while the parent of a mounted volume need not be ours to open
+                if new:  # an existing folder may be a mount whose parent we may not open
                     raise
-            for folder in above.parents:  # who made them may have been killed before they were on stable storage
+            for folder in above.parents:  # their creator may have been killed before it flushed them
                 with contextlib.suppress(OSError):
                     self.disk.fsync_folder(folder)
-            self._way_to_publish()  # so that where there is none nothing is left
+            self._way_to_publish()  # fails before anything is left behind
             self.put_if_absent(self.root / "FORMAT.json", data)
         except OSError:
-            for folder in [self._staging.folder, *new]:  # as if nobody had asked
+            for folder in [self._staging.folder, *new]:  # leave nothing behind
                 with contextlib.suppress(OSError):
                     self.disk.remove_folder(folder)
             raise
-        self.exists()  # another writer may have made one with other rules meanwhile: those stand
+        self.exists()  # if another writer created one meanwhile, its rules apply
         self._ballast.take_in()
 
     def initialise(self, *, leave_open: bool = False, protect: Sequence[str] = ()) -> Initialised:
-        """Make the registry, with production protected unless ``leave_open`` and the aliases ``protect`` besides.
+        """Create the registry; ``protect`` names protected aliases besides production, ``leave_open`` leaves production open.
 
-        One that is there already stays as it is; asked for other protected aliases than it has, it says so.
+        An existing registry is not changed; it must have the same protected aliases.
 
         Raises
         ------
         InputError
-            The folder holds something else, an alias may not be called so, or the registry that is there protects others.
+            The folder has other files, an alias is invalid, or the existing registry protects other aliases.
         IntegrityError
-            A registry is there and is damaged or of a later format.
+            The existing registry is damaged or of a later format.
         OSError
-            Nothing can be written there, or its file system cannot keep a registry.
+            The folder is not writable, or its file system cannot hold a registry.
         """
         wanted = Format.new([*(() if leave_open else (PRODUCTION,)), *protect])
         made = not self.exists()
@@ -215,7 +219,7 @@ class Store:
                 "to change it for one model use rankmill models alias NAME ALIAS --protect or --open"
             )
         way = self._way_to_publish()
-        self.put_if_absent(self.root / "FORMAT.json", found.to_bytes())  # is there; flushes the folder
+        self.put_if_absent(self.root / "FORMAT.json", found.to_bytes())  # exists; this flushes the folder
         return Initialised(self.root, made, found.number, found.protected, way, self._flushes_folders)
 
     def read(self, path: Path, limit: int = LARGEST_ENTRY) -> bytes:
@@ -226,7 +230,7 @@ class Store:
         FileNotFoundError
             It is not there.
         IntegrityError
-            It has more than ``limit`` bytes, is no regular file, or is reached by a symbolic link.
+            It has more than ``limit`` bytes, is not a regular file, or is reached by a symbolic link.
         """
         data = self._read(path, limit + 1)
         if len(data) > limit:
@@ -234,11 +238,11 @@ class Store:
         return data
 
     def names(self, folder: Path) -> list[str]:
-        """List what lies in ``folder``, sorted; IntegrityError if a symbolic link leads there."""
+        """List the names in ``folder``, sorted; IntegrityError if a symbolic link leads there."""
         return sorted(self.unsorted_names(folder))
 
     def unsorted_names(self, folder: Path) -> list[str]:
-        """List what lies in ``folder``: of ten thousand names the order takes as long as the list."""
+        """List the names in ``folder``; sorting ten thousand takes as long as listing them."""
         self._walk(folder)
         try:
             return self.disk.names(folder)
@@ -248,7 +252,7 @@ class Store:
             return self.disk.names(folder)  # as in `_read`
 
     def files(self, folder: Path) -> Iterator[Path]:
-        """Find every file below ``folder``, but for those whose name begins with a dot (NFS keeps such)."""
+        """Find every file below ``folder`` except those whose name begins with a dot (NFS creates such files)."""
         for name in self.names(folder):
             path = folder / name
             if name.startswith("."):
@@ -259,9 +263,9 @@ class Store:
                 yield path
 
     def put_if_absent(self, target: Path, data: bytes) -> bool:
-        """Publish ``data`` at ``target``, durably, unless the name is taken; return whether it now holds ``data``.
+        """Publish ``data`` durably at ``target`` unless it exists; return whether ``target`` now holds ``data``.
 
-        The folder of ``target`` must be there.  After an exception the target is either absent or whole.
+        The folder of ``target`` must exist.  After an exception the target is either absent or complete.
         """
         self._walk(self._staging.folder)
         self._walk(target.parent)
@@ -272,11 +276,11 @@ class Store:
                 held = self._publish(staged, target, data)
         finally:
             self._staging.discard(staged)
-        self.fsync_folder(target.parent)  # also for a name that somebody else has just made: we rely on it
+        self.fsync_folder(target.parent)  # also if another writer has just created it: we rely on it
         return held
 
     def put_entry(self, target: Path, data: bytes) -> bool:
-        """Do as `put_if_absent` for a small file that must find room on a full disk, too."""
+        """Do as `put_if_absent`; on a full disk, use the space of the ballast."""
         try:
             held = self.put_if_absent(target, data)
         except OSError as error:
@@ -288,10 +292,9 @@ class Store:
         return held
 
     def put_folder_if_absent(self, target: Path, files: Mapping[str, bytes]) -> bool:
-        """Publish a folder of files, durably and in one step, unless ``target`` holds something; tell whether that was done.
+        """Publish a folder of files durably and atomically unless ``target`` has files; return whether it was published.
 
-        The parent of ``target`` must be there.  rename(2) gives a folder the name of an empty one and of no other, on
-        every file system.
+        The parent of ``target`` must exist.  On every file system, rename(2) replaces an empty folder and no other.
         """
         self._walk(self._staging.folder)
         self._walk(target)
@@ -309,7 +312,7 @@ class Store:
         return True
 
     def replace(self, target: Path, data: bytes) -> None:
-        """Put ``data`` in the place of ``target`` in one step, but not durably: for what may be lost or torn."""
+        """Replace ``target`` atomically but not durably: for files that may be lost."""
         self._walk(self._staging.folder)
         self._walk(target.parent)
         with explain_errors(self._staging.folder):
@@ -322,22 +325,22 @@ class Store:
             raise
 
     def blob_path(self, sha256: str) -> Path:
-        """Where the blob of this digest lies, or would lie."""
+        """Path of the blob with this digest, whether or not it exists."""
         return self.root / "blobs" / "sha256" / sha256[:2] / sha256
 
     def put_blob(self, data: bytes) -> str:
-        """Keep ``data`` and return its sha256; writes nothing if the blob is here already.
+        """Store ``data`` and return its sha256; writes nothing if the blob exists.
 
         Raises
         ------
         IntegrityError
-            A blob of this digest is here and holds other bytes.
+            The existing blob of this digest has other bytes.
         """
         sha256 = digest_of(data)
         path = self.blob_path(sha256)
         try:
             held = self._read(path, len(data) + 1) == data
-            self.fsync_folder(path.parent)  # whoever published it may not have come so far yet
+            self.fsync_folder(path.parent)  # its writer may not have flushed it yet
         except FileNotFoundError:
             self.make_folders(path.parent)
             held = self.put_if_absent(path, data)
@@ -346,12 +349,12 @@ class Store:
         return sha256
 
     def read_blob(self, sha256: str, size: int | None = None) -> bytes:
-        """Return the bytes of this digest, checked; ``size`` of them if that is known.
+        """Return the blob with this digest, checked; ``size`` is its length if known.
 
         Raises
         ------
         IntegrityError
-            The blob is missing, or its bytes have another digest.
+            The blob is missing or damaged.
         """
         for _ in range(LOOKS):
             for path in self._places(sha256):
@@ -367,12 +370,12 @@ class Store:
         raise IntegrityError(f"{self.blob_path(sha256)}: the blob is missing; restore it from a backup")
 
     def read_json(self, sha256: str) -> dict[str, Any]:
-        """Return the JSON object that the blob of this digest holds; errors as of `read_blob`."""
+        """Return the JSON object in the blob with this digest; errors as in `read_blob`."""
         found: dict[str, Any] = json.loads(self.read_blob(sha256))
         return found
 
     def has_blob(self, sha256: str) -> bool:
-        """Whether there is a blob of this digest in its place, whatever its bytes."""
+        """Whether the file of this blob exists outside the trash; its content is not checked."""
         try:
             self.disk.modified(self.blob_path(sha256))
         except FileNotFoundError:
@@ -380,16 +383,16 @@ class Store:
         return True
 
     def make_folders(self, folder: Path, above: Path | None = None) -> None:
-        """Make the folders from below ``above`` (the root) down to ``folder``; durable on return, whoever made them."""
+        """Create ``folder`` and its parents below ``above`` (default: the root), durably, even if they exist already."""
         above = above or self.root
         for part in [part for part in (*reversed(folder.parents), folder) if above in part.parents]:
             self._walk(part)
             with explain_errors(part.parent), contextlib.suppress(FileExistsError):
                 self.disk.make_folder(part)
-            self.fsync_folder(part.parent)  # also where it stands: its maker may not have come so far yet
+            self.fsync_folder(part.parent)  # also if it exists: its creator may not have flushed it yet
 
     def fsync_folder(self, folder: Path) -> None:
-        """Make the names in ``folder`` durable; where the file system does not know how, it needs no asking (SMB)."""
+        """Make the names in ``folder`` durable; file systems without this call (SMB) do it by themselves."""
         try:
             with explain_errors(folder, NOT_FLUSHED):
                 self.disk.fsync_folder(folder)
@@ -399,11 +402,11 @@ class Store:
             self._flushes_folders = False
 
     def sweep(self) -> None:
-        """Remove what writers that died have left in ``tmp/``; best effort."""
+        """Remove what killed writers have left in ``tmp/``; best effort."""
         self._staging.sweep()
 
     def _places(self, sha256: str) -> Iterator[Path]:
-        """Where a blob may lie: in its place or, if it is missed there, in the trash."""
+        """Yield the paths where a blob may be: its own path or, if it is missing there, the trash."""
         yield self.blob_path(sha256)
         for name in self.names(self.trash):
             if name.startswith(sha256):
@@ -419,14 +422,14 @@ class Store:
                 return True
             try:
                 return self._read(target, len(data) + 1) == data
-            except FileNotFoundError:  # seen too early (NFS), or taken away meanwhile
+            except FileNotFoundError:  # not visible yet (NFS), or deleted meanwhile
                 if attempt == ATTEMPTS - 1:
                     raise
                 self.disk.names(target.parent)
         raise AssertionError
 
     def _walk(self, folder: Path) -> None:
-        """Raise IntegrityError if a symbolic link lies on the way from the root to ``folder``."""
+        """Raise IntegrityError if the path from the root to ``folder`` contains a symbolic link."""
         if folder in self._seen or not folder.is_relative_to(self.root):
             return
         part = folder
@@ -446,10 +449,10 @@ class Store:
             except OSError as error:
                 if error.errno != errno.ESTALE:
                     raise
-                return self.disk.read(path, limit)  # the server has it under a new handle: ask by name, once
+                return self.disk.read(path, limit)  # stale NFS handle: open it by name once more
         except OSError as error:
             if error.errno not in {errno.ELOOP, errno.EINVAL, errno.ENXIO}:
-                error.filename = str(path)  # read(2) knows of no name
+                error.filename = str(path)  # read(2) reports no name
                 raise
             what = "a symbolic link" if error.errno == errno.ELOOP else "not a regular file"
             raise IntegrityError(f"{path} is {what}; restore it from a backup") from None

@@ -20,7 +20,7 @@ from rankmill.registry.model_state import State
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What a bundle holds."""
+    """The contents of an exported bundle."""
 
     bundle: Path
     kind: Literal["history", "version"]
@@ -28,7 +28,7 @@ class Exported:
     versions: tuple[int, ...]
     """Numbers of the versions whose model bytes are in it."""
     entries: int
-    """Of the log."""
+    """Number of log entries."""
     blobs: int
     bytes: int
     """Size of the blobs."""
@@ -37,14 +37,14 @@ class Exported:
 
 
 class Bundle:
-    """What is to be exported: ``version`` of the model of ``log``, or (None) its whole history.
+    """One ``version`` of the model of ``log``, or (None) its whole history, ready for export.
 
     Raises
     ------
     UnknownModel
         The version was swept: there are no model bytes to export.
     IntegrityError
-        The log is damaged, or a blob that it refers to is missing; a damaged blob is found by `write`.
+        The log is damaged, or a blob that it refers to is missing; damaged blobs are detected by `write`.
     """
 
     def __init__(self, log: CommitLog, version: int | None = None) -> None:
@@ -72,12 +72,12 @@ class Bundle:
         )
 
     def write(self, path: Path, *, overwrite: bool = False) -> Exported:
-        """Write the file ``path`` in one step: it is there whole, or as it was.
+        """Write the file ``path`` atomically.
 
         Raises
         ------
         InputError
-            There is such a file and it is not to be replaced, or its folder is not there.
+            The file exists and ``overwrite`` is false, or its folder does not exist.
         IntegrityError
             A blob is damaged or missing.
         """
@@ -95,7 +95,10 @@ class Bundle:
         except BaseException as error:
             with contextlib.suppress(OSError):
                 disk.unlink(staged)
-            if isinstance(error, OSError) and str(error.filename) in {"None", str(staged)}:  # not what is read
+            if isinstance(error, OSError) and str(error.filename) in {
+                "None",
+                str(staged),
+            }:  # an error of writing, not of reading
                 with explain_errors(path.parent):
                     raise
             raise
@@ -122,7 +125,7 @@ class Bundle:
             yield blob_member(sha256), data
 
     def _size(self, sha256: str) -> int:
-        """Tell how large a blob is; whether it is sound is seen when it is written."""
+        """Return the size of a blob; `write` checks its content."""
         try:
             size = self._store.disk.size(self._store.blob_path(sha256))
         except FileNotFoundError:  # in the trash, or lost

@@ -1,13 +1,12 @@
 """The format of bundles: a tar file that copies a model to another registry, with ``contents.json`` first.
 
-The tar is plain ustar, of which every byte follows from the names and sizes of its members.  So a reader takes nothing from an
-archive but what it asked for: it knows the next member's name and size, makes the header that must stand there and compares all of it.
-Links, devices, absolute or climbing paths, owners, times, other members, members twice or in another order: all are a header that
-differs.  The headers are made here, not by `tarfile`, whose bytes have changed between versions of Python (it leaves the device
-numbers empty now, so that a bundle would get another digest) and whose reading has to trust them; every tar program reads them.
+The tar is plain ustar: the names and sizes of the members determine every byte.  A reader knows the name and size of the next
+member, builds the expected header and compares all of it.  So links, devices, absolute paths, paths with "..", owners, times,
+and unexpected, repeated or reordered members are all detected as a header that differs.  The headers are not made by `tarfile`,
+because its bytes differ between versions of Python and its reader has to trust what it finds.  Every tar program can read them.
 
-``contents.json`` says what the bundle is a copy of, and the size of everything that follows: the entries of the log, byte for byte,
-oldest first, then the blobs in the order of their digests.  Their names in the archive follow from numbers and digests alone.
+``contents.json`` describes the bundle and lists the sizes of the members that follow: the log entries, byte for byte, oldest
+first, then the blobs, sorted by digest.  The names of members are derived from entry numbers and digests.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from rankmill.registry.rendering import author_text
 from rankmill.registry.stored_records import Entry, Number, Sha256, StoredRecord, first_fault, seal, unseal
 
 BLOCK = 512
-RECORD = 20 * BLOCK  # a tar ends with zeros, two blocks at least, up to a multiple of this
-LARGEST = 8**11 - 1  # bytes of a member: eleven octal digits, 8 GiB
+RECORD = 20 * BLOCK  # a tar ends with at least two blocks of zeros and is padded to a multiple of this
+LARGEST = 8**11 - 1  # bytes in a member: eleven octal digits, 8 GiB
 
 _SIZE = slice(124, 135)
 
@@ -63,14 +62,14 @@ def total(sizes: Iterable[int]) -> int:
 
 
 class TarReader:
-    """Reads the members that are asked for, in their order; a member is held at a time.
+    """Reads the expected members in order and holds one in memory at a time.
 
     Parameters
     ----------
     read
-        Gives up to so many bytes from a position on; fewer only at the end of the file.
+        ``read(position, size)`` returns ``size`` bytes, or fewer at the end of the file.
     where
-        The file, for messages.
+        The file, for error messages.
     """
 
     def __init__(self, read: Callable[[int, int], bytes], where: str) -> None:
@@ -78,7 +77,7 @@ class TarReader:
         self._position = 0
 
     def first(self, name: str, most: int) -> bytes:
-        """Return the first member, which must be ``name`` and hold ``most`` bytes at most."""
+        """Return the first member, which must be called ``name`` and have at most ``most`` bytes."""
         block = self._read(self._position, BLOCK)
         digits = block[_SIZE]
         octal = len(digits) == 11 and all(ord("0") <= digit <= ord("7") for digit in digits)
@@ -90,7 +89,7 @@ class TarReader:
         return self.member(name, size)
 
     def member(self, name: str, size: int) -> bytes:
-        """Return the bytes of the next member, which must be ``name`` and hold ``size`` of them."""
+        """Return the next member, which must be called ``name`` and have ``size`` bytes."""
         whole = memoryview(self._exactly(BLOCK + size + -size % BLOCK))
         if whole[:BLOCK] != header(name, size):
             raise self._fault(f"expected {name}, {size} bytes")
@@ -99,7 +98,7 @@ class TarReader:
         return bytes(whole[BLOCK : BLOCK + size])
 
     def finish(self) -> None:
-        """Read the end of the archive, and see that nothing follows."""
+        """Read the end of the archive and check that nothing follows."""
         if any(self._exactly(len(ending(self._position)))):
             raise self._fault("expected the end of the archive")
         if self._read(self._position, 1):
@@ -125,22 +124,22 @@ EntrySize = Annotated[int, Field(ge=1, le=LARGEST_ENTRY)]
 
 
 class Contents(BaseModel):
-    """What a bundle holds: the whole history of a model, or one version with the entry that registered it."""
+    """Description of a bundle: the whole history of a model, or one version with the entry that registered it."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     format: Literal[1]
     kind: Literal["history", "version"]
     name: str
-    """What the model was called where it came from."""
+    """Name of the model in the registry of origin."""
     first: Annotated[int, Field(ge=1, lt=10**20)]
-    """Number of the first entry that is here: 1 for a history."""
+    """Number of the first entry in the bundle; 1 for a history."""
     log: Annotated[tuple[EntrySize, ...], Field(min_length=1)]
     """Sizes of the entries in bytes, oldest first."""
     head: Sha256
-    """Digest of the last of them."""
+    """Digest of the last entry."""
     blobs: tuple[tuple[Sha256, Size], ...]
-    """Digests and sizes, by digest."""
+    """Digests and sizes, sorted by digest."""
 
     def entry_member(self, index: int) -> str:
         """Name of the member with entry ``index`` of ``log``."""
@@ -162,7 +161,7 @@ class Contents(BaseModel):
         Raises
         ------
         IntegrityError
-            It is not, byte for byte, what `to_bytes` writes; or it is of another format number.
+            The bytes are not exactly what `to_bytes` writes, or the format number is unknown.
         """
         body, unchanged = unseal("contents", data) or (b"", False)
         if not unchanged:
@@ -193,27 +192,27 @@ ORIGIN = "origin"
 
 
 class Origin(StoredRecord):
-    """Where a version was before; ``before`` says where that had been imported from."""
+    """The registry entry from which a version was imported; ``before`` is the origin of that version, if it was imported too."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
     name: str
     version: Number
     entry: Entry
-    """The one that registered it there."""
+    """The entry that registered it there."""
     sha256: Sha256
     before: Origin | None = None
 
     @classmethod
     def of(cls, data: bytes | None) -> Origin | None:
-        """Read the attachment; None if it is not there, or something else."""
+        """Read the attachment; None if it is missing or something else."""
         try:
             return None if data is None else cls.model_validate_json(data)
         except ValidationError:
             return None
 
     def lines(self) -> list[str]:
-        """Tell it, the latest place first."""
+        """Describe the origins, the latest first."""
         said = f"{self.name}@{self.version}, registered {author_text(self.entry)}"
         return [said, *([] if self.before is None else self.before.lines())]
 

@@ -1,13 +1,13 @@
 """Import a bundle into a registry, all of it or nothing; a second import changes nothing.
 
-A bundle is read and checked from its first byte to its last before anything of it is used.  What passes could have been written by
-`rankmill.registry.bundle_export`: every digest is right, the log follows from entry to entry, all that it refers to is here and
-nothing else is, and every text that is shown or parsed later is of its form.
+The whole bundle is read and checked before any of it is used.  What passes could have been written by
+`rankmill.registry.bundle_export`: all digests match, the entries of the log form a chain, exactly the blobs that the log refers
+to are present, and all texts that are shown or parsed later are well-formed.
 
-A history appears in one step: its log is staged as a folder, flushed, and given its place by rename(2), which replaces an
-empty folder and no other, on every file system.  Where the registry has the beginning of the log already, the entries
-that are new follow one by one, each a transaction as it was where it comes from: whoever looks meanwhile, or after a
-crash, sees the model as it once was there, and the same import goes on from that point.
+A new history appears atomically: its log is staged as a folder, flushed, and published by rename(2), which replaces an empty
+folder and no other, on every file system.  If the registry has the beginning of the log already, the new entries are added one
+by one, each a transaction.  So readers, and whoever looks after a crash, see an earlier state of the model, and a repeated
+import resumes from there.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class OpenedBundle:
     InputError
         There is no such file.
     IntegrityError
-        It is damaged, cut short, or no bundle.
+        It is damaged, truncated, or not a bundle.
     """
 
     def __init__(self, disk: Disk, path: Path) -> None:
@@ -73,13 +73,13 @@ class OpenedBundle:
             )
         tar = TarReader(self._read, str(path))
         self.contents = Contents.from_bytes(tar.first(FIRST, min(LARGEST_CONTENTS, self.size)), str(path))
-        if self.contents.size != self.size:  # asked before anything is read through a length
+        if self.contents.size != self.size:  # checked before any length in the file is trusted
             raise IntegrityError(
                 f"{path}: the bundle is damaged: expected {self.contents.size} bytes, found {self.size}"
             )
         self.entries: list[Entry] = []
         self.state = State()
-        """What a history amounts to."""
+        """State of the model after the last entry of a history."""
         for index, size in enumerate(self.contents.log):
             self._take(tar.member(self.contents.entry_member(index), size), self.contents.first + index)
         if self.entries[-1].digest != self.contents.head:
@@ -88,13 +88,13 @@ class OpenedBundle:
 
     @property
     def registered(self) -> Register:
-        """The change of the one entry of a version."""
+        """The change in the only entry of a version bundle."""
         change = self.entries[0].change
-        assert isinstance(change, Register)  # noqa: S101 (for the type checker; checked when it was read)
+        assert isinstance(change, Register)  # noqa: S101 (for the type checker; checked on reading)
         return change
 
     def blobs(self) -> Iterator[tuple[str, bytes]]:
-        """Read the blobs once more, one at a time; each has its digest, whatever happened to the file meanwhile."""
+        """Read the blobs again, one at a time; each digest is checked again, as the file may have changed."""
         tar = TarReader(self._read, str(self.path))
         tar.first(FIRST, LARGEST_CONTENTS)
         for index, size in enumerate(self.contents.log):
@@ -108,7 +108,7 @@ class OpenedBundle:
         try:
             entry = Entry.from_bytes(data)
             if entry.number != number:
-                raise IntegrityError(f"it holds entry {entry.number}")  # noqa: TRY301 (told with its place below)
+                raise IntegrityError(f"it holds entry {entry.number}")  # noqa: TRY301 (the path is added below)
             _check_words(entry)
             if self.contents.kind == "history":
                 self.state.apply(entry)
@@ -138,7 +138,7 @@ class OpenedBundle:
                 if sha256 in reports | origins:
                     _OBJECT.validate_json(data)
                 if sha256 in manifests | reports | origins:
-                    canonical_json(json.loads(data))  # they are written as JSON again, which has no NaN
+                    canonical_json(json.loads(data))  # raises for NaN, which cannot be written again
             except ValidationError as error:
                 raise self._fault(f"blob {sha256} is not a valid {error.title}: {first_fault(error)}") from None
             except ValueError as error:
@@ -146,7 +146,7 @@ class OpenedBundle:
         tar.finish()
 
     def _rows(self) -> list[Registered]:
-        """Return the versions whose model bytes must be here."""
+        """Return the versions whose model bytes must be in the bundle."""
         if self.contents.kind == "history":
             return [row for number, row in self.state.versions.items() if number not in self.state.swept]
         entry, change = self.entries[0], self.registered
@@ -164,7 +164,7 @@ class OpenedBundle:
 
 
 def _check_words(entry: Entry) -> None:
-    """Check what no digest vouches for: texts of another's making that are shown, or read as times and names, later."""
+    """Check texts of foreign origin that are shown, or parsed as times and names, later; digests say nothing about them."""
     if (alias := getattr(entry.change, "alias", None)) is not None:
         check_alias(alias)
     for text in _texts(entry.to_json()):
@@ -187,38 +187,38 @@ def _texts(value: JsonValue) -> Iterator[str]:
             yield from _texts(inner)
 
 
-ATTEMPTS = 20  # against other writers
+ATTEMPTS = 20  # if other writers commit first
 
 
 @dataclass(frozen=True, slots=True)
 class BundleImport:
-    """What an import did."""
+    """The result of an import."""
 
     kind: Literal["history", "version"]
     name: str
-    """What the model is called here."""
+    """Name of the model in this registry."""
     origin: str
-    """What it was called where it comes from; with its number, if it is one version."""
+    """Name of the model in the registry of origin; for one version ``NAME@7``."""
     changed: bool
     added: int
-    """New entries of the log; 0: all of it was here."""
+    """Number of log entries added; 0 if all existed already."""
     head: int
-    """Entries that the log has now."""
+    """Number of entries in the log now."""
     version: int | None
-    """The number that the one version has here; None for a history."""
+    """Number of an imported version in this registry; None for a history."""
     mended: int = 0
-    """Blobs of a history that is here already which were lost, and were put back."""
+    """Number of lost blobs of an existing history that were restored."""
 
 
 def import_bundle(store: Store, opened: OpenedBundle, name: str, reason: str = "") -> BundleImport:
-    """Take the bundle in as (part of) the model ``name``, which is checked already; the registry is there.
+    """Import the bundle as the model ``name``, a valid name; the registry exists.
 
     Raises
     ------
     ConflictError
         The model of that name has another history.
     IntegrityError
-        A blob that is here already, or the log, is damaged.
+        An existing blob or the log is damaged.
     """
     log = CommitLog(store, name)
     if opened.contents.kind == "version":
@@ -249,7 +249,7 @@ def _import_history(store: Store, log: CommitLog, opened: OpenedBundle) -> Bundl
 
 
 def _add(store: Store, log: CommitLog, entries: list[Entry]) -> bool:
-    """Let the entries follow; False if somebody else has written one meanwhile."""
+    """Append the entries; return False if another writer appended one meanwhile."""
     if entries[0].number > 1:
         log.settle_folder()
         return all(store.put_entry(log.path(entry.number), entry.to_bytes()) for entry in entries)
@@ -258,7 +258,7 @@ def _add(store: Store, log: CommitLog, entries: list[Entry]) -> bool:
 
 
 def _check_same_history(log: CommitLog, opened: OpenedBundle, state: State) -> None:
-    """Raise ConflictError unless one of the two logs is the beginning of the other."""
+    """Raise ConflictError unless one of the two logs is a prefix of the other."""
     entries = opened.entries
     common = min(state.head, len(entries))
     if common == 0 or (state.digest if common == state.head else log.read(common).digest) == entries[common - 1].digest:
@@ -307,7 +307,7 @@ def _origin_of(opened: OpenedBundle) -> bytes:
 
 @contextlib.contextmanager
 def _keep_blobs_of(store: Store, opened: OpenedBundle, wanted: set[str]) -> Iterator[None]:
-    """Do as `rankmill.registry.leases.keep_blobs`, with blobs that lie in a file and are read one at a time."""
+    """Do as `rankmill.registry.leases.keep_blobs`, with blobs that are read from a file one at a time."""
     with lease(store, wanted):
         _put_blobs(store, opened, wanted)
         yield
@@ -315,7 +315,7 @@ def _keep_blobs_of(store: Store, opened: OpenedBundle, wanted: set[str]) -> Iter
 
 
 def _put_lost_blobs(store: Store, opened: OpenedBundle, wanted: set[str]) -> int:
-    """Put those that are not there, and count them: a collector has moved them away, or they were lost."""
+    """Store the missing blobs, which were lost or moved to the trash, and return their number."""
     if lost := {sha256 for sha256, _ in opened.contents.blobs if sha256 in wanted and not store.has_blob(sha256)}:
         _put_blobs(store, opened, lost)
     return len(lost)

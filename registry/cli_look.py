@@ -47,14 +47,14 @@ def list_models(
     models = [_summary(store, model) for model in store.names()]
     if as_json:
         print_json({"registry": str(registry), "models": models})
-    elif not store.exists():  # a misspelt folder looks like this
+    elif not store.exists():  # probably a misspelt folder
         where = "set its folder with --registry or RANKMILL_REGISTRY"
         typer.echo(f"There is no registry in {registry} yet: {where}, or create it: rankmill train DATASET --name NAME")
     elif not models:
         typer.echo(f"No model is registered in {registry} yet: rankmill train DATASET --name NAME")
     else:
         print_table(["model", "versions", "aliases", "last change (UTC)"], [model.row() for model in models])
-    if damaged := next((model.fault for model in models if model.fault), None):  # a scheduler reads the exit code alone
+    if damaged := next((model.fault for model in models if model.fault), None):  # a scheduler only reads the exit code
         raise IntegrityError(damaged)
 
 
@@ -177,7 +177,7 @@ def verify(
             typer.echo(f"No problems in {registry}: {counts}, {size_text(report.bytes_read)} read.")
     if report.ok:
         return
-    if len(report.unread) == len(report.findings):  # nothing that was read is wrong
+    if len(report.unread) == len(report.findings):  # only unreadable files, no damage
         first = report.unread[0]
         message = f"{first.strerror}; files that could not be read and were not checked: {len(report.unread)}"
         raise OSError(first.errno, message, str(first.filename))

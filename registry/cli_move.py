@@ -190,7 +190,7 @@ def tag(
         if key in wanted:
             raise InputError(f"tag {key!r} is both given and removed")
         wanted[key] = None
-    for key, value in wanted.items():  # all are checked before the first is written
+    for key, value in wanted.items():  # check all before writing the first
         check_tag(key, value)
     found = [store.tag(version.name, version.number, key, value, reason=reason) for key, value in wanted.items()]
     written = [entry for entry in found if entry is not None]

@@ -5,12 +5,12 @@
     {"entry":{"actor":..,"change":{"op":"promote",..},"host":..,"number":3,"prev":<digest of entry 2>,..},
      "sha256":<digest of this entry>}
 
-in canonical JSON, so every byte is determined and a changed one is noticed.  The chain detects accidents and careless
-edits; it is no signature: whoever may write the whole folder can forge a whole log, or cut off its end.
+in canonical JSON, so that any changed byte is detected.  The chain detects accidents and careless edits; it is not a
+signature: whoever can write to the folder can forge a whole log, or cut off its end.
 
-``models/<name>/checkpoint.json`` is the fold of a log up to some entry, so that readers need not fold it all (for 11,000 entries 0.8 s).
-It is advisory: it may be missing, old or damaged, and may be deleted at any time.  It is believed only if it has its own
-digest and the entry that it claims to end with has the digest that it names, which stands for everything before.
+``models/<name>/checkpoint.json`` is the state after some entry, so that readers need not replay the whole log (0.8 s for 11,000
+entries).  It is a cache: it may be missing, old or damaged, and may be deleted at any time.  It is used only if its own digest
+is right and the log's entry of that number has the digest that it names; that digest covers all earlier entries.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from rankmill.registry.names import NAME
 from rankmill.registry.stored_records import Change, Entry, seal, unseal
 
 CHECKPOINT_FORMAT = 1
-LARGEST_CHECKPOINT = 1 << 30  # bytes, of a million versions
+LARGEST_CHECKPOINT = 1 << 30  # bytes, enough for a million versions
 
 
 def is_due(head: int, checkpoint: int) -> bool:
-    """Whether a log that has reached ``head`` is worth a new checkpoint: writing it costs as much as folding a few hundred entries."""
+    """Whether to write a new checkpoint after entry ``head``; writing one takes as long as replaying a few hundred entries."""
     return head - checkpoint >= max(100, head // 20)
 
 
 def checkpoint_path(store: Store, name: str) -> Path:
-    """Where the checkpoint of model ``name`` lies."""
+    """Path of the checkpoint of model ``name``."""
     return store.root / "models" / name / "checkpoint.json"
 
 
 def write_checkpoint(store: Store, name: str, state: State) -> None:
-    """Keep ``state``; best effort, and not flushed: a torn one is not believed."""
+    """Write ``state``; best effort and not flushed, as readers ignore a damaged checkpoint."""
     body = canonical_json({"format": CHECKPOINT_FORMAT, "state": state.to_json()})
     with contextlib.suppress(OSError):
         store.replace(checkpoint_path(store, name), seal("checkpoint", body))
 
 
 def parse_checkpoint(data: bytes) -> State | None:
-    """Read the bytes of a checkpoint; None if they are not whole, of another format, or another program's."""
+    """Read the bytes of a checkpoint; None if they are damaged or of another format."""
     body, unchanged = unseal("checkpoint", data) or (b"", False)
     if not unchanged:
         return None
@@ -70,57 +70,57 @@ def parse_checkpoint(data: bytes) -> State | None:
         KeyError,
         TypeError,
         ValueError,
-    ):  # as its writer meant it, who kept other things of a state
+    ):  # intact, but from a version with other fields
         return None
 
 
 def read_checkpoint(store: Store, name: str) -> State | None:
-    """Return what the checkpoint holds; whether it fits the log is for `rankmill.registry.commit_log.CommitLog.state` to see."""
+    """Return the state in the checkpoint; `CommitLog.state` checks that it matches the log."""
     with contextlib.suppress(OSError, IntegrityError):
         return parse_checkpoint(store.read(checkpoint_path(store, name), LARGEST_CHECKPOINT))
     return None
 
 
-ATTEMPTS = 200  # of one commit against other writers; each lost one means that another writer went ahead
+ATTEMPTS = 200  # for one commit; each failure means that another writer succeeded
 LONGEST_PAUSE = 0.05  # seconds
 
 
 class CommitLog:
-    """Reads and extends the log of model ``name``; the name is checked already."""
+    """Reads and extends the log of model ``name``, a valid name."""
 
     def __init__(self, store: Store, name: str) -> None:
         self.store, self.name = store, name
         self.folder = store.root / "models" / name / "log"
-        self._checkpoint = 0  # the entry with which the checkpoint ends that we have seen
+        self._checkpoint = 0  # last entry in the checkpoint that was read
 
     def path(self, number: int) -> Path:
-        """Name the file of entry ``number``."""
+        """Path of entry ``number``."""
         return self.folder / f"{number:020d}.json"
 
     def listed(self) -> int:
-        """Return the highest number that the folder shows; 0 if there is none."""
+        """Return the highest entry number in the folder's listing; 0 if there is none."""
         names = self.store.unsorted_names(self.folder)
         if is_entry_name(last := max(names, default="")):
             return int(last[:20])
-        return max((int(name[:20]) for name in names if is_entry_name(name)), default=0)  # something foreign is there
+        return max((int(name[:20]) for name in names if is_entry_name(name)), default=0)  # there is a foreign file
 
     def foreign_names(self) -> list[str]:
-        """Name what lies in the log's folder and is no entry; NFS keeps .nfs files of what was open."""
+        """Names in the log's folder that are not entries, except hidden files (NFS keeps .nfs files for open ones)."""
         names = self.store.names(self.folder)
         return [name for name in names if not is_entry_name(name) and not name.startswith(".")]
 
     def exists(self) -> bool:
-        """Whether there is an entry: asked for the first by name, since a listing of many takes long."""
+        """Whether there is an entry.  Opens the first by name, since listing a large folder is slow."""
         try:
             self.store.read(self.path(1))
         except FileNotFoundError:
-            return self.listed() > 0  # what is missing will be told by whoever reads on
-        except IntegrityError:  # and what is there in its place
+            return self.listed() > 0  # reading the log will report the missing entry
+        except IntegrityError:  # and a file that is not regular
             return True
         return True
 
     def read(self, number: int) -> Entry:
-        """Read one entry; FileNotFoundError if it is not there, IntegrityError naming the file if it is damaged."""
+        """Read one entry; FileNotFoundError if it is missing, IntegrityError naming the file if it is damaged."""
         path = self.path(number)
         data = self.store.read(path)
         try:
@@ -132,10 +132,10 @@ class CommitLog:
         return entry
 
     def entries(self, after: int = 0) -> Iterator[Entry]:
-        """Read what follows entry ``after``, in order.
+        """Read the entries after ``after``, in order.
 
-        A listing may lag behind (NFS), and while others write it may show an entry without the one before, so it only
-        says what must be there; each file is asked for by name.
+        A listing may lag behind (NFS) or, during writes, show an entry without the one before it.  So it only tells which
+        entries must exist; each file is opened by name.
         """
         listed = self.listed()
         for number in itertools.count(after + 1):
@@ -147,7 +147,7 @@ class CommitLog:
                 return
 
     def advance(self, state: State) -> list[Entry]:
-        """Take into ``state`` what was written since, and return that."""
+        """Apply all newer entries to ``state`` and return them."""
         taken = []
         for entry in self.entries(after=state.head):
             try:
@@ -158,7 +158,7 @@ class CommitLog:
         return taken
 
     def state(self) -> State:
-        """Return what the log amounts to: its checkpoint, if that fits, and what was written since."""
+        """Return the current state: the checkpoint, if it matches the log, plus all newer entries."""
         state = read_checkpoint(self.store, self.name)
         if state is not None and self._holds(state.head, state.digest):
             self._checkpoint = state.head
@@ -170,19 +170,19 @@ class CommitLog:
     def _holds(self, number: int, digest: str) -> bool:
         try:
             return self.read(number).digest == digest
-        except (FileNotFoundError, IntegrityError):  # the fold will say what is wrong
+        except (FileNotFoundError, IntegrityError):  # replaying the log will report it
             return False
 
     def commit(self, decide: Callable[[State], Change | int], reason: str = "") -> Entry:
-        """Append what ``decide`` makes of the state, and return the entry; it is durable then.
+        """Append the change that ``decide`` returns for the current state; return the durable entry.
 
-        Where another writer takes the number first, the log is read on and ``decide`` asked again: it checks its
-        preconditions each time and raises if they hold no longer.  It returns the number of an old entry if nothing is to be done.
+        If another writer takes the number first, the new entries are read and ``decide`` is called again: it checks its
+        preconditions each time and raises if they no longer hold.  If nothing has to change, it returns the number of an existing entry.
 
         Raises
         ------
         ConflictError
-            Other writers were faster each time.
+            Other writers committed first in every attempt.
         """
         if not reason.isprintable():
             raise InputError(f"reason {reason!r}: expected one line of printable text")
@@ -208,7 +208,7 @@ class CommitLog:
                 host=socket.gethostname(),
                 reason=reason,
             )
-            state.apply(entry)  # what readers could not take in is never written
+            state.apply(entry)  # raises before an invalid entry is written
             data = entry.to_bytes()
             if len(data) > LARGEST_ENTRY:
                 raise InputError(
@@ -221,10 +221,10 @@ class CommitLog:
         raise ConflictError(f"{self.name}: concurrent writers got in first {ATTEMPTS} times; try again")
 
     def settle(self, state: State) -> bool:
-        """Make durable what was read, whose writers may not have come so far yet; tell whether it still is all there is.
+        """Make the entries that were read durable; return whether there is still no newer one.
 
-        Both before anybody is told that something is so already.  A client of a network file system may remember for
-        a minute that the next entry was not there: opening the folder lets it ask again.
+        Needed before "no change needed" is reported, as the writer of the last entry may not have flushed it yet.  A network
+        file system may cache for a minute that the next entry is missing; opening the folder renews the cache.
         """
         self.store.fsync_folder(self.folder)
         self.settle_folder()
@@ -235,7 +235,7 @@ class CommitLog:
         return False
 
     def settle_folder(self) -> None:
-        """Make the log's folder durable: an import puts it in its place whole, and may be killed right after."""
+        """Make the log's folder durable: an import renames it into place and may be killed before it flushes the name."""
         self.store.fsync_folder(self.folder.parent)
 
     def _keep_checkpoint(self, state: State) -> None:
@@ -244,7 +244,7 @@ class CommitLog:
 
 
 def every_log(store: Store) -> Iterator[tuple[str, CommitLog]]:
-    """Find the logs of all models, by name."""
+    """Return the logs of all models, sorted by name."""
     for name in store.names(store.root / "models"):
         if NAME.fullmatch(name):
             yield name, CommitLog(store, name)
@@ -262,5 +262,5 @@ def _now() -> str:
 def _actor() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number that has no name
+    except (KeyError, OSError):  # in a container the user ID may have no name
         return f"uid {os.getuid()}"

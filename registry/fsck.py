@@ -1,9 +1,9 @@
 """Check every file of the registry, report problems with their fix, and repair what can be repaired.
 
-``verify`` reads the entries, the chain and the blobs of given models, and only says what is wrong.  ``fsck`` looks at every file.
-There, damage is what readers or writers stumble over; a remark is what a crash leaves, and the next run of something removes.
-A repair deletes nothing but checkpoints and leases of the dead, which say nothing: what is damaged or foreign is moved to
-``quarantine/<time>/`` under its own path.
+``verify`` reads the entries, the chain and the blobs of given models, and only reports problems.  ``fsck`` checks every file.
+It distinguishes damage, which breaks readers or writers, from harmless remains of a crash, which a later command removes.
+A repair deletes only checkpoints and leases of ended processes; it moves damaged and foreign files to ``quarantine/<time>/``
+under their own path.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from rankmill.registry.stored_records import Register
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was read, and what is wrong with it: one line each, beginning with the file."""
+    """What was read, and a line for each problem, beginning with the file."""
 
     models: int = 0
     entries: int = 0
     versions: int = 0
     bytes_read: int = 0
     findings: list[str] = field(default_factory=list)
-    unread: list[OSError] = not_in_json(default_factory=list)  # those of the findings that say nothing of the bytes
+    unread: list[OSError] = not_in_json(default_factory=list)  # files that could not be read
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no findings."""
         return not self.findings
 
     def add(self, error: IntegrityError | OSError) -> None:
-        """Take down what an entry or a blob could not be read for."""
+        """Add the error with which reading an entry or a blob failed."""
         if isinstance(error, OSError):
             self.findings.append(f"{error.filename}: {error.strerror}; it was not checked")
             self.unread.append(error)
@@ -60,7 +60,7 @@ class VerifyReport:
 
 
 def verify(store: Store, names: Iterable[str]) -> VerifyReport:
-    """Check the models ``names``, one after the other; damage is reported, not raised, and the rest still checked."""
+    """Check the models ``names`` in turn; damage is reported, not raised, and the rest is still checked."""
     report = VerifyReport()
     for name in names:
         _verify_model(CommitLog(store, name), report)
@@ -70,7 +70,7 @@ def verify(store: Store, names: Iterable[str]) -> VerifyReport:
 def _verify_model(log: CommitLog, report: VerifyReport) -> None:
     report.models += 1
     registered: list[Register] = []
-    state, chained = State(), True  # behind the first fault the chain says nothing, the entries still do
+    state, chained = State(), True  # after the first fault only single entries can be checked
     report.findings += [f"{log.folder / name}: no entry of the log" for name in log.foreign_names()]
     for number in range(1, log.listed() + 1):
         try:
@@ -94,7 +94,7 @@ def _verify_model(log: CommitLog, report: VerifyReport) -> None:
             registered.append(entry.change)
     for change in registered:
         report.versions += 1
-        if change.version not in state.swept:  # of a swept version all but the model is left
+        if change.version not in state.swept:  # a swept version has everything but the model
             _verify_blob(log.store, change.model, report, change.size)
         for sha256 in (change.manifest, *change.attachments.values()):
             _verify_blob(log.store, sha256, report)
@@ -109,20 +109,20 @@ def _verify_blob(store: Store, sha256: str, report: VerifyReport, size: int | No
         report.add(error)
 
 
-OLD = 24 * 3600.0  # seconds; a file is staged for moments
+OLD = 24 * 3600.0  # seconds; staging a file takes moments
 WRITABLE = 0o222
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(slots=True)
 class Finding:
-    """One thing that is not as it should be."""
+    """One problem."""
 
     file: str
     wrong: str
     cure: str
     damage: bool
-    """Whether readers or writers stumble over it; else it does no harm."""
+    """Whether it breaks readers or writers; otherwise it is harmless."""
     repaired: bool = False
 
     def __str__(self) -> str:
@@ -132,7 +132,7 @@ class Finding:
 
 @dataclass(slots=True)
 class FsckReport:
-    """All that was found."""
+    """All findings."""
 
     repair: bool
     models: int = 0
@@ -152,14 +152,14 @@ class FsckReport:
 
 
 def fsck(store: Store, *, repair: bool = False) -> FsckReport:
-    """Check everything, and repair what can be repaired if ``repair`` says so.
+    """Check everything; with ``repair``, repair what can be repaired.
 
     Raises
     ------
     IntegrityError
-        There is no telling whether this is a registry of our format.
+        ``FORMAT.json`` is damaged, missing or of an unknown format.
     OSError
-        A file cannot be read though it is there; nothing is concluded from that.
+        An existing file cannot be read, so nothing can be said about it.
     """
     return _Check(store, repair=repair).run()
 
@@ -168,7 +168,7 @@ class _Check:
     def __init__(self, store: Store, *, repair: bool) -> None:
         self.store, self.report = store, FsckReport(repair)
         moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        self._vanished: list[str] = []  # blobs that were trash_items, and gone when they were to be read
+        self._vanished: list[str] = []  # blobs that disappeared before they could be read
         self._quarantine = store.root / "quarantine" / f"{moment}.{secrets.token_hex(4)}"
 
     def run(self) -> FsckReport:
@@ -195,7 +195,7 @@ class _Check:
         self.report.findings.append(finding)
 
     def _set_aside(self, *files: Path) -> Callable[[], bool]:
-        """Make a repair that moves files to quarantine, the last one first."""
+        """Return a repair that moves files to quarantine, the last one first."""
 
         def mend() -> bool:
             for file in reversed(files):
@@ -210,7 +210,7 @@ class _Check:
 
     def _check_log(self, log: CommitLog) -> State:
         self.report.models += 1
-        kept = self._checkpoint(log)  # before the log, which may grow meanwhile
+        kept = self._checkpoint(log)  # read before the log, which may grow meanwhile
         for name in log.foreign_names():
             file = log.folder / name
             self._find(file, "no entry of the log", "move it elsewhere", self._set_aside(file), damage=True)
@@ -222,7 +222,7 @@ class _Check:
                 state.apply(log.read(number))
             except FileNotFoundError:
                 fault = "the entry is missing"
-            except LaterEntry as error:  # no damage: to cut it off would undo what somebody was told is done
+            except LaterEntry as error:  # not damage: cutting it off would undo a committed change
                 path = log.path(number)
                 wrong = str(error).removeprefix(f"{path}: ")
                 self._find(path, wrong, "models fsck of that version", damage=True)
@@ -251,7 +251,7 @@ class _Check:
             self._find(path, str(error), "remove it", self._drop(path), damage=True)
             return None
         kept = parse_checkpoint(data)
-        if kept is None:  # nobody believes it
+        if kept is None:  # readers ignore it
             self._find(path, "truncated, or of another format", "remove it", self._drop(path))
         return kept
 
@@ -265,14 +265,14 @@ class _Check:
         return mend
 
     def _cut(self, log: CommitLog, first: int, tail: list[int], fault: str) -> None:
-        """Report a broken log; a repair leaves the longest beginning that holds, and no checkpoint beyond it."""
+        """Report a broken log; a repair keeps the longest valid prefix, and no checkpoint beyond it."""
         path = checkpoint_path(self.store, log.name)
         move = self._set_aside(*(log.path(number) for number in tail))
 
         def mend() -> bool:
             if path.name in self.store.names(path.parent):
                 self.store.disk.unlink(path)
-            return move()  # the last one first: until the broken one goes, writers refuse
+            return move()  # the last one first: writers refuse until the broken one is moved
 
         last = max(tail, default=first)
         lost = ", ".join(self._told(log, number) for number in tail[:20]) + (", .." if len(tail) > 20 else "")
@@ -309,7 +309,7 @@ class _Check:
                 self._find(path, "nothing refers to it", "models gc removes it when it is old")
         missed = [sha256 for sha256 in users if sha256 not in present and not self.store.has_blob(sha256)]
         missed += [sha256 for sha256 in self._vanished if sha256 in users]
-        if missed:  # a collector may have been at work: what it swept since is needed no longer
+        if missed:  # a collector may have run: blobs that it swept are no longer needed
             users = blob_uses({name: self._state_now(name, state) for name, state in states.items()})
         for sha256 in dict.fromkeys(missed):
             if sha256 in users and not self.store.has_blob(sha256):
@@ -318,13 +318,13 @@ class _Check:
     def _state_now(self, name: str, state: State) -> State:
         try:
             return CommitLog(self.store, name).state()
-        except IntegrityError:  # told of already
+        except IntegrityError:  # already reported
             return state
 
     def _check_blob(self, path: Path, user: str | None) -> None:
         try:
             data, mode = self.store.disk.read(path), self.store.disk.mode(path)
-        except FileNotFoundError:  # a collector was at work
+        except FileNotFoundError:  # deleted by a collector
             self._vanished.append(path.name)
             return
         self.report.bytes_read += len(data)
@@ -393,7 +393,7 @@ class _Check:
         def is_old(name: str) -> bool:
             try:
                 return time.time() - self.store.disk.modified(folder / name) > OLD
-            except FileNotFoundError:  # its writer is done
+            except FileNotFoundError:  # its writer has finished
                 return False
 
         def is_swept(name: str) -> bool:
@@ -402,7 +402,7 @@ class _Check:
 
         try:
             staged = self.store.names(folder)
-        except PermissionError:  # who may read everything else may not look at what is being written
+        except PermissionError:  # staged files may be private to their writer
             self._find(folder, "readable only for its owner and group", "run models fsck as one of them")
             return
         for name in filter(is_old, staged):
@@ -411,7 +411,7 @@ class _Check:
 
 
 def blob_uses(states: dict[str, State]) -> dict[str, str]:
-    """Say of each blob that must be there, by digest, what it is: of which of these models, which version."""
+    """Describe each blob that must exist, by digest: the model and version that need it."""
     uses: dict[str, str] = {}
     for name, state in states.items():
         for sha256, use in state.blob_uses(name).items():

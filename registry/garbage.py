@@ -1,48 +1,46 @@
 """Garbage collection: mark and sweep old versions without removing files that are still in use.
 
-What is at stake.  A blob that a log refers to must never be lost, whatever else happens at the same time and wherever
-a crash comes: registrations that find the blob there already, promotions, rollbacks, other collectors.  Nobody holds a
-lock.  This is the argument; ``tests/registry/test_retention_interleavings.py`` walks through the interleavings.
+The guarantee.  A blob that a log refers to is never lost, whatever runs at the same time (registrations of an existing blob,
+promotions, rollbacks, other collectors) and wherever a process crashes.  There are no locks.  This is the proof;
+``tests/registry/test_retention_interleavings.py`` runs through the interleavings.
 
-1. *Which versions go* is decided by entries of the log.  A sweep says that a version has no bytes any more; it was
-   marked a time of grace before, and is decided on the state that it follows.  Promotions, rollbacks and tags are
-   entries of the same log: of two that write the same number one is decided anew, on the state that the other made.  So
-   no alias ever means a swept version, and none is swept that an alias means or a rollback comes back to.
+1. *Which versions are deleted* is decided by log entries.  A sweep entry says that a version has no model bytes any more; the
+   version was marked at least a grace period earlier.  Promotions, rollbacks and tags are entries of the same log: of two
+   writers of the same number, one decides again on the state that the other made.  So no alias ever points to a swept
+   version, and no version is swept that an alias points to or that a rollback would return to.
 
-2. *Moving a blob to the trash is harmless.*  It is one rename; whoever misses the blob in its place looks into the
-   trash, and the next collector puts back what is referred to or leased.  All that can lose a blob is deleting a file in
-   the trash.
+2. *Moving a blob to the trash is harmless.*  It is one rename; readers that miss the blob at its own path look in the
+   trash, and the next collector restores blobs that are referred to or leased.  Only deleting a file in the trash can lose
+   a blob.
 
-3. *A file in the trash has a name that is never used again.*  So a collector that decides late deletes the file that
-   it looked at or, if another collector has deleted it or put it back, nothing.
+3. *Names in the trash are never reused.*  So a slow collector deletes exactly the file that it examined or, if another
+   collector has deleted or restored it, nothing.
 
-4. *The order of looks.*  A collector looks (a) which files lie in the trash, (b) which leases there are, (c) what the
-   logs refer to, and only then deletes: of the files of (a) those that neither (b) nor (c) names, and that have lain
-   there for the time of grace.  Whoever refers to a blob (``leases.keep_blobs``) (1) writes a lease, (2) sees the blob in its
-   place or puts it there, (3) commits the entry, (4) sees whether the blob is still in its place and else puts it again
-   from memory, (5) gives up the lease.
+4. *The order of reads.*  A collector reads (a) the files in the trash, (b) the leases, (c) the logs, and only then deletes
+   those files of (a) that neither (b) nor (c) names and that have been in the trash for the grace period.  A writer that refers
+   to a blob (``leases.keep_blobs``) (1) writes a lease, (2) checks that the blob is at its own path or stores it there,
+   (3) commits the entry, (4) checks again and, if the blob is gone, stores it again from memory, (5) removes the lease.
 
-   Let a collector delete file *f* of a blob that an entry refers to, and that it did not see referred to: (c) came
-   before (3).  Leases are given up after (3), and what a crash leaves is reaped only when its process is gone, so after
-   (3) too if it came so far; hence (b) came before (1), and (a) before (2).  So at (2) *f* was in the trash, or out of
-   it for good, and the blob was in its place as another file.  That file in turn can be deleted only by a collector that
-   found it in the trash after (2), and that one did see the lease or the entry.  A crash after (3) leaves the blob in
-   its place or in the trash, where readers and the next collector find it.
+   Suppose that a collector deletes file *f* of a blob without having seen the entry that refers to it.  Then (c) came before
+   (3).  Leases are removed after (3), and the lease of a crashed process only when that process is gone, so also after (3)
+   if it got that far.  As the collector did not see the lease either, (b) came before (1), and (a) before (2).  So at (2) *f* was
+   in the trash or deleted, and the blob was at its own path as another file.  That file can be deleted only by a collector that
+   found it in the trash after (2), and that collector saw the lease or the entry.  A crash after (3) leaves the blob at its
+   own path or in the trash, where readers and the next collector find it.
 
-5. *Power.*  An entry is durable before its writer goes on.  A collector that relies on the sweep of another waits until
-   that one is durable before it deletes; and before it deletes a file in the trash because the blob is in its place
-   again, it waits until that is durable.
+5. *Power failure.*  An entry is durable before its writer continues.  Before a collector deletes a file, it makes durable what
+   the deletion relies on: the sweep entry of another collector, or the blob at its own path.
 
-What is assumed.  Names of files written a time of grace ago are seen in listings (network file systems may lag by
-seconds).  A writer on *another* machine, or in another container, does not sleep for longer than its lease lasts (seven
-days) between (1) and (3) and die before (4): there nobody can see whether it lives.  The time of grace is for readers
-that cannot write leases; the argument above does not need it.
+Assumptions.  Listings show files that were written a grace period ago (network file systems may lag by seconds).  A writer on
+*another* machine, or in another container, where its process cannot be seen, does not pause for longer than its lease lasts
+(seven days) between (1) and (3) and then die before (4).  The grace period protects readers that cannot write leases; the
+proof above does not need it.
 
-Where the clock says so.  Times are the later of what an entry says and when its file was written, and now is the
-earlier of our clock and the file system's, so that a clock that jumps makes things stay longer.
+Clocks.  The time of an entry is the later of its own timestamp and its file's; the current time is the earlier of our clock
+and the file system's.  So a clock that jumps only delays deletion.
 
-The trash: ``trash/<sha256>.<UTC time of the move>.<8 hex>``.  Blobs that nobody seemed to need are kept there for a time of grace, and
-are still read where they are missed.
+The trash: ``trash/<sha256>.<UTC time of the move>.<8 hex>``.  Unreferenced blobs are kept there for
+a grace period and can still be read.
 """
 
 from __future__ import annotations
@@ -81,7 +79,7 @@ class Trashed(NamedTuple):
 
 
 def trash_items(store: Store) -> list[Trashed]:
-    """Give all that lies there, by name."""
+    """Return the blobs in the trash, sorted by name."""
     found = []
     for name in store.names(store.trash):
         if parts := TRASH_NAME.fullmatch(name):
@@ -91,7 +89,7 @@ def trash_items(store: Store) -> list[Trashed]:
 
 
 def move_to_trash(store: Store, sha256: str, now: float) -> bool:
-    """Move a blob here; False if it is not in its place any more, since another collector was faster."""
+    """Move a blob to the trash; return False if another collector has already moved it."""
     if not store.disk.is_folder(store.trash):
         store.make_folders(store.trash)
     moved = datetime.fromtimestamp(now, UTC).strftime(TRASH_TIME)
@@ -103,7 +101,7 @@ def move_to_trash(store: Store, sha256: str, now: float) -> bool:
 
 
 def is_whole(store: Store, item: Trashed) -> bool:
-    """Whether the file is there and has the bytes that its name promises."""
+    """Whether the file exists and matches its digest."""
     try:
         return digest_of(store.disk.read(item.path)) == item.sha256
     except FileNotFoundError:
@@ -111,9 +109,9 @@ def is_whole(store: Store, item: Trashed) -> bool:
 
 
 def put_back(store: Store, item: Trashed) -> bool:
-    """Give a blob its place again; False if it went another way meanwhile."""
+    """Restore a blob; return False if it was restored or deleted meanwhile."""
     folder = store.blob_path(item.sha256).parent
-    if not store.disk.is_folder(folder):  # a copy of a registry without its empty folders
+    if not store.disk.is_folder(folder):  # the registry was copied without its empty folders
         store.make_folders(folder)
     try:
         store.disk.replace(item.path, store.blob_path(item.sha256))
@@ -130,36 +128,36 @@ _DIGEST_NAME = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(slots=True)
 class Model:
-    """What became of the versions of one model; sizes in bytes."""
+    """The result for the versions of one model; sizes in bytes."""
 
     kept: dict[int, str]
-    """Why each stays."""
+    """Versions that are kept, with the reason."""
     swept: dict[int, int] = field(default_factory=dict)
     marked: dict[int, int] = field(default_factory=dict)
-    """All that are marked now."""
+    """All versions that are marked now."""
     unmarked: list[int] = field(default_factory=list)
-    """Those that were marked, and that something keeps since."""
+    """Versions that were marked and are kept now."""
 
 
 @dataclass(slots=True)
 class Collected:
-    """What one run did, or would do; sizes in bytes."""
+    """What one run did or, with ``dry_run``, would do; sizes in bytes."""
 
     dry_run: bool
     models: dict[str, Model] = field(default_factory=dict)
     put_back: dict[str, str] = field(default_factory=dict)
-    """By digest, the name in the trash of what something refers to."""
+    """Restored blobs by digest, with their name in the trash."""
     trashed: dict[str, int] = field(default_factory=dict)
-    """By digest."""
+    """Blobs moved to the trash, by digest."""
     deleted: dict[str, int] = field(default_factory=dict)
-    """By name in the trash, which may hold a blob twice."""
+    """By name in the trash, which may contain a blob twice."""
     waiting: dict[str, int] = field(default_factory=dict)
-    """What was in the trash before and has to lie there longer, by name."""
+    """Blobs that stay in the trash, by name there."""
     leases_reaped: int = 0
 
     @property
     def freed(self) -> int:
-        """Bytes that the disk has more."""
+        """Number of bytes freed on disk."""
         return sum(self.deleted.values())
 
     def to_json(self) -> dict[str, object]:
@@ -173,9 +171,9 @@ def collect(store: Store, name: str | None, rules: RetentionRules, *, dry_run: b
     Raises
     ------
     IntegrityError
-        A log cannot be read to its end, so that nobody knows which blobs it refers to; nothing was deleted.
+        A log cannot be read completely, so it is unknown which blobs it refers to; nothing was deleted.
     OSError
-        Something could not be written; what was done so far is whole, and the next run goes on from there.
+        Something could not be written; everything done so far is consistent, and the next run continues.
     """
     report = Collected(dry_run)
     now = clock(store, look_only=dry_run)
@@ -194,8 +192,8 @@ def collect(store: Store, name: str | None, rules: RetentionRules, *, dry_run: b
 
 
 def clock(store: Store, *, look_only: bool = False) -> float:
-    """Tell the time: ours or that of the files, whichever is earlier, so that no clock ahead of time ages anything."""
-    if look_only:  # a file has to be written to see theirs
+    """Return the earlier of our clock and the file system's, so that no fast clock makes files look older."""
+    if look_only:  # reading the file system's clock requires writing a file
         return time.time()
     folder = store.root / "tmp"
     if not store.disk.is_folder(folder):
@@ -212,12 +210,12 @@ def clock(store: Store, *, look_only: bool = False) -> float:
 
 
 def written(log: CommitLog, number: int) -> float:
-    """Tell when an entry was written: by its own word or by its file's, whichever is later."""
+    """Return the later of the timestamps of an entry and of its file."""
     return max(datetime.fromisoformat(log.read(number).time).timestamp(), log.store.disk.modified(log.path(number)))
 
 
 def fold(store: Store) -> dict[str, State]:
-    """Fold the log of every model whole: what decides over deletion rests on no checkpoint."""
+    """Replay the whole log of every model: decisions about deletion do not trust checkpoints."""
     states = {}
     for name, log in every_log(store):
         states[name] = State()
@@ -231,12 +229,12 @@ def fold(store: Store) -> dict[str, State]:
 
 
 def needed(store: Store, held: set[str], states: dict[str, State]) -> set[str]:
-    """Digests of what a lease or a log refers to, or anything that is kept in quarantine."""
+    """Digests that a lease, a log or a file in quarantine refers to."""
     return held.union(in_quarantine(store), *(state.blobs() for state in states.values()))
 
 
 def in_quarantine(store: Store) -> set[str]:
-    """Whatever looks like a digest in the entries that were moved to quarantine: they may come back."""
+    """Everything that looks like a digest in quarantined entries, as these may be restored."""
     found = set()
     for path in store.files(store.root / "quarantine"):
         if path.suffix == ".json":
@@ -245,7 +243,7 @@ def in_quarantine(store: Store) -> set[str]:
 
 
 def blobs(store: Store) -> dict[str, Path]:
-    """Where each blob lies, by digest; what has no digest's name is passed over."""
+    """Paths of the blobs by digest; files with other names are skipped."""
     paths = store.files(store.root / "blobs" / "sha256")
     return {
         path.name: path for path in paths if _DIGEST_NAME.fullmatch(path.name) and path == store.blob_path(path.name)
@@ -260,9 +258,9 @@ def _put_back(store: Store, wanted: set[str], report: Collected) -> None:
 
 
 def _decide(log: CommitLog, rules: RetentionRules, now: float, state: State, *, dry_run: bool) -> Model:
-    """Commit what is to be swept, then what is to be marked, each decided on the state that it follows."""
+    """Commit a sweep, then the marks, each decided on the state before it."""
 
-    @cache  # an entry never changes, and one that marks thousands of versions is asked for by each
+    @cache  # entries never change, and one may mark thousands of versions
     def when(number: int) -> float:
         return written(log, number)
 
@@ -285,7 +283,7 @@ def _decide(log: CommitLog, rules: RetentionRules, now: float, state: State, *, 
     def mark(state: State) -> Mark | int:
         nonlocal last
         last = planned(state)
-        wanted = last.sweep + last.mark  # what came due while we looked is for the next run
+        wanted = last.sweep + last.mark  # versions that became due meanwhile are left to the next run
         return Mark(op="mark", versions=tuple(sorted(wanted))) if set(wanted) != set(state.marked) else state.head
 
     if dry_run:
@@ -308,9 +306,9 @@ def _decide(log: CommitLog, rules: RetentionRules, now: float, state: State, *, 
 def _throw_and_delete(
     store: Store, foreseen: dict[str, State] | None, rules: RetentionRules, now: float, report: Collected
 ) -> None:
-    """Move to the trash what nothing needs, and delete what has lain there for the time of grace.
+    """Move unreferenced blobs to the trash, and delete those that have been there for the grace period.
 
-    The order of the four looks is what the argument rests on: trash and blobs, then leases, then logs.
+    The proof depends on the order of the reads: trash and blobs, then leases, then logs.
     """
     items = [item for item in trash_items(store) if item.path.name not in report.put_back.values()]
     present = blobs(store)
@@ -337,7 +335,7 @@ def _throw_and_delete(
                 report.waiting[item.path.name] = size
                 continue
             if not report.dry_run:
-                if not durable:  # the sweep that another collector wrote must not be lost where its bytes are
+                if not durable:  # a power failure must not lose another collector's sweep but keep our deletion
                     _make_durable(store, states)
                     durable = True
                 store.disk.unlink(item.path)
@@ -345,7 +343,7 @@ def _throw_and_delete(
 
 
 def _is_spare(store: Store, item: Trashed, present: dict[str, Path]) -> bool:
-    """Whether a whole blob lies in its place, for good, besides the one in the trash."""
+    """Whether an intact, durable copy of the blob exists outside the trash."""
     if item.sha256 not in present:
         return False
     try:

@@ -1,8 +1,8 @@
 """Leases: files that name the blobs in use, so that garbage collection keeps them.
 
-``leases/<uuid>.json`` appears whole, is never changed, and is removed by whoever wrote it; it need not survive a loss of
-power, which no process survives.  What the dead leave behind is reaped by the collector alone: a lease counts until its process is known to be gone (same machine,
-and no process of that number and start) or, where that cannot be known, until it expires.  A lease blocks nobody.
+``leases/<uuid>.json`` is written atomically, never changed, and removed by its writer; it is not flushed, as no process survives
+a power failure.  The collector removes the leases of ended processes: a lease is valid until its process is known to be gone (same
+machine, and no process with that ID and start time) or, if that cannot be known, until it expires.  A lease blocks nobody.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry.blob_store import Store
 from rankmill.registry.stored_records import Sha256, StoredRecord, first_fault
 
-LASTS = timedelta(days=7)  # where nobody can see whether its process lives
+LASTS = timedelta(days=7)  # if the process cannot be checked
 
 
 class BlobLease(StoredRecord):
-    """Who relies on which blobs."""
+    """The blobs that a process is using."""
 
     digests: tuple[Sha256, ...]
     host: str
     world: str
-    """The boot of the machine and the name space in which ``pid`` is a number; empty where there is no telling."""
+    """Boot ID of the machine and PID namespace; empty if unknown."""
     pid: int
     started: str
-    """When the process began, by the kernel's reckoning; empty where there is no telling."""
+    """Start time of the process in kernel ticks; empty if unknown."""
     expires: AwareDatetime
 
     def is_dead(self, now: float) -> bool:
-        """Whether nobody can rely on it any more."""
+        """Whether the process has ended or the lease has expired."""
         if self.host == socket.gethostname() and self.world and self.world == _world():
             started = _started(self.pid)
             if started or _is_gone(self.pid):
@@ -48,12 +48,12 @@ class BlobLease(StoredRecord):
 
 
 def folder_of(store: Store) -> Path:
-    """Where the leases lie."""
+    """Return the folder of the leases."""
     return store.root / "leases"
 
 
 def read_lease(store: Store, path: Path) -> BlobLease:
-    """Read one; FileNotFoundError if it was given up, IntegrityError if it is not a lease."""
+    """Read a lease; FileNotFoundError if it was removed, IntegrityError if it is not a lease."""
     try:
         return BlobLease.model_validate_json(store.read(path))
     except ValidationError as error:
@@ -61,7 +61,7 @@ def read_lease(store: Store, path: Path) -> BlobLease:
 
 
 def leased(store: Store, now: float) -> set[str]:
-    """Digests of the blobs that somebody relies on; what is no lease, after a loss of power, is passed over."""
+    """Digests of all leased blobs; damaged leases, left by a power failure, are skipped."""
     found: set[str] = set()
     for name in store.names(folder_of(store)):
         with contextlib.suppress(FileNotFoundError, IntegrityError):
@@ -71,7 +71,7 @@ def leased(store: Store, now: float) -> set[str]:
 
 
 def reap(store: Store, now: float) -> list[Path]:
-    """Remove the leases of the dead, and name them; best effort."""
+    """Remove the leases of ended processes and return their paths; best effort."""
     dead = stale(store, now)
     for path in dead:
         give_up(store, path)
@@ -79,7 +79,7 @@ def reap(store: Store, now: float) -> list[Path]:
 
 
 def stale(store: Store, now: float) -> list[Path]:
-    """Name the leases of the dead, and what a loss of power has left of any."""
+    """Paths of expired leases, leases of ended processes, and old damaged ones."""
     dead, folder = [], folder_of(store)
     for name in store.names(folder):
         with contextlib.suppress(FileNotFoundError):
@@ -93,7 +93,7 @@ def stale(store: Store, now: float) -> list[Path]:
 
 
 def take(store: Store, digests: Iterable[str]) -> Path:
-    """Write a lease on these blobs and return its file; OSError where nothing can be written."""
+    """Write a lease on these blobs and return its path; OSError if the folder is not writable."""
     folder, pid = folder_of(store), os.getpid()
     record = BlobLease(
         digests=tuple(sorted(set(digests))),
@@ -107,19 +107,19 @@ def take(store: Store, digests: Iterable[str]) -> Path:
     if not store.disk.is_folder(folder):
         with contextlib.suppress(FileExistsError):
             store.disk.make_folder(folder)
-    store.replace(path, canonical_json(record.model_dump(mode="json")) + b"\n")  # nothing has this name
+    store.replace(path, canonical_json(record.model_dump(mode="json")) + b"\n")  # the name is new
     return path
 
 
 def give_up(store: Store, path: Path) -> None:
-    """Remove a lease; best effort, for the collector removes what is left."""
+    """Remove a lease; best effort, as the collector removes expired ones."""
     with contextlib.suppress(OSError):
         store.disk.unlink(path)
 
 
 @contextlib.contextmanager
 def lease(store: Store, digests: Iterable[str]) -> Iterator[None]:
-    """Hold a lease on these blobs for the length of a block; OSError where nothing can be written."""
+    """Hold a lease on these blobs within a ``with`` block; OSError if the folder is not writable."""
     path = take(store, digests)
     try:
         yield
@@ -129,11 +129,11 @@ def lease(store: Store, digests: Iterable[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def keep_blobs(store: Store, blobs: Sequence[bytes]) -> Iterator[list[str]]:
-    """Put blobs that the block's commit refers to, and see to it that they are there after it.
+    """Store the blobs that the block's commit refers to, and make sure that they exist after it.
 
-    The lease is written before anybody looks which of them are there already: a collector that has not seen it has not
-    seen the commit either, may have moved such a blob to the trash meanwhile, and cannot have deleted it (see
-    ``rankmill.registry.garbage``).  It is in memory still, so it is put again.
+    The lease is written before checking which of them exist.  A collector that has not seen the lease may have moved an
+    existing blob to the trash, but cannot have deleted it (see ``rankmill.registry.garbage``).  The blob is still in memory, so it
+    is stored again.
 
     Yields
     ------
@@ -151,7 +151,7 @@ def keep_blobs(store: Store, blobs: Sequence[bytes]) -> Iterator[list[str]]:
 
 
 def _world() -> str:
-    """Name the boot of this machine and our name space of process numbers, which containers have of their own."""
+    """Return the boot ID of this machine and our PID namespace; containers have their own."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 (a name, not a path)
@@ -160,22 +160,22 @@ def _world() -> str:
 
 
 def _started(pid: int) -> str:
-    """Tell when a process began, in ticks since the machine did; empty where it cannot be seen or has ended."""
+    """Return the start time of a process in ticks since boot; empty if it cannot be seen or has ended."""
     try:
         fields = (
             Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        )  # from field 3; a name may hold blanks
+        )  # from field 3 on; the process name may contain spaces
     except OSError:
         return ""
     return "" if fields[0] in "ZX" else fields[19]
 
 
 def _is_gone(pid: int) -> bool:
-    """Whether there is no process of this number, or one that has ended; another user's may be hidden from /proc."""
+    """Whether the process does not exist or has ended; another user's process may be hidden from /proc."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
         return False
-    return Path(f"/proc/{pid}").exists()  # seen, and yet no start: it has ended and nobody asked for its exit code
+    return Path(f"/proc/{pid}").exists()  # visible without a start time: a zombie

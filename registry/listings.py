@@ -22,7 +22,7 @@ LATEST_VERSIONS = 20
 
 
 def chosen(state: State, tags: Mapping[str, str], *, every: bool) -> list[int]:
-    """Return the versions to show: the last 20 and those that have an alias, or every one; of them those with ``tags``."""
+    """Return the versions to show: the last 20 and those with an alias, or all; with ``tags``, only those that have these tags."""
     numbers = [n for n in state.versions if tags.items() <= state.tags.get(n, {}).items()]
     if every:
         return numbers
@@ -37,7 +37,7 @@ def parse_tags(words: list[str]) -> dict[str, str]:
     Raises
     ------
     InputError
-        A word is none, or a key is there twice.
+        A word is malformed, or a key occurs twice.
     """
     tags: dict[str, str] = {}
     for word in words:
@@ -51,10 +51,10 @@ def parse_tags(words: list[str]) -> dict[str, str]:
 
 
 def version_row(version: Version) -> list[str]:
-    """Say one version in a row under `VERSIONS_HEADER`."""
+    """Return a row for `VERSIONS_HEADER`."""
     try:
         metrics = ", ".join(f"{path} {text}" for path, text in flat(version.manifest["metrics"])[:3])
-    except RankmillError as error:  # the other versions are still worth a look
+    except RankmillError as error:  # still show the other versions
         metrics = f"DAMAGED: {error}"
     size = size_text(version.size)
     if version.swept_in is not None:
@@ -70,7 +70,7 @@ VERSIONS_HEADER = ["version", "aliases", "tags", "registered (UTC)", "metrics", 
 
 
 def version_json(version: Version) -> dict[str, object]:
-    """Say one version as JSON values; a damaged manifest is None, and ``fault`` says what is wrong with it."""
+    """Return a version as JSON values; a damaged manifest is None, and ``fault`` is the error."""
     try:
         return version.to_json()
     except RankmillError as error:
@@ -99,7 +99,7 @@ class AliasMove:
 
 @dataclass(frozen=True, slots=True)
 class AliasHistory:
-    """What an alias means, how it is protected, how often it moved, and the last of these moves."""
+    """The target of an alias, its protection, its number of moves, and the last moves."""
 
     alias: str
     version: int | None
@@ -123,12 +123,12 @@ class AliasHistory:
 
 
 def alias_histories(store: Registry, name: str, alias: str | None = None) -> list[AliasHistory]:
-    """Return ``alias``, or every one that was ever set or protected; of the moves of each the last 20.
+    """Return ``alias``, or every alias that was ever set or protected, with its last 20 moves.
 
     Raises
     ------
     UnknownModel
-        There is no such model, or it has no such alias.
+        The model or the alias does not exist.
     """
     state = store.state(name)
     known = sorted({*state.moves, *state.policies, *store.protected})
@@ -144,7 +144,7 @@ def alias_histories(store: Registry, name: str, alias: str | None = None) -> lis
 
 
 def policy_of(terms: Mapping[str, Any]) -> AliasPolicy:
-    """Return the policy with these terms; InputError if one is no digest."""
+    """Return the policy with these terms; InputError if a digest is malformed."""
     try:
         return AliasPolicy(**{name: term for name, term in terms.items() if term is not None})
     except ValidationError as error:

@@ -149,7 +149,7 @@ class Registry:
             def decide(state: State) -> Register | int:
                 if (known := state.entry_of(sha256, manifest_sha256)) is not None:
                     return known
-                optional = {"attachments": attached} if attached else {}  # what is not set is not in the entry's bytes
+                optional = {"attachments": attached} if attached else {}  # unset fields are not written to the entry
                 return Register(
                     op="register",
                     version=len(state.versions) + 1,
@@ -444,7 +444,7 @@ class Registry:
         IntegrityError
             A log cannot be read completely, or the registry has a newer format; nothing was deleted.
         """
-        self._store.format  # noqa: B018 (raises: what later rules keep is not ours to collect)
+        self._store.format  # noqa: B018 (raises for a newer format, whose rules we do not know)
         if name is not None:
             self._known(name)
         return collect(self._store, name, rules or RetentionRules(), dry_run=dry_run)

@@ -23,11 +23,11 @@ from rankmill.registry.stored_records import (
 )
 
 NOTHING: dict[str, str] = {}
-GENESIS = "0" * 64  # what the first entry names as the digest before it
+GENESIS = "0" * 64  # the previous digest in the first entry
 
 
 class Registered(NamedTuple):
-    """A version, as the entry that registered it says."""
+    """A version, from the entry that registered it."""
 
     model: str
     size: int
@@ -37,12 +37,12 @@ class Registered(NamedTuple):
     attachments: dict[str, str]
 
     def blobs(self) -> set[str]:
-        """Digests of all that belongs to the version."""
+        """Digests of all blobs of the version."""
         return {self.model, self.manifest, *self.attachments.values()}
 
 
 class Versions(Mapping[int, Registered]):
-    """Versions by number from 1; those that came as columns of a checkpoint become rows when they are asked for."""
+    """Versions by number from 1; columns read from a checkpoint become rows on first access."""
 
     def __init__(self, columns: Sequence[Sequence[Any]] = (), attachments: Mapping[int, dict[str, str]] | None = None):
         self._columns, self._attachments = columns, dict(attachments or {})
@@ -72,27 +72,27 @@ class Versions(Mapping[int, Registered]):
     __hash__ = None  # type: ignore[assignment]
 
     def values(self) -> list[Registered]:  # type: ignore[override]
-        """Every row, in order."""
+        """All rows, in order."""
         rows = list(map(Registered, *self._columns, repeat(NOTHING))) if self._columns else []
         for number, attachments in self._attachments.items():
             rows[number - 1] = rows[number - 1]._replace(attachments=attachments)
         return rows + self._rows
 
     def append(self, row: Registered) -> None:
-        """Add the next one."""
+        """Append a row."""
         self._rows.append(row)
 
     def columns(self) -> list[tuple[Any, ...]]:
-        """All rows but for their attachments, turned."""
+        """All rows as columns, without attachments."""
         return list(zip(*(row[:5] for row in self.values()), strict=True))
 
     def attachments(self) -> list[tuple[int, dict[str, str]]]:
-        """For those that have any, by number."""
+        """Return the attachments of versions that have any, by number."""
         return [(number, row.attachments) for number, row in enumerate(self.values(), start=1) if row.attachments]
 
 
 class Target(NamedTuple):
-    """What an alias meant from ``entry`` on; None: nothing."""
+    """The version that an alias pointed to from ``entry`` on; None: unset."""
 
     version: int | None
     entry: int
@@ -100,41 +100,41 @@ class Target(NamedTuple):
 
 @dataclass(slots=True)
 class State:
-    """The model as it stands after entry ``head``, whose digest is ``digest``."""
+    """The state of a model after entry ``head``, whose digest is ``digest``."""
 
     head: int = 0
     digest: str = GENESIS
     versions: Versions = field(default_factory=Versions)
     moves: dict[str, list[Target]] = field(default_factory=dict)
-    """Every target of each alias that was ever set, oldest first: the last one stands."""
+    """All targets of each alias, oldest first; the last one is current."""
     tags: dict[int, dict[str, str]] = field(default_factory=dict)
     policies: dict[str, AliasPolicy | None] = field(default_factory=dict)
-    """For each alias that was protected or opened by hand, what it asks of the gate; None: open."""
+    """For each alias that was protected or opened explicitly, its policy; None: open."""
     gates: dict[int, dict[str, int]] = field(default_factory=dict)
-    """For each version and alias, the entry of the newest result of the gate."""
+    """For each version and alias, the entry of the newest gate result."""
     reports: set[str] = field(default_factory=set)
-    """Digests of all the gate's reports."""
+    """Digests of all gate reports."""
     marked: dict[int, int] = field(default_factory=dict)
-    """Versions that are to go, and the entry that said so first."""
+    """Versions marked for sweeping, and the entry that marked them."""
     swept: dict[int, int] = field(default_factory=dict)
-    """Versions without model bytes, and the entry that took them."""
+    """Versions without model bytes, and the entry that swept them."""
 
     def target(self, alias: str) -> int | None:
-        """Tell the version that ``alias`` means; None if it means nothing."""
+        """Return the version that ``alias`` points to; None if it is not set."""
         moves = self.moves.get(alias)
         return moves[-1].version if moves else None
 
     def standing(self, alias: str) -> int | None:
-        """Tell the version that a candidate for ``alias`` is compared with: its target, else the last it meant that has bytes."""
+        """Return the version that a candidate for ``alias`` is compared with: its target, else the last earlier target not swept."""
         moves = self.moves.get(alias, [])
         return next((m.version for m in reversed(moves) if m.version is not None and m.version not in self.swept), None)
 
     def set_aliases(self) -> dict[str, int]:
-        """Give the version that each alias means, by name; those that mean nothing are left out."""
+        """Return the version of each alias that is set, by name."""
         return {alias: version for alias in sorted(self.moves) if (version := self.target(alias)) is not None}
 
     def aliases(self, version: int) -> tuple[str, ...]:
-        """Name the aliases that mean ``version`` now, sorted."""
+        """Return the aliases that point to ``version``, sorted."""
         return tuple(alias for alias, target in self.set_aliases().items() if target == version)
 
     def entry_of(self, model: str, manifest: str) -> int | None:
@@ -145,11 +145,11 @@ class State:
         return None
 
     def blobs(self) -> set[str]:
-        """Digests of everything that must be there: all but the model bytes of versions that were swept."""
+        """Digests of all blobs that must exist: all except the model bytes of swept versions."""
         return set(self.blob_uses(""))
 
     def blob_uses(self, name: str) -> dict[str, str]:
-        """Say of everything that must be there, by digest, what it is of the model ``name``."""
+        """Describe each blob of the model ``name`` that must exist, by digest."""
         uses: dict[str, str] = {}
         for number, row in enumerate(self.versions.values(), start=1):
             if number not in self.swept:
@@ -162,7 +162,7 @@ class State:
         return uses
 
     def apply(self, entry: Entry) -> None:
-        """Take the next entry in; IntegrityError, and nothing changed, if it cannot follow what was there."""
+        """Apply the next entry; IntegrityError, and nothing is changed, if it is not a valid successor."""
         if entry.number != self.head + 1 or entry.prev != self.digest:
             raise IntegrityError(f"entry {entry.number} does not follow entry {self.head}: the chain is broken")
         change = entry.change
@@ -234,7 +234,7 @@ class State:
             raise IntegrityError(otherwise)
 
     def to_json(self) -> dict[str, object]:
-        """As JSON values, compact; `from_json` reads them."""
+        """Return compact JSON values; `from_json` reads them."""
         return {
             "head": self.head,
             "digest": self.digest,
@@ -251,7 +251,7 @@ class State:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> State:
-        """Read what `to_json` gave."""
+        """Read what `to_json` returned."""
         return cls(
             head=value["head"],
             digest=value["digest"],

@@ -12,20 +12,20 @@ from rankmill.foundation.errors import InvalidName
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 NAME_RULE = "1 to 64 of a-z 0-9 . _ - that begin with a letter or digit"
-LATEST = "latest"  # not an alias: the highest version number, whatever was promoted
+LATEST = "latest"  # not an alias: the highest version number
 PRODUCTION: Final = "production"
 FOLDER_VARIABLE = "RANKMILL_REGISTRY"
 DEFAULT_FOLDER = Path("registry-data")
-MODEL_SUFFIX = ".rankmill"  # what ends so on a command line is a model file
+MODEL_SUFFIX = ".rankmill"  # an argument with this suffix is a model file
 
 
 def default_folder() -> Path:
-    """Return the folder of the registry where none is named: what the environment says, else one in the current folder."""
+    """Return the default folder of the registry: RANKMILL_REGISTRY, else a folder in the working directory."""
     return Path(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` if a model may be called so; else raise InvalidName."""
+    """Return ``name``; InvalidName if it is not a valid name of a model."""
     if not NAME.fullmatch(name):
         raise InvalidName(f"model name {name!r}: expected {NAME_RULE}")
     if name.endswith(MODEL_SUFFIX):
@@ -34,7 +34,7 @@ def check_name(name: str) -> str:
 
 
 def check_alias(alias: str) -> str:
-    """Return ``alias`` if a version may be called so; else raise InvalidName.  Digits would read as a version."""
+    """Return ``alias``; InvalidName if it is not a valid alias.  Digits alone would be a version number."""
     if not NAME.fullmatch(alias) or alias.isdigit():
         raise InvalidName(f"alias {alias!r}: expected {NAME_RULE}, not digits alone")
     if alias == LATEST:
@@ -43,7 +43,7 @@ def check_alias(alias: str) -> str:
 
 
 def check_tag(key: str, value: str | None) -> None:
-    """Raise InvalidName if no version can be tagged so; None takes a tag away."""
+    """Raise InvalidName if the key or value of a tag is invalid; None removes a tag."""
     if not NAME.fullmatch(key):
         raise InvalidName(f"tag {key!r}: expected a key of {NAME_RULE}")
     if value is not None and not (value and value.isprintable()):
@@ -52,7 +52,7 @@ def check_tag(key: str, value: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelReference:
-    """A model and which version of it: a number, an alias or ``latest``; None for a bare name."""
+    """The name of a model and a version number, an alias or ``latest``; None for a bare name."""
 
     name: str
     selector: int | str | None = None
@@ -64,7 +64,7 @@ class ModelReference:
         Raises
         ------
         InvalidName
-            The text is none of these.
+            The text is not a valid reference.
 
         >>> ModelReference.parse("web@7")
         ModelReference(name='web', selector=7)

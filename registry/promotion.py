@@ -11,7 +11,7 @@ from rankmill.registry.names import PRODUCTION
 from rankmill.registry.stored_records import AliasPolicy, GateRecord, Move, Unset
 
 Expected = int | None | EllipsisType
-"""What an alias must mean before it moves: a version, None for nothing yet, ``...`` for anything."""
+"""The version that an alias must point to before it moves; None: not set; ``...``: any."""
 
 
 def check_version(name: str, state: State, version: int) -> None:
@@ -43,10 +43,10 @@ def promote(
     gate_at: Callable[[int], GateRecord] | None = None,
     force: bool = False,
 ) -> Move | int:
-    """Let ``alias`` mean ``version``; the number of the entry that stands already if it does.
+    """Return the change that points ``alias`` at ``version``, or the number of the current entry if it does already.
 
-    ``policy`` is what a protected alias asks of the gate (None: it is open), ``gate_at`` reads the gate's result from the entry of that
-    number, ``force`` promotes without.  Errors are those of `rankmill.registry.model_registry.Registry.promote`.
+    ``policy`` is the policy of a protected alias (None: open), ``gate_at`` reads the gate result of an entry, ``force`` promotes
+    without a passed gate.  Errors are those of `rankmill.registry.model_registry.Registry.promote`.
     """
     check_bytes(name, state, version)
     current = state.target(alias)
@@ -62,7 +62,7 @@ def promote(
         return Move(op="promote", alias=alias, version=version, previous=current, gate=at)
     if force:
         return Move(op="force", alias=alias, version=version, previous=current, waived=fault)
-    failed = gate is not None and not gate.passed  # measured again, it would fail again
+    failed = gate is not None and not gate.passed  # repeating the gate would not help
     how = f"{'--show' if failed else '--on DATASET'} --alias {alias}{' says why' if failed else ''}"
     raise PromotionRefused(
         f"{name}@{version} is not promoted: {alias} is protected, and {fault};{'' if failed else ' run'}"
@@ -71,7 +71,7 @@ def promote(
 
 
 def _fault(state: State, alias: str, version: int, policy: AliasPolicy, gate: GateRecord | None) -> str | None:
-    """Say why the gate's result does not carry this promotion; None if it does."""
+    """Return why the gate result does not permit this promotion; None if it does."""
     standing = state.standing(alias)
     if gate is None:
         return f"version {version} has no result of the gate for it"
@@ -88,9 +88,9 @@ def _fault(state: State, alias: str, version: int, policy: AliasPolicy, gate: Ga
 
 
 def lapsed(state: State, alias: str, at: int | None, gate: GateRecord | None) -> str | None:
-    """Say why the gate's result of entry ``at`` is over; None if it is not.
+    """Return why the gate result of entry ``at`` is outdated; None if it is not.
 
-    The bars for a first version are low: whoever takes a protected alias away must not bring back what once passed them.
+    A first version passes the gate easily.  So removing a protected alias must not make such an old result valid again.
     """
     moves = state.moves.get(alias)
     if at is None or gate is None or gate.baseline is not None or not moves or moves[-1].entry < at:
@@ -99,10 +99,10 @@ def lapsed(state: State, alias: str, at: int | None, gate: GateRecord | None) ->
 
 
 def rollback(name: str, state: State, alias: str, to: int | None, expect: Expected = ...) -> Move | int:
-    """Let ``alias`` mean ``to`` again; by default the last version it meant that differs from the present one.
+    """Return the change that points ``alias`` at ``to`` again; by default at the last target that differs from the current one.
 
-    After a promotion this undoes it; a second one comes back, since the last different version is then the one left.
-    Versions that were swept are passed over.  UnknownModel if the alias was never set, never meant anything else, or never meant ``to``.
+    This undoes a promotion, and a second rollback undoes the first.  Swept versions are skipped.  UnknownModel if the alias was
+    never set, never had another target, or never pointed to ``to``.
     """
     current = state.target(alias)
     check_expected(name, alias, current, expect)
@@ -123,7 +123,7 @@ def rollback(name: str, state: State, alias: str, to: int | None, expect: Expect
 
 
 def unset(name: str, state: State, alias: str, expect: Expected = ...) -> Unset | int:
-    """Let ``alias`` mean nothing; the number of the entry that stands already if it does.  UnknownModel if it was never set."""
+    """Return the change that removes ``alias``, or the number of the current entry if it is removed.  UnknownModel if it was never set."""
     current = state.target(alias)
     check_expected(name, alias, current, expect)
     if alias not in state.moves:
@@ -134,7 +134,7 @@ def unset(name: str, state: State, alias: str, expect: Expected = ...) -> Unset 
 
 
 def check_expected(name: str, alias: str, current: int | None, expect: Expected) -> None:
-    """Raise ConflictError if the alias does not mean what the caller believes."""
+    """Raise ConflictError if the alias does not point to the expected version."""
     if expect is not ... and current != expect:
         raise ConflictError(
             f"{name}@{alias} is {_said(current)}, expected {_said(expect)}; check the log and decide again"
@@ -142,7 +142,7 @@ def check_expected(name: str, alias: str, current: int | None, expect: Expected)
 
 
 def _never_set(name: str, state: State, alias: str) -> UnknownModel:
-    if alias == PRODUCTION:  # no misspelling: every model has it, once something was promoted
+    if alias == PRODUCTION:  # not misspelt: each model may have it
         return UnknownModel(
             f"{name}@{alias} was never set; promote a version first (rankmill models promote {name}@VERSION)"
         )

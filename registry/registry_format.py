@@ -1,7 +1,7 @@
 """``FORMAT.json``: the format and rules of a registry.  Written once, before anything else, and never changed.
 
-Format 1 is ``{"format":1}``; nothing is protected there.  Format 2 names the protected aliases too:
-``{"format":2,"protected":["production"]}``.  Both are read and written; a registry keeps the format that it was made with.
+Format 1 is ``{"format":1}``, without protected aliases.  Format 2 lists the protected aliases:
+``{"format":2,"protected":["production"]}``.  Both are read and written; a registry keeps its format.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ WAYS = {"link": "hard links", "rename": "renames that never replace, as it has n
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The number of the format, and the aliases to which only a passed gate promotes."""
+    """The format number and the protected aliases."""
 
     number: int
     protected: tuple[str, ...] = ()
 
     @classmethod
     def new(cls, protected: Iterable[str]) -> Format:
-        """Return what a registry made today says; InvalidName if an alias may not be called so."""
+        """Return the format of a new registry; InvalidName if an alias is invalid."""
         return cls(NEWEST, tuple(sorted({check_alias(alias) for alias in protected})))
 
     def to_bytes(self) -> bytes:
@@ -44,7 +44,7 @@ class Format:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Format:
-        """Read the file; IntegrityError, without its path, if it is damaged or follows rules that we do not know."""
+        """Read the file; IntegrityError, without its path, if it is damaged or of an unknown format."""
         try:
             facts = json.loads(data)
             number = facts["format"]
@@ -63,7 +63,7 @@ class Format:
             sound = cls(number, tuple(check_alias(alias) for alias in facts.get("protected", ())))
         except (TypeError, InvalidName):
             raise _damaged(data) from None
-        if sound.to_bytes() != data:  # nobody edits it by hand: other bytes are damage
+        if sound.to_bytes() != data:  # any other bytes are damage
             raise _damaged(data)
         return sound
 
@@ -75,21 +75,21 @@ def _damaged(data: bytes) -> IntegrityError:
 
 @dataclass(frozen=True, slots=True)
 class Initialised:
-    """A registry that is there, and what its file system can do."""
+    """The properties of a registry and of its file system."""
 
     registry: Path
     made: bool
-    """Whether it was not there before."""
+    """Whether it is new."""
     format: int
     protected: tuple[str, ...]
-    """Aliases that move only to what has passed the gate."""
+    """Aliases that move only to versions that have passed the gate."""
     publishes_by: Way
-    """How files get their names."""
+    """How files are published."""
     flushes_folders: bool
-    """Whether the file system can be told to make names durable; else it has to do so by itself."""
+    """Whether the file system flushes folders on request; otherwise it has to do so by itself."""
 
     def render(self) -> str:
-        """Say it in a few lines."""
+        """Return a few lines of text."""
         protected = ", ".join(self.protected)
         lines = [
             f"{'Created a registry in' if self.made else 'A registry exists already:'} {self.registry}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def size_text(n: int) -> str:
-    """Say a number of bytes with a fitting unit."""
+    """Format a number of bytes with a suitable unit."""
     size, unit = float(n), "B"
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000 or unit == "GB":
@@ -26,7 +26,7 @@ def size_text(n: int) -> str:
 
 
 def flat(value: Any, path: str = "") -> list[tuple[str, str]]:
-    """Name each leaf of nested mappings by its path: {"valid": {"ndcg@10": 0.5}} is ("valid ndcg@10", "0.5")."""
+    """Yield the path and value of each leaf of nested mappings: {"valid": {"ndcg@10": 0.5}} gives ("valid ndcg@10", "0.5")."""
     if isinstance(value, dict) and value:
         return [pair for key, inner in value.items() for pair in flat(inner, f"{path} {key}".strip())]
     text = f"{value:.6g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
@@ -34,14 +34,14 @@ def flat(value: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 def lines_of(value: Any) -> str:
-    """Write nested mappings as lines of a name and a value."""
+    """Format nested mappings as lines of a name and a value."""
     pairs = flat(value)
     width = max(len(path) for path, _ in pairs)
     return "\n".join(f"{path:<{width}}  {text or '(left out)'}".strip() for path, text in pairs)
 
 
 def safe(text: str) -> str:
-    r"""Write every character that does not print (control codes, changes of direction, ends of lines) as ``?``.
+    r"""Replace non-printable characters (control codes, bidirectional marks, line ends) by ``?``.
 
     >>> safe("a\x1b[31mb")
     'a?[31mb'
@@ -50,13 +50,13 @@ def safe(text: str) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print a record, or a mapping that holds some, as one JSON object on one line; characters that do not print are escaped."""
+    """Print a record, or a mapping that contains records, as a JSON object on one line; non-printable characters are escaped."""
     text = json.dumps(as_json(value), ensure_ascii=False)
     typer.echo(text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text))
 
 
 def print_lines(lines: Iterable[tuple[str, str]]) -> None:
-    """Print (text, style) a line each, however long; styles such as ``bold red`` show on a terminal only."""
+    """Print each (text, style) on a line without wrapping; styles such as ``bold red`` have an effect only on a terminal."""
     from rich.console import Console
     from rich.text import Text
 
@@ -66,7 +66,7 @@ def print_lines(lines: Iterable[tuple[str, str]]) -> None:
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:
-    """Print a table; nothing in a cell is taken for markup or sent to the terminal as a control code."""
+    """Print a table; markup and control codes in cells have no effect."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -75,21 +75,21 @@ def print_table(header: list[str], rows: list[list[str]]) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title in header:
         table.add_column(Text(title), overflow="fold")
-    for row in rows:  # as plain text: what came from a manifest or a reason is neither markup nor control codes
+    for row in rows:  # plain text: manifests and reasons may contain markup or control codes
         table.add_row(*(Text("\n".join(map(safe, cell.split("\n")))) for cell in row))
     console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 160  # lines of a file need not fold where a terminal would
+        console.width = 160  # no wrapping at the terminal's width in a file
     console.print(table)
 
 
 def entry_json(entry: Entry) -> Mapping[str, object]:
-    """Give an entry of a log as JSON values, with the digest that names it."""
+    """Return a log entry with its digest as JSON values."""
     return entry.to_json() | {"sha256": entry.digest}
 
 
 def what_of(entry: Entry) -> str:
-    """Say what whoever wrote an entry did: the rest of a sentence that begins with the name."""
+    """Describe the change of an entry; the text follows the name of the author."""
     from rankmill.registry import stored_records as records
 
     match entry.change:
@@ -125,7 +125,7 @@ def what_of(entry: Entry) -> str:
 
 
 def stands_out(entry: Entry) -> bool:
-    """Whether an entry is one that a reader of the log must not miss: a forced promotion, or a gate that refused."""
+    """Whether to highlight an entry in the log: a forced promotion or a failed gate."""
     from rankmill.registry.stored_records import GateRecord
 
     change = entry.change
@@ -133,7 +133,7 @@ def stands_out(entry: Entry) -> bool:
 
 
 def verdict_of(gate: GateRecord) -> str:
-    """Say how a version did at the gate, and on what."""
+    """Describe a gate result: verdict, metric and data."""
     against = "nothing, a first version" if gate.baseline is None else f"version {gate.baseline}"
     verdict = "PASSED" if gate.passed else "DID NOT PASS"
     on = f"{gate.metric} on {gate.split} of dataset {gate.dataset[:12]}, margin {gate.margin:g}"
@@ -141,7 +141,7 @@ def verdict_of(gate: GateRecord) -> str:
 
 
 def policy_text(policy: AliasPolicy | None) -> str:
-    """Say what an alias asks of the gate."""
+    """Describe the policy of an alias."""
     if policy is None:
         return "open, it moves without a gate"
     asked = [
@@ -154,17 +154,17 @@ def policy_text(policy: AliasPolicy | None) -> str:
 
 
 def time_text(time: str) -> str:
-    """Write the time of an entry, which is in UTC, to the second."""
+    """Format the time of an entry (UTC), without fractions of a second."""
     return time[:19].replace("T", " ")
 
 
 def author_text(entry: Entry) -> str:
-    """Say when an entry was written, by whom, where and why."""
+    """Format the time, author, host and reason of an entry."""
     return f"{time_text(entry.time)} UTC by {entry.actor} on {entry.host}{_reason(entry)}"
 
 
 def entry_line(entry: Entry) -> str:
-    """Say on one line when who did what, where and why."""
+    """Format an entry as one line: time, author, host, change and reason."""
     return safe(f"{time_text(entry.time)}  {entry.actor} on {entry.host} {what_of(entry)}{_reason(entry)}")
 
 
@@ -173,7 +173,7 @@ def _reason(entry: Entry) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Write whole numbers, runs of them in short.
+    """Format whole numbers, with consecutive ones as ranges.
 
     >>> ranges([1, 2, 3, 7, 9, 10])
     '1 to 3, 7, 9, 10'

@@ -1,9 +1,8 @@
 """Decide which versions of a model may be swept: a pure function of the state of its log.
 
-Two phases.  What nothing keeps is *marked*; what is still marked and still kept by nothing a time of grace later is
-*swept*.  Both are entries of the log, decided on the state before them, so a promotion and a sweep cannot pass each
-other: of two that write the same number one is decided anew.  Whoever promotes, tags or leases a version meanwhile
-takes it off the list.
+Two phases.  A version that no rule keeps is *marked*; if no rule keeps it a grace period later, it is *swept*.  Both are log
+entries, decided on the state before them, so a promotion and a sweep cannot overlook each other: of two writers of the same
+number, one decides again.  Promoting, tagging or leasing a version meanwhile unmarks it.
 """
 
 from __future__ import annotations
@@ -14,47 +13,47 @@ from dataclasses import dataclass
 from rankmill.registry.model_state import State
 
 DAY = 24 * 3600.0  # seconds
-REACH = 3  # distinct targets of an alias that are kept: a rollback comes back to the last but one, and one for luck
+REACH = 3  # last distinct targets of an alias to keep: the current one, that of a rollback, and one in reserve
 KEEP_TAG = "keep"
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """What is kept besides what somebody names: the last versions, and whatever is younger than the grace."""
+    """Which unused versions are kept: the latest ones, and those younger than the grace period."""
 
     keep: int = 10
-    """Versions."""
+    """Number of versions."""
     grace: float = 7 * DAY
     """Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the next entries of a log should say."""
+    """The versions to keep, sweep and mark."""
 
     kept: dict[int, str]
-    """Why each version stays."""
+    """Versions that are kept, with the reason."""
     sweep: tuple[int, ...]
-    """Versions whose time has come."""
+    """Versions to sweep now."""
     mark: tuple[int, ...]
-    """All that are to be marked after that, those among them that are marked already included."""
+    """All versions to be marked after that, including those marked already."""
 
 
 def plan(state: State, rules: RetentionRules, leased: Set[str], written: Callable[[int], float], now: float) -> Plan:
-    """Decide on every version that was not swept yet.
+    """Decide on every version that is not swept.
 
     Parameters
     ----------
     state
-        The log as it stands.
+        The current state.
     rules
-        How many versions, and how long.
+        How many versions to keep, and for how long.
     leased
-        Digests of blobs that somebody holds a lease on.
+        Digests of leased blobs.
     written
-        Tells when an entry was written, by its number, in seconds since the epoch.
+        Returns the time of an entry by its number, in seconds since the epoch.
     now
-        By the same clock.
+        The current time by the same clock.
     """
 
     def is_young(entry: int) -> bool:
@@ -74,7 +73,7 @@ def plan(state: State, rules: RetentionRules, leased: Set[str], written: Callabl
 
 
 def reasons(state: State, keep: int, leased: Set[str]) -> dict[int, str]:
-    """Say of each version that is kept whatever its age why that is: the strongest reason."""
+    """Return the strongest reason for each version that is kept at any age."""
     kept: dict[int, str] = {}
     for alias in sorted(state.moves):
         if (target := state.target(alias)) is not None:
@@ -95,5 +94,5 @@ def reasons(state: State, keep: int, leased: Set[str]) -> dict[int, str]:
 
 
 def targets(state: State, alias: str) -> list[int]:
-    """Give the versions that ``alias`` has meant, each once, the latest first."""
+    """Return the distinct versions that ``alias`` has pointed to, the latest first."""
     return list(dict.fromkeys(move.version for move in reversed(state.moves[alias]) if move.version is not None))

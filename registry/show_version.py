@@ -1,7 +1,7 @@
 """The output of ``models show`` for a version: its identity, data, metrics and history.
 
-The registry asks for few facts in a manifest and knows of no trees.  What `rankmill train` writes besides is put into words where
-it is there; facts that nobody here knows are shown as they are.
+The registry requires few facts in a manifest and knows nothing about trees.  Facts that `rankmill train` adds are formatted if
+present; unknown facts are shown as they are.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 MOST_NAMES = 8
-IN_WORDS = {  # facts that need not be shown as they are
+IN_WORDS = {  # facts that are formatted
     *("dataset", "binspec_digest", "code_digest", "base_model", "changed_parameters"),
     *("intervals", "best_round", "rounds_trained", "seeds"),
 }
@@ -50,12 +50,12 @@ Row = list[str]
 
 
 class VersionDetails:
-    """What there is to show of ``version``; everything is read when it is made, so that it fails at once or not at all.
+    """The details of ``version``; the constructor reads everything, so that later methods do not fail.
 
     Raises
     ------
     IntegrityError
-        The manifest, an entry or a report of the gate is damaged.  That the model's bytes are is shown.
+        The manifest, an entry or a gate report is damaged.  Damaged model bytes are reported in ``fault``.
     """
 
     def __init__(self, store: Registry, version: Version) -> None:
@@ -76,7 +76,7 @@ class VersionDetails:
         self.origin = Origin.of(self.attachments.get(ORIGIN))
 
     def to_json(self) -> dict[str, object]:
-        """Give all of it as JSON values."""
+        """Return all details as JSON values."""
         version = self.version
         return version.to_json() | {
             "manifest_sha256": version.manifest_sha256,
@@ -108,7 +108,7 @@ class VersionDetails:
         }
 
     def rows(self) -> list[Row]:
-        """Tell it in rows of a word and what there is to say."""
+        """Return table rows of a heading and a text."""
         version = self.version
         rows = [
             ["registered", author_text(version.registered)],
@@ -143,7 +143,7 @@ class VersionDetails:
         }
 
     def _moves(self) -> list[Entry]:
-        """Read the newest entries by which aliases came to this version, or went on from it; oldest first."""
+        """Read the newest entries that moved an alias to or from this version; oldest first."""
         numbers = set()
         for moves in self.version.state.moves.values():
             for i, move in enumerate(moves):
@@ -173,7 +173,7 @@ class VersionDetails:
             yield [alias, f"since {author_text(move)}{protected}"]
 
     def _gate_lines(self, alias: str) -> list[str]:
-        """Say the verdict, and what a report of `rankmill models gate` says of it."""
+        """Describe the verdict and, from the report of `rankmill models gate`, the comparisons and failed guardrails."""
         entry, report = self.gates[alias]
         change: Any = entry.change
         lines = [f"{alias}, entry {entry.number}: {verdict_of(change)}"]
@@ -279,7 +279,7 @@ def _seed_lines(seeds: SeedsFacts) -> list[str]:
     listed = ", ".join(str(each.seed) for each in seeds.trained)
     what = "their average" if seeds.chosen is None else f"the best, {seeds.chosen}"
     return [f"seeds {listed}: {what}"] + [
-        f"noise of seeds, {split} {name}: {_number(spread.mean)} +- {_number(spread.deviation)}"
+        f"noise floor across seeds, {split} {name}: {_number(spread.mean)} +- {_number(spread.deviation)}"
         for split, metrics in seeds.noise_floor.items()
         for name, spread in metrics.items()
     ]

@@ -17,9 +17,9 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
 class VersionManifest(BaseModel):
-    """The facts that every version must state; more of them, of any JSON shape, are kept and shown as they are.
+    """The required facts of every version; other JSON facts are kept and shown as they are.
 
-    A misspelt required fact is noticed because it is then missing.
+    A misspelt required fact is reported as missing.
     """
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
@@ -28,7 +28,7 @@ class VersionManifest(BaseModel):
     features: Annotated[tuple[str, ...], Field(min_length=1)]
     """All features of the training data, in order."""
     dataset_digest: Sha256 | None
-    """Names the training data; None for a model trained on arrays in memory."""
+    """Digest of the training data; None for a model trained on arrays in memory."""
     parameters: dict[str, JsonValue]
     """Training parameters, by their names in Python."""
     metrics: dict[str, JsonValue]
@@ -55,7 +55,7 @@ def manifest_bytes(facts: Mapping[str, object]) -> bytes:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Say on one line where the first of pydantic's complaints is and what it is."""
+    """Describe the first error of pydantic on one line: where it is and what it is."""
     fault = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in fault["loc"])
     return f"{where}: {fault['msg']}" if where else fault["msg"]
@@ -66,7 +66,7 @@ _DIGEST = re.compile(rb"[0-9a-f]{64}")
 
 
 def seal(name: str, body: bytes) -> bytes:
-    """Return the file that holds ``body``.
+    """Return the content of a file with ``body`` and its digest.
 
     >>> seal("entry", b"{}")[:22]
     b'{"entry":{},"sha256":"'
@@ -75,7 +75,7 @@ def seal(name: str, body: bytes) -> bytes:
 
 
 def unseal(name: str, data: bytes) -> tuple[bytes, bool] | None:
-    """Return what the file holds, and whether that is what was sealed; None if it has not the form of such a file.
+    """Return the body of a sealed file and whether its digest is right; None if the file is not of this form.
 
     >>> unseal("entry", seal("entry", b"{}"))
     (b'{}', True)
@@ -107,7 +107,7 @@ class StoredRecord(BaseModel):
 
 
 class Register(StoredRecord):
-    """A new version: the digests of its model bytes and manifest, the size of the model in bytes, and what goes with it."""
+    """A new version: digests of its model bytes, manifest and attachments, and the size of the model in bytes."""
 
     op: Literal["register"]
     version: Number
@@ -115,24 +115,24 @@ class Register(StoredRecord):
     size: Annotated[int, Field(ge=0)]
     manifest: Sha256
     attachments: dict[Key, Sha256] = Field(default_factory=dict)
-    """Digests of further blobs, by what they are."""
+    """Digests of further blobs, by name."""
 
 
 class Move(StoredRecord):
-    """An alias now means ``version``; before, it meant ``previous`` (None: nothing)."""
+    """An alias now points to ``version``; before, it pointed to ``previous`` (None: not set)."""
 
     op: Literal["promote", "rollback", "force"]
     alias: str
     version: Number
     previous: Number | None
     gate: Number | None = None
-    """The entry of the gate's result that a promotion to a protected alias rests on."""
+    """The entry of the gate result that permitted the promotion to a protected alias."""
     waived: str | None = None
-    """What would have refused a forced promotion."""
+    """The failed condition of a forced promotion."""
 
 
 class Unset(StoredRecord):
-    """An alias means nothing any more; before, it meant ``previous``."""
+    """An alias is removed; before, it pointed to ``previous``."""
 
     op: Literal["unset"]
     alias: str
@@ -140,7 +140,7 @@ class Unset(StoredRecord):
 
 
 class Tag(StoredRecord):
-    """A version has a word to its name: ``key`` is ``value``; None takes it away."""
+    """A version is tagged with ``key`` = ``value``; None removes the tag."""
 
     op: Literal["tag"]
     version: Number
@@ -149,17 +149,17 @@ class Tag(StoredRecord):
 
 
 class AliasPolicy(StoredRecord):
-    """What the gate must have measured before a protected alias moves; None: anything will do."""
+    """What the gate must have measured before a protected alias moves; None: anything."""
 
     metric: str | None = None
     convention: Sha256 | None = None
     """sha256 of the canonical JSON of the metric's convention."""
     margin: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """The widest margin of non-inferiority, in units of the metric."""
+    """The largest margin of non-inferiority, in units of the metric."""
     dataset: Sha256 | None = None
 
     def shortfall(self, gate: GateRecord) -> str | None:
-        """Say in which way the result does not satisfy the policy; None if it does."""
+        """Return in which way the result violates the policy; None if it satisfies it."""
         for what, wanted, found, option in (
             ("metric", self.metric, gate.metric, "--metric (metric in [gate])"),
             ("convention", self.convention, gate.convention, "--convention (convention in [evaluate])"),
@@ -174,7 +174,7 @@ class AliasPolicy(StoredRecord):
 
 
 class Protect(StoredRecord):
-    """From now on an alias moves to what has passed the gate; a policy of None leaves it open."""
+    """An alias is protected by ``policy`` from now on; None: it is open."""
 
     op: Literal["protect"]
     alias: str
@@ -182,7 +182,7 @@ class Protect(StoredRecord):
 
 
 class GateRecord(StoredRecord):
-    """A version was compared with what ``alias`` meant (None: nothing yet); the report says how."""
+    """A version was compared with ``baseline``, the target of ``alias`` (None: not set); details are in the report."""
 
     op: Literal["gate"]
     version: Number
@@ -200,7 +200,7 @@ class GateRecord(StoredRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateOutcome:
-    """What a gate found of ``version`` before ``alias``, which meant the version ``baseline`` (None: nothing)."""
+    """The result of a gate for ``version`` and ``alias``, which pointed to the version ``baseline`` (None: not set)."""
 
     version: int
     alias: str
@@ -216,14 +216,14 @@ class GateOutcome:
 
 
 class Mark(StoredRecord):
-    """These versions, and no others, are to lose their model bytes after the time of grace."""
+    """Exactly these versions are marked: their model bytes may be swept after the grace period."""
 
     op: Literal["mark"]
     versions: tuple[Number, ...]
 
 
 class Sweep(StoredRecord):
-    """These versions have no model bytes any more; their manifests and history stay."""
+    """The model bytes of these versions are deleted; their manifests and history stay."""
 
     op: Literal["sweep"]
     versions: Annotated[tuple[Number, ...], Field(min_length=1)]
@@ -236,7 +236,7 @@ Change = Annotated[
 
 
 def record_json(record: StoredRecord) -> dict[str, JsonValue]:
-    """As it stands in a file: only what was set, so that a field added later does not change the bytes of old entries."""
+    """Return the JSON of a file.  Unset fields are omitted, so that a field added later does not change the bytes of old entries."""
     return record.model_dump(mode="json", exclude_unset=True)
 
 
@@ -254,11 +254,11 @@ class Entry(StoredRecord):
 
     @property
     def digest(self) -> str:
-        """Names this entry and, through ``prev``, everything before it."""
+        """Digest of this entry and, through ``prev``, of all entries before it."""
         return hashlib.sha256(canonical_json(record_json(self))).hexdigest()
 
     def to_json(self) -> dict[str, JsonValue]:
-        """As it stands in the file, without the digest."""
+        """Return the JSON in the file, without the digest."""
         return record_json(self)
 
     def to_bytes(self) -> bytes:
@@ -267,7 +267,7 @@ class Entry(StoredRecord):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Entry:
-        """Read a file; IntegrityError if it is not, byte for byte, what `to_bytes` writes."""
+        """Read a file; IntegrityError if it is not exactly what `to_bytes` writes."""
         parts = unseal("entry", data)
         if parts is None:
             raise IntegrityError("not an entry of this format: truncated, or not written by rankmill")

@@ -13,7 +13,7 @@ from rankmill.registry.model_state import Registered, State
 from rankmill.registry.stored_records import Entry
 
 
-@dataclass(unsafe_hash=True)  # not frozen: ten thousand of them are made for a list, and that would take twice as long
+@dataclass(unsafe_hash=True)  # not frozen: a frozen one takes twice as long to create, and lists have ten thousand
 class Version:
     """A version, with the state at the time of the lookup; its files are read on access."""
 
@@ -104,7 +104,7 @@ class Version:
         try:
             return self.log.store.read_blob(self.sha256, self.size)
         except IntegrityError:
-            swept = self.log.state().swept.get(self.number)  # since it was looked up
+            swept = self.log.state().swept.get(self.number)  # swept after the lookup
             if swept is None:
                 raise
             raise self._swept(swept) from None

@@ -71,7 +71,7 @@ class TrainingReport:
         if self.chosen is None:
             lines.append(f"kept: the average of all {len(self.seeds)}")
         lines += [
-            f"noise floor of seeds, {split} {metric}: {spread.mean:.4f} +- {spread.deviation:.4f}"
+            f"noise floor across seeds, {split} {metric}: {spread.mean:.4f} +- {spread.deviation:.4f}"
             f" ({spread.least:.4f} to {spread.greatest:.4f})"
             for split, of_split in (self.noise_floor or {}).items()
             for metric, spread in of_split.items()

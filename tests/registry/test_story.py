@@ -218,7 +218,7 @@ def test_several_seeds_are_told_with_their_noise(registry: Registry, chosen: int
     registry.register("web", b"model", manifest=FACTS | {"seeds": seeds})
     text = " ".join(Shell(registry.root)("show", "web").split())
     assert words in text
-    assert "noise of seeds, valid ndcg@10: 0.5000 +- 0.0125" in text
+    assert "noise floor across seeds, valid ndcg@10: 0.5000 +- 0.0125" in text
 
 
 @pytest.mark.parametrize(

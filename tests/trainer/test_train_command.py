@@ -239,7 +239,7 @@ def test_several_seeds_are_trained_and_told(split_dataset: str, capsys) -> None:
     assert f"{best['trees']} trees" in out
     assert f"seed {best['chosen']}: " in out
     assert out.count("(taken)") == 1
-    assert "noise floor of seeds, valid ndcg@10: " in out
+    assert "noise floor across seeds, valid ndcg@10: " in out
     assert execute(["models", "show", "web@1"]) == 0
     assert "seeds 1, 2, 3: their average" in capsys.readouterr().out
 
