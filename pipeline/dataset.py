@@ -1,8 +1,8 @@
 """Read a dataset: queries, rows, features and bins of a split, in canonical order.
 
 The canonical order is (hash bucket of the query, qid, doc_id with nulls last, digest of the row).  One shard holds
-one bucket, so a reader goes through the shards in the manifest's order and takes, in each, the rows of the queries
-of the split it wants.  Nothing here needs more memory than what it returns plus one row group.
+one bucket, so a reader goes through the shards in the manifest's order and selects the rows of the queries of its
+split.  All functions need memory for their result and one row group.
 """
 
 from __future__ import annotations
@@ -47,38 +47,38 @@ class Queries:
     qid: pa.StringArray  # (n_queries,)
     starts: npt.NDArray[np.int64]  # (n_queries + 1,) row offsets within the split
     split: str | None
-    weights: npt.NDArray[np.float64] | None = None  # (n_queries,), where the dataset has query weights
+    weights: npt.NDArray[np.float64] | None = None  # (n_queries,), if the dataset has query weights
 
     def __len__(self) -> int:
         return len(self.qid)
 
     @property
     def n_rows(self) -> int:
-        """Documents of all these queries."""
+        """Number of documents of these queries."""
         return int(self.starts[-1])
 
 
 class Dataset(StoredShards):
-    """A dataset on disk.  Open it with :meth:`open`; it never changes what it has read.
+    """A dataset on disk, opened with :meth:`open`.  Later changes of the dataset have no effect on it.
 
     Attributes
     ----------
     path
         The dataset's folder.
     manifest
-        What its manifest said when it was opened.
+        Its manifest when it was opened.
     """
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Dataset:
-        """Read the manifest of the dataset at ``path`` and see that its shards are there.
+        """Read the manifest of the dataset at ``path`` and check that its shards exist.
 
         Raises
         ------
         InputError
             There is no dataset at ``path``.
         DatasetFormatError
-            The manifest is damaged or of another format number, or a shard is missing or has another size.
+            The manifest is damaged or of an unknown format, or a shard is missing or has the wrong size.
         """
         folder = Path(path)
         dataset = cls(folder, read_manifest(folder))
@@ -105,12 +105,12 @@ class Dataset(StoredShards):
         return card(f"Dataset {self.path}", facts, tables)
 
     def verify(self) -> None:
-        """Read every shard and compare it with the digest it is named by.
+        """Read every shard and compare it with the digest in its name.
 
         Raises
         ------
         DatasetFormatError
-            A file does not have the bytes it had when it was written.
+            A file has changed since it was written.
         """
         self.check_digests()
         for bins in self.manifest.bins:
@@ -119,7 +119,7 @@ class Dataset(StoredShards):
                 self.check(self._bins_path(bins, digest), self._bins_cure(bins))
 
     def queries(self, split: str | None = None) -> Queries:
-        """Return the queries of ``split``; of the whole dataset for None."""
+        """Return the queries of ``split``; None: of the whole dataset."""
         self._check_split(split)
         qids: list[pa.Array[Any]] = [pa.array([], pa.string())]
         sizes: list[npt.NDArray[np.int64]] = []
@@ -149,7 +149,7 @@ class Dataset(StoredShards):
             yield table.column("qid").combine_chunks(), table.column("n_docs").to_numpy()
 
     def rows_in(self, shard: Shard, split: str) -> npt.NDArray[np.bool_]:
-        """Return which rows of ``shard`` are of ``split``, (rows,)."""
+        """Return which rows of ``shard`` belong to ``split``, (rows,)."""
         self._check_split(split)
         split_of, sizes = self.query_sizes[shard.bucket]
         return np.repeat(split_of == SPLITS.index(cast("SplitName", split)), sizes)
@@ -168,7 +168,7 @@ class Dataset(StoredShards):
         return pa.concat_tables(parts).combine_chunks()
 
     def pairs(self, split: str | None = None) -> PreferencePairs | None:
-        """Return the preference pairs of ``split``, by the numbers of their rows; None where the dataset has none at all."""
+        """Return the preference pairs of ``split`` as row numbers; None if the dataset has no pairs."""
         if self.manifest.pairs is None:
             return None
         self._check_split(split)
@@ -204,7 +204,7 @@ class Dataset(StoredShards):
     ) -> Iterator[list[npt.NDArray[np.float32]]]:
         """Yield ``features`` of ``split`` as columns (m,), m <= ``batch_rows``, in canonical order.
 
-        Memory is that of a batch and of these columns in a row group, however many rows and other features there are.
+        Memory: a batch, and these columns of a row group.
         """
         self._check_columns(features, only_features=True)
         for shard, keep in self._chosen(split):
@@ -218,7 +218,7 @@ class Dataset(StoredShards):
         return path_in(self.path, BINS) / digest
 
     def bin_set(self, digest: str | None = None) -> BinSet:
-        """Return the entry of the binned copy ``digest``, the newest one for None; InputError if there is none."""
+        """Return the entry of the binned copy ``digest`` (None: the newest); InputError if there is none."""
         found = [entry for entry in self.manifest.bins if digest in {None, entry.binspec}]
         if not found:
             what = "no bins" if digest is None else f"no bins of digest {digest}"
@@ -226,7 +226,7 @@ class Dataset(StoredShards):
         return found[-1]
 
     def binspec(self, digest: str | None = None) -> BinSpec:
-        """Return the bin edges of the binned copy ``digest``, the newest one for None; InputError if there is none."""
+        """Return the bin edges of the binned copy ``digest`` (None: the newest); InputError if there is none."""
         entry = self.bin_set(digest)
         file = self.bins_folder(entry.binspec) / "binspec.json"
         try:
@@ -253,7 +253,7 @@ class Dataset(StoredShards):
             yield from blocks(file, names, keep, batch_rows, np.uint8)
 
     def commit_bins(self, entry: BinSet) -> Dataset:
-        """Make the binned copy ``entry``, whose files are in place, the newest of this dataset; returns the new state.
+        """Make the binned copy ``entry``, whose files exist already, the newest of this dataset; return the new state.
 
         Files of ``entry`` are ``binspec.json`` and ``<sha256 of its bytes>.parquet`` in :meth:`bins_folder`, with
         one uint8 column a feature and the rows of the shard in its order.
@@ -284,7 +284,7 @@ class Dataset(StoredShards):
         return f"run: rankmill data bin {self.path} --max-bin {entry.max_bin}"
 
     def _chosen(self, split: str | None) -> Iterator[tuple[Shard, npt.NDArray[np.bool_] | None]]:
-        """Yield the shards that have rows of ``split`` with the mask of these rows; None means all of them."""
+        """Yield the shards with rows of ``split``, and the mask of these rows (None: all)."""
         self._check_split(split)
         for shard in self.manifest.shards:
             if split is None:

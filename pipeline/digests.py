@@ -1,4 +1,4 @@
-"""Digests of the input files, taken in a thread while they are parsed."""
+"""Digests of the input files, computed in a thread while the files are parsed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SourceDigests:
         Raises
         ------
         InputError
-            A file was changed while it was read: rows and digest might be of different states.
+            A file changed while it was read, so the rows may not match the digest.
         """
         digests = [future.result() for future in self._futures]
         for path, before in zip(self._paths, self._before, strict=True):

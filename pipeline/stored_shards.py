@@ -1,7 +1,7 @@
-"""The files of a dataset, shard by shard, whatever split their rows are of.
+"""The files of a dataset, shard by shard, for all splits.
 
-A file is compared with the digest that names it when it is first read, so that damaged bytes never become a model.  Nothing
-here needs more memory than what it returns plus one row group.
+A file is compared with the digest in its name when it is first read, so that no model is trained on damaged data.  All
+functions need memory for their result and one row group.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-_TRANSPOSE_ROWS = 512  # rows turned at a time, so that the tile written to stays in cache
+_TRANSPOSE_ROWS = 512  # rows transposed at a time, so that the output tile stays in cache
 
 
 @contextmanager
 def decoding(file: Path) -> Iterator[None]:
-    """Name ``file`` in what goes wrong while it is read: a disk's own errors have a number, a decoder's have none."""
+    """Add the name of ``file`` to errors of reading it: those of the disk have an errno, those of a decoder have none."""
     try:
         yield
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def batches(
 
 
 def row_major(batch: pa.RecordBatch, names: list[str], dtype: type[np.generic]) -> npt.NDArray:  # type: ignore[type-arg]
-    """Return the columns ``names`` of ``batch``, numbers without nulls, side by side: (rows, columns)."""
+    """Return the columns ``names`` of ``batch``, numbers without nulls, as a matrix (rows, columns)."""
     columns = [batch.column(name).to_numpy(zero_copy_only=True) for name in names]
     out = np.empty((batch.num_rows, len(names)), dtype=dtype)
     for top in range(0, batch.num_rows, _TRANSPOSE_ROWS):
@@ -100,20 +100,20 @@ QUERY_WEIGHT = "query_weight"
 
 
 class StoredShards:
-    """What a dataset has on disk.
+    """The files of a dataset on disk.
 
     Attributes
     ----------
     path
         The dataset's folder.
     manifest
-        What its manifest said when it was opened.
+        Its manifest when it was opened.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
-        self._whole: set[Path] = set()  # files that have been compared with their digest
+        self._whole: set[Path] = set()  # files whose digest was checked
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -122,17 +122,17 @@ class StoredShards:
 
     @property
     def optional_columns(self) -> tuple[str, ...]:
-        """Columns that :meth:`rows` can read besides qid, doc_id, grade and features: of label, event, weight, offset and position."""
+        """Optional columns of :meth:`rows`: those of label, event, weight, offset and position that the dataset has."""
         return tuple(name for name in self.manifest.columns if name not in {QUERY_WEIGHT, TIME})
 
     @property
     def max_grade(self) -> int:
-        """The highest grade there may be."""
+        """The highest allowed grade."""
         return self.manifest.max_grade
 
     @property
     def digest(self) -> str:
-        """Name of the data: see :meth:`rankmill.pipeline.dataset_manifest.Manifest.data_digest`."""
+        """Digest of the data: see :meth:`rankmill.pipeline.dataset_manifest.Manifest.data_digest`."""
         return self.manifest.data_digest()
 
     def features_path(self, shard: Shard) -> Path:
@@ -148,7 +148,7 @@ class StoredShards:
         return path_in(self.path, PAIRS) / f"{shard.digest}.parquet"
 
     def unjudged_path(self, shard: UnjudgedShard) -> Path:
-        """Return the file with the rows of ``shard`` that nobody has judged: a file of candidates."""
+        """Return the file with the unjudged rows of ``shard``: a file of candidates."""
         return path_in(self.path, UNJUDGED) / f"{shard.digest}.parquet"
 
     def statistics_path(self, statistics: ShardStatistics) -> Path:
@@ -156,7 +156,7 @@ class StoredShards:
         return path_in(self.path, STATISTICS) / f"{statistics.digest}.parquet"
 
     def files(self) -> Iterator[tuple[Path, int]]:
-        """Yield all files but the bins, and the size that each was written with."""
+        """Yield all files except the bins, with their size in the manifest."""
         for shard in self.manifest.shards:
             yield self.features_path(shard), shard.features_bytes
             yield self.queries_path(shard), shard.queries_bytes
@@ -168,7 +168,7 @@ class StoredShards:
             yield self.unjudged_path(unjudged), unjudged.size
 
     def check_sizes(self) -> None:
-        """Raise DatasetFormatError unless all these files are there with the size they were written with."""
+        """Raise DatasetFormatError unless all these files exist with the right size."""
         for file, size in self.files():
             try:
                 found = read_even_if_replaced(file, lambda path: path.stat().st_size)
@@ -179,13 +179,13 @@ class StoredShards:
                 raise DatasetFormatError(f"{file}: shard {what}; ingest the data again")
 
     def check_digests(self) -> None:
-        """Read all these files, even those read before; DatasetFormatError if one has not the bytes that it was written with."""
+        """Check the digests of all these files, even those checked before; DatasetFormatError if one has changed."""
         self._whole.clear()
         for file, _ in self.files():
             self.check(file)
 
     def check(self, file: Path, cure: str = "ingest the data again") -> None:
-        """Compare ``file`` with the digest that names it, once; DatasetFormatError if it is gone or another."""
+        """Compare ``file`` with the digest in its name, once; DatasetFormatError if it is missing or has changed."""
         if file in self._whole:
             return
         try:
@@ -197,14 +197,14 @@ class StoredShards:
         self._whole.add(file)
 
     def read(self, file: Path, columns: list[str] | None = None) -> pa.Table:
-        """Return ``columns`` of ``file``, all for None."""
+        """Return ``columns`` of ``file`` (None: all)."""
         self.check(file)
         with decoding(file):
             table = read_even_if_replaced(file, lambda path: pq.read_table(path, columns=columns, partitioning=None))
         return table if columns is None else table.select(columns)
 
     def statistics_table(self, shard: Shard) -> pa.Table:
-        """Return what was counted of the features of ``shard``, a row each; see :mod:`rankmill.pipeline.statistics`."""
+        """Return the statistics of the features of ``shard``, one row per feature; see :mod:`rankmill.pipeline.statistics`."""
         if shard.statistics is None:
             raise ValueError(f"shard {shard.bucket} has no statistics")
         return self.read(self.statistics_path(shard.statistics))
@@ -219,7 +219,7 @@ class StoredShards:
         return self.read(self.features_path(shard), ["qid", "doc_id"])
 
     def shard_batches(self, shard: Shard, batch_rows: int = 65536) -> Iterator[npt.NDArray[np.float32]]:
-        """Yield (m, F) float32 blocks of all rows of ``shard``, whatever their split, in canonical order."""
+        """Yield (m, F) float32 blocks of the rows of ``shard``, of all splits, in canonical order."""
         file = self.features_path(shard)
         self.check(file)
         yield from blocks(file, list(self.manifest.features), None, batch_rows, np.float32)
@@ -242,16 +242,16 @@ class StoredShards:
         return grades
 
     def shard_queries(self, shard: Shard) -> pa.Table:
-        """Return the queries of ``shard`` as they are stored."""
+        """Return the queries of ``shard`` as stored."""
         return self.read(self.queries_path(shard))
 
     def shard_pairs(self, shard: PairShard) -> pa.Table:
-        """Return the pairs of ``shard`` as they are stored: better and worse by their places in the query."""
+        """Return the pairs of ``shard`` as stored: better and worse are positions within the query."""
         return self.read(self.pairs_path(shard))
 
     @cached_property
     def query_sizes(self) -> dict[int, tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]]:
-        """For each bucket the split of its queries, as a place in SPLITS, and their documents: 5 bytes a query."""
+        """For each bucket, the split of its queries (index into SPLITS) and their numbers of documents: 5 bytes per query."""
         sizes = {}
         for shard in self.manifest.shards:
             table = self.read(self.queries_path(shard), ["split", "n_docs"])

@@ -1,20 +1,20 @@
 """Assign grades to the rows of a bucket, merge rows of one document, and separate unjudged rows.
 
-Without files of judgments each row is a judgment itself.  Rows of one document stay as they are, or are merged into one
-where they are told to be aggregated.  With files of judgments these alone say the grades, and rows stay as they are.
-Only narrow columns of one bucket are looked at, and nothing depends on their order: Polars groups and joins them.
+Without files of judgments each row is a judgment.  Rows of one document stay as they are or, if an aggregate is given, are
+merged into one.  With files of judgments, only these determine the grades, and rows are not merged.
+Only the narrow columns of one bucket are read, and their order does not matter: Polars groups and joins them.
 
-What several judgments of one document make:
+The aggregate of several judgments of one document:
 
 ===========  ========================================================================================================
-mean         arithmetic mean; the grade is it rounded to the next whole number, halves up
-median       the middle one, or the mean of the two in the middle; the grade is it rounded, halves up
+mean         arithmetic mean; the grade is the mean rounded to a whole number, halves up
+median       the middle one, or the mean of the two in the middle; the grade is the median rounded, halves up
 max          the highest grade
-majority     the grade given most often; of several equally often the lowest
-latest       the grade given last; of several at the same time the highest
+majority     the most frequent grade; the lowest if there are several
+latest       the latest grade; the highest if several have the same time
 ===========  ========================================================================================================
 
-Mean and median give a label besides, the number before it is rounded.
+Mean and median also set the label: the number before rounding.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from rankmill.pipeline.options import Aggregate, Unjudged
     from rankmill.pipeline.query_spill import QuerySpill
 
-_POLARS = 34 << 20  # the library itself, which nothing else of an ingest needs
-_BYTES_A_JUDGMENT = 300  # or row: ids put together, their numbers, what is sorted by them; measured
+_POLARS = 34 << 20  # bytes of the library itself, which the rest of an ingest does not need
+_BYTES_A_JUDGMENT = 300  # or row: combined ids, their numbers, and sorted columns; measured
 _NO_ROWS = BucketRows(
     qid=pa.array([], pa.string()),
     doc_id=pa.array([], pa.string()),
@@ -58,16 +58,16 @@ _NO_ROWS = BucketRows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settling:
-    """Where the grades of rows come from, if not from the rows alone.
+    """How grades are determined, if not by each row alone.
 
     Attributes
     ----------
     aggregate
-        What several judgments of a document make.
+        How to combine several judgments of a document.
     judgments
-        Those that came in files of their own; None: the rows are the judgments, and those of a document are merged.
+        Judgments from separate files; None: the rows are the judgments, and rows of a document are merged.
     unjudged
-        What becomes of rows without a judgment.
+        How to treat rows without a judgment.
     """
 
     aggregate: Aggregate | None
@@ -80,12 +80,12 @@ class Settling:
         return self.aggregate in WITH_LABEL
 
     def bytes_held(self, rows: npt.NDArray[np.int64]) -> int:
-        """Return how much memory settling a bucket takes besides its rows; ``rows`` (buckets,) says how many each has."""
+        """Return how much memory settling a bucket takes in addition to its rows; ``rows`` (buckets,) are the numbers of rows."""
         judgments = 0 if self.judgments is None else self.judgments.rows
         return _POLARS + int(_BYTES_A_JUDGMENT * (rows + judgments).max())
 
     def left_over(self, buckets: Collection[int]) -> Tally:
-        """Count the judgments of queries in other buckets than these: there are no rows of them at all."""
+        """Count the judgments in all other buckets, whose queries have no rows."""
         tally = Tally()
         if self.judgments is None:
             return tally
@@ -101,27 +101,27 @@ class Settling:
         features: Sequence[str],
         values_of: Callable[[Sequence[int]], npt.NDArray[np.float32]],
     ) -> Settled:
-        """Settle the rows of a bucket, whose digests are of the values alone; see the functions below."""
+        """Settle the rows of a bucket, whose digests cover only the values; see the functions below."""
         if self.judgments is not None:
             return settle_by_judgments(rows, self.judgments.take(bucket), self.aggregate, self.unjudged)
         return merge_rows(rows, self.aggregate, features, values_of)
 
 
 def one_judgment(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFrame:
-    """Make one judgment of those of each document, as the table above says.
+    """Combine the judgments of each document into one, as in the table above.
 
     Parameters
     ----------
     judged
         Columns ``document`` (numbers of documents), ``grade`` (0 or more), and ``time`` for ``latest``, in any order.
     how
-        None: the lowest grade, for where all are the same.
+        None: the lowest grade, for judgments that are all equal.
 
     Returns
     -------
     polars.DataFrame
-        A row a document, in any order: ``document``, ``grade``, ``label`` (float64: the number before it was rounded; for
-        ``mean`` and ``median``), ``judgments`` (how many), ``lowest`` and ``highest`` grade.
+        One row per document, in any order: ``document``, ``grade``, ``label`` (float64: the number before rounding; for
+        ``mean`` and ``median``), ``judgments`` (their number), ``lowest`` and ``highest`` grade.
     """
     grade, number = pl.col("grade"), pl.col("grade").cast(pl.Int64)
     total, count = number.sum(), pl.len().cast(pl.Int64)
@@ -151,18 +151,18 @@ def settle_by_judgments(
     Parameters
     ----------
     rows
-        The rows; their own grades do not matter.
+        The rows; their own grades are ignored.
     judgments
-        Columns qid, doc_id, grade, time (null where they have none); the queries of the same bucket, in any order.
+        Columns qid, doc_id, grade and time (null if missing) for the queries of the same bucket, in any order.
     how
-        What several judgments of a document make; None: they must be the same.
+        How to combine several judgments of a document; None: they must be equal.
     unjudged
-        What becomes of rows without a judgment: they are kept as unjudged, have grade 0, or are refused.
+        How to treat rows without a judgment: keep them as unjudged, set grade 0, or raise an error.
 
     Raises
     ------
     DataRejected
-        Judgments of a document differ and nothing says what they make; a row has no judgment and must have one.
+        Judgments of a document differ and no aggregate is given, or a row lacks a required judgment.
     """
     given = judgments.filter(pc.greater_equal(judgments.column("grade"), pa.scalar(0, pa.int32()))).combine_chunks()
     qid, doc_id = (given.column(name).combine_chunks() for name in ("qid", "doc_id"))
@@ -196,27 +196,27 @@ def merge_rows(
     features: Sequence[str],
     values_of: Callable[[Sequence[int]], npt.NDArray[np.float32]],
 ) -> Settled:
-    """Make one row of the rows of each document; rows without a doc_id stay as they are.
+    """Merge the rows of each document into one; rows without a doc_id stay as they are.
 
-    The rows of a document must agree in features and optional columns, but for ``latest``, which keeps the latest row whole: of
-    rows of the same time that with the highest grade, of these the first in the order of digest and optional columns.  Rows
-    that nobody has judged count where all rows of the document are such.
+    The rows of a document must agree in features and optional columns.  With ``latest`` they may differ, and the latest row is
+    kept: of rows with the same time the one with the highest grade, then the first by digest and optional columns.  Unjudged
+    rows are ignored unless all rows of the document are unjudged.
 
     Parameters
     ----------
     rows
-        The rows; their digests are of the values alone.
+        The rows; their digests cover only the values.
     how
-        What their grades make.
+        How to combine their grades.
     features
-        Names of the features, for a message.
+        Names of the features, for error messages.
     values_of
-        Returns the features (k, F) of some rows, for a message.
+        Returns the features (k, F) of some rows, for error messages.
 
     Raises
     ------
     DataRejected
-        Rows of a document do not agree.
+        Rows of a document differ.
     """
     grade = rows.grade.copy()
     time = rows.extras[TIME].copy() if TIME in rows.extras else None
@@ -252,9 +252,9 @@ def merge_rows(
 
 
 def _kept_rows(several: pl.DataFrame, same: Sequence[str], how: Aggregate | None) -> pl.DataFrame:
-    """Return the row of each document that stays, with the time of its last one where there are times."""
+    """Return the row to keep of each document, with the latest time of its rows if there are times."""
     latest_first = [-pl.col(TIME), -pl.col("grade")] if how == "latest" else []
-    # nobody's judgment is none, unless there is no other
+    # unjudged rows count only if there is no judged one
     order = [pl.col("grade") == UNKNOWN_GRADE, *latest_first, *same, "row"]
     kept = several.sort(order).unique("document", keep="first", maintain_order=True)
     if TIME in several.columns:
@@ -263,9 +263,9 @@ def _kept_rows(several: pl.DataFrame, same: Sequence[str], how: Aggregate | None
 
 
 def _number_documents(*ids: tuple[pa.Array[Any], pa.Array[Any]]) -> list[npt.NDArray[np.int64]]:
-    """Give the documents of some lists of (qid, doc_id) numbers, the same in all of them; a row without doc_id has -1.
+    """Assign numbers to the documents of some lists of (qid, doc_id), equal ones alike in all lists; -1 for a row without doc_id.
 
-    Numbers are grouped and joined several times as fast as text.
+    Grouping and joining is several times faster with numbers than with text.
     """
     qid, doc_id = (pa.concat_arrays([part[which] for part in ids]).dictionary_encode() for which in (0, 1))
     number = qid.indices.to_numpy().astype(np.int64) * len(doc_id.dictionary)
@@ -282,7 +282,7 @@ def _check_agreement(
     features: Sequence[str],
     values_of: Callable[[Sequence[int]], npt.NDArray[np.float32]],
 ) -> None:
-    """Raise DataRejected where the rows of a document differ in one of the columns ``same``."""
+    """Raise DataRejected if the rows of a document differ in one of the columns ``same``."""
     differing = several.group_by("document").agg(pl.col(name).min() != pl.col(name).max() for name in same)
     differing = differing.filter(pl.any_horizontal(same))
     if not len(differing):
@@ -311,7 +311,7 @@ def _check_agreement(
 
 
 def _refuse_conflict(given: pl.DataFrame) -> None:
-    """Raise DataRejected for the first document of these judgments, which have different grades."""
+    """Raise DataRejected for the first document with different grades."""
     qid, doc_id = given.sort("qid", "doc_id").select("qid", "doc_id").row(0)
     grades = given.filter(pl.col("qid") == qid, pl.col("doc_id") == doc_id)["grade"].unique().sort().to_list()
     shown = ", ".join(map(str, grades[:-1])) + f" and {grades[-1]}"

@@ -15,20 +15,20 @@ from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What happened to the judgments of some buckets; tallies add up.
+    """Counts for the judgments of some buckets; tallies can be added.
 
     Attributes
     ----------
     merged
-        Rows that went into another row of the same document.
+        Rows that were merged into another row of the same document.
     repeated, conflicting
-        Documents that were judged more than once, and those of them that got different grades.
+        Documents judged more than once, and those of them with different grades.
     judgments, ungraded
-        Judgments in files of their own that say a grade, and those that say that there is none.
+        Judgments from separate files, with and without a grade.
     without_row
-        Judgments of a document that has no row.
+        Judgments of documents without a row.
     rows_with_id
-        Rows that say which document they are of, where judgments came in files of their own; tallies are compared without it.
+        Rows with a doc_id, if judgments are in separate files; ignored when tallies are compared.
     """
 
     merged: int = 0
@@ -50,15 +50,15 @@ class Settled:
     Attributes
     ----------
     judged, unjudged
-        (m,) and (u,) int64, ascending: the rows with a grade, and those without.  What is in neither was merged into another.
+        (m,) and (u,) int64, ascending: the rows with and without a grade.  All others were merged into another row.
     grade
-        (n,) int32, of all rows; that of a merged row is of no meaning.
+        (n,) int32, of all rows; undefined for merged rows.
     label
-        (n,) float64 what mean or median gave, before it was rounded; None for other aggregates.
+        (n,) float64: mean or median before rounding; None for other aggregates.
     time
-        (n,) int64, the latest time of the rows that went into a row; None where rows have no times.
+        (n,) int64: the latest time of the rows merged into a row; None if rows have no times.
     tally
-        What happened.
+        Counts of what was merged and joined.
     """
 
     judged: npt.NDArray[np.int64]
@@ -70,7 +70,7 @@ class Settled:
 
 
 def repeats(qid: pa.Array[Any], doc_id: pa.Array[Any], grade: npt.NDArray[np.int32]) -> Tally:
-    """Count the documents that have several rows, and those of them with different grades, in rows sorted by qid and doc_id."""
+    """Count the documents with several rows, and those of them with different grades; rows are sorted by qid and doc_id."""
     n = len(grade)
     if n < 2:
         return Tally()
@@ -94,7 +94,7 @@ def settled_as(
     label: npt.NDArray[np.float64] | None = None,
     time: npt.NDArray[np.int64] | None = None,
 ) -> Settled:
-    """Return what is settled where ``grade`` (n,) is known and where rows ``stays`` (n,)."""
+    """Return the result for rows with known ``grade`` (n,), of which those in ``stays`` (n,) are kept."""
     known = grade != UNKNOWN_GRADE
     return Settled(
         judged=np.flatnonzero(stays & known),

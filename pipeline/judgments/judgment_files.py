@@ -37,13 +37,13 @@ class JudgmentBatch:
     """Some judgments, in the order of the file."""
 
     qid: pa.Array[Any]
-    """(n,) the query; as ``doc_id`` never null or empty."""
+    """(n,) the query; never null or empty, like ``doc_id``."""
     doc_id: pa.Array[Any]
-    """(n,) the document that is judged."""
+    """(n,) the judged document."""
     grade: npt.NDArray[np.int32]
-    """(n,) 0 or more, or `rankmill.pipeline.sources.batch.UNKNOWN_GRADE` where the judgment says that there is none."""
+    """(n,) 0 or more, or `rankmill.pipeline.sources.batch.UNKNOWN_GRADE` if it is missing."""
     time: npt.NDArray[np.int64] | None
-    """(n,) microseconds since 1970 UTC; None where the file has no times."""
+    """(n,) microseconds since 1970 UTC; None if the file has no times."""
 
     def __len__(self) -> int:
         return len(self.grade)
@@ -63,27 +63,27 @@ SPILLED = schema_of(
         ("time", pa.int64(), True),
     ]
 )
-"""Judgments on their way to the rows of their documents."""
+"""Schema of spilled judgments."""
 
 
 class JudgmentFile:
-    """One file of judgments; the columns of a table that play no part, such as who judged, are passed over.
+    """One file of judgments; other columns of a table, such as the name of the judge, are skipped.
 
     Attributes
     ----------
     table
-        Which of its columns plays which part; None for TREC's text.
+        The roles of its columns; None for TREC qrels.
     """
 
     def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine) -> None:
-        """Open ``path``, whose grades are read as ``options`` say; bad lines go to ``quarantine``.
+        """Open ``path``; ``options`` say how to read grades, and malformed rows go to ``quarantine``.
 
         Raises
         ------
         InputError
-            There is no such file.
+            The file does not exist.
         DataRejected
-            The header breaks the rules; the batches raise it for judgments.
+            The header is invalid; reading the batches raises it for invalid judgments.
         """
         self.path = path
         self._file = NarrowFile(path, QRELS, quarantine, replace(options, judgments_alone=True))
@@ -92,7 +92,7 @@ class JudgmentFile:
 
     @property
     def position(self) -> int:
-        """Bytes of the file used up so far; may stay 0 where that is not known."""
+        """Number of bytes of the file read so far; may stay 0 if unknown."""
         return self._file.position
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[JudgmentBatch]:
@@ -106,13 +106,13 @@ class JudgmentFile:
             yield JudgmentBatch(found["qid"].take(kept), found["doc_id"].take(kept), found["grade"][keep], time)
 
 
-_BLOCK_BYTES = 4 << 20  # a judgment is a short line: many at once take many times their text
+_BLOCK_BYTES = 4 << 20  # small, as parsed judgments take many times the memory of their short lines
 
 
 def without_grades(read: ReadOptions, *, timed: bool) -> ReadOptions:
-    """Return how to read rows whose grades come from judgments: theirs need not be there, and mean nothing.
+    """Return the options for rows whose grades come from judgments: their own grades are optional and ignored.
 
-    ``timed`` says whether the rows must have the times that ``read`` names a column for; else it may be there.
+    ``timed``: whether the column of times that ``read`` names is required in the rows; otherwise it is optional.
     """
     anything = {"max_grade": None, "negative_grades": "zero", "unjudged": "zero"}
     return replace(read, ungraded=True, time_optional=not timed, **cast("Any", anything))
@@ -121,7 +121,7 @@ def without_grades(read: ReadOptions, *, timed: bool) -> ReadOptions:
 def check_times_and_labels(
     how: Aggregate, sources: Sequence[Source], judgments: Sequence[JudgmentFile], time_column: str | None
 ) -> None:
-    """Raise InputError if there is not what the aggregate ``how`` needs, or if it would make what is there already."""
+    """Raise InputError if the aggregate ``how`` needs times that are missing, or would set labels that exist already."""
     brought = sources[0].fields
     if how in WITH_LABEL and "label" in brought:
         raise InputError(
@@ -156,7 +156,7 @@ def read_judgments(
     block_bytes: int,
     done: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Spill the judgments of all files; calls ``done`` with (number of the file, bytes read of it) now and then."""
+    """Spill the judgments of all files; call ``done`` with (number of the file, bytes read of it) from time to time."""
     for number, source in enumerate(sources):
         judgments = 0
         for batch in source.batches(min(block_bytes, _BLOCK_BYTES)):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def sorted_files(paths: Sequence[Path], taken: Collection[Path] = ()) -> list[Path]:
-    """Return files of pairs in an order that does not depend on how they were given; InputError if one is there twice."""
+    """Return files of pairs in an order that does not depend on the arguments; InputError if one occurs twice."""
     seen = {path.resolve() for path in taken}
     for path in paths:
         check_file(path)
@@ -54,7 +54,7 @@ def sorted_files(paths: Sequence[Path], taken: Collection[Path] = ()) -> list[Pa
 def read_pairs(
     sources: Sequence[PairSource], spill: QuerySpill, block_bytes: int, done: Callable[[int, int], None] | None = None
 ) -> None:
-    """Spill the pairs of all files; calls ``done`` with (number of the file, bytes read of it) now and then."""
+    """Spill the pairs of all files; call ``done`` with (number of the file, bytes read of it) from time to time."""
     for number, source in enumerate(sources):
         pairs = 0
         for batch in source.batches(block_bytes):
@@ -79,7 +79,7 @@ def pair_set(shards: list[PairShard], files: list[SourceFile], rejected: int) ->
 def source_files(
     sources: Sequence[JudgmentFile | PairSource], digests: Mapping[Path, tuple[int, str]]
 ) -> list[SourceFile]:
-    """Return what the manifest says of files of judgments or pairs; ``digests`` has the size and the sha256 of each."""
+    """Return the manifest's entries of files of judgments or pairs; ``digests`` has the size and the sha256 of each."""
     return [
         SourceFile(name=source.path.name, size=digests[source.path][0], sha256=digests[source.path][1])
         for source in sources
@@ -88,7 +88,7 @@ def source_files(
 
 @dataclass(frozen=True, slots=True)
 class PairReport:
-    """The pairs that a dataset has now."""
+    """The pairs of a dataset after they were added."""
 
     dataset: Dataset
     pairs: PairSet
@@ -118,7 +118,7 @@ def add_pairs(
     block_size: int = DEFAULT_BLOCK_BYTES,
     overwrite: bool = False,
 ) -> PairReport:
-    """Join the pairs of some files to the rows of the dataset at ``path``, and publish its manifest with them.
+    """Join the pairs of some files to the rows of the dataset at ``path``, and publish the new manifest.
 
     Parameters
     ----------
@@ -127,18 +127,18 @@ def add_pairs(
     path
         The dataset.
     max_rejects
-        Bad pairs to to quarantine.
+        Maximum number of malformed pairs to quarantine.
     block_size
-        Text parsed at a time.
+        Bytes of text parsed at a time.
     overwrite
-        Whether pairs that the dataset has are replaced.
+        Whether to replace existing pairs.
 
     Raises
     ------
     InputError
-        A file is missing, there is no dataset, or it has pairs.
+        A file is missing, there is no dataset, or it has pairs already.
     DataRejected
-        Pairs break a rule; the dataset is as it was.
+        A pair is invalid; the dataset is unchanged.
     """
     dataset = Dataset.open(path)
     if dataset.manifest.pairs is not None and not overwrite:
@@ -166,7 +166,7 @@ def add_pairs(
 
 
 def _publish(dataset: Dataset, staged: Path, found: PairSet, rejects: Sequence[Reject]) -> Dataset:
-    """Move the staged shards of pairs into the dataset, and let its manifest name them; return it with them."""
+    """Move the staged shards of pairs into the dataset and publish a manifest with them; return the new dataset."""
     path = dataset.path
     with alone(path):
         current = read_manifest(path)
@@ -190,5 +190,5 @@ def _publish(dataset: Dataset, staged: Path, found: PairSet, rejects: Sequence[R
 
 
 def read_ids(file: Path) -> pa.Table:
-    """Return qid and doc_id of a shard that is being made."""
+    """Return qid and doc_id of a staged shard."""
     return pq.read_table(file, columns=["qid", "doc_id"], partitioning=None)

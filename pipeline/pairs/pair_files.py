@@ -1,6 +1,6 @@
 """Read files of preference pairs, text or tables: check each pair and quarantine malformed ones.
 
-As text a pair is a line ``qid better worse [weight [probability]]``; tables have these columns, the last two perhaps.
+In text a pair is a line ``qid better worse [weight [probability]]``; tables have these columns.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ class PairBatch:
     """Some pairs, in the order of the file."""
 
     qid: pa.Array[Any]
-    """(n,) the query; as ``better`` and ``worse`` never null or empty."""
+    """(n,) the query; never null or empty, like ``better`` and ``worse``."""
     better: pa.Array[Any]
-    """(n,) id of the document that is to stand higher."""
+    """(n,) id of the better document."""
     worse: pa.Array[Any]
-    """(n,) id of the other one."""
+    """(n,) id of the worse document."""
     weight: npt.NDArray[np.float64]
     """(n,) 0 or more."""
     probability: npt.NDArray[np.float64]
-    """(n,) that ``better`` is the better one."""
+    """(n,) the probability that ``better`` is better."""
     place: npt.NDArray[np.int64]
-    """(n,) ascending: where in the file the pair is, for :meth:`PairSource.refuse`."""
+    """(n,) ascending: position of the pair in the file, for :meth:`PairSource.refuse`."""
 
     def __len__(self) -> int:
         return len(self.place)
 
     def stored(self, source: int) -> list[pa.Array[Any]]:
-        """Return the columns of :data:`rankmill.pipeline.pairs.pair_join.SPILLED`; the pairs are from file number ``source``."""
+        """Return the columns of :data:`rankmill.pipeline.pairs.pair_join.SPILLED` for pairs of file number ``source``."""
         of_source = np.full(len(self), source, dtype=np.int32)
         numbers: tuple[npt.NDArray[Any], ...] = (self.weight, self.probability, of_source, self.place)
         return [self.qid, self.better, self.worse, *(as_array(column) for column in numbers)]
 
     def kept(self, keep: npt.NDArray[np.bool_]) -> PairBatch:
-        """Return the pairs where ``keep`` (n,), their numbers as they are stored."""
+        """Return the pairs where ``keep`` (n,) is true, with their numbers as stored."""
         rows = as_array(np.flatnonzero(keep))
         return PairBatch(
             qid=self.qid.take(rows),
@@ -75,13 +75,13 @@ class PairBatch:
 
 
 class PairSource(Protocol):
-    """Pairs from one place."""
+    """A source of pairs."""
 
     path: Path
 
     @property
     def position(self) -> int:
-        """Bytes of the file used up so far; may stay 0 where that is not known."""
+        """Bytes of the file read so far; may stay 0 if unknown."""
         ...
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[PairBatch]:
@@ -89,28 +89,28 @@ class PairSource(Protocol):
         ...
 
     def refuse(self, mismatches: Mapping[int, Mismatch]) -> None:
-        """Put the pairs at these places aside, which do not fit the judgments; reads the file again."""
+        """Quarantine the pairs at these positions, which do not match the judgments; reads the file again."""
         ...
 
 
 class PairFile:
-    """One file of pairs."""
+    """A file of pairs."""
 
     def __init__(self, path: Path, quarantine: Quarantine) -> None:
-        """Open ``path``; InputError if there is no such file, DataRejected if the header of a table breaks the rules."""
+        """Open ``path``; InputError if the file does not exist, DataRejected if the header of a table is invalid."""
         self.path = path
         self._file = NarrowFile(path, PAIRS, quarantine, ReadOptions(), _pair_columns)
 
     @property
     def position(self) -> int:
-        """Bytes of the file used up so far; may stay 0 where that is not known."""
+        """Bytes of the file read so far; may stay 0 if unknown."""
         return self._file.position
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[PairBatch]:
-        """Yield the pairs in the order of the file; weights and probabilities that are not there are 1."""
+        """Yield the pairs in the order of the file; missing weights and probabilities are 1."""
         for rows in self._file.rows(block_bytes):
             columns = dict(rows.columns)
-            if self._file.table is None:  # of words that a line does not have
+            if self._file.table is None:  # missing words of short lines
                 columns |= {name: columns[name].fill_null("1") for name in _NUMBERS}
             found = read_parts({name: columns[name] for name in _IDS}, rows.problems, needed=_IDS)
             ids = {name: column.fill_null("") for name, column in found.items()}
@@ -126,7 +126,7 @@ class PairFile:
             yield batch.kept(rows.problems.keep)
 
     def refuse(self, mismatches: Mapping[int, Mismatch]) -> None:
-        """Put the pairs at these places aside."""
+        """Quarantine the pairs at these positions."""
         places = np.array(sorted(mismatches), dtype=np.int64)
         for rows in self._file.rows(again=True):
             problems = Problems(len(rows.place))
@@ -140,7 +140,7 @@ class PairFile:
 
 
 class Mismatch(IntEnum):
-    """Why a pair has no two rows."""
+    """Why a pair does not have two rows."""
 
     NO_QUERY = 1
     NO_BETTER = 2
@@ -151,11 +151,11 @@ class Mismatch(IntEnum):
 
     @property
     def column(self) -> str:
-        """Which of the pair's ids is to blame."""
+        """The column of the wrong id."""
         return {self.NO_QUERY: "qid", self.NO_WORSE: "worse", self.MANY_WORSE: "worse"}.get(self, "better")
 
     def expected(self, qid: str) -> tuple[str, str]:
-        """Say what was expected of a pair of query ``qid``, and the cure or nothing."""
+        """Return what was expected of a pair of query ``qid``, and the cure or nothing."""
         if self is self.NO_QUERY:
             return "a query of the judgments", ""
         if self is self.NO_IDS:
@@ -172,7 +172,7 @@ def _pair_columns(
     options: ReadOptions,  # noqa: ARG001  pairs have none
     look: Callable[[TableColumns], list[ColumnProblem]],
 ) -> TableColumns:
-    """Say what the columns of a table of pairs are for: DataRejected if one is missing, unknown or of the wrong type."""
+    """Assign roles to the columns of a table of pairs; DataRejected if one is missing, unknown or of the wrong type."""
     twice = [name for name, count in Counter(header).items() if count > 1]
     if twice:
         raise DataRejected(f"{path}: column {twice[0]!r} occurs twice; every column needs a unique name")

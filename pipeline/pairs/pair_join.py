@@ -1,8 +1,8 @@
 """Join pairs to the rows of their documents: spill them by query, then join one hash bucket at a time.
 
-A bucket's pairs are stored by places within their query: the k-th of its rows in canonical order is place k.  That stays
-right whatever split or selection of queries the rows are read with.  Canonical order of pairs: query, then better, worse,
-weight, probability; pairs equal in all of these are kept, and have the same bytes.
+Pairs are stored as positions within their query: position k is the k-th row of the query in canonical order.  So they stay
+valid for any split or selection of queries.  Canonical order of pairs: query, better, worse, weight, probability.  Duplicates
+are kept.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SPILLED = schema_of(
         ("place", pa.int64(), False),
     ]
 )
-"""Pairs on their way to the rows of their documents."""
+"""Schema of spilled pairs."""
 STORED_IDS = schema_of([("qid", pa.string(), False), ("doc_id", pa.string(), True)])
 _ROW_GROUP_ROWS = 1 << 20
 
@@ -51,25 +51,25 @@ def join_pairs(
     quarantine: Quarantine,
     folder: Path,
 ) -> list[PairShard]:
-    """Write the pairs as ``folder/_pairs/<digest>.parquet``, one file a bucket that has any, in the order of the buckets.
+    """Write the pairs to ``folder/_pairs/<digest>.parquet``, one file per bucket with pairs, in the order of the buckets.
 
     Peak memory: the pairs and the ids of one bucket.
 
     Parameters
     ----------
     spill
-        The pairs.  They are gone afterwards.
+        The pairs.  They are removed from it.
     ids_of
-        Returns ``qid`` and ``doc_id`` of the rows of a bucket, in canonical order; None where it has no rows.
+        Returns ``qid`` and ``doc_id`` of the rows of a bucket, in canonical order; None if it has no rows.
     sources
-        The files, by the numbers that the spill knows.
+        The files, by their number in the spill.
     quarantine
-        Takes the pairs that name no query, or no document that their query has once, in the order of the files.
+        Receives the pairs whose query or document does not exist, or whose document occurs twice, in the order of the files.
 
     Raises
     ------
     DataRejected
-        There are more of these than allowed.
+        There are more such pairs than allowed.
     """
     shards = []
     refused = _Refused(most=quarantine.limit + 1 - len(quarantine.rejects))
@@ -84,7 +84,7 @@ def join_pairs(
 
 
 class _Refused:
-    """Pairs without rows: the first ``most`` of them in the order of files and places."""
+    """Pairs without rows: the first ``most`` of them in the order of files and positions."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -104,8 +104,8 @@ class _Refused:
 
 
 def _joined(pairs: pa.Table, ids: pa.Table | None) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """Return the pairs that have two rows, as they are stored, and for each of ``pairs`` why it has none (0: it has)."""
-    import polars as pl  # which takes 0.2 s and 34 MB, so only where there are pairs
+    """Return the pairs with two rows, as stored, and for each of ``pairs`` the reason why it has none (0: it has)."""
+    import polars as pl  # imported only if there are pairs: takes 0.2 s and 34 MB
 
     rows = pl.DataFrame(STORED_IDS.empty_table() if ids is None else ids).with_row_index("row")
     queries = rows.group_by("qid").agg(

@@ -34,15 +34,14 @@ _DTYPES: Mapping[str, npt.DTypeLike] = {
 
 @dataclass(frozen=True, slots=True)
 class PreferencePairs:
-    """The preference pairs of some rows, such as those of a split, by query; they may contradict each other.
+    """The preference pairs of some rows, such as those of a split, sorted by query; they may contradict each other.
 
     Attributes
     ----------
     better, worse
-        (n_pairs,) int32 rows of the same queries, from 0, as ``Dataset.rows`` has them.  One pair may be there again, and the
-        other way round.
+        (n_pairs,) int32 row numbers from 0, in the order of ``Dataset.rows``.  A pair may occur several times, also reversed.
     weight, probability
-        (n_pairs,) float64: weight of 0 or more, and the probability that the better one is better.
+        (n_pairs,) float64: weight of 0 or more, and the probability that ``better`` is better.
     starts
         (n_queries + 1,) int64: pairs ``starts[q]`` to ``starts[q + 1]`` are of query q.
     """
@@ -57,7 +56,7 @@ class PreferencePairs:
         return len(self.better)
 
     def contradicted(self) -> int:
-        """Return how many pairs have another one that says the opposite."""
+        """Return the number of pairs whose reverse occurs too."""
         low, high = np.minimum(self.better, self.worse), np.maximum(self.better, self.worse)
         _, of_pair = np.unique(low.astype(np.int64) << 32 | high, return_inverse=True)
         upwards = np.bincount(of_pair, self.better < self.worse, minlength=1)
@@ -66,13 +65,13 @@ class PreferencePairs:
 
 
 def by_rows(parts: Iterable[tuple[pa.Table | None, pa.Array[Any], npt.NDArray[np.int64]]]) -> PreferencePairs:
-    """Return the pairs of some queries by the numbers of their rows.
+    """Return the pairs of some queries as row numbers.
 
     Parameters
     ----------
     parts
-        For each shard its pairs as stored (None: it has none), the ids of its queries that are wanted and how many rows each
-        of these has.  The rows of all wanted queries are numbered from 0.
+        For each shard: its pairs as stored (None: no pairs), the ids of the selected queries and their numbers of rows.
+        The rows of all selected queries are numbered from 0.
     """
     columns: dict[str, list[npt.NDArray[Any]]] = {name: [np.empty(0, dtype)] for name, dtype in _DTYPES.items()}
     counts = [np.zeros(1, dtype=np.int64)]

@@ -66,7 +66,7 @@ class ReadTask:
     rows: Callable[[], Iterable[RowBatch]]
     """Returns the rows, in the order of the file.  Must be called, once."""
     position: int
-    """Bytes of the file used up after it; may be 0 where that is not known."""
+    """Bytes of the file read up to its end; may be 0 if unknown."""
 
 
 class Source(Protocol):
@@ -74,7 +74,7 @@ class Source(Protocol):
 
     path: Path
     position: int
-    """Bytes of the file used up so far, for a progress bar; may stay 0 where that is not known."""
+    """Bytes of the file read so far, for a progress bar; may stay 0 if unknown."""
     columns: tuple[str, ...] | None
     """Names of the features, in file order; None where the file does not name them (LETOR text)."""
     fields: tuple[str, ...]
@@ -246,7 +246,7 @@ class ColumnTask:
     batch: Callable[[], ColumnBatch]
     """Reads the rows; its features must be drawn in the thread that called it.  Must be called, once."""
     position: int
-    """Bytes of the file used up after it; may be 0 where that is not known."""
+    """Bytes of the file read up to its end; may be 0 if unknown."""
 
 
 def without_values(n: int) -> npt.NDArray[np.float32]:

@@ -90,7 +90,7 @@ class NarrowFile:
     table
         What its columns are for; None for words.
     position
-        Bytes of the file used up so far; may stay 0 where that is not known.
+        Bytes of the file read so far; may stay 0 if unknown.
     """
 
     def __init__(
