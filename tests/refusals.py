@@ -1,0 +1,44 @@
+"""What tests ask of a message: that it names the facts, in any order and in whatever words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+
+def unnamed(text: str, *facts: object) -> list[str]:
+    """Return those of ``facts`` (values, places, options, key terms) that ``text`` does not name as whole words.
+
+    >>> unnamed("a.tsv:2:13: expected a number, found 'x'; see --max-rejects", "a.tsv:2:13", "'x'", "max-rejects")
+    []
+    >>> unnamed("a.tsv:2:13: expected a number, found 'x'", "2:1", 13, 3, "numb", "y")
+    ['2:1', '3', 'numb', 'y']
+    """
+    return [fact for fact in map(str, facts) if not re.search(_whole(fact), text)]
+
+
+@contextmanager
+def refused(kind: type[BaseException], *facts: object) -> Iterator[pytest.ExceptionInfo]:
+    """Expect an error of ``kind`` with a message of one line that names all ``facts``; the wording is free.
+
+    >>> with refused(ValueError, "depth", 0) as caught:
+    ...     raise ValueError("depth must be 1 or more, got 0")
+    >>> caught.value
+    ValueError('depth must be 1 or more, got 0')
+    """
+    __tracebackhide__ = True
+    with pytest.raises(kind) as caught:
+        yield caught
+    text = "; ".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+    assert "\n" not in text, f"more than one line: {text!r}"
+    assert not unnamed(text, *facts), f"not named: {', '.join(unnamed(text, *facts))}; the message: {text}"
+
+
+def _whole(fact: str) -> str:
+    """Return the pattern of ``fact`` that is no part of a longer name or number."""
+    before = r"(?<![\w/-])(?<!\d[.,])" if fact[:1].isdigit() else r"(?<!\w)" if fact[:1].isalpha() else ""
+    after = r"(?!\w|[.,]\d)" if fact[-1:].isdigit() else r"(?!\w)" if fact[-1:].isalpha() else ""
+    return before + re.escape(fact) + after
