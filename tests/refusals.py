@@ -10,14 +10,15 @@ import pytest
 
 
 def unnamed(text: str, *facts: object) -> list[str]:
-    """Return those of ``facts`` (values, places, options, key terms) that ``text`` does not name as whole words.
+    """Return those of ``facts`` (values, places, options, key terms; tuples of them) that ``text`` does not name in full.
 
     >>> unnamed("a.tsv:2:13: expected a number, found 'x'; see --max-rejects", "a.tsv:2:13", "'x'", "max-rejects")
     []
     >>> unnamed("a.tsv:2:13: expected a number, found 'x'", "2:1", 13, 3, "numb", "y")
     ['2:1', '3', 'numb', 'y']
     """
-    return [fact for fact in map(str, facts) if not re.search(_whole(fact), text)]
+    single = [str(part) for fact in facts for part in (fact if isinstance(fact, tuple) else (fact,))]
+    return [fact for fact in single if not re.search(_whole(fact), text)]
 
 
 @contextmanager
@@ -39,6 +40,7 @@ def refused(kind: type[BaseException], *facts: object) -> Iterator[pytest.Except
 
 def _whole(fact: str) -> str:
     """Return the pattern of ``fact`` that is no part of a longer name or number."""
-    before = r"(?<![\w/-])(?<!\d[.,])" if fact[:1].isdigit() else r"(?<!\w)" if fact[:1].isalpha() else ""
-    after = r"(?!\w|[.,]\d)" if fact[-1:].isdigit() else r"(?!\w)" if fact[-1:].isalpha() else ""
+    number = bool(re.fullmatch(r"[\d.,]+", fact))
+    before = r"(?<![\w/-])(?<!\d[.,])" if number else r"(?<!\w)" if fact[:1].isalnum() else ""
+    after = r"(?!\w|[.,]\d)" if number else r"(?!\w)" if fact[-1:].isalnum() else ""
     return before + re.escape(fact) + after

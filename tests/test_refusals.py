@@ -47,4 +47,4 @@ def test_a_note_counts_as_part_of_the_message():
 
 def test_a_number_in_a_path_or_in_a_longer_number_is_not_named():
     assert unnamed("/tmp/pytest-7/a8/9: 1,300 of 2.5", 7, 8, 9, 1, 300, 2, 5) == ["7", "8", "9", "1", "300", "2", "5"]
-    assert unnamed("a.tsv:7:8, 9; 10.", 7, 8, 9, 10, "7:8") == []
+    assert unnamed("b/0.tsv:7:8, 9; 10.", "0.tsv", (7, 8), 9, 10, "7:8") == []

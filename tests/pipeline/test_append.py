@@ -22,6 +22,7 @@ from rankmill.pipeline.grouping.query_splits import parse_split_time
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest.append_base import OPTIONS_OF_DATASET, OPTIONS_OF_READING, Base
 from rankmill.pipeline.options import IngestOptions, ReadOptions
+from tests.refusals import refused
 
 
 def shards_of(folder):
@@ -165,7 +166,7 @@ def test_json_lines_may_bring_new_features(tmp_path):
     for seed in range(2):
         same(grown(random.Random(seed).sample(files, 3), tmp_path / f"grown-{seed}", options), tmp_path / "all")
     ingest([table(tmp_path / "0.csv", [{"qid": 1, "grade": 1, "b": 2}])], tmp_path / "table")
-    with pytest.raises(DataRejected, match=r"2.jsonl: column 'a' is not in .*table"):
+    with refused(DataRejected, "2.jsonl", "'a'", "table"):
         ingest(files[2:], tmp_path / "table", options=IngestOptions(append=True))
 
 
@@ -225,7 +226,7 @@ def test_splits_by_files(tmp_path):
     same(tmp_path / "grown", tmp_path / "all")
     before = (tmp_path / "grown" / "_manifest.json").read_bytes()
     stray = letor(tmp_path / "stray.txt", rows("train", 9))
-    with pytest.raises(DataRejected, match=r"query 'trainq\d' is in train \(.*grown\) and in test \(.*stray.txt\)"):
+    with refused(DataRejected, "query", "train", "grown", "test", "stray.txt"):
         ingest([], tmp_path / "grown", options=more, test=[stray])
     assert (tmp_path / "grown" / "_manifest.json").read_bytes() == before
 
@@ -319,9 +320,7 @@ def test_a_document_of_a_pair_must_not_come_again(tmp_path):
     named = pairs.read_text().split()[2]
     again = [row for row in rows if row["doc_id"] == named]
     more = table(tmp_path / "1.csv", [row | {"x": 7} for row in again])
-    with pytest.raises(
-        DataRejected, match=f"has a pair of document '{named}' of query '{again[0]['qid']}', and the new"
-    ):
+    with refused(DataRejected, "pair", f"'{named}'", f"'{again[0]['qid']}'"):
         ingest([more], tmp_path / "out", options=IngestOptions(append=True))
     assert shards_of(tmp_path / "out") == before
 
@@ -375,13 +374,11 @@ def dataset(tmp_path):
 def test_the_same_file_again(dataset, tmp_path):
     before = (dataset / "_manifest.json").read_bytes()
     more = IngestOptions(append=True)
-    with pytest.raises(
-        InputError, match=r"0.txt: is in .*out already; its rows would be counted twice; leave the file out"
-    ):
+    with refused(InputError, "0.txt", "out", "twice"):
         ingest([tmp_path / "0.txt"], dataset, options=more)
     copy = tmp_path / "copy.txt"
     copy.write_bytes((tmp_path / "0.txt").read_bytes())
-    with pytest.raises(InputError, match=r"copy.txt: is in .*out already, where it is called 0.txt"):
+    with refused(InputError, "copy.txt", "out", "0.txt"):
         ingest([copy], dataset, options=more)
     found = CliRunner().invoke(app, ["ingest", str(copy), "-o", str(dataset), "--append"])
     assert isinstance(found.exception, InputError)
@@ -393,17 +390,17 @@ def test_the_same_file_again(dataset, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (IngestOptions(append=True, buckets=8), "was made with buckets 4, and append keeps its options"),
-        (IngestOptions(append=True, split={"train": 1.0}), "was made with another split"),
-        (IngestOptions(append=True, folds=3, fold=1), "was made without folds"),
-        (IngestOptions(append=True, read=ReadOptions(index_base=0)), "was made with index_base 1"),
-        (IngestOptions(append=True, read=ReadOptions(max_grade=5)), "was made without max_grade"),
-        (IngestOptions(append=True, read=ReadOptions(labels="real")), "was made with labels grade"),
-        (IngestOptions(append=True, overwrite=True), "append and overwrite"),
+        (IngestOptions(append=True, buckets=8), "buckets 4"),
+        (IngestOptions(append=True, split={"train": 1.0}), ("split", "another")),
+        (IngestOptions(append=True, folds=3, fold=1), "folds"),
+        (IngestOptions(append=True, read=ReadOptions(index_base=0)), "index_base 1"),
+        (IngestOptions(append=True, read=ReadOptions(max_grade=5)), "max_grade"),
+        (IngestOptions(append=True, read=ReadOptions(labels="real")), "labels grade"),
+        (IngestOptions(append=True, overwrite=True), ("append", "overwrite")),
     ],
 )
 def test_options_that_differ_from_the_dataset(dataset, tmp_path, options, message):
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         ingest([letor(tmp_path / "1.txt", judgments(5, 2))], dataset, options=options)
 
 
@@ -421,24 +418,24 @@ def test_the_command_refuses_a_default_that_differs_and_takes_what_is_the_same(d
 
 def test_files_of_another_kind(dataset, tmp_path):
     more = IngestOptions(append=True)
-    with pytest.raises(InputError, match="no such dataset"):
+    with refused(InputError, "dataset"):
         ingest([letor(tmp_path / "1.txt", judgments(5, 2))], tmp_path / "none", options=more)
-    with pytest.raises(InputError, match="split assigns queries to splits"):
+    with refused(InputError, "split"):
         ingest([], dataset, valid=[tmp_path / "1.txt"], options=more)
     rows = ranked(10, 1)
-    with pytest.raises(DataRejected, match=r"no column 'f1', which .*out has"):
+    with refused(DataRejected, "'f1'", "out"):
         ingest([table(tmp_path / "1.csv", rows)], dataset, options=more)
     ingest([table(tmp_path / "1.csv", rows)], tmp_path / "tables")
     for changed, message in (
-        ([{**row, "z": 1} for row in rows], "column 'z' is not in .*tables"),
+        ([{**row, "z": 1} for row in rows], ("column", "'z'", "tables")),
         (
             [{**row, "weight": 1} for row in rows],
-            "column 'weight' is not in .*tables; all files must have the same columns",
+            ("column", "'weight'", "tables"),
         ),
     ):
-        with pytest.raises(DataRejected, match=message):
+        with refused(DataRejected, message):
             ingest([table(tmp_path / "2.csv", changed)], tmp_path / "tables", options=more)
-    with pytest.raises(InputError, match=r"files with numbered features \(LETOR text\) cannot be added to tables"):
+    with refused(InputError, "LETOR", "tables"):
         ingest([tmp_path / "1.txt"], tmp_path / "tables", options=more)
 
 
@@ -455,7 +452,7 @@ def test_columns_in_another_order_take_that_of_the_dataset(tmp_path):
 def test_a_damaged_shard_is_not_built_upon(dataset, tmp_path):
     for file in (dataset / "features").iterdir():
         file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with pytest.raises(DatasetFormatError, match="bytes differ from the digest in the name"):
+    with refused(DatasetFormatError, "digest"):
         ingest([letor(tmp_path / "1.txt", judgments(40, 2))], dataset, options=IngestOptions(append=True))
 
 
@@ -474,7 +471,7 @@ def test_words_for_grades_are_those_of_the_dataset(tmp_path):
     ingest(files, tmp_path / "all", options=options)
     same(grown(files, tmp_path / "grown", options), tmp_path / "all")
     other = IngestOptions(append=True, read=ReadOptions(grades=(("good", 3),)))
-    with pytest.raises(InputError, match="was made with another grades"):
+    with refused(InputError, "grades"):
         ingest(files[:1], tmp_path / "grown", options=other)
 
 
@@ -528,7 +525,7 @@ def test_a_dataset_that_is_replaced_meanwhile_is_left_alone(tmp_path, monkeypatc
         return settle(base, *lists)
 
     monkeypatch.setattr(Base, "with_rejects", late)
-    with pytest.raises(ConflictError, match="another command replaced the dataset while rows were added"):
+    with refused(ConflictError, "replaced"):
         ingest([second], tmp_path / "out", options=IngestOptions(append=True))
     monkeypatch.undo()
     ingest([third], tmp_path / "third", options=IngestOptions(buckets=3))
@@ -568,7 +565,7 @@ def test_queries_that_are_called_by_their_file(tmp_path):
     ingest(files, tmp_path / "all", options=options)
     same(grown(files[::-1], tmp_path / "grown", options), tmp_path / "all")
     (tmp_path / "more").mkdir()
-    with pytest.raises(InputError, match=r"more/a.txt: .*grown has queries called a.txt:1, .. of another file"):
+    with refused(InputError, "more/a.txt", "a.txt:1"):
         ingest([sized(tmp_path / "more" / "a.txt", [2], 9)], tmp_path / "grown", options=IngestOptions(append=True))
 
 

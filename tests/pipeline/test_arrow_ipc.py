@@ -15,6 +15,7 @@ from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.arrow_ipc import ArrowSource
 from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.open_source import open_source
+from tests.refusals import refused
 
 
 def a_table(rows=50, seed=0):
@@ -102,7 +103,7 @@ def test_what_is_cut_off_anywhere_is_refused(tmp_path, stream):
     path = tmp_path / "a.arrow"
     for length in sorted({*range(0, len(whole), 97), *range(len(whole) - 20, len(whole))}):
         path.write_bytes(whole[:length])
-        with pytest.raises(DataRejected, match=r"a\.arrow: not Arrow data, or"):
+        with refused(DataRejected, "a.arrow", "Arrow"):
             rows_of(path)
 
 
@@ -126,18 +127,18 @@ def test_damage_is_an_error_and_no_crash(tmp_path):
 def test_what_is_no_arrow(tmp_path):
     table = a_table()
     for name, data, message in (
-        ("a.arrow", b"qid,grade\n1,2\n", "not Arrow data, or truncated: the end marker is missing"),
-        ("b.feather", b"FEA1" + b"\0" * 50, "is Feather version 1; convert it to version 2"),
-        ("c.arrow", b"", "not Arrow data, or truncated"),
-        ("d.arrow.gz", gzip.compress(write(tmp_path / "whole", table).read_bytes()), "decompress it"),
-        ("e.arrow.gz", gzip.compress(b"text"), "not Arrow data, or damaged"),
+        ("a.arrow", b"qid,grade\n1,2\n", ("Arrow", "truncated")),
+        ("b.feather", b"FEA1" + b"\0" * 50, ("Feather", "version 1", "version 2")),
+        ("c.arrow", b"", ("Arrow", "truncated")),
+        ("d.arrow.gz", gzip.compress(write(tmp_path / "whole", table).read_bytes()), "decompress"),
+        ("e.arrow.gz", gzip.compress(b"text"), ("Arrow", "damaged")),
     ):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(DataRejected, match=message):
+        with refused(DataRejected, message):
             rows_of(tmp_path / name)
     text = pa.Array.from_buffers(
         pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff")]
     )  # fmt: skip
     write(tmp_path / "f.arrow", pa.table({"qid": text, "grade": [1, 1], "x": [1.0, 2.0]}))
-    with pytest.raises(MalformedRow, match=r"f.arrow: row 2, column 'qid': expected text in UTF-8"):
+    with refused(MalformedRow, "f.arrow", "row 2", "'qid'", "UTF-8"):
         rows_of(tmp_path / "f.arrow")

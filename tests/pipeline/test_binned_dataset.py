@@ -18,6 +18,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic
+from tests.refusals import refused
 
 SPLITS = ("train", "valid", "test")
 
@@ -176,7 +177,7 @@ def test_edges_that_were_changed_are_not_read(dataset):
 def test_bins_of_replaced_data_go_when_the_new_ones_stand(tmp_path, dataset):
     old = bin_dataset(dataset)
     changed = make(tmp_path, seed=5, overwrite=True)
-    with pytest.raises(InputError, match="rankmill data bin"):
+    with refused(InputError, "rankmill data bin"):
         changed.binspec()
     new = bin_dataset(changed)
     assert new.digest != old.digest
@@ -202,14 +203,14 @@ def test_a_failure_leaves_the_dataset_as_it_was(dataset, monkeypatch):
 
 def test_data_replaced_meanwhile_are_noticed(tmp_path, dataset):
     changed = make(tmp_path, seed=5, overwrite=True)
-    with pytest.raises(ConflictError, match="another command replaced the dataset"):
+    with refused(ConflictError, "replaced"):
         bin_dataset(dataset)
     assert not changed.manifest.bins
 
 
 @pytest.mark.parametrize("max_bin", [14, 256])
 def test_max_bin_out_of_range(dataset, max_bin):
-    with pytest.raises(InputError, match=f"max_bin must be 15 to 255, got {max_bin}"):
+    with refused(InputError, "max_bin", "15", "255", max_bin):
         bin_dataset(dataset, max_bin)
 
 
@@ -218,5 +219,5 @@ def test_no_training_rows(dataset):
     content = json.loads(manifest.read_text())
     del content["splits"]["train"]
     manifest.write_text(json.dumps(content))
-    with pytest.raises(DataRejected, match="train split has no rows"):
+    with refused(DataRejected, "train", "rows"):
         bin_dataset(Dataset.open(dataset.path))

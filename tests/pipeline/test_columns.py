@@ -19,6 +19,7 @@ from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sources.column_roles import HABITS, OPTIONAL, PARTS
 from rankmill.pipeline.sources.columns import table_columns
 from rankmill.pipeline.sources.open_source import open_source
+from tests.refusals import refused
 
 NAMES = {
     "qid": "Query ID",
@@ -206,9 +207,9 @@ def test_all_files_call_a_part_alike_and_text_has_no_names(tmp_path):
         " columns; rename one, or choose it with columns grade=NAME"
     )
     for options in (ReadOptions(columns={"qid": "query"}), ReadOptions(ignore=("x",))):
-        with pytest.raises(InputError, match=r"(columns|ignore) applies to tables only; .*c.txt is LETOR text"):
+        with refused(InputError, "c.txt", "LETOR", "tables"):
             ingest([c], tmp_path / "out", options=IngestOptions(read=options))
-    with pytest.raises(DataRejected, match="column 'title' is not in"):
+    with refused(DataRejected, "column", "'title'"):
         ingest([a, d], tmp_path / "out")
     ingest([a, d], tmp_path / "out", options=IngestOptions(read=ReadOptions(ignore=("title", "nothing_*"))))
 
@@ -218,19 +219,19 @@ def test_bad_cells_are_named_by_the_column_of_the_file(tmp_path):
     rows[2]["position"] = 0
     read = ReadOptions(columns=NAMES)
     path = write(tmp_path / "in.csv", rows, NAMES)
-    with pytest.raises(MalformedLine, match=r"in.csv:4:\d+: expected a position: a whole number, 1 or more, found '0'"):
+    with refused(MalformedLine, "in.csv:4", "position", "'0'"):
         ingest([path], tmp_path / "out", options=IngestOptions(read=read))
-    with pytest.raises(MalformedRow, match=r"row 3, column 'shown_at': expected a position: .*, found 0"):
+    with refused(MalformedRow, "row 3", "'shown_at'", "position", "0"):
         ingest([write(tmp_path / "in.parquet", rows, NAMES)], tmp_path / "out", options=IngestOptions(read=read))
     rows[2] |= {"position": 1, "qid": ""}
-    with pytest.raises(MalformedLine, match=r"in.csv:4:1: expected an id of the query, found nothing"):
+    with refused(MalformedLine, "in.csv:4:1", "query"):
         ingest([write(path, rows, NAMES)], tmp_path / "out", options=IngestOptions(read=read))
 
 
 @pytest.mark.parametrize("cell", ["0", "1.5", "", "2147483648", "-1", "x"])
 def test_a_position_is_a_whole_number_of_one_or_more(tmp_path, cell):
     (tmp_path / "in.csv").write_text(f"qid,grade,position,x\n1,1,3,1\n1,1,{cell},1\n")
-    with pytest.raises(MalformedLine, match=r"in.csv:3:5: expected a position: a whole number, 1 or more"):
+    with refused(MalformedLine, "in.csv:3:5", "position"):
         ingest([tmp_path / "in.csv"], tmp_path / "out")
     ingest([tmp_path / "in.csv"], tmp_path / "out", options=IngestOptions(max_rejects=1))
     rows = Dataset.open(tmp_path / "out").rows(None, ["position"])

@@ -14,6 +14,7 @@ from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +82,11 @@ def test_what_is_no_dataset_or_a_damaged_one(tmp_path):
     ingest([tmp_path / "in.txt"], out)
     manifest = (out / "_manifest.json").read_bytes()
 
-    with pytest.raises(InputError, match="gone: no such dataset; make one with: rankmill data ingest SRC -o"):
+    with refused(InputError, "gone", "rankmill data ingest SRC -o"):
         Dataset.open(tmp_path / "gone")
-    with pytest.raises(InputError, match=r"is not a dataset \(no _manifest.json in it\)"):
+    with refused(InputError, "_manifest.json"):
         Dataset.open(tmp_path)
-    with pytest.raises(InputError, match=r"in\.txt: is a file, not a dataset; .* ingest .*in\.txt -o .*in\.dataset$"):
+    with refused(InputError, "in.txt", "data ingest", "-o", "in.dataset"):
         Dataset.open(tmp_path / "in.txt")
 
     def damaged(change):
@@ -106,7 +107,7 @@ def test_what_is_no_dataset_or_a_damaged_one(tmp_path):
     assert "damaged at more: " in damaged(lambda data: data.update(more=1))
     assert "damaged at rows: " in damaged(lambda data: data.update(rows="3"))
     (out / "_manifest.json").write_bytes(manifest[:40])
-    with pytest.raises(DatasetFormatError, match="not a manifest of a dataset"):
+    with refused(DatasetFormatError, "manifest"):
         Dataset.open(out)
 
     (out / "_manifest.json").write_bytes(manifest)
@@ -126,10 +127,10 @@ def test_what_is_no_dataset_or_a_damaged_one(tmp_path):
             read(Dataset.open(out))
         assert str(caught.value) == f"{shard}: bytes differ from the digest in the name; ingest the data again"
     shard.write_bytes(data[:-1])
-    with pytest.raises(DatasetFormatError, match=r"shard has \d+ bytes instead of \d+"):
+    with refused(DatasetFormatError, "shard", "bytes"):
         Dataset.open(out)
     shard.unlink()
-    with pytest.raises(DatasetFormatError, match="shard is missing; ingest the data again"):
+    with refused(DatasetFormatError, "shard", "missing"):
         Dataset.open(out)
 
 
@@ -139,7 +140,7 @@ def test_a_split_that_was_changed_is_not_read(tmp_path):
     dataset = Dataset.open(tmp_path / "out")
     queries = dataset.queries_path(dataset.manifest.shards[0])
     queries.write_bytes(queries.read_bytes().replace(b"train", b"valid"))
-    with pytest.raises(DatasetFormatError, match=f"{queries.name}: bytes differ"):
+    with refused(DatasetFormatError, queries.name, "differ"):
         dataset.queries("train")
 
 
@@ -153,7 +154,7 @@ def test_a_shard_that_has_its_digest_but_cannot_be_decoded_is_named(tmp_path):
         dataset.features_path(other).write_bytes(data)
         broken = Dataset(dataset.path, dataset.manifest.model_copy(update={"shards": [other]}))
         for read in (broken.rows, lambda: list(broken.feature_batches())):  # noqa: B023  called at once
-            with pytest.raises(DatasetFormatError, match=f"{other.features}.parquet: cannot be decoded"):
+            with refused(DatasetFormatError, f"{other.features}.parquet", "decoded"):
                 read()
 
 

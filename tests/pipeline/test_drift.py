@@ -40,6 +40,7 @@ from rankmill.pipeline.statistics.psi import (
     chi_square_quantile,
 )
 from tests import naive_drift
+from tests.refusals import refused
 
 
 def feature_drift(name, before, now, starts, tail) -> ColumnDrift:
@@ -264,7 +265,7 @@ def test_exact_bins_make_no_difference_to_the_quantiles_of_all_rows(folder):
 def test_nothing_in_common_is_an_error(folder, tmp_path):
     (tmp_path / "in.csv").write_text("qid,grade,z\na,1,2\n")
     ingest([tmp_path / "in.csv"], tmp_path / "z")
-    with pytest.raises(InputError, match="the two datasets have no feature in common"):
+    with refused(InputError, "feature"):
         compare(Dataset.open(tmp_path / "z"), Dataset.open(folder / "old"))
 
 

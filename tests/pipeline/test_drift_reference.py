@@ -20,6 +20,7 @@ from rankmill.pipeline.statistics.drift_reference import DriftReference, digest_
 from rankmill.pipeline.statistics.psi import Cells, FeatureSample, Sums
 from tests import naive_drift
 from tests.pipeline.test_drift import QUERIES, make
+from tests.refusals import refused
 
 law = settings(deadline=None, max_examples=50)
 
@@ -109,7 +110,7 @@ def test_fewer_queries_than_the_former_one_had_are_cut_into_fewer_cells(folder, 
     assert max(cells) <= 6 + 3
     for one, other in zip(found.features, wanted.features, strict=True):
         assert one.psi == pytest.approx(other.psi, abs=0.1)
-    with pytest.raises(InputError, match="has no train split, but the former dataset describes"):
+    with refused(InputError, "train", "former"):
         compare_with(few, DriftReference.of(old))
 
 
@@ -123,7 +124,7 @@ def test_what_is_no_reference_is_said_to_be_none(folder, tmp_path):
     wrong = {"cut": whole[: len(whole) // 2], "text": b"hello", "empty": b""}
     for content in wrong.values():
         kept.write_bytes(content)
-        with pytest.raises(DatasetFormatError, match=r"not a valid drift reference .*; delete it"):
+        with refused(DatasetFormatError, "drift reference"):
             DriftReference.read(kept)
         assert digest_in(kept) is None
     pq.write_table(pq.read_table(folder / "old.parquet"), kept)  # a file of something else
@@ -133,5 +134,5 @@ def test_what_is_no_reference_is_said_to_be_none(folder, tmp_path):
     table = pq.read_table(kept)
     metadata = {b"rankmill": table.schema.metadata[b"rankmill"].replace(b'"format": 1', b'"format": 9')}
     pq.write_table(table.replace_schema_metadata(metadata), kept)
-    with pytest.raises(DatasetFormatError, match="expected format 1, found 9"):
+    with refused(DatasetFormatError, "format", "1", "9"):
         DriftReference.read(kept)

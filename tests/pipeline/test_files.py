@@ -13,6 +13,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.pairs.add_pairs import add_pairs
 from rankmill.pipeline.sources.files import find_files, format_of
+from tests.refusals import refused
 
 LINE = "1 qid:{} 1:0.5\n"
 
@@ -100,7 +101,7 @@ def test_what_means_nothing_is_an_error(tree, given, message):
 
 
 def test_a_folder_without_rows_says_which_suffixes_count(tree):
-    with pytest.raises(InputError, match=r"^only: no file in this folder has a known suffix \(\.arrow .*\.csv .*\.txt"):
+    with refused(InputError, "only", ".arrow", ".csv", ".txt"):
         find_files(["only"])
 
 
@@ -115,9 +116,9 @@ def test_the_command_takes_folders_and_patterns_for_every_split(tmp_path, monkey
     assert result.exit_code == 0
     ingest(["train/b.txt", "train/a.txt"], tmp_path / "two", valid=["later/v.txt"], test=["later/t.txt"])
     assert Dataset.open(tmp_path / "one").manifest == Dataset.open(tmp_path / "two").manifest
-    with pytest.raises(InputError, match=r"^later/v.txt: is given twice, for train and for valid$"):
+    with refused(InputError, "later/v.txt", "train", "valid"):
         ingest(["**/*.txt"], tmp_path / "three", valid=["later/v.txt"])
-    with pytest.raises(InputError, match=r"^train/a.txt: is given twice$"):
+    with refused(InputError, "train/a.txt", "twice"):
         ingest(["train/a.txt", "train/a.txt"], tmp_path / "three")
 
 
@@ -130,14 +131,14 @@ def test_a_dataset_is_no_folder_of_rows(tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("qid,grade,x\nq,1,0.5\nq,,0.7\n")
     ingest([rows], tmp_path / "some")
-    with pytest.raises(InputError, match=r"^(.*some): is a dataset, .*; \1/_unjudged has rows to re-rank. .* --split"):
+    with refused(InputError, "some/_unjudged", "--split"):
         find_files([tmp_path / "some"])
     assert len(find_files([tmp_path / "some" / "_unjudged"])) == 1
-    with pytest.raises(InputError, match=r"unjudged: no such file; did you mean .*some/_unjudged"):
+    with refused(InputError, "unjudged", "some/_unjudged"):
         find_files([tmp_path / "some" / "unjudged"])
     rows.write_text("qid,grade,x\nq,1,0.5\n")
     ingest([rows], tmp_path / "all")
-    with pytest.raises(InputError, match=r"all: is a dataset, .*; it has no rows to re-rank"):
+    with refused(InputError, "all", "re-rank"):
         find_files([tmp_path / "all"])
 
 
@@ -176,7 +177,7 @@ def test_a_copy_for_another_split_is_refused_and_another_file_of_the_same_size_i
     one, other = tmp_path / "one.txt", tmp_path / "other.txt"
     for path in (one, other):
         path.write_text(ROWS)
-    with pytest.raises(InputError, match="have the same bytes"):
+    with refused(InputError, "same bytes"):
         ingest([one], tmp_path / "out", valid=[other])
     other.write_text(ROWS.replace("qid:q", "qid:r"))
     assert ingest([one], tmp_path / "out", valid=[other]).manifest.rows == 4
@@ -193,7 +194,7 @@ def test_pairs_that_come_later_are_refused_twice_too(tmp_path):
     for name, text in (("rows.txt", ROWS), ("a.tsv", PAIRS), ("b.tsv", PAIRS)):
         (tmp_path / name).write_text(text)
     ingest([tmp_path / "rows.txt"], tmp_path / "out")
-    with pytest.raises(InputError, match=r"a.tsv and .*b.tsv: have the same bytes"):
+    with refused(InputError, "a.tsv", "b.tsv", "same bytes"):
         add_pairs([tmp_path / "b.tsv", tmp_path / "a.tsv"], tmp_path / "out")
 
 
@@ -206,9 +207,9 @@ def test_a_name_that_is_no_text_is_refused_in_one_line(tmp_path, monkeypatch, ca
     (odd / "a.txt").write_text(LINE.format(1))
     line = f"{tmp_path}/caf\\xe9/a.txt: the bytes of this name are not UTF-8; rename it"
     for given in (str(odd / "a.txt"), str(odd), f"{tmp_path}/c*/a.txt"):
-        with pytest.raises(InputError) as refused:
+        with pytest.raises(InputError) as caught:
             find_files([given])
-        assert str(refused.value) == line
+        assert str(caught.value) == line
     assert execute(["data", "ingest", f"{tmp_path}/c*/*", "-o", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == f"rankmill: {line}\n"
     assert execute(["data", "bin", str(odd)]) == 2

@@ -19,6 +19,7 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import MAX_GRADE, IngestOptions, ReadOptions, parse_words
 from rankmill.pipeline.sources.grades import GRADE_RULE, GradeRules
 from tests import naive_letor
+from tests.refusals import refused
 
 WORDS = (("Perfect", 4), ("good", 2), ("BAD", 0), ("-2", 0), ("0.5", 1), ("7", 3), ("somewhat bad", 1))
 CELLS = ["perfect", " GOOD ", "bad", "b a d", "Somewhat Bad", "-2", "-2.0", "-1", "0", "-0", "1", "2.0", "2.5", ".5"]
@@ -108,9 +109,9 @@ def test_a_map_that_is_none_is_refused(text, message):
 
 
 def test_policies_are_known_by_name():
-    with pytest.raises(InputError, match="unknown value of negative_grades 'zeros'; did you mean 'zero'"):
+    with refused(InputError, "negative_grades", "zeros", "zero"):
         GradeRules(negative="zeros")
-    with pytest.raises(InputError, match="unknown value of unjudged 'keeps'; did you mean 'keep'"):
+    with refused(InputError, "unjudged", "keeps", "keep"):
         GradeRules(unjudged="keeps")
 
 
@@ -197,18 +198,18 @@ def test_a_word_that_is_not_in_the_map_is_a_bad_row_that_lists_it(tmp_path, suff
     (reject,) = pq.read_table(tmp_path / "out" / "_rejects.parquet").to_pylist()
     assert "expected a grade: one of good=1, bad=0, or a number, found " in reject["reason"]
     assert (report.manifest.rows, report.manifest.max_grade) == (2, 1)
-    with pytest.raises((MalformedLine, MalformedRow), match=r"or a number, found ' ?fair"):
+    with refused((MalformedLine, MalformedRow), "grade", "fair"):
         ingest([path], tmp_path / "none", options=IngestOptions(read=ReadOptions(grades=parse_words("good=1,bad=0"))))
 
 
 def test_grades_that_are_mapped_are_bounded_and_no_labels(tmp_path):
-    with pytest.raises(InputError, match="grades maps 'good' to 3, above max_grade 2"):
+    with refused(InputError, "grades", "good", "3", "max_grade 2"):
         ReadOptions(grades=parse_words("good=3"), max_grade=2)
-    with pytest.raises(InputError, match="labels real"):
+    with refused(InputError, "labels real"):
         ReadOptions(grades=parse_words("good=3"), labels="real")
     (tmp_path / "in.txt").write_text("1 qid:1 1:1\n7 qid:1 1:2\n")
     options = IngestOptions(read=ReadOptions(grades=parse_words("1=0"), max_grade=2))
-    with pytest.raises(DataRejected, match=r"in.txt:2:1: expected a grade up to 2, found '7'"):
+    with refused(DataRejected, "in.txt:2:1", "grade", "2", "'7'"):
         ingest([tmp_path / "in.txt"], tmp_path / "out", options=options)
 
 
@@ -249,7 +250,7 @@ def test_what_is_appended_is_read_by_the_same_rules(tmp_path):
     assert data(tmp_path / "twice")[0] == data(tmp_path / "once")[0]
     again = IngestOptions(append=True, read=ReadOptions(grades=parse_words("good=2,bad=0")))
     (tmp_path / "c.txt").write_text("good qid:9 1:2\n")
-    with pytest.raises(InputError, match="was made with another grades"):
+    with refused(InputError, "grades"):
         ingest([tmp_path / "c.txt"], tmp_path / "twice", options=again)
 
 
@@ -258,7 +259,7 @@ def test_rows_that_nobody_judged_need_judgments_or_pairs(tmp_path):
     (tmp_path / "pairs.txt").write_text("1 b a\n")
     (tmp_path / "qrels").write_text("1 0 b 2\n")
     told = {"negative_grades": "unjudged"}
-    with pytest.raises(DataRejected, match=r"no row has a grade, .* qrels FILE, .* pairs FILE and unjudged zero"):
+    with refused(DataRejected, "grade", "qrels FILE", "pairs FILE", "unjudged zero"):
         ingest([tmp_path / "a.csv"], tmp_path / "out", options=IngestOptions(read=ReadOptions(**told)))
     assert not (tmp_path / "out").exists()
     options = IngestOptions(read=ReadOptions(**told, unjudged="zero"))

@@ -15,6 +15,7 @@ from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.letor import LetorSource
 from rankmill.pipeline.sources.open_source import open_source
 from tests import naive
+from tests.refusals import refused
 
 
 def read(path, block_bytes=1 << 20, quarantine=None, **options):
@@ -143,13 +144,11 @@ def test_a_bad_line_is_named_to_the_column(tmp_path, bad, column, expected, foun
 def test_bounds_that_were_asked_for(tmp_path):
     path = tmp_path / "bad.txt"
     path.write_text("3 qid:7 1:1 5:1\n")
-    with pytest.raises(MalformedLine, match=r"bad.txt:1:1: expected a grade up to 2, found '3'"):
+    with refused(MalformedLine, "bad.txt:1:1", "grade", "2", "'3'"):
         read(path, max_grade=2)
-    with pytest.raises(
-        MalformedLine, match=r"bad.txt:1:13: expected a feature index up to 4, found '5:1'; n_features 4"
-    ):
+    with refused(MalformedLine, "bad.txt:1:13", "index", "4", "'5:1'", "n_features 4"):
         read(path, n_features=4)
-    with pytest.raises(MalformedLine, match=r"expected a feature index up to 4, found '5:1'"):
+    with refused(MalformedLine, "index", "4", "'5:1'"):
         read(path, n_features=5, index_base=0)
     assert read(path, n_features=7, max_grade=3)[0][3] == np.float32([1, 0, 0, 0, 1, 0, 0]).tobytes()
 
@@ -198,7 +197,7 @@ def test_compressed_text_is_read_and_damage_is_said(tmp_path):
         path.write_bytes(compress(text[:500]) + compress(text[500:]))
         assert len(read(path, 100)) == 50
         path.write_bytes(compress(text)[:-6])
-        with pytest.raises(DataRejected, match="data are damaged or truncated"):
+        with refused(DataRejected, "damaged", "truncated"):
             read(path, 100)
 
 
@@ -215,9 +214,7 @@ def test_rejects_are_listed_up_to_the_limit(tmp_path):
         assert quarantine.rejects[1].reason.startswith(
             "expected a grade: a whole number, 0 or more, found -1; to accept neg"
         )
-    with pytest.raises(
-        TooManyRejects, match=r"rows.txt:2:9: expected index:value .* \(and more bad rows than max_rejects 1"
-    ):
+    with refused(TooManyRejects, "rows.txt:2:9", "index:value", "max_rejects 1"):
         read(path, quarantine=Quarantine(limit=1))
 
 

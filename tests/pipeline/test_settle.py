@@ -13,6 +13,7 @@ from rankmill.pipeline.judgments.aggregate import merge_rows, settle_by_judgment
 from rankmill.pipeline.judgments.judgment_counts import repeats
 from rankmill.pipeline.options import AGGREGATES
 from tests import naive_judgments
+from tests.refusals import refused
 
 JUDGMENTS = {"qid": pa.string(), "doc_id": pa.string(), "grade": pa.int32(), "time": pa.int64()}
 FEATURES = ("bm25", "age")
@@ -196,7 +197,7 @@ def test_rows_without_a_judgment_may_be_zero_or_refused():
         "query 'q', document 'a': expected a judgment of it, found none; unjudged keep stores such"
         " rows for re-ranking; unjudged zero reads them as grade 0"
     )
-    with pytest.raises(DataRejected, match="query 'q', a row without doc_id: expected a judgment of it, found none"):
+    with refused(DataRejected, "'q'", "doc_id", "judgment"):
         settle_by_judgments(columns, frame([(q, d, 2, 0) for q in "pq" for d in "az"]), None, "reject")
 
 

@@ -26,6 +26,7 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.statistics.describe_dataset import describe
 from tests import naive
+from tests.refusals import refused
 
 DAY = 86400 * 10**6
 IDS = pa.array([f"query {number}" for number in range(20_000)])
@@ -80,18 +81,18 @@ def test_microseconds_count(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("2026-01-01", "expected name=time, found '2026-01-01'; write for example valid=2026-01-01,test=2026-02-01"),
-        ("valid=soon", "valid: expected a time such as .*, found 'soon'"),
-        ("valid=", "valid: expected a time such as .*, found ''"),
-        ("train=2026-01-01", "train is everything before valid or test"),
-        ("vald=2026-01-01", "unknown split 'vald'; did you mean 'valid'"),
-        ("valid=5,valid=6", "'valid' is given twice"),
-        ("valid=2026-02-01,test=2026-01-01", "valid must begin before test, got valid=2026-02-01 and test=2026-01-01"),
-        ("valid=5,test=5", "valid must begin before test"),
+        ("2026-01-01", ("name=time", "2026-01-01", "valid=2026-01-01,test=2026-02-01")),
+        ("valid=soon", ("valid", "'soon'")),
+        ("valid=", ("valid", "''")),
+        ("train=2026-01-01", ("train", "valid", "test")),
+        ("vald=2026-01-01", ("split", "'vald'", "'valid'")),
+        ("valid=5,valid=6", ("'valid'", "twice")),
+        ("valid=2026-02-01,test=2026-01-01", ("valid=2026-02-01", "test=2026-01-01")),
+        ("valid=5,test=5", ("valid", "before", "test")),
     ],
 )
 def test_bounds_that_say_nothing_are_errors(text, message):
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         parse_split_time(text)
 
 
@@ -160,22 +161,22 @@ def test_rules_do_not_mix(tmp_path):
     shares, times, folds = {"train": 1.0}, ByTime(valid=5), fold_choice(3, 1)
     assert rule_of(None, None, None) is None
     for given in ((shares, times, None), (shares, None, folds), (None, times, folds)):
-        with pytest.raises(InputError, match="can be assigned in one way only"):
+        with refused(InputError, "assigned"):
             rule_of(*given)
-    with pytest.raises(InputError, match="name it with time_column"):
+    with refused(InputError, "time_column"):
         IngestOptions(split_time=times)
     file = tmp_path / "in.txt"
     file.write_text("1 qid:1 1:1\n")
-    with pytest.raises(InputError, match="folds assigns queries to splits; it cannot be combined"):
+    with refused(InputError, "folds"):
         ingest([file], tmp_path / "out", valid=[file], options=IngestOptions(folds=3, fold=1))
     for folds, fold, message in (
-        (2, 1, "folds must be in 3.."),
-        (5, 0, r"fold must be in 1..5, got 0"),
-        (5, 6, r"fold must be in 1..5, got 6"),
-        (5, None, "folds and fold are needed together"),
-        (None, 1, "folds and fold are needed together"),
+        (2, 1, ("folds", "3")),
+        (5, 0, ("fold", "1..5", "0")),
+        (5, 6, ("fold", "1..5", "6")),
+        (5, None, ("folds", "fold")),
+        (None, 1, ("folds", "fold")),
     ):
-        with pytest.raises(InputError, match=message):
+        with refused(InputError, message):
             fold_choice(folds, fold)
 
 

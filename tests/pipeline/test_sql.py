@@ -24,6 +24,7 @@ from rankmill.pipeline.options import IngestOptions, QueryOptions, ReadOptions, 
 from rankmill.pipeline.sql import Answer, query_dataset
 from rankmill.pipeline.sql_answer import json_value, render_answer
 from rankmill.pipeline.synth import write_synthetic
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -258,9 +259,9 @@ def test_a_damaged_file_is_named(tmp_path, dataset):
 
 
 def test_options_out_of_range(dataset):
-    with pytest.raises(InputError, match="memory must be at least 512MB"):
+    with refused(InputError, "memory", "512MB"):
         ask(dataset, "SELECT 1", memory=10**6)
-    with pytest.raises(InputError, match="threads must be 0 or more"):
+    with refused(InputError, "threads", "0"):
         ask(dataset, "SELECT 1", threads=-1)
 
 

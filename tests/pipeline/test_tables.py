@@ -20,6 +20,7 @@ from rankmill.pipeline.sources.delimited import DelimitedSource
 from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.sources.parquet import ParquetSource
 from tests import naive
+from tests.refusals import refused
 
 
 def read(path, quarantine=None, block_bytes=64, **options):
@@ -149,13 +150,13 @@ def test_a_quote_that_does_not_close_in_its_line_is_named_and_takes_no_row_with_
 
 def test_csv_that_is_no_text_or_damaged(tmp_path):
     for name, data, message in (
-        ("a.csv", b"qid,grade,x\n\xff,0,1\n", "not a text file"),
-        ("b.csv", b"\xff,grade,x\n", "not a text file"),
-        ("c.csv.gz", gzip.compress(b"qid,grade,x\n1,1,1\n" * 100)[:-20], "the .*data are damaged"),
-        ("d.csv.gz", b"qid,grade,x\n", "the .*data are damaged"),
+        ("a.csv", b"qid,grade,x\n\xff,0,1\n", "text"),
+        ("b.csv", b"\xff,grade,x\n", "text"),
+        ("c.csv.gz", gzip.compress(b"qid,grade,x\n1,1,1\n" * 100)[:-20], "damaged"),
+        ("d.csv.gz", b"qid,grade,x\n", "damaged"),
     ):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(DataRejected, match=message):
+        with refused(DataRejected, message):
             read(tmp_path / name)
 
 
@@ -170,7 +171,7 @@ def test_csv_rejects_are_listed_in_the_order_of_the_file(tmp_path):
         (5, 5, "2,1,y"),
         (8, 3, "3,3.5,z"),
     ]
-    with pytest.raises(DataRejected, match=r"a.csv:3:3: .* \(and more bad rows than max_rejects 3 allows\)"):
+    with refused(DataRejected, "a.csv:3:3", "max_rejects 3"):
         read(path, Quarantine(limit=3))
 
 
@@ -253,7 +254,7 @@ def test_bad_parquet_is_named_by_row_and_column(tmp_path, columns, message):
 def test_parquet_that_is_none_and_parquet_rejects(tmp_path):
     path = tmp_path / "a.parquet"
     path.write_bytes(b"PAR1 but no more")
-    with pytest.raises(DataRejected, match=r"a.parquet: not a Parquet file"):
+    with refused(DataRejected, "a.parquet", "Parquet"):
         read(path)
     parquet(path, qid=["1", "2", None], grade=[1, -1, 0], x=[1, 2, 3])
     quarantine = Quarantine(limit=2)
@@ -314,7 +315,7 @@ def test_files_must_have_the_same_features(tmp_path):
         with pytest.raises(error) as caught:
             ingest(files, tmp_path / "out")
         assert str(caught.value) == message
-    with pytest.raises(InputError, match="n_features applies to LETOR text only"):
+    with refused(InputError, "n_features", "LETOR"):
         ingest([a], tmp_path / "out", options=IngestOptions(read=ReadOptions(n_features=3)))
 
 
@@ -323,9 +324,9 @@ def test_open_source_goes_by_format_then_suffix(tmp_path):
     parquet(tmp_path / "b")
     assert isinstance(open_source(tmp_path / "a.csv", "tsv"), DelimitedSource)
     assert isinstance(open_source(tmp_path / "b", "parquet"), ParquetSource)
-    with pytest.raises(InputError, match="unknown format 'cvs'; did you mean 'csv'"):
+    with refused(InputError, "format", "cvs", "csv"):
         open_source(tmp_path / "a.csv", "cvs")
     with pytest.raises(InputError, match="no such file"):
         open_source(tmp_path / "gone.csv")
-    with pytest.raises(ValueError, match="1 features, not 2"):
+    with refused(ValueError, "1", "2"):
         open_source(tmp_path / "b", "parquet").names(2)

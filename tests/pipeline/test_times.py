@@ -18,6 +18,7 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.sources.times import iso, times_of
+from tests.refusals import refused
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))
@@ -201,29 +202,29 @@ def test_bad_times_have_a_place(tmp_path):
     options = ReadOptions(time_column="when")
     text = tmp_path / "in.csv"
     text.write_text("qid,when,grade,x\na,2026-01-01,1,2\na,2026-02-30,1,2\n")
-    with pytest.raises(MalformedLine, match=r"in.csv:3:3: expected a time such as .*, found '2026-02-30'"):
+    with refused(MalformedLine, "in.csv:3:3", "time", "'2026-02-30'"):
         list(open_source(text, options=options).batches())
     text.write_text("qid,when,grade,x\na,,1,2\n")
-    with pytest.raises(MalformedLine, match=r"in.csv:2:3: expected a time such .*, found nothing; remove rows"):
+    with refused(MalformedLine, "in.csv:2:3", "time"):
         list(open_source(text, options=options).batches())
     table = tmp_path / "in.parquet"
     columns = {"qid": ["a", "a"], "grade": [1, 1], "x": [2.0, 2.0]}
     pq.write_table(pa.table(columns | {"when": [date(2026, 1, 1), None]}), table)
-    with pytest.raises(MalformedRow, match=r"row 2, column 'when': expected a time .*, found nothing"):
+    with refused(MalformedRow, "row 2", "'when'", "time"):
         list(open_source(table, options=options).batches())
     pq.write_table(pa.table(columns | {"when": [1, 10**12]}), table)
-    with pytest.raises(MalformedRow, match=r"row 2, column 'when': expected a time .*, found 1000000000000"):
+    with refused(MalformedRow, "row 2", "'when'", "time", "1000000000000"):
         list(open_source(table, options=options).batches())
     pq.write_table(pa.table(columns | {"when": [1.5, 2.5]}), table)
-    with pytest.raises(DataRejected, match="column 'when' must hold timestamps, dates, ISO text or whole seconds"):
+    with refused(DataRejected, "'when'", "ISO"):
         open_source(table, options=options)
-    with pytest.raises(DataRejected, match="no column 'wen', which time_column names; did you mean 'when'"):
+    with refused(DataRejected, "'wen'", "time_column", "'when'"):
         open_source(text, options=ReadOptions(time_column="wen"))
-    with pytest.raises(InputError, match="'grade' is a reserved name"):
+    with refused(InputError, "'grade'", "reserved"):
         open_source(text, options=ReadOptions(time_column="grade"))
     letor = tmp_path / "in.txt"
     letor.write_text("1 qid:a 1:2\n")
-    with pytest.raises(InputError, match="time_column applies to tables only"):
+    with refused(InputError, "time_column", "tables"):
         ingest([letor], tmp_path / "out", options=IngestOptions(read=options))
 
 
@@ -244,7 +245,7 @@ def test_json_lines_have_times_as_text_or_as_seconds(tmp_path):
         file.write_text(
             f'{{"qid": "a", "when": 7, "grade": 1, "x": 2}}\n{{"qid": "a", "when": {bad}, "grade": 1, "x": 2}}\n'
         )
-        with pytest.raises(MalformedLine, match=rf"in.jsonl:2:\d+: expected a time.*, found {found}"):
+        with refused(MalformedLine, "in.jsonl:2", "time", found):
             list(open_source(file, options=options).batches())
 
 

@@ -12,6 +12,7 @@ from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.sources.trec_run import RunSource
+from tests.refusals import refused
 
 CANDIDATES = ReadOptions(grade_required=False)
 TEXT = "q1 Q0 d1 1 2.5 mine\n\n q2\tQ0  d1 0 -1e-3 mine and more\r\nq1 0 d2 2 .1 #x"
@@ -62,9 +63,9 @@ def test_bad_lines_are_named_and_put_aside(tmp_path, line, message):
 def test_without_judgments_a_run_cannot_be_learnt_from(tmp_path):
     path = tmp_path / "a.run"
     path.write_text(TEXT)
-    with pytest.raises(DataRejected, match=r"a.run: a run has no grades; give judgments with qrels FILE"):
+    with refused(DataRejected, "a.run", "grades", "qrels FILE"):
         ingest([path], tmp_path / "out")
-    with pytest.raises(InputError, match="time_column is for tables"):
+    with refused(InputError, "time_column", "tables"):
         RunSource(path, ReadOptions(ungraded=True, time_column="when"))
     ingest([path], tmp_path / "out", options=IngestOptions(read=ReadOptions(ungraded=True)))
     assert Dataset.open(tmp_path / "out").feature_names == ("score", "rank")

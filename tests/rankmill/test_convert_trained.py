@@ -28,7 +28,7 @@ def trained(request):
     return forest, np.concatenate([X, rows_for(forest, 1, infinite=False, tiny=False)])
 
 
-def refused(forest, write):
+def write_refused(forest, write):
     """Whether the forest has several outputs, which ``write`` then refuses."""
     if forest.link == "identity":
         return False
@@ -39,7 +39,7 @@ def refused(forest, write):
 
 def test_lightgbm_scores_it_to_the_bit(trained):
     forest, rows = trained
-    if refused(forest, lightgbm.write):
+    if write_refused(forest, lightgbm.write):
         return
     model = peer("lightgbm").Booster(model_str=lightgbm.write(forest, "web").data.decode())
     assert np.array_equal(model.predict(rows, num_threads=1), predict(forest, rows))
@@ -47,7 +47,7 @@ def test_lightgbm_scores_it_to_the_bit(trained):
 
 def test_xgboost_scores_it_within_the_bound(trained):
     forest, rows = trained
-    if refused(forest, xgboost.write):
+    if write_refused(forest, xgboost.write):
         return
     xgb = peer("xgboost")
     written = xgboost.write(forest, "web")
@@ -71,7 +71,7 @@ def test_onnx_scores_it_within_half_a_step_of_float32(trained):
 
 def test_ranklib_and_solr_score_it_within_the_bound(trained):
     forest, rows = trained
-    if refused(forest, ranklib.write) and refused(forest, solr.write):
+    if write_refused(forest, ranklib.write) and write_refused(forest, solr.write):
         return
     zeros = missing_as_zero(forest)
     xml = ranklib.write(zeros, "web")

@@ -49,7 +49,7 @@ class FileInMemory(QuickDisk):
         return self.data[start : start + size]
 
 
-def refused(data: bytes) -> bool:
+def is_refused(data: bytes) -> bool:
     """Whether the bytes are refused, and that in one line that names the file."""
     line = ""
     try:
@@ -75,11 +75,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 def flip(whole: bytes, masks: Callable[[int], list[int]]) -> None:
     data = bytearray(whole)
-    assert not refused(whole)
+    assert not is_refused(whole)
     for i in range(len(data)):
         for mask in masks(i):
             data[i] ^= mask
-            assert refused(bytes(data)), (i, mask)
+            assert is_refused(bytes(data)), (i, mask)
             data[i] ^= mask
 
 
@@ -98,15 +98,15 @@ def test_every_flipped_bit_is_refused(small: dict[str, bytes], kind: str) -> Non
 def test_every_truncation_and_every_extension_is_refused(small: dict[str, bytes], kind: str) -> None:
     data = small[kind]
     for i in range(len(data)):
-        assert refused(data[:i])
+        assert is_refused(data[:i])
     for more in (b"\0", b"\n", bytes(512), bytes(10240), data):
-        assert refused(data + more)
-        assert refused(more + data)
+        assert is_refused(data + more)
+        assert is_refused(more + data)
 
 
 def test_a_compressed_bundle_is_refused(small: dict[str, bytes]) -> None:
-    assert refused(gzip.compress(small["history"]))
-    assert refused(gzip.compress(bytes(1 << 20)))
+    assert is_refused(gzip.compress(small["history"]))
+    assert is_refused(gzip.compress(bytes(1 << 20)))
 
 
 # ---- bundles of a forger, who seals every digest again ---------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_contents_that_lie_are_refused(small: dict[str, bytes], change: dict[str
     contents, parts = taken_apart(small["history"])
     assert packed([("contents.json", sealed(contents)), *parts]) == small["history"]
     changed = {key: value for key, value in (contents | change).items() if value is not None}
-    assert refused(packed([("contents.json", sealed(changed)), *parts]))
+    assert is_refused(packed([("contents.json", sealed(changed)), *parts]))
 
 
 def test_blobs_that_lie_are_refused(small: dict[str, bytes]) -> None:
@@ -183,11 +183,11 @@ def test_blobs_that_lie_are_refused(small: dict[str, bytes]) -> None:
         [["../" + sha[3:], size] for sha, size in blobs],
         [[sha, size, 0] for sha, size in blobs],
     ):
-        assert refused(packed([("contents.json", sealed(contents | {"blobs": wrong})), *parts]))
+        assert is_refused(packed([("contents.json", sealed(contents | {"blobs": wrong})), *parts]))
     more = sorted([*blobs, [hashlib.sha256(b"x").hexdigest(), 1]])
     members = sorted([*parts[2:], (blob_member(hashlib.sha256(b"x").hexdigest()), b"x")], key=lambda p: p[0][-64:])
     assert empty in dict(blobs)
-    assert refused(packed([("contents.json", sealed(contents | {"blobs": more})), *parts[:2], *members]))
+    assert is_refused(packed([("contents.json", sealed(contents | {"blobs": more})), *parts[:2], *members]))
 
 
 def as_tar(contents: bytes, members: list[tuple[tarfile.TarInfo, bytes]], form: int = tarfile.USTAR_FORMAT) -> bytes:
@@ -232,7 +232,7 @@ def test_members_that_no_bundle_has_are_refused(small: dict[str, bytes], change:
         members.append((member, data))
     first = sealed(contents)
     member_changes()[change](members[0][0])
-    assert refused(as_tar(first, members, form))
+    assert is_refused(as_tar(first, members, form))
 
 
 def test_members_in_another_order_or_twice_or_more_are_refused(small: dict[str, bytes]) -> None:
@@ -249,18 +249,18 @@ def test_members_in_another_order_or_twice_or_more_are_refused(small: dict[str, 
         parts,
         [],
     ):
-        assert refused(packed(wrong))
+        assert is_refused(packed(wrong))
 
 
 def test_a_size_that_memory_could_not_hold_is_refused_before_anything_is_read(small: dict[str, bytes]) -> None:
     """`FileInMemory` fails if more is asked for than there is."""
     contents, parts = taken_apart(small["history"])
     huge = sealed(contents | {"blobs": [[sha, 8**11 - 1] for sha, _ in contents["blobs"]]})
-    assert refused(packed([("contents.json", huge), *parts]))
-    assert refused(bundle_tar.header("contents.json", 8**11 - 1) + bytes(10240))
+    assert is_refused(packed([("contents.json", huge), *parts]))
+    assert is_refused(bundle_tar.header("contents.json", 8**11 - 1) + bytes(10240))
     base256 = bytearray(bundle_tar.header("contents.json", 100))
     base256[124:136] = struct.pack(">IQ", 0x80000000, 2**40)
-    assert refused(bytes(base256) + bytes(10240))
+    assert is_refused(bytes(base256) + bytes(10240))
 
 
 def history(changes: list[Any], blobs: dict[str, bytes], **words: Any) -> bytes:
@@ -331,9 +331,9 @@ def move(alias: str, **values: Any) -> Move:
     ids=lambda wrong: str(wrong)[:40],
 )
 def test_a_history_that_could_not_have_happened_is_refused(wrong: dict[str, Any]) -> None:
-    assert not refused(forged())
-    assert not refused(forged(changes=[move("blue")]))
-    assert refused(forged(**wrong))
+    assert not is_refused(forged())
+    assert not is_refused(forged(changes=[move("blue")]))
+    assert is_refused(forged(**wrong))
 
 
 def test_an_origin_that_is_no_json_to_write_again_is_refused(registry: Registry, tmp_path: Path) -> None:

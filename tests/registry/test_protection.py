@@ -39,9 +39,9 @@ def production(registry: Registry) -> int | None:
 
 def test_without_a_gate_nothing_moves(guarded: Registry) -> None:
     before = len(guarded.log("web"))
-    with pytest.raises(PromotionRefused, match=r"rankmill models gate web@1 --on DATASET") as refused:
+    with pytest.raises(PromotionRefused, match=r"rankmill models gate web@1 --on DATASET") as caught:
         guarded.promote("web", 1)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(caught.value)
     assert (production(guarded), len(guarded.log("web"))) == (None, before)
 
 

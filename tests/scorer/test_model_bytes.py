@@ -32,7 +32,7 @@ def resealed(data):
     return data[:-32] + hashlib.sha256(data[:-32]).digest()
 
 
-def refused(data):
+def altered_is_refused(data):
     """Whether ``data`` is refused, and that in one line that names the file."""
     try:
         Forest.from_bytes(data, "some.rankmill")
@@ -89,7 +89,7 @@ def check_walk(forest):
 
 
 def check_refused_or_sound(data, *, walk):
-    if refused(data):
+    if altered_is_refused(data):
         return
     forest = Forest.from_bytes(data)
     assert forest.to_bytes() == data
@@ -104,7 +104,7 @@ def test_every_flipped_bit_is_refused(path):
     for i in range(len(data)):
         for bit in range(8):
             data[i] ^= 1 << bit
-            assert refused(bytes(data)), (i, bit)
+            assert altered_is_refused(bytes(data)), (i, bit)
             data[i] ^= 1 << bit
 
 
@@ -112,11 +112,11 @@ def test_every_flipped_bit_is_refused(path):
 def test_every_truncation_and_every_extension_is_refused(path):
     data = path.read_bytes()
     for i in range(len(data)):
-        assert refused(data[:i])
+        assert altered_is_refused(data[:i])
     for more in (b"\0", b"\n", bytes(32), bytes(64), data[-32:], data, b"RANKMILL"):
-        assert refused(data + more)
-        assert refused(more + data)
-    assert refused(resealed(data[:-32] + bytes(64) + data[-32:]))
+        assert altered_is_refused(data + more)
+        assert altered_is_refused(more + data)
+    assert altered_is_refused(resealed(data[:-32] + bytes(64) + data[-32:]))
 
 
 def flip_every_bit(path, bits):
@@ -147,7 +147,7 @@ def test_every_flipped_bit_under_a_right_digest_is_refused_or_another_sound_mode
 def test_every_truncation_under_a_right_digest_is_refused(path):
     data = path.read_bytes()
     for i in range(33, len(data) - 32):
-        assert refused(resealed(data[:i] + bytes(32)))
+        assert altered_is_refused(resealed(data[:i] + bytes(32)))
 
 
 def parts_of(forest):
@@ -198,7 +198,7 @@ def test_headers_that_no_writer_writes_are_refused():
     number, header, arrays = parts_of(Forest.load(GOLDEN[0]))
     listed = [[name, array.dtype.str, len(array)] for name, array in arrays.items()]
     text = model_file.canonical_json({**header, "arrays": listed})
-    assert not refused(sealed(number, text, arrays))
+    assert not altered_is_refused(sealed(number, text, arrays))
     first = model_file.canonical_json(listed[0])
     other = {
         "key twice": text.replace(b'"link":', b'"link":"identity","link":'),
@@ -234,14 +234,14 @@ def test_headers_that_no_writer_writes_are_refused():
     }
     for kind, forged in other.items():
         assert forged != text, kind
-        assert refused(sealed(number, forged, arrays)), kind
+        assert altered_is_refused(sealed(number, forged, arrays)), kind
 
 
 def test_header_lengths_that_lie_are_refused():
     data = GOLDEN[0].read_bytes()
     told = struct.unpack_from("<Q", data, 16)[0]
     for length in (0, 1, told - 1, told + 1, len(data), 2**26, 2**26 + 1, 2**31, 2**32, 2**63, 2**64 - 1):
-        assert refused(resealed(data[:16] + struct.pack("<Q", length) + data[24:]))
+        assert altered_is_refused(resealed(data[:16] + struct.pack("<Q", length) + data[24:]))
 
 
 @pytest.mark.parametrize("around", ["[%b]", '{"a":%b}'])
@@ -255,9 +255,9 @@ def test_however_deep_the_header_nests_it_is_refused_or_read(around):
     def nested(levels):
         return sealed(number, text.replace(b'"here"', start * levels + b"1" + end * levels), arrays)
 
-    assert not refused(nested(model_file.MAX_NESTING - 1))
+    assert not altered_is_refused(nested(model_file.MAX_NESTING - 1))
     for levels in [*range(model_file.MAX_NESTING, 1200, 13), 10_000, 1_000_000]:
-        assert refused(nested(levels))
+        assert altered_is_refused(nested(levels))
 
 
 def test_scores_that_could_overflow_are_refused():

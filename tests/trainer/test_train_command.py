@@ -80,7 +80,7 @@ def facts(capsys, *arguments: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def refused(capsys, *arguments: str) -> str:
+def refusal(capsys, *arguments: str) -> str:
     capsys.readouterr()
     assert execute(["train", *arguments]) == 2
     out, err = capsys.readouterr()
@@ -123,7 +123,7 @@ def test_options_reach_the_model(dataset: str, capsys) -> None:
     ids=str,
 )
 def test_mistakes_in_options_are_one_line(dataset: str, capsys, options: list[str], message: str) -> None:
-    assert message in refused(capsys, dataset, "--name", "web", *SMALL, *options)
+    assert message in refusal(capsys, dataset, "--name", "web", *SMALL, *options)
 
 
 @pytest.mark.parametrize("patience", ["0", "4", "50"])
@@ -156,12 +156,12 @@ def test_resuming_registers_the_model_of_one_go(split_dataset: str, capsys, pati
 
 def test_resuming_with_other_options_or_data_is_refused(dataset: str, capsys) -> None:
     assert execute(["train", dataset, "--name", "web", *SMALL]) == 0
-    message = refused(capsys, dataset, "--name", "web", *SMALL, "--resume", "web@1", "--sigma", "2")
+    message = refusal(capsys, dataset, "--name", "web", *SMALL, "--resume", "web@1", "--sigma", "2")
     assert "resume: sigma was 1.0 and is now 2.0" in message
     write_synthetic(Path("k.txt"), SynthParameters(queries=30, documents_per_query=8, features=10, seed=2))
     assert execute(["data", "ingest", "k.txt", "-o", "e", "--buckets", "2"]) == 0
     assert execute(["data", "bin", "e", "--max-bin", "31"]) == 0
-    message = refused(capsys, "e", "--name", "web", *SMALL, "--resume", "web@1")
+    message = refusal(capsys, "e", "--name", "web", *SMALL, "--resume", "web@1")
     assert "resume: the model was trained on other data: its dataset_digest is" in message
 
 
