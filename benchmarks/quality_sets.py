@@ -2,7 +2,8 @@
 
 Real sets are LETOR folders (README beside them: fold f trains on parts f, f+1, f+2, validates on f+3, tests on f+4,
 cyclic).  A generated set of n queries has n train queries, n / 3 valid queries (16 to 2,000) and 2,000 test queries of
-20 documents with 30 features, 10 of which carry the signal; another seed makes another set.
+20 documents with 30 features, 10 of which carry the signal, and grades with noise 1.2 (mean test NDCG@10 of 0.55 to 0.75 with
+it, above 0.8 with the default noise); another seed makes another set.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ REAL = {
 GENERATED = {f"generated-{queries}": queries for queries in (50, 200, 1000, 5000, 20_000)}
 SETS = (*REAL, *GENERATED)
 SMALL = 1000  # most queries of the generated sets whose mean is shown
-TEST_QUERIES, DOCUMENTS, FEATURES, NOISE = 2000, 20, 30, 0.6
+TEST_QUERIES, DOCUMENTS, FEATURES, NOISE = 2000, 20, 30, 1.2
 VALID_SEED, TEST_SEED = 1_000_000, 2_000_000  # added to the seed of the train part
 
 
