@@ -16,7 +16,7 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.links import class_values
 
 EXP_ERROR = (
-    1e-12  # of a score through a link, relative to the highest grade's worth: two correct exp differ in last bits
+    1e-12  # error of a score through a link, over the highest grade's value: exp functions differ in the last bits
 )
 
 _WALK = """\
@@ -98,7 +98,7 @@ double rankmill_score(const float *x)
 
 
 def write(forest: Forest, name: str) -> ConvertedModel:
-    """Return ``forest`` as the source of ``rankmill_score``; every forest can be said in C."""
+    """Return ``forest`` as the source of ``rankmill_score``; C can express every forest."""
     linked = forest.link != "identity"
     text = "\n".join([*_head(forest, name, linked=linked), *_tables(forest), _WALK])
     if linked:
@@ -180,6 +180,6 @@ def _float(value: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Write ``text`` as the inside of a C string: bytes of UTF-8, octal where they are not plain; no trigraphs."""
+    """Return ``text`` as the inside of a C string: UTF-8, with octal escapes for special bytes; no trigraphs."""
     plain = set(range(32, 127)) - set(b'"\\?')
     return "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode())

@@ -1,6 +1,6 @@
 """Code that all formats share: single trees with weights folded into leaves, and forests made of them.
 
-A product of a tree's weight and a leaf is rounded once, here as in prediction, so that folding changes no score.
+The product of a tree's weight and a leaf is rounded once, as in prediction, so folding changes no score.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rankmill.scorer.forest import COUNT, CUT, NODE, VALUE, Forest, compact_cuts
 CONVERTED_FROM = "converted_from"  # keys of a forest's info
 SOURCE_SHA256 = "source_sha256"
 
-FLOAT32_ROUNDING = 2.0**-24  # a sum or a conversion is off by this share of it at most
+FLOAT32_ROUNDING = 2.0**-24  # maximum relative error of a sum or a conversion
 FLOAT64_ROUNDING = 2.0**-53
-FLOAT32_TINY = 2.0**-150  # and by this much where it is nearly 0
+FLOAT32_TINY = 2.0**-150  # maximum absolute error near 0
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 SAME_BITS = "the same float64 bits as here: sums in float64, in the order of the trees"
@@ -44,13 +44,13 @@ class PlainTree:
     missing_left: npt.NDArray[np.bool_]
     left: npt.NDArray[np.int32]  # -1 at a leaf
     right: npt.NDArray[np.int32]
-    value: npt.NDArray[np.float64]  # what a leaf adds to the score, or an inner node if it were one
+    value: npt.NDArray[np.float64]  # of a leaf; of an inner node, its value as a leaf
     gain: npt.NDArray[np.float64]
     rows: npt.NDArray[np.int64]
 
     @property
     def inner(self) -> npt.NDArray[np.bool_]:
-        """Which nodes are no leaves."""
+        """Mask of the inner nodes."""
         return self.feature >= 0
 
     @classmethod
@@ -68,7 +68,7 @@ class PlainTree:
         Raises
         ------
         ValueError
-            A child is no node, has two parents or is its own ancestor, or a node hangs on no other.
+            A child does not exist, has two parents or is its own ancestor, or a node has no parent.
         """
         n = len(self.feature)
         order, level = [np.zeros(1, dtype=NODE)], np.zeros(1, dtype=NODE)
@@ -107,9 +107,9 @@ def plain_trees(forest: Forest) -> Iterator[PlainTree]:
 
 
 def with_base(forest: Forest) -> Iterator[PlainTree]:
-    """Yield the trees, before them the base score as a tree of one leaf, for formats that have no place for it.
+    """Yield the trees, preceded by the base score as a tree of one leaf, for formats without a base score.
 
-    0 + base is base, so sums in float64 keep their bits.  It is left out where it is 0 and there are other trees.
+    0 + base is base, so float64 sums keep their bits.  It is left out if it is 0 and there are other trees.
     """
     if forest.base_score != 0.0 or forest.n_trees == 0:
         yield PlainTree.stump(forest.base_score)
@@ -127,12 +127,12 @@ def forest_of(
     weights: npt.NDArray[np.float64] | None = None,
     trees_a_round: int = 1,
 ) -> Forest:
-    """Build the forest of ``trees``, whose weights are 1 where none are given.
+    """Build the forest of ``trees``, whose weights are 1 by default.
 
     Raises
     ------
     ModelFormatError
-        The trees are no trees, or a forest may not be like that; the message begins with ``where``.
+        The trees are malformed, or the forest is invalid; the message begins with ``where``.
     ConversionRefused
         A feature has more thresholds than a forest can have.
     """
@@ -178,12 +178,12 @@ def forest_of(
 
 
 def missing_as_zero(forest: Forest) -> Forest:
-    """Return the forest that sends missing values where it sends 0."""
+    """Return the forest with missing values sent where 0 goes."""
     return replace(forest, node_missing_left=_zero_goes_left(forest).astype(np.uint8))
 
 
 def takes_missing_as_zero(forest: Forest) -> bool:
-    """Whether missing values go at every node where 0 goes."""
+    """Return whether every node sends missing values where it sends 0."""
     return bool(np.array_equal(forest.node_missing_left != 0, _zero_goes_left(forest)))
 
 
@@ -198,9 +198,9 @@ class ForeignForest:
 
     forest: Forest
     notes: tuple[str, ...] = ()
-    """What a user has to know, a line each."""
+    """Remarks for the user, one line each."""
     best_rounds: int | None = None
-    """How many of its rounds early stopping found best, where it has more."""
+    """Best number of rounds by early stopping, if the model has more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,20 +209,20 @@ class ConvertedModel:
 
     data: bytes
     exactness: str
-    """In words, how its scores there compare with ours."""
+    """How its scores compare with ours, in words."""
     bound: float = 0.0
-    """By how much they can differ at most."""
+    """Maximum difference between them."""
     notes: tuple[str, ...] = ()
-    """What a user has to know besides, a line each."""
+    """Further remarks for the user, one line each."""
 
 
 def provenance(tool: str, data: bytes) -> Mapping[str, str]:
-    """Return what the forest's ``info`` says of the file it was read from."""
+    """Return the entries of the forest's ``info`` about the file that it was read from."""
     return {CONVERTED_FROM: tool, SOURCE_SHA256: hashlib.sha256(data).hexdigest()}
 
 
 def text_of(data: bytes, where: str, what: str) -> str:
-    """Decode ``data``; ModelFormatError where it is no UTF-8."""
+    """Decode ``data``; ModelFormatError if it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -232,11 +232,11 @@ def text_of(data: bytes, where: str, what: str) -> str:
 
 
 def float32_sums(forest: Forest) -> float:
-    """Return by how much sums in float32 of leaves rounded to float32 can differ from ours, whatever their order.
+    """Return a bound of the difference between ours and float32 sums of float32 leaves, in any order.
 
-    n terms are rounded, then added: each passes at most n roundings of a share u = 2^-24, so that the sum is off by
-    ``n u / (1 - n u)`` times the sum of the absolute terms at most (Higham, Accuracy and Stability of Numerical
-    Algorithms, section 4.2).  The terms are the trees, the base score, and one more for a sum that starts at 0.
+    n terms are rounded, then added: each passes at most n roundings of relative error u = 2^-24, so the sum is off by at most
+    ``n u / (1 - n u)`` times the sum of the absolute terms (Higham, Accuracy and Stability of Numerical Algorithms, section
+    4.2).  The terms are the trees, the base score, and one more for a sum that starts at 0.
     """
     n = forest.n_trees + 2
     share = n * FLOAT32_ROUNDING
@@ -244,7 +244,7 @@ def float32_sums(forest: Forest) -> float:
 
 
 def float32_exactness(forest: Forest, target: str) -> str:
-    """Return in words how float32 sums compare with ours; ConversionRefused where they could overflow."""
+    """Return in words how float32 sums compare with ours; ConversionRefused if they could overflow."""
     if forest.score_bound > FLOAT32_MAX / 2.0:
         raise ConversionRefused(
             f"{target} adds in float32, and scores of this model reach {forest.score_bound:g}; convert it --to lightgbm or c"
@@ -262,7 +262,7 @@ def need_one_output(forest: Forest, target: str) -> None:
 
 
 def need_names_without(forest: Forest, target: str, forbidden: str, *, blanks: bool = False) -> None:
-    """Refuse names of features that contain one of the ``forbidden`` signs, or ``blanks``."""
+    """Refuse names of features that contain one of the ``forbidden`` characters, or ``blanks``."""
     for name in forest.feature_names:
         if any(sign in forbidden or (blanks and sign.isspace()) for sign in name):
             raise ConversionRefused(
@@ -272,7 +272,7 @@ def need_names_without(forest: Forest, target: str, forbidden: str, *, blanks: b
 
 
 def need_missing_as_zero(forest: Forest, target: str) -> None:
-    """Refuse a forest that treats missing values otherwise than 0."""
+    """Refuse a forest that does not treat missing values as 0."""
     if not takes_missing_as_zero(forest):
         raise ConversionRefused(
             f"{target} treats missing values as 0, but this model sends them elsewhere at some nodes; if no values are missing,"
@@ -281,9 +281,9 @@ def need_missing_as_zero(forest: Forest, target: str) -> None:
 
 
 def shortest32(values: npt.NDArray[np.floating]) -> list[float]:
-    """Return ``values``, rounded to float32, as numbers whose shortest decimal is the shortest that names that float32.
+    """Return ``values`` rounded to float32, as floats whose repr is the shortest decimal of that float32.
 
-    Readers of float32 get the same bits from it, and need no more than nine digits.
+    Readers of float32 get the same bits back from at most nine digits.
 
     >>> shortest32(np.array([0.1, 1 / 3]))
     [0.1, 0.33333334]
@@ -293,5 +293,5 @@ def shortest32(values: npt.NDArray[np.floating]) -> list[float]:
 
 
 def java(value: float) -> str:
-    """Write a number as Java reads it."""
+    """Return ``value`` in Java's notation."""
     return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, str(value))

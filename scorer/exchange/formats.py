@@ -38,20 +38,20 @@ def write_as(
     Parameters
     ----------
     name
-        What the model is called, in formats that have names.
+        Name of the model, in formats that have one.
     features
-        Names of the features there, in the model's order; None: those of the model.
+        Feature names to write, in the model's order; None: those of the model.
     missing
-        ``keep``: missing values go where they go here; ``zero``: where 0 goes.
+        ``keep`` the direction of missing values, or send them where ``zero`` goes.
     nearest_thresholds
-        Take the nearest where Solr cannot have a threshold.
+        Use the nearest possible threshold if Solr cannot have the exact one.
 
     Raises
     ------
     InputError
-        There is no such format or no such way with missing values, or the names do not fit the model.
+        The format or the treatment of missing values is unknown, or the names do not fit the model.
     ConversionRefused
-        The format cannot say this model; the message has the reason and a cure.
+        The format cannot express this model; the message has the reason and a cure.
     """
     if target not in WRITERS:
         raise InputError.unknown("format", target, WRITERS)
@@ -77,19 +77,19 @@ def read_from(
     n_rounds: int | None = None,
     absent: str | None = None,
 ) -> ForeignForest:
-    """Return the model of the format ``source``, one of ``READERS``, that ``data`` holds; ``where`` names it in messages.
+    """Read ``data``, a model in the format ``source``, one of ``READERS``; ``where`` names it in messages.
 
-    ``features`` are other names for its features, ``n_rounds`` the rounds to keep (None: all), and ``absent`` what a feature that
-    LETOR text leaves out was in its training, ``zero`` or ``missing``: text is read so for it.
+    ``features`` are other names for its features, ``n_rounds`` the rounds to keep (None: all).  ``absent`` says what features
+    left out of LETOR text were in its training, ``zero`` or ``missing``: text is read in the same way for it.
 
     Raises
     ------
     InputError
-        There is no such format or meaning of what is absent, the names do not fit the model, or it has fewer rounds.
+        The format or ``absent`` is unknown, the names do not fit the model, or it has fewer rounds.
     ModelFormatError
-        The data are damaged, cut short or of another format.
+        The data are damaged, truncated or of another format.
     ConversionRefused
-        The model cannot be said here; the message has the reason and a cure.
+        A forest cannot express the model; the message has the reason and a cure.
     """
     if source not in READERS:
         raise InputError(f"cannot read models of {source!r}, only those of {' and '.join(READERS)}")
@@ -119,7 +119,7 @@ def read_from(
 
 
 def _names_of_columns(forest: Forest) -> Iterator[str]:
-    """Tell what LETOR text calls the features of a model that knows them as columns, from 0 on."""
+    """Yield the names in LETOR text of the features of a model that numbers its columns from 0."""
     names, n = forest.feature_names, forest.n_features
     for prefix in ("f", "Column_"):
         if n and all(name == f"{prefix}{column}" for column, name in enumerate(names)):
@@ -139,7 +139,7 @@ def _names_of_columns(forest: Forest) -> Iterator[str]:
 
 
 def renamed(forest: Forest, names: Sequence[str]) -> Forest:
-    """Return the forest with other names for its features; InputError where they do not fit."""
+    """Return the forest with other names for its features; InputError if they do not fit."""
     if len(names) != forest.n_features:
         raise InputError(
             f"{len(names)} names of features, expected {forest.n_features}: one for each feature of the model"

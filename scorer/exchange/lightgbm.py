@@ -2,8 +2,8 @@
 
 LightGBM compares float64 ``x <= threshold``, left if so, and adds leaves in float64 tree by tree from 0, so that its scores
 have the bits of ours.  Bit 0 of ``decision_type`` is a categorical split, bit 1 sends missing values left, bits 2 and 3
-say what is missing: nothing (0; NaN counts as 0), zeros and NaN (1), or NaN (2).  Its ``predict`` takes every value
-within 1e-35 of 0 for 0 before it asks a tree (``kZeroThreshold``); reading takes that over, writing cannot.
+say what is missing: nothing (0; NaN counts as 0), zeros and NaN (1), or NaN (2).  Its ``predict`` treats every value within
+1e-35 of 0 as 0 before it walks a tree (``kZeroThreshold``); reading reproduces that, writing cannot.
 Children >= 0 are inner nodes, a child c < 0 is leaf ~c.
 """
 
@@ -134,9 +134,9 @@ def _tree_text(number: int, tree: PlainTree) -> str:
 
 
 def _thresholds(cuts: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Return the thresholds that are written for ``cuts``: the same numbers, but LightGBM's own for a cut at 0.
+    """Return the thresholds to write for ``cuts``: the same numbers, but LightGBM's own for a cut at 0.
 
-    It makes no difference to LightGBM, and lleaves reads no threshold that is 0.
+    Both are the same to LightGBM, and lleaves cannot read a threshold of 0.
     """
     return np.where((cuts >= 0.0) & (cuts < ZERO), ZERO, cuts).astype(np.float64)
 
@@ -147,7 +147,7 @@ def _joined(values: npt.NDArray[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Lines ``key=value`` that belong together, and where they stand."""
+    """A block of ``key=value`` lines, and its place in the file."""
 
     where: str
     values: Mapping[str, str]
@@ -186,9 +186,9 @@ def read(data: bytes, where: str) -> ForeignForest:
     Raises
     ------
     ModelFormatError
-        It is no text model, cut short or damaged.
+        It is not a text model, or is truncated or damaged.
     ConversionRefused
-        It has categorical splits, linear leaves, several classes, or treats zeros as no comparison can.
+        It has categorical splits, linear leaves, several classes, or treats zeros as no threshold can.
     """
     header, blocks = _blocks(text_of(data, where, "a LightGBM text model (Booster.save_model)"), where)
     if header.text("version") not in VERSIONS:
@@ -225,7 +225,7 @@ def read(data: bytes, where: str) -> ForeignForest:
 
 
 def _blocks(text: str, where: str) -> tuple[_Block, list[_Block]]:
-    """Part the text into its header and the block of each tree."""
+    """Split the text into its header and the block of each tree."""
     lines = text.split("\n")
     if lines[0].rstrip("\r") != "tree":
         hint = "; dump_model's JSON is not read, save_model's text is" if text.lstrip().startswith("{") else ""
@@ -302,10 +302,10 @@ def _read_tree(block: _Block) -> PlainTree:
 
 
 def cuts_of(thresholds: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """Return the float32 cuts that part all float32 values as LightGBM's predict parts them by float64 ``thresholds``.
+    """Return the float32 cuts that divide all float32 values as LightGBM's predict does with float64 ``thresholds``.
 
-    ``x <= threshold`` asks a float32 x whether it is at most the greatest float32 that is not above the threshold.
-    Values within 1e-35 of 0 count as 0, so they go left together where the threshold is at least 0, else right together.
+    A float32 x is ``<= threshold`` if it is at most the greatest float32 that is not above the threshold.  Values within
+    1e-35 of 0 count as 0, so they all go left if the threshold is at least 0, else right.
 
     >>> cuts_of(np.array([0.1, 0.0, -1e-35, 1e300])).tolist()
     [0.09999999403953552, 1.0000000180025095e-35, -1.0000000897489909e-35, 3.4028234663852886e+38]
@@ -323,7 +323,7 @@ def cuts_of(thresholds: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
 def _missing_left(
     block: _Block, decision: npt.NDArray[np.int64], cut: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.bool_]:
-    """Return where NaN goes; refuse nodes that send zeros elsewhere than their threshold says."""
+    """Return a mask of the nodes that send NaN left; refuse nodes that send zeros elsewhere than their threshold does."""
     kind = decision >> MISSING_SHIFT & 3
     if np.any((decision < 0) | (decision >= 1 << 4) | (kind > MISSING_NAN)):
         raise ModelFormatError(f"{block.where}: a decision_type is none of LightGBM's")

@@ -43,7 +43,7 @@ def write(forest: Forest, name: str) -> ConvertedModel:
     Raises
     ------
     ConversionRefused
-        Scores are beyond float32.
+        Scores exceed the range of float32.
     """
     float32_exactness(forest, TARGET)
     linked = forest.link != "identity"
@@ -82,11 +82,11 @@ def write(forest: Forest, name: str) -> ConvertedModel:
 
 
 def _bound(forest: Forest) -> float:
-    """Return by how much scores can differ from ours: one rounding to float32, and sums in double in another order.
+    """Return a bound of the difference to our scores: one rounding to float32, and double sums in another order.
 
-    Through a link, outputs that are off by d move the score by 2 d (grades) times the worth of the highest at most: the
-    slopes of a softmax, weighted by worths in 0 .. V, add up to V at most; those of the logistic function are 1/4, each
-    enters two masses, and the sum of masses, 1 or more, divides.
+    Through a link, outputs that are off by d change the score by at most 2 d (grades) times the value V of the highest grade:
+    the slopes of a softmax, weighted by values in 0 .. V, sum to at most V; slopes of the logistic function are at most 1/4,
+    each enters two probabilities, and these are divided by their sum, at least 1.
     """
     terms = forest.n_trees + 2
     outputs = forest.score_bound * (FLOAT32_ROUNDING + 2.0 * terms * FLOAT64_ROUNDING) + FLOAT32_TINY
@@ -100,7 +100,7 @@ def _ensemble(forest: Forest) -> list[bytes]:
     """Return the attributes of the TreeEnsembleRegressor."""
     trees = [tree.breadth_first() for tree in plain_trees(forest)]
     n_outputs = forest.n_outputs
-    # An ensemble without trees is not read everywhere: a leaf of 0 an output adds nothing.
+    # Not every runtime reads an ensemble without trees: add a leaf of 0 per output.
     sizes = [len(tree.feature) for tree in trees] or [1] * n_outputs
     tree_of = np.repeat(np.arange(len(sizes)), sizes)
     within = np.concatenate([np.arange(size) for size in sizes])
@@ -132,14 +132,14 @@ def _ensemble(forest: Forest) -> list[bytes]:
 
 
 def _link(forest: Forest) -> tuple[list[bytes], list[bytes]]:
-    """Return the operators that make ``score`` of ``outputs``, and their constants (see rankmill.scorer.links)."""
+    """Return the operators that compute ``score`` from ``outputs``, and their constants (see rankmill.scorer.links)."""
     worth = class_values(forest.link, forest.n_outputs)
     constants = [_array("worth", worth[:, None])]
     nodes = [_operator("Cast", ["outputs"], "f", _int("to", DOUBLE))]
     if forest.link.startswith("softmax"):
         nodes.append(_operator("Softmax", ["f"], "masses", _int("axis", 1)))
     else:
-        # P(y > k) = 1 / (1 + exp f_k); with a 1 before them and a 0 after them, the masses are the differences
+        # P(y > k) = 1 / (1 + exp f_k); with 1 prepended and 0 appended, the differences are the probabilities
         constants += [_array("zero", np.array(0.0)), _array("one", np.array(1.0)), _array("axis", np.array([1]))]
         constants += [_array("in_front", np.array([0, 1, 0, 0])), _array("behind", np.array([0, 0, 0, 1]))]
         nodes += [
@@ -204,7 +204,7 @@ def _value(name: str, shape: list[str | int]) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first, the high bit set where more follow; negative numbers as 64-bit two's complement.
+    """Encode seven bits per byte, the lowest first, the high bit set if more follow; negative numbers as 64-bit two's complement.
 
     >>> varint(300).hex(), len(varint(-1))
     ('ac02', 10)

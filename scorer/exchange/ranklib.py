@@ -51,7 +51,7 @@ def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every f
 
 
 def _notes(forest: Forest) -> Iterator[str]:
-    # LETOR text calls its features by their numbers, and then the numbers are the same as long as none is left out.
+    # LETOR text names features by number; the numbers agree as long as none is left out.
     numbered = [re.fullmatch(r"\D*(\d+)", feature) for feature in forest.feature_names]
     if not all(found and int(found[1]) == i for i, found in enumerate(numbered, start=1)):
         yield "RankLib knows features by number: 1 is the first feature of the model, and so on (rankmill models show lists them)"

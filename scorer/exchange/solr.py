@@ -1,10 +1,10 @@
 """Solr's MultipleAdditiveTreesModel in JSON, written.
 
 Solr adds 1e-6 to every threshold as it reads it and compares float32 ``x <= threshold``, left if so; it adds float32 leaves
-into a float32 sum (`org.apache.solr.ltr.model.MultipleAdditiveTreesModel`, apache/solr).  So a threshold is written such
-that it is our cut after that addition.  Near 0, where cuts lie closer together than sums with 1e-6, there may be none such.
+into a float32 sum (`org.apache.solr.ltr.model.MultipleAdditiveTreesModel`, apache/solr).  A threshold is therefore written so
+that the addition gives our cut.  Near 0, where float32 numbers are closer together than sums with 1e-6, this can be impossible.
 
-A missing value is 0, save where since Solr 9.2 (apache/solr pull request 1257) the parameter ``isNullSameAsZero`` is false, the
+A missing value is 0, unless since Solr 9.2 (apache/solr pull request 1257) the parameter ``isNullSameAsZero`` is false, the
 feature's ``defaultValue`` is NaN and the node has a branch ``missing``.  All numbers are written as text, as Solr wants them.
 """
 
@@ -32,14 +32,14 @@ from rankmill.scorer.forest import CUT, Forest
 
 TARGET = "Solr"
 SLACK = np.float32(1e-6)  # NODE_SPLIT_SLACK
-NEIGHBOURS = 4  # of the difference, on either side, that are tried
-DEEPEST = 400  # levels of JSON that every reader follows
+NEIGHBOURS = 4  # floats to try on either side of the difference
+DEEPEST = 400  # levels of JSON that every reader supports
 
 
 def write(forest: Forest, name: str, *, nearest: bool = False) -> ConvertedModel:
-    """Return ``forest`` as a model of this ``name``, over the features that it asks for.
+    """Return ``forest`` as a model of this ``name``, over the features that it uses.
 
-    Where Solr cannot have a threshold it gets the ``nearest`` that it can have, if that is allowed.
+    If Solr cannot have a threshold, ``nearest`` allows the nearest one that it can have.
 
     Raises
     ------

@@ -25,7 +25,7 @@ def is_ubjson(data: bytes) -> bool:
 
 
 def decode(data: bytes, where: str) -> Any:
-    """Return what ``data`` holds; ModelFormatError, which begins with ``where``, if it is damaged or cut short."""
+    """Return the value of ``data``; ModelFormatError, which begins with ``where``, if it is damaged or truncated."""
     reader = _Reader(data)
     try:
         found = reader.value(reader.marker(), 0)
@@ -80,7 +80,7 @@ class _Reader:
         raise ValueError(f"the unknown marker {kind!r}")
 
     def size(self) -> tuple[str | None, int | None]:
-        """Return the marker of all values and their number, where they are told."""
+        """Return the type marker and the number of values, each None if not given."""
         kind = count = None
         if self.data[self.position : self.position + 1] == b"$":
             self.take(1)

@@ -42,9 +42,9 @@ FORBIDDEN_IN_NAMES = "[]<"  # XGBoost refuses them in the names of a DMatrix
 
 IDENTITY = ("reg:squarederror", "reg:squaredlogerror", "reg:pseudohubererror", "reg:absoluteerror", "reg:quantileerror")
 LOGIT = ("binary:logistic", "reg:logistic")  # base_score is a probability
-LOGIT_ONCE = "binary:logitraw"  # it is one until version 2, and since then where sums start, as in IDENTITY
+LOGIT_ONCE = "binary:logitraw"  # a probability before version 2; since then a raw score, as in IDENTITY
 LOG = ("count:poisson", "reg:gamma", "reg:tweedie", "survival:cox")  # base_score is a mean
-COVER_BITS = 30  # of the root's cover, where cover is no count: any reader of ours holds its nodes in 32 bits
+COVER_BITS = 30  # of the root's cover if cover is not a count, so that nodes fit 32 bits
 
 
 def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every format is written by the same call)
@@ -53,12 +53,12 @@ def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every f
     Raises
     ------
     ConversionRefused
-        It has several outputs, scores that float32 cannot hold, or a feature whose name XGBoost does not take.
+        It has several outputs, scores that float32 cannot hold, or a feature whose name XGBoost does not accept.
     """
     need_one_output(forest, TARGET)
     exactness = float32_exactness(forest, TARGET)
     need_names_without(forest, TARGET, FORBIDDEN_IN_NAMES)
-    unit = 2.0**-COVER_BITS if COVER in forest.info else 1.0  # read again it is to be no counts
+    unit = 2.0**-COVER_BITS if COVER in forest.info else 1.0  # read back, these are no counts
     trees = [_tree_json(number, tree, forest.n_features, unit) for number, tree in enumerate(plain_trees(forest))]
     model = {
         "gbtree_model_param": {"num_parallel_tree": str(forest.trees_a_round), "num_trees": str(len(trees))},
@@ -95,7 +95,7 @@ def _tree_json(number: int, tree: PlainTree, n_features: int, unit: float) -> di
     parents = np.full(n, NO_PARENT, dtype=np.int64)
     for child in (tree.left, tree.right):
         parents[child[inner]] = np.flatnonzero(inner)
-    with np.errstate(over="ignore"):  # what follows the last float is infinite: all finite values are below that
+    with np.errstate(over="ignore"):  # the float after the largest is infinite: all finite values are below it
         above = np.nextafter(tree.cut, CUT(np.inf))
     conditions = np.where(inner, above, tree.value.astype(np.float32))
     return {
@@ -126,7 +126,7 @@ def read(data: bytes, where: str) -> ForeignForest:
     Raises
     ------
     ModelFormatError
-        It is no such file, cut short or damaged.
+        It is not such a file, or is truncated or damaged.
     ConversionRefused
         It has categorical splits, several classes or targets, is linear, or has an objective that is not known here.
     """
@@ -195,9 +195,9 @@ def _decoded(data: bytes, where: str) -> object:
 
 
 def _base_score(shape: _Object, objective: str, version: int) -> tuple[float, list[str]]:
-    """Return where sums start, in the units of the trees, and what is to be said of the objective.
+    """Return the base score in the units of the trees, and remarks about the objective.
 
-    ``version`` is that of the XGBoost that wrote the file, 0 if it does not say.
+    ``version`` is that of the XGBoost that wrote the file, 0 if unknown.
     """
     written = shape.text("base_score").strip("[]")  # a list of one since XGBoost 3.1
     try:
@@ -220,15 +220,15 @@ def _base_score(shape: _Object, objective: str, version: int) -> tuple[float, li
 
 
 def _are_counts(cover: npt.NDArray[np.float64]) -> bool:
-    """Whether these sums of hessians can be numbers of rows: of a squared error without weights they are."""
+    """Return whether these sums of hessians can be row counts, as with an unweighted squared error."""
     return bool(np.all((cover >= 0.0) & (cover <= 2.0**53) & (cover == np.rint(cover))))
 
 
 def _rows(cover: npt.NDArray[np.float64], *, counts: bool) -> npt.NDArray[np.int64]:
-    """Return what is kept of the ``cover`` of a tree's nodes: counts as they are, else whole numbers in its proportions.
+    """Return the ``cover`` of a tree's nodes as integers: counts unchanged, other covers scaled.
 
-    Only the shares of the children of a node have a meaning, so that each tree has a unit of its own, a power of two.
-    All 0, by which nothing is weighted, if it is no cover: not finite, below 0, or nothing at the root.
+    Only the shares of the children of a node matter, so each tree may have its own unit, a power of two.  All 0, which
+    means unknown, if it is no valid cover: not finite, below 0, or 0 at the root.
     """
     if not counts and not (np.all(np.isfinite(cover) & (cover >= 0.0)) and cover[0] > 0.0):
         return np.zeros(len(cover), dtype=COUNT)
@@ -237,7 +237,7 @@ def _rows(cover: npt.NDArray[np.float64], *, counts: bool) -> npt.NDArray[np.int
 
 
 def _read_tree(tree: _Object) -> tuple[PlainTree, npt.NDArray[np.float64]]:
-    """Return a tree, and the cover of its nodes: XGBoost keeps sums of hessians, no counts of rows."""
+    """Return a tree, and the cover of its nodes: XGBoost keeps sums of hessians, not row counts."""
     left = tree.array("left_children", np.int64)
     n = len(left)
     right = tree.array("right_children", np.int64, n)
@@ -254,7 +254,7 @@ def _read_tree(tree: _Object) -> tuple[PlainTree, npt.NDArray[np.float64]]:
         )
     inner = left >= 0
     feature = tree.array("split_indices", np.int64, n)
-    with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is looked at as that
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are checked as such
         condition = tree.array("split_conditions", np.float64, n).astype(CUT)
         weight = tree.array("base_weights", np.float64, n, optional=True).astype(CUT)
         gain = tree.array("loss_changes", np.float64, n, optional=True).astype(CUT)
@@ -265,7 +265,7 @@ def _read_tree(tree: _Object) -> tuple[PlainTree, npt.NDArray[np.float64]]:
     for side in (left, right):
         if np.any((side[inner] < 0) | (side[inner] >= n)):
             raise ModelFormatError(f"{tree.where}: {tree.path} has a child that is not one of its nodes")
-    reached = _reached(left, right, inner)  # pruning leaves nodes behind that nothing leads to
+    reached = _reached(left, right, inner)  # pruning leaves unreachable nodes behind
     place = np.cumsum(reached) - 1
     with np.errstate(over="ignore"):
         cover = tree.array("sum_hessian", np.float64, n, optional=True).astype(CUT)[reached].astype(np.float64)
@@ -284,7 +284,7 @@ def _read_tree(tree: _Object) -> tuple[PlainTree, npt.NDArray[np.float64]]:
 def _reached(
     left: npt.NDArray[np.int64], right: npt.NDArray[np.int64], inner: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Return which nodes something leads to from the root."""
+    """Return a mask of the nodes that are reachable from the root."""
     reached = np.zeros(len(left), dtype=np.bool_)
     level = np.zeros(1, dtype=np.int64)
     while len(level):
@@ -360,14 +360,14 @@ class _Object:
 
 
 def _as_numbers(found: object, dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
-    """Return a list of numbers as an array of ``dtype`` that holds the same ones; None if it is something else."""
+    """Return a list of numbers as an array of ``dtype`` with equal values; None if that is impossible."""
     if not isinstance(found, list | np.ndarray):
         return None
     try:
         array = np.asarray(found)
     except ValueError:  # lists of several lengths
         return None
-    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iufb"):  # true and false: XGBoost before 1.6
+    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iufb"):  # booleans: XGBoost before 1.6
         return None
     with np.errstate(invalid="ignore"):
         cast = array.astype(dtype)

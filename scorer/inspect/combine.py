@@ -1,12 +1,12 @@
 """Find the best mixture ``(1 - a) s + a t`` of the scores of two rankers by an exact sweep over a.
 
 In one query the order of ``(1 - a) s + a t`` changes only where two documents tie, at ``a = d / (d - e)`` with d and e their
-differences in s and in t: at most n (n - 1) / 2 weights, between which every metric of ranks is constant.  So the mean over
-queries is a step function, known exactly from one evaluation a query and open interval (Burges 2010, section 7.1; Wu,
+differences in s and in t: at most n (n - 1) / 2 weights, between which every metric of ranks is constant.  The mean over
+queries is therefore a step function, known exactly from one evaluation a query and open interval (Burges 2010, section 7.1; Wu,
 Burges, Svore & Gao 2008).  Only pairs of different grade can change a metric.
 
-A weight on a change point itself, where documents tie, is never proposed.  The ends of the range are, where they are better
-than everything between: there one of the rankers is alone with its own ties.
+The best weight is never a change point itself, where documents tie.  It is an end of the range if that is better than
+all weights between: there one of the rankers is alone with its own ties.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.per_query import PreparedQueries
 
 MAX_CHANGE_POINTS = 1 << 24  # of all queries together: some 700 MB
-_CLOSE = 1e-10  # intervals whose running sums are so near to the greatest are evaluated anew
+_CLOSE = 1e-10  # intervals with running sums this close to the greatest are evaluated again
 _LOOKED_AT = 64
 _MeanAt: TypeAlias = Callable[[float], float]
 _Floats: TypeAlias = npt.NDArray[np.float64]
@@ -40,18 +40,18 @@ class Combination:
     weight: float
     """The middle of ``interval``; the first ranker weighs 1 - ``weight``."""
     interval: tuple[float, float]
-    """Between these weights nothing changes in any query; both the same where only an end of the range is that good."""
+    """Between these weights no query changes; both are equal if only an end of the range is that good."""
     value: float
     """Mean of the metric at ``weight``."""
     range: tuple[float, float]
     at_ends: tuple[float, float]
     """Mean at both ends of ``range``: by default the first ranker alone, and the second."""
     borders: npt.NDArray[np.float64]
-    """(m + 1,) the range, cut where the mean changes."""
+    """(m + 1,) the range, divided where the mean changes."""
     means: npt.NDArray[np.float64]
     """(m,) the mean between them, up to the rounding of a running sum."""
     n_queries: int
-    """Queries in the mean."""
+    """Number of queries in the mean."""
 
 
 def combine(
@@ -68,7 +68,7 @@ def combine(
 ) -> Combination:
     """Find the mixture ``(1 - a) first + a second``, low <= a <= high, with the greatest mean of ``metric``.
 
-    Of several intervals that are equally good it is the widest, then that of the least weights.
+    Of equally good intervals it is the widest, then the one with the lowest weights.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def combine(
     metric, policy
         What to maximise, under which conventions.
     low, high
-        Range of the weight of ``second``; beyond [0, 1] one of the two weighs less than nothing.
+        Range of the weight of ``second``; outside [0, 1] one of the two has a negative weight.
     doc_order
         (n,) integers that ascend with the document id, needed for ties by it.
 
@@ -118,7 +118,7 @@ def combine(
 
 def _mixable(column: npt.ArrayLike, queries: PreparedQueries, metric: Metric) -> _Floats:
     scores = np.ascontiguousarray(column, dtype=np.float64)
-    queries.means([metric], scores)  # which sees that they are numbers, one a document
+    queries.means([metric], scores)  # checks that they are numbers, one per document
     if not np.isfinite(scores).all():
         raise InputError("a score is infinite; only finite scores can be mixed")
     return scores
@@ -135,7 +135,7 @@ def _check(metric: Metric, low: float, high: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Lists:
-    """What is known of the documents but for their scores."""
+    """The documents without their scores."""
 
     grades: npt.NDArray[np.int32]
     starts: _Integers
@@ -178,10 +178,10 @@ def _cuts(lists: _Lists, scores: list[_Floats], counted: _Mask, low: float, high
 
 
 def _values(lists: _Lists, metric: Metric, policy: Policy, scores: list[_Floats], cuts: _Cuts) -> _Floats:
-    """Evaluate every query in every interval: the i-th of all queries that have so many, then the next.
+    """Evaluate every query in every interval: the i-th interval of all queries that have one, then the next.
 
-    Queries of many intervals go first, so that those that are not done are neighbours; but where a shuffle of ties is keyed by
-    the number of the query they stay where they are.
+    Queries with many intervals come first, so that unfinished queries are adjacent.  If the shuffle of ties depends on the query
+    number, they keep their places.
     """
     counts = np.diff(cuts.starts)
     order = np.arange(len(counts)) if policy.ties == "random" else np.argsort(-counts, kind="stable")
@@ -232,9 +232,9 @@ def _mean_curve(cuts: _Cuts, values: _Floats, counted: _Mask, low: float, high: 
 def _best(
     borders: _Floats, means: _Floats, mean_at: _MeanAt, at_ends: Mapping[float, float]
 ) -> tuple[float, float, tuple[float, float]]:
-    """Return value, weight and interval of the best; those that a running sum cannot tell apart are evaluated anew.
+    """Return the best value, weight and interval; intervals that running sums cannot tell apart are evaluated again.
 
-    ``at_ends`` has the values at the least and the greatest weight, which are taken if they are better than every interval.
+    ``at_ends`` has the values at both ends of the range, which win only if they are better than every interval.
     """
     middle = borders[:-1] + 0.5 * np.diff(borders)
     usable = np.flatnonzero((borders[:-1] < middle) & (middle < borders[1:]))

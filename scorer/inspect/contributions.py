@@ -1,7 +1,7 @@
 """Use feature contributions to explain why one document is ranked above another, and which features matter most.
 
-Contributions are Shapley values (`rankmill.scorer.inspect.shap`), so the differences between two documents add up to that of their
-outputs, and what all documents of a query have alike cancels.
+Contributions are Shapley values (`rankmill.scorer.inspect.shap`), so differences between two documents add up to the difference of their
+outputs, and terms that all documents of a query share cancel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect.documents import Documents
 from rankmill.scorer.inspect.shap import Explainer
 
-BATCH_BYTES = 64 << 20  # of contributions, but at least one query
+BATCH_BYTES = 64 << 20  # contributions per batch; at least one query
 OWN_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("qid", pa.string()), ("doc_id", pa.string()), ("shap_output", pa.int32()), ("shap_total", pa.float64()),
     ("shap_base", pa.float64()),
@@ -36,24 +36,24 @@ class FeatureDifference:
 
     feature: str
     values: tuple[float, float]
-    """Its values in the one document and the other, NaN where missing."""
+    """Its values in both documents, NaN if missing."""
     contributions: tuple[float, float]
-    """To the output of the one document and of the other."""
+    """Its contributions to the outputs of both documents."""
     difference: float
-    """By how much it lifts the one above the other."""
+    """The first contribution minus the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
-    """Two documents and what sets them apart; the differences add up to that of ``outputs``."""
+    """The differences between two documents by feature; they add up to the difference of ``outputs``."""
 
     scores: tuple[float, float]
     output: int
-    """Which output is explained, from 0."""
+    """The output explained, from 0."""
     outputs: tuple[float, float]
-    """Of a forest of one output without a link these are the scores."""
+    """For a forest with one output and no link these are the scores."""
     differences: tuple[FeatureDifference, ...]
-    """Of all features that the model asks for; the greatest difference either way first."""
+    """All features that the model uses, the largest absolute difference first."""
 
 
 def why(
@@ -71,7 +71,7 @@ def why(
     forest
         The trained model, or its explainer.
     above, below
-        (n_features,) features of the two documents, or (n_slots,) those that the model asks for; NaN where missing.
+        (n_features,) features of the two documents, or (n_slots,) those that the model uses; NaN where missing.
     output
         Which output to explain of a forest with several, from 0.
     n_rounds
@@ -80,7 +80,7 @@ def why(
     Raises
     ------
     InputError
-        There is no such output, ``n_rounds`` is more than the model has, or it does not know its training rows.
+        There is no such output, ``n_rounds`` is more than the model has, or it has no counts of training rows.
     ValueError
         A document has another number of features.
     """
@@ -158,11 +158,11 @@ def chosen_two(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """What the contributions of all documents come to; arrays are by output and slot of `Paths.features`."""
+    """A summary of the contributions of all documents; arrays by output and slot of `Paths.features`."""
 
     features: tuple[str, ...]
     centred: bool
-    """Whether the mean of each query was taken off."""
+    """Whether the mean of each query was subtracted."""
     n_documents: int
     n_queries: int
     mean_size: npt.NDArray[np.float64]
@@ -177,7 +177,7 @@ def explain_documents(
     """Explain every document, and write the contributions to ``out`` if it is given.
 
     The file has a row for each document and output: qid, doc_id, ``shap_output`` (from 0), ``shap_total`` (the output itself),
-    ``shap_base`` (what is left of it without the contributions), and a float64 column for each feature that the model asks for.
+    ``shap_base`` (the output minus the contributions), and a float64 column for each feature that the model uses.
 
     Parameters
     ----------
@@ -186,16 +186,16 @@ def explain_documents(
     documents
         Of whole queries.
     centred
-        Take the mean of its query off each contribution; it goes into the base.
+        Subtract the mean of its query from each contribution, and add it to the base.
     out
-        A .parquet file, replaced in one step if it exists.
+        A .parquet file, replaced atomically if it exists.
     n_threads
         The result does not depend on it.
 
     Raises
     ------
     InputError
-        ``out`` has another ending, or a feature has the name of one of the file's own columns.
+        ``out`` has another suffix, or a feature has the name of one of the file's own columns.
     """
     names = explainer.paths.feature_names
     n_outputs = explainer.paths.forest.n_outputs

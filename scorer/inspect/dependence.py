@@ -4,15 +4,15 @@ r"""Partial dependence, the mean output for each value of one or two features; a
 
 Source: Friedman 2001, section 8.2.  The expectation is one of two:
 
-- over the *training rows*, by weighted traversal (ibid.; ``plot.gbm``): a node that asks for a feature in S sends all its
-  weight along, any other node shares it out as the training rows that reached its children;
+- over the *training rows*, by weighted traversal (ibid.; ``plot.gbm``): a split on a feature in S sends all weight
+  to one child, any other split divides it in proportion to the training rows of its children;
 - over *documents* that are given: the mean of F over them, each with its features in S replaced (`brute force`).
 
-Either is a sum over paths of the leaf's value times the share that goes along by the other features, so the documents are
-passed once, whatever the number of points.
+Both are sums over paths of the leaf's value times the share of rows that follow the path in the other features, so one pass
+over the documents is enough for any number of points.
 
-Friedman's H says how much of what features do together neither does alone.  With partial dependences centred over the n
-documents (Friedman & Popescu 2008, equations 44 and 45; ``interact.gbm``),
+Friedman's H measures how much of the joint effect of features is no sum of their single effects.  With partial dependences
+centred over the n documents (Friedman & Popescu 2008, equations 44 and 45; ``interact.gbm``),
 
 .. math::
 
@@ -20,7 +20,7 @@ documents (Friedman & Popescu 2008, equations 44 and 45; ``interact.gbm``),
     \quad
     H_j^2 = \frac{\sum_i (F(x_i) - PD_j(x_{ij}) - PD_{\setminus j}(x_{i \setminus j}))^2}{\sum_i F(x_i)^2}.
 
-H is 0 where the features do not interact (also where both sums are 0), and may exceed 1 where their effects cancel.
+H is 0 if the features do not interact (also if both sums are 0), and may exceed 1 if their effects cancel.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rankmill.scorer.forest import Forest, feature_importance
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
 
-MOST_IMPORTANT = 10  # features whose interactions are looked for, where none are named
+MOST_IMPORTANT = 10  # features to test for interactions if none are named
 MAX_CELLS = 1 << 22  # points of a grid
 _Array: TypeAlias = npt.NDArray[np.float64]
 _Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -48,8 +48,7 @@ _Mask: TypeAlias = npt.NDArray[np.bool_]
 class Dependence:
     """Partial dependence of the outputs on one feature or two.
 
-    Of a forest of one output without a link, the output is the score; other forests have outputs of their own, before the
-    link.
+    For a forest with one output and no link, the output is the score; otherwise outputs are those before the link.
     """
 
     features: tuple[str, ...]
@@ -94,7 +93,7 @@ def partial_dependence(
     ------
     InputError
         A feature is unknown, there are none or more than two or one twice, the grid has more than ``MAX_CELLS`` points, or
-        the training rows are wanted and the forest does not know them.
+        the training rows are needed and the forest has no counts of them.
     ValueError
         ``values`` or ``points`` has another shape, or ``values`` no row.
     """
@@ -125,7 +124,7 @@ def partial_dependence(
 def _axes(
     paths: Paths, slots: Sequence[int | None], points: Sequence[npt.ArrayLike] | None
 ) -> list[npt.NDArray[np.float32]]:
-    """Return the values of each feature at which the dependence is asked for."""
+    """Return the values of each feature at which to compute the dependence."""
     if points is None:
         points = [steps_of(paths, slot) for slot in slots]
     if len(points) != len(slots):
@@ -140,15 +139,15 @@ def _axes(
 
 
 def steps_of(paths: Paths, slot: int | None) -> npt.NDArray[np.float32]:
-    """Return the values (m,) of one feature at which the outputs take all the values they can, others as they are.
+    """Return one value of a feature for each step of the outputs as functions of it, (m,).
 
     NaN, then each threshold (the greatest value of its step), then the next float32 above the last threshold.  A feature
-    that is never asked for has NaN and 0.
+    without splits has NaN and 0.
     """
     if slot is None:
         return np.array([np.nan, 0.0], dtype=np.float32)
     cuts = paths.cuts(slot)
-    with np.errstate(over="ignore"):  # above the greatest number is infinity
+    with np.errstate(over="ignore"):  # the float after the largest is infinite
         above = np.nextafter(cuts[-1:], np.float32(np.inf))
     return np.concatenate([np.array([np.nan], dtype=np.float32), cuts, above[above > cuts[-1]]])
 
@@ -171,15 +170,15 @@ def path_weights(
     chosen: npt.NDArray[np.bool_] | None = None,
     n_threads: int = 1,
 ) -> npt.NDArray[np.float64]:
-    """Return what each path adds, (n_paths,), where the features of the slots ``known`` go along it.
+    """Return the weight (n_paths,) of each path for rows that follow it in the features of the slots ``known``.
 
-    It is the leaf's value times the share of the training rows, or of the documents ``codes`` (n, n_slots), that go along
-    by all other features.  ``chosen`` (n_paths,): only of these paths it is asked for, and may be 0 elsewhere.
+    It is the leaf's value times the share of the training rows, or of the documents ``codes`` (n, n_slots), that follow the
+    path in all other features.  Only the paths ``chosen`` (n_paths,) are needed; the others may have 0.
 
     Raises
     ------
     InputError
-        The training rows are wanted and the forest does not know them.
+        The training rows are needed and the forest has no counts of them.
     ValueError
         There are no documents.
     """
@@ -207,9 +206,9 @@ def sum_at(
     weights: npt.NDArray[np.float64],
     chosen: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Add up ``weights`` (n_paths,) of the paths that go along: (n_outputs, m) for m cells, without the base score.
+    """Sum the ``weights`` (n_paths,) of the paths that each of m cells follows: (n_outputs, m), without the base score.
 
-    ``cells`` has the codes (m,) of each slot in ``known`` (-1: none); ``chosen`` (n_paths,) takes only some of the paths.
+    ``cells`` has the codes (m,) of each slot in ``known`` (-1: none); ``chosen`` (n_paths,) restricts the paths.
     """
     first, second = (*known, -1)[:2]
     numbers = np.arange(paths.n_paths) if chosen is None else np.flatnonzero(chosen)
@@ -223,7 +222,7 @@ class Interaction:
     """How features interact in one output."""
 
     features: tuple[str, ...]
-    """Two names; one: with any of the others."""
+    """Two names, or one for its interaction with all others."""
     h: float
     strength: float
     """Root of the mean square of the numerator, in units of the output."""
@@ -260,8 +259,8 @@ def interactions(
     Raises
     ------
     InputError
-        A feature is unknown or named twice, ``over`` or ``output`` is none that there is, or the forest does not know its
-        training rows.
+        A feature is unknown or named twice, ``over`` or ``output`` is invalid, or the forest has no counts of its training
+        rows.
     ValueError
         ``values`` has another shape, or no row.
     """
@@ -288,7 +287,7 @@ def interactions(
 
 
 def _most_important(paths: Paths) -> list[str]:
-    """Return the names of the most important features among those that the forest asks for."""
+    """Return the names of the most important features among those that the forest uses."""
     order = np.argsort(-feature_importance(paths.forest), kind="stable")[:MOST_IMPORTANT]
     return [paths.forest.feature_names[f] for f in order if f in paths.features]
 
@@ -308,7 +307,7 @@ class _Compared:
     def of(
         cls, paths: Paths, codes: Codes, slots: Sequence[int | None], *, over: str, output: int, n_threads: int
     ) -> _Compared:
-        """Weigh the paths by each of the slots alone."""
+        """Compute the path weights of each slot alone."""
         over_codes = codes if over == "documents" else None
         if over_codes is None:
             require_rows(paths, f"take the means over the documents ({spelled('over')} documents)")
@@ -320,9 +319,9 @@ class _Compared:
         return cls(paths, codes, over_codes, output, alone, n_threads)
 
     def of_pair(self, pair: tuple[int, int]) -> tuple[float, float]:
-        """H and strength of two slots.
+        """Return H and strength of two slots.
 
-        Paths that do not ask for both add nothing to the numerator but constants, and weigh the same where both are known.
+        Paths without both features add only constants to the numerator, and have the same weight if both are known.
         """
         paths, output = self.paths, self.output
         cells, counts = np.unique(self.codes[:, pair], axis=0, return_counts=True)
@@ -340,7 +339,7 @@ class _Compared:
         return self._ratio(numerator, denominator, counts.astype(np.float64))
 
     def with_any_other(self, slots: Sequence[int | None]) -> list[tuple[float, float]]:
-        """H and strength of each slot with all the others."""
+        """Return H and strength of each slot with all the others."""
         paths, codes, output = self.paths, self.codes, self.output
         share = paths.share if self.over is None else self._shares(self.over)
         n_outputs, n_slots = paths.forest.n_outputs, max(len(paths.features), 1)
@@ -380,9 +379,9 @@ class _Compared:
         return shares
 
     def _ratio(self, numerator: _Array, denominator: _Array, counts: _Array) -> tuple[float, float]:
-        """H of both, each centred, with cells that count so often; and the root of the mean square of the numerator.
+        """Return H, from both centred with ``counts`` as weights, and the root mean square of the numerator.
 
-        What rounding alone can leave of either, a small share of all that the leaves could add up to, counts as nothing.
+        Values that rounding alone could cause, a small share of the sum of all leaves, count as 0.
         """
         highest = np.zeros(self.paths.forest.n_trees)
         np.maximum.at(highest, self.paths.tree, np.abs(self.paths.value))

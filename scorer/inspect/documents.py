@@ -1,7 +1,7 @@
 """Read the documents for model inspection: some queries of candidates or of a dataset, held in memory.
 
-Queries are chosen by name, or drawn by a keyed hash of their ids: which ones does not depend on the order of the rows, and
-half as many are the first half of as many.  Documents come by ascending qid, then doc_id, byte by byte, then as in the input.
+Queries are chosen by id, or sampled by a keyed hash of their ids: the sample does not depend on the order of the rows, and a
+smaller sample is part of a larger one.  Documents are sorted by qid, then doc_id, byte by byte, then input order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rankmill.scorer.scored_file import read_scored
 from rankmill.scorer.train_test_overlap import Scope, TrainedModel, chosen_queries, scope_of_candidates
 
 BLOCK_BYTES = 16 << 20
-MAX_BYTES = 1 << 30  # of the features held
+MAX_BYTES = 1 << 30  # of the features in memory
 _SEEN_FOR_HINTS = 10_000
 
 
@@ -41,9 +41,9 @@ class Documents:
 
     qids: tuple[str, ...]
     starts: npt.NDArray[np.int64]  # (q + 1,) where the documents of each query begin
-    doc_ids: tuple[str, ...]  # row number in the input, from 1, where there is none
-    grades: npt.NDArray[np.int32] | None  # (n,) UNKNOWN_GRADE where nobody graded; None where nobody graded any
-    values: npt.NDArray[np.float32]  # (n, n_slots) the features that the model asks for, NaN where missing
+    doc_ids: tuple[str, ...]  # the row number in the input, from 1, if there is none
+    grades: npt.NDArray[np.int32] | None  # (n,) UNKNOWN_GRADE if unjudged; None if all are
+    values: npt.NDArray[np.float32]  # (n, n_slots) the features that the model uses, NaN if missing
     n_read: int  # documents in the input
     scope: Scope | None = None  # which queries of a dataset these are, and what the models have seen of them
 
@@ -53,7 +53,7 @@ class Documents:
         return np.repeat(np.arange(len(self.qids)), np.diff(self.starts))
 
     def graded(self) -> npt.NDArray[np.int32]:
-        """Return the grades, 0 where there is none; CandidatesRejected where there is none at all."""
+        """Return the grades, 0 for unjudged documents; CandidatesRejected if all are unjudged."""
         if self.grades is None:
             raise CandidatesRejected("expected documents with grades, found none; give candidates that have them")
         return np.maximum(self.grades, 0)
@@ -84,16 +84,16 @@ def read_documents(
     selection
         Which queries, and how to read them.
     models
-        What is known of the models that are inspected; left out, what that of ``paths`` says itself.
+        Training data of the inspected models; by default what the model of ``paths`` records.
 
     Raises
     ------
     InputError
         A file or a query is not there, or the features would take more than ``MAX_BYTES``.
     CandidatesRejected
-        The candidates lack what the model needs, or hold nothing.
+        The candidates lack features of the model, or are empty.
     rankmill.foundation.errors.DataRejected
-        The candidates break their format.
+        The candidates are malformed.
     """
     if selection.n_queries < 0:
         raise InputError(f"{spelled('n_queries')} must be 0 or more, got {selection.n_queries}")
@@ -119,7 +119,7 @@ def read_documents(
 def _chosen_pieces(
     sources: Sequence[Source], predictor: Predictor, options: ReadOptions, choice: _Choice
 ) -> tuple[list[_Piece], int]:
-    """Read what is chosen of the sources, and count all documents."""
+    """Read the chosen documents of the sources, and count all documents."""
     pieces: list[_Piece] = []
     n_read = 0
     for source in sources:
@@ -176,14 +176,14 @@ def listed_scores(path: Path, documents: Documents) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Documents of one batch: qid, doc_id, grade and row (their number in the input), and the features asked for."""
+    """Documents of one batch: qid, doc_id, grade and row (their number in the input), and the features that the model uses."""
 
     rows: pl.DataFrame
     values: npt.NDArray[np.float32]
 
 
 class _Choice:
-    """Which queries are kept: those named, or the ``limit`` with the lowest keys; a query once dropped stays dropped."""
+    """Which queries are kept: those named, or the ``limit`` with the lowest keys; a dropped query never returns."""
 
     def __init__(self, named: frozenset[str], limit: int, seed: int) -> None:
         self.outdated = False
@@ -195,7 +195,7 @@ class _Choice:
         self._seen: dict[str, None] = {}
 
     def chosen(self, qid: pl.Series) -> pl.Series:
-        """Return which rows, (n,), are of chosen queries as far as is known."""
+        """Return a mask (n,) of the rows whose queries are chosen so far."""
         return qid.is_in([name for name in qid.unique(maintain_order=True) if self._admits(name)])
 
     def _admits(self, qid: str) -> bool:
@@ -215,13 +215,13 @@ class _Choice:
         return qid in self._kept
 
     def still_chosen(self, qid: pl.Series) -> pl.Series:
-        """Return which rows, (n,), of queries that `chosen` has seen are chosen still."""
+        """Return a mask (n,) of the rows, all seen by `chosen`, whose queries are still chosen."""
         if self._named or not self._limit:
             return pl.repeat(value=True, n=len(qid), eager=True)
         return qid.is_in(list(self._kept))
 
     def require_all(self, where: str) -> None:
-        """Raise InputError for the first named query that was not there."""
+        """Raise InputError for the first named query that was not found."""
         for qid in sorted(self._named - self._seen.keys()):
             raise InputError(f"{where}: there is no query {qid!r}; {name_hint(qid, list(self._seen))}")
 

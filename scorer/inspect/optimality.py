@@ -1,6 +1,6 @@
 r"""Test whether the leaf values of a forest are a local maximum of a metric, with a one-sided Monte Carlo test.
 
-Burges 2010, section 4.2 (and Donmez, Svore & Burges 2009), with leaf values where they have weights of a net: the
+Burges 2010, section 4.2 (and Donmez, Svore & Burges 2009), with leaf values instead of the weights of a neural net: the
 contributions of all leaves (the tree's weight times the leaf's value) are one vector, which is moved a little along directions
 drawn from a spherical Gaussian.  Let p be the share of directions along which the mean metric M rises.  If it falls along all
 of n directions, then
@@ -8,8 +8,8 @@ of n directions, then
 .. math:: P(\text{no ascent in n directions}) = (1 - p)^n \le \delta \quad\text{for every}\quad p \ge 1 - \delta^{1/n},
 
 so that p is below that bound with confidence 1 - delta: n = 459 directions for p0 = 1 % at 99 %.  Otherwise p is estimated,
-with Clopper and Pearson's interval.  M is a step function: directions along which it does not change at all are counted by
-themselves, and are no proof of a maximum.
+with Clopper and Pearson's interval.  M is a step function: directions along which it does not change at all are counted
+separately, and do not prove a maximum.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ CURVE = tuple(round(-3.0 + 0.25 * i, 2) for i in range(25))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moves(MoveOptions):
-    """How the leaf values are moved; InputError where a number is out of its range."""
+    """How the leaf values are moved; InputError if a number is out of range."""
 
     seed: int = 0
     """Direction j is drawn by the key (seed, j)."""
 
     def check_together(self) -> None:
-        """Raise InputError where a number is out of its range."""
+        """Raise InputError if a number is out of range."""
         directions_needed(self.p0, self.delta)
         if not (math.isfinite(self.step) and self.step > 0.0):
             raise InputError(f"the step must be a number above 0, got {self.step:g}")
@@ -59,7 +59,7 @@ class LeafCurve:
     n_documents: int
     """Documents that reach it."""
     value: float
-    """Its contribution as it is."""
+    """Its unchanged contribution."""
     means: tuple[float, ...]
     """The metric at each of ``Optimality.moves``."""
 
@@ -81,11 +81,11 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimality:
-    """What was found around the leaf values."""
+    """The result of `local_optimality`."""
 
     metric: str
     value: float
-    """The mean as the model is."""
+    """The mean of the unchanged model."""
     n_queries: int
     passed: bool
     """Whether the metric falls along every direction."""
@@ -95,7 +95,7 @@ class Optimality:
     p: float
     """Share of the directions along which it rises."""
     interval: tuple[float, float]
-    """Of that share, with this ``confidence``; from 0 to the bound where there is none."""
+    """Interval of that share, with this ``confidence``; from 0 to the bound if it is 0."""
     confidence: float
     step: float
     changes: Changes
@@ -139,11 +139,11 @@ def local_optimality(
     values
         Documents, as `Paths.codes` takes them; a maximum is to be expected on those it was trained on.
     queries, metric
-        Their grades with the conventions of the metric, and what is to be at a maximum.
+        Their grades with the conventions of the metric, and the metric to test.
     moves
         How far the leaf values are moved, along how many directions.
     n_threads
-        Threads to share the directions among, which change nothing.
+        Threads to divide the directions among; the result does not depend on it.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def local_optimality(
 
 
 def _means_along(trial: _Trial, far: float, seed: int, n_directions: int, n_threads: int) -> npt.NDArray[np.float64]:
-    """Move all leaf values as ``far`` along each of so many directions, and return the means of the metric."""
+    """Move all leaf values by ``far`` along each of ``n_directions``, and return the means of the metric."""
 
     def along(direction: int) -> float:
         change = _gaussian(seed, direction, trial.paths.n_paths)
@@ -211,7 +211,7 @@ def _leaf_curves(trial: _Trial, unit: float, moves: Moves, n_directions: int, n_
 
 
 class _Trial:
-    """Documents whose leaves are known, to be evaluated with other contributions of these."""
+    """Documents with known leaves, to be evaluated with changed leaf contributions."""
 
     def __init__(self, paths: Paths, codes: Codes, queries: PreparedQueries, metric: Metric) -> None:
         n_trees = paths.forest.n_trees
@@ -226,7 +226,7 @@ class _Trial:
         self.n_queries = int(np.count_nonzero(~np.isnan(first)))
 
     def mean(self, contributions: npt.NDArray[np.float64]) -> float:
-        """Mean metric where the leaf of path p adds ``contributions[p]``."""
+        """Return the mean metric if the leaf of path p adds ``contributions[p]``."""
         forest = self.paths.forest
         outputs = np.empty((forest.n_outputs, len(self.leaves)), dtype=np.float64)
         _kernels.move_outputs(self.leaves, contributions, forest.n_outputs, outputs)
@@ -252,7 +252,7 @@ def _gaussian(seed: int, number: int, n: int) -> npt.NDArray[np.float64]:
 
 
 def share_interval(successes: int, trials: int, delta: float) -> tuple[float, float]:
-    """Clopper and Pearson's interval (1934) of a share with confidence 1 - ``delta``; one-sided where there is no success.
+    """Clopper and Pearson's interval (1934) of a share with confidence 1 - ``delta``; one-sided if there is no success.
 
     >>> low, high = share_interval(0, 459, 0.01)
     >>> low, round(high, 5)

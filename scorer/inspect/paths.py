@@ -25,10 +25,10 @@ class Conditions(NamedTuple):
     """The elements of all paths, for the kernels: those from ``starts[p]`` to ``starts[p + 1] - 1`` belong to path p."""
 
     starts: npt.NDArray[np.int32]  # (n_paths + 1,)
-    slot: npt.NDArray[np.int32]  # (n_elements,) the feature, as a place in Paths.features
-    low: npt.NDArray[np.int32]  # (n_elements,) lowest code that goes along
-    high: npt.NDArray[np.int32]  # (n_elements,) highest code that goes along
-    missing: npt.NDArray[np.uint8]  # (n_elements,) 1 where a missing value goes along
+    slot: npt.NDArray[np.int32]  # (n_elements,) the feature, as an index into Paths.features
+    low: npt.NDArray[np.int32]  # (n_elements,) lowest code that follows the path
+    high: npt.NDArray[np.int32]  # (n_elements,) highest code that follows the path
+    missing: npt.NDArray[np.uint8]  # (n_elements,) 1 if a missing value follows the path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,22 +36,22 @@ class Paths:
     """Every path from a root to a leaf, its conditions gathered by feature; see `rankmill.scorer.inspect._kernels`."""
 
     forest: Forest
-    features: tuple[int, ...]  # positions in forest.feature_names of the features asked for, ascending
+    features: tuple[int, ...]  # positions in forest.feature_names of the used features, ascending
     conditions: Conditions
-    share: npt.NDArray[np.float64]  # (n_elements,) of the training rows at the feature's nodes, how many went along
-    value: npt.NDArray[np.float64]  # (n_paths,) what the leaf adds: the tree's weight times the leaf's value
+    share: npt.NDArray[np.float64]  # (n_elements,) share of the feature's training rows on the path
+    value: npt.NDArray[np.float64]  # (n_paths,) contribution of the leaf: the tree's weight times the leaf's value
     output: npt.NDArray[np.int32]  # (n_paths,) the output it is added to
     tree: npt.NDArray[np.int32]  # (n_paths,) the tree, from 0
     leaf: npt.NDArray[np.int32]  # (n_paths,) the leaf, as a node of the forest
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the features asked for, by slot."""
+        """Names of the used features, by slot."""
         return tuple(self.forest.feature_names[f] for f in self.features)
 
     @property
     def n_paths(self) -> int:
-        """Paths, which is leaves."""
+        """Number of paths, one for each leaf."""
         return len(self.value)
 
     def cuts(self, slot: int) -> npt.NDArray[np.float32]:
@@ -61,7 +61,7 @@ class Paths:
         return self.forest.cuts[first:last]
 
     def slot_of(self, name: str) -> int | None:
-        """Return the slot of the feature ``name``, None where the forest has it and never asks for it.
+        """Return the slot of the feature ``name``, None if the forest has it but never uses it.
 
         Raises
         ------
@@ -74,7 +74,7 @@ class Paths:
         return self.features.index(feature) if feature in self.features else None
 
     def asked_for(self, values: npt.ArrayLike) -> npt.NDArray[np.floating]:
-        """Return the features that the forest asks for, (n, n_slots).
+        """Return the features that the forest uses, (n, n_slots).
 
         ``values`` is (n, n_features), all features of the forest in its order, or these features already; NaN is missing.
 
@@ -100,7 +100,7 @@ class Paths:
         table = self.asked_for(values)
         out = np.empty((len(table), max(len(self.features), 1)), dtype=np.uint16)
         for slot, column in enumerate(table.T):
-            with np.errstate(over="ignore"):  # beyond float32 a value becomes infinite, which has its place
+            with np.errstate(over="ignore"):  # a value beyond float32 becomes infinite, which has a code
                 out[:, slot] = self.codes_of(slot, np.ascontiguousarray(column, dtype=np.float32))
         return out
 
@@ -114,20 +114,20 @@ class Paths:
         return found
 
     def leaves(self, codes: Codes) -> npt.NDArray[np.int32]:
-        """Return which path each document goes in each tree, (n, n_trees)."""
+        """Return the path of each document in each tree, (n, n_trees)."""
         out = np.zeros((len(codes), self.forest.n_trees), dtype=np.int32)
         _kernels.find_leaves(codes, self.conditions, self.tree, out)
         return out
 
     def holding(self, slot: int) -> npt.NDArray[np.bool_]:
-        """Tell the paths, (n_paths,), that ask for a feature."""
+        """Return a mask (n_paths,) of the paths that use a feature."""
         found = np.zeros(self.n_paths, dtype=np.bool_)
         elements = np.flatnonzero(self.conditions.slot == slot)
         found[np.searchsorted(self.conditions.starts, elements, side="right") - 1] = True
         return found
 
     def reach(self, *known: int) -> npt.NDArray[np.float64]:
-        """Return (n_paths,) the share of the training rows that go along each path by its elements of other slots than ``known``."""
+        """Return (n_paths,) the share of the training rows that follow each path in all features but those of the slots ``known``."""
         of_path = np.repeat(np.arange(self.n_paths), np.diff(self.conditions.starts))
         out = np.ones(self.n_paths)
         np.multiply.at(out, of_path, np.where(np.isin(self.conditions.slot, known), 1.0, self.share))
@@ -137,7 +137,7 @@ class Paths:
 def leaf_paths(forest: Forest | Paths, *, n_rounds: int | None = None) -> Paths:
     """Lay out the paths of ``forest``, or of its first ``n_rounds`` rounds, tree after tree, leaves in the order of the nodes.
 
-    A split that no training row reached divides them evenly.  Paths are returned as they are.
+    A split that no training row reached divides them evenly.  A `Paths` is returned unchanged.
 
     Raises
     ------
@@ -179,9 +179,9 @@ def leaf_paths(forest: Forest | Paths, *, n_rounds: int | None = None) -> Paths:
 
 
 def require_rows(paths: Paths, cure: str, *, or_cover: bool = False) -> None:
-    """Raise InputError unless the forest knows how many training rows reached its nodes, in every tree with a split.
+    """Raise InputError unless the forest has counts of training rows in every tree with a split.
 
-    ``cure`` ends the message; ``or_cover``: sums of hessians in their place will do.
+    ``cure`` ends the message; ``or_cover`` also accepts sums of hessians.
     """
     forest = paths.forest
     if COVER in forest.info and not or_cover:
@@ -199,7 +199,7 @@ def require_rows(paths: Paths, cure: str, *, or_cover: bool = False) -> None:
 
 
 def in_spans(n_rows: int, n_threads: int, work: Callable[[int, int, int], None]) -> None:
-    """Run ``work(thread, first, last)`` over tiles of ``TILE`` rows, shared out among ``n_threads``."""
+    """Run ``work(thread, first, last)`` over tiles of ``TILE`` rows, divided among ``n_threads``."""
     n_tiles = -(-n_rows // TILE)
     parts = max(1, min(n_threads, n_tiles))
 
@@ -211,7 +211,7 @@ def in_spans(n_rows: int, n_threads: int, work: Callable[[int, int, int], None])
 
 
 def on_threads(work: Callable[[int], ResultT], n: int, n_threads: int) -> list[ResultT]:
-    """Return ``work(0) .. work(n - 1)``, shared out among ``n_threads``."""
+    """Return ``work(0) .. work(n - 1)``, divided among ``n_threads``."""
     if n_threads == 1 or n < 2:
         return [work(i) for i in range(n)]
     with ThreadPoolExecutor(n_threads) as pool:

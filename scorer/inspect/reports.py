@@ -29,7 +29,7 @@ RowT = TypeVar("RowT")
 
 @dataclass(frozen=True, slots=True)
 class InspectionReport:
-    """What was found: records by name, and lines of text."""
+    """A result of an inspection: records by name, and lines of text."""
 
     facts: Mapping[str, object]
     lines: Sequence[str]
@@ -74,7 +74,7 @@ class RankedDocument:
 
 
 def influence_report(forest: Forest, model: ModelIdentity, top: int) -> InspectionReport:
-    """Report the features by importance, the ``top`` first ones (0: all that are asked for)."""
+    """Report the features by importance, the ``top`` first ones (0: all that the model uses)."""
     shares = feature_importance(forest)
     splits = np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
     used = [
@@ -116,7 +116,7 @@ def dependence_report(found: Dependence, model: ModelIdentity) -> InspectionRepo
 
 
 def _places(points: npt.NDArray[np.float32]) -> list[str]:
-    """Return points of a feature in words: as short as tells neighbours apart, and what is just above a threshold as above."""
+    """Return labels of points of a feature: short, but different for neighbours; points just above a threshold say so."""
     places: list[str] = []
     for before, x in zip([np.float32(np.nan), *points[:-1]], points, strict=True):
         place = _shown(float(x))
@@ -184,7 +184,7 @@ def why_report(
     top: int,
     n_outputs: int,
 ) -> InspectionReport:
-    """Report what sets two documents apart."""
+    """Report the differences between two documents."""
     shown = _first(found.differences, top)
     rest = [one.difference for one in found.differences[len(shown) :] if one.difference]
     others, gap = math.fsum(rest), found.outputs[0] - found.outputs[1]
@@ -289,7 +289,7 @@ def _more(shown: int, there: int, what: str) -> list[str]:
 
 
 def _bars(values: Sequence[float]) -> list[str]:
-    """Return a bar for each value, all of equal width, the greatest value the longest bar; none where that is 0."""
+    """Return a bar for each value, all of equal width, the greatest value the longest bar; none if that is 0."""
     longest = max(values, default=0.0)
     return [f"{'#' * round(BAR * value / longest):<{BAR}}" if longest > 0.0 else "" for value in values]
 
@@ -299,7 +299,7 @@ def _shown(x: float) -> str:
 
 
 def _numbers(value: Any) -> Any:
-    """Return plain values as JSON can have them: None for a missing number, a word for an infinite one."""
+    """Return values as JSON allows them: None for a missing number, a word for an infinite one."""
     if isinstance(value, dict):
         return {key: _numbers(held) for key, held in value.items()}
     if isinstance(value, list):

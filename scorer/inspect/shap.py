@@ -1,14 +1,15 @@
 r"""SHAP values of each document, weighted by the training rows at each node (TreeSHAP).
 
-The value of a coalition S of features at a document is what the trees expect of it where only the features in S are known:
-a node that asks for one of S sends the document its way, any other node both ways, weighted by the training rows that
-reached its children (*path-dependent* TreeSHAP: Lundberg, Erion & Lee 2018, arXiv:1802.03888, algorithm 1; cover =
-``node_rows``, and of a model read from XGBoost the sums of hessians that are its cover, as in its own ``pred_contribs``).  The Shapley value of feature j is its mean contribution over all orders in which features become known,
+The value of a coalition S of features at a document is the expected output of the trees if only the features in S are known: a
+split on a feature in S sends the document to one child, any other split to both, weighted by the training rows that reached
+them (*path-dependent* TreeSHAP: Lundberg, Erion & Lee 2018, arXiv:1802.03888, algorithm 1; cover = ``node_rows``, or for a
+model read from XGBoost its sums of hessians, as in its own ``pred_contribs``).  The Shapley value of feature j is its mean
+contribution over all orders in which features become known,
 
 .. math:: \phi_j = \sum_{S \subseteq N \setminus j} \frac{|S|! (|N| - |S| - 1)!}{|N|!} (v(S \cup j) - v(S)).
 
-The values of a document add up to its output less the expected output v({}).  Here a sum over paths with exact quadrature
-takes the place of the paper's algorithm 2 (see ``_kernels.find_contributions``): same values, nothing is divided by a share,
+The values of a document add up to its output minus the expected output v({}).  Here a sum over paths with exact quadrature
+replaces the paper's algorithm 2 (see ``_kernels.find_contributions``): same values, nothing is divided by a share,
 so shares of 0 are allowed and nothing cancels.
 """
 
@@ -34,17 +35,17 @@ _STEPS = 100  # Newton's method takes about six
 class ShapValues:
     """Contributions of features to each output of a forest; ``values.sum(axis=2) + base`` are the outputs.
 
-    Of a forest of one output without a link, the output is the score.
+    For a forest with one output and no link, the output is the score.
     """
 
     values: npt.NDArray[np.float64]
     """(n, n_outputs, n_features) contributions."""
     base: npt.NDArray[np.float64]
-    """(n, n_outputs) what they are added to: the expected output, or the mean output of the document's query."""
+    """(n, n_outputs) base to which they are added: the expected output, or the mean output of the document's query."""
 
 
 class Explainer:
-    """A forest laid out to be explained; make one and use it for many batches.  Safe to share between threads.
+    """A forest prepared for explanation; make one and use it for many batches.  Safe to share between threads.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ class Explainer:
     Raises
     ------
     InputError
-        ``n_rounds`` is more than the forest has, or the forest does not know its training rows.
+        ``n_rounds`` is more than the forest has, or the forest has no counts of training rows.
     """
 
     def __init__(self, forest: Forest | Paths, *, n_rounds: int | None = None) -> None:
@@ -69,7 +70,7 @@ class Explainer:
         np.add.at(self.expected, self.paths.output, self.paths.value * self.paths.reach())
 
     def contributions(self, codes: Codes, *, n_threads: int = 1) -> npt.NDArray[np.float64]:
-        """Return (n, n_outputs, n_slots) contributions of the features asked for, at ``codes`` as `Paths.codes` finds them.
+        """Return (n, n_outputs, n_slots) contributions of the used features, for ``codes`` from `Paths.codes`.
 
         The same bits for any batch size and ``n_threads``.
         """
@@ -88,7 +89,7 @@ class Explainer:
     def explain(
         self, codes: Codes, query: npt.NDArray[np.int64] | None, *, n_threads: int = 1
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return `contributions`, and what they are added to, (n, n_outputs): the expected output.
+        """Return `contributions` and the base (n, n_outputs): the expected output.
 
         With ``query`` (n,), the number of each row's query from 0, the mean of each query is moved from the contributions to the base.
         """
@@ -120,17 +121,17 @@ def shap_values(
     values
         (n, n_features) features, NaN where missing; float64 is rounded to float32.
     qid
-        (n,) query of each row, in any order.  Given, the mean of its query is taken off every contribution: what all
-        documents of a query have alike ranks nothing.  The rest adds up to the output less the query's mean output.
+        (n,) query of each row, in any order.  If given, the mean of its query is subtracted from every contribution, since
+        what all documents of a query share does not rank them.  The rest adds up to the output minus the query's mean output.
     n_rounds
-        Explain the first so many rounds; None: all.
+        Explain the first ``n_rounds`` rounds; None: all.
     n_threads
         Threads to share the rows among; the result does not depend on it.
 
     Raises
     ------
     InputError
-        ``n_rounds`` is more than the model has, or the model does not know its training rows.
+        ``n_rounds`` is more than the model has, or the model has no counts of training rows.
     ValueError
         ``values`` or ``qid`` has another shape.
 
@@ -174,7 +175,7 @@ def rules_up_to(n: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64
 def _point(m: int, i: int) -> tuple[Decimal, Decimal]:
     """Point ``i`` from the least, and its weight, of the rule of ``m`` points on [0, 1]."""
     with localcontext(Context(prec=DIGITS)):
-        x = Decimal(-cos(pi * (i + 0.75) / (m + 0.5)))  # near enough; what it is refined to does not depend on it
+        x = Decimal(-cos(pi * (i + 0.75) / (m + 0.5)))  # an approximation; the refined value does not depend on it
         for _ in range(_STEPS):
             value, slope = _legendre(m, x)
             step = value / slope

@@ -15,16 +15,16 @@ Grades = npt.NDArray[np.int32]
 Offsets = npt.NDArray[np.int64]
 IntegerT = TypeVar("IntegerT", np.int32, np.int64)
 
-_KEY_BITS = 63  # of an int64 of 0 or more
+_KEY_BITS = 63  # of a nonnegative int64
 
 
 def tie_order(
     policy: Policy, grades: Grades, starts: Offsets, doc_order: npt.NDArray[np.int64] | None
 ) -> npt.NDArray[np.int64]:
-    """Rows of each query in the order in which documents of equal score are to stand; the sort by score is stable.
+    """Return the rows of each query in the order for equal scores; the later sort by score is stable.
 
-    ``grades`` (n,), ``starts`` (q + 1,), ``doc_order`` (n,) ascending with the document id, or None; returns (n,).  For
-    ``expected`` they go by grade, so that sums inside a tie group do not depend on the order of rows.
+    ``grades`` (n,), ``starts`` (q + 1,), ``doc_order`` (n,) ascending with the document id, or None; returns (n,).  With
+    ``expected`` the order is by grade, so that sums inside a tie group do not depend on the order of rows.
 
     Raises
     ------
@@ -58,8 +58,8 @@ def tie_order(
 def rows_by(values: Grades, starts: Offsets) -> npt.NDArray[np.int64]:
     """Return the rows (n,) of each query by ascending ``values`` (n,) int32; equal ones keep their order.
 
-    Query, value and place are one number where they fit into 63 bits: sorting numbers is several times faster than
-    sorting places by two keys.
+    If they fit into 63 bits, query, value and position are packed into one number: sorting numbers is several times faster
+    than sorting by two keys.
     """
     query_of_row = queries_of(starts)
     if values.shape[0] == 0:
@@ -84,7 +84,7 @@ def queries_of(starts: Offsets) -> npt.NDArray[np.int64]:
 
 
 def grade_levels(grades: Grades, starts: Offsets) -> npt.NDArray[np.int64]:
-    """Count the different grades of each query from its best, 0: the place of each row's grade, (n,)."""
+    """Return the level of each row's grade (n,): 0 for the best grade of its query, 1 for the second best, and so on."""
     query_of_row = queries_of(starts)
     by_grade = np.lexsort((-grades, query_of_row))
     ordered = grades[by_grade]
@@ -124,7 +124,7 @@ def offsets(name: str, values: Offsets, n: int) -> Offsets:
 
 
 def _shuffle_keys(seed: int, query: npt.NDArray[np.int64], place: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """One number a document, a function of its arguments alone: three rounds of splitmix64, whose order is a shuffle."""
+    """Return a pseudo-random key per document (three rounds of splitmix64); sorting by it shuffles."""
     one = np.uint64(1)
     key = random_bits_of(np.full(query.shape, seed, dtype=np.uint64), one)
     key = random_bits_of(key ^ query.astype(np.uint64), one)

@@ -1,6 +1,6 @@
 """The metric conventions of other tools by name, each a `Policy` with exceptions for single metrics.
 
-What a tool computes by a mistake of its own is not copied: it is stated in the convention's remarks.  Sources: the tools
+Mistakes of a tool are not copied: the convention's remarks state them.  Sources: the tools
 themselves, run on small lists and read (trec_eval 9, gdeval.pl 1.3, LightGBM 4.7, XGBoost 3.2, CatBoost 1.2, RankLib 2.18,
 scikit-learn 1.9, Eval-Score-4.0.pl, eval-score-mslr.pl), and Chapelle & Chang 2011 for the Yahoo challenge.
 """
@@ -28,17 +28,17 @@ class Convention:
     Attributes
     ----------
     name
-        What ``--convention`` calls it.
+        Its name in ``--convention``.
     policy
-        What holds for every metric but for the exceptions.
+        The policy of every metric but for the exceptions.
     exceptions
         By the name of a metric: the fields of its policy that differ.
     metrics
         Names of the metrics that the tool has; others are computed under its policy all the same.
     remarks
-        What else to know: what the tool does not say, and its mistakes, which are not copied.
+        Undocumented behaviour of the tool, and its mistakes, which are not copied.
     changed
-        Fields of the policy that were given one by one, and rule over the convention.
+        Fields of the policy that were set separately and override the convention.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Convention:
         return replace(self.policy, **self.exceptions.get(metric.name, {}))  # type: ignore[arg-type]  # Policy checks them
 
     def but(self, **options: object) -> Convention:
-        """Return this convention with the policy's fields in ``options`` as given there, for every metric; None: not given.
+        """Return this convention with the policy's fields in ``options``, for every metric; None: unchanged.
 
         Raises
         ------
         InputError
-            A value is none that `Policy` knows.
+            `Policy` does not know a value.
         """
         given = {name: value for name, value in options.items() if value is not None}
         single = {name for own in self.exceptions.values() for name in own}
@@ -71,7 +71,7 @@ class Convention:
         }
         return replace(
             self,
-            policy=replace(self.policy, **given),  # type: ignore[arg-type]  # Policy itself says what is wrong
+            policy=replace(self.policy, **given),  # type: ignore[arg-type]  # Policy checks them
             exceptions={metric: own for metric, own in kept.items() if own},
             changed=tuple(each.name for each in fields(Policy) if each.name in {*self.changed, *other}),
         )
@@ -97,7 +97,7 @@ class Convention:
 
 
 def as_convention(policy: Policy | Convention) -> Convention:
-    """Return a convention as it is, and a bare policy as ours with what it changes."""
+    """Return a convention unchanged, and a policy as our convention with its changes."""
     if isinstance(policy, Convention):
         return policy
     return CONVENTIONS[OURS].but(**values_of(policy))

@@ -34,9 +34,9 @@ def stable_log2(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def discounts(n: int, discount: Discount = "log2") -> npt.NDArray[np.float64]:
-    """Return what ranks 1..n count under a policy's ``discount``, shape (n,) float64; not rising.
+    """Return the discounts of ranks 1..n under a policy's ``discount``, shape (n,) float64; non-increasing.
 
-    ``log2`` is ``1 / log2(rank + 1)``, of Burges et al. 2005, where rank 1 counts exactly 1; the others are in
+    ``log2`` is ``1 / log2(rank + 1)``, of Burges et al. 2005, with exactly 1 at rank 1; the others are in
     `rankmill.scorer.metrics.Policy`.
     """
     ranks = np.arange(1.0, n + 1.0)
@@ -53,7 +53,7 @@ def discounts(n: int, discount: Discount = "log2") -> npt.NDArray[np.float64]:
 
 
 def persistence(n: int, p: float) -> npt.NDArray[np.float64]:
-    """Share of the readers who end at ranks 1..n if each goes on with probability p, (n,): ``(1 - p) p^(rank - 1)``.
+    """Return the share of the readers who stop at ranks 1..n if each continues with probability p, (n,): ``(1 - p) p^(rank - 1)``.
 
     Source: Moffat & Zobel 2008, "Rank-biased precision", eqn 4.  Powers are repeated products: the same bits on every CPU.
     """

@@ -23,7 +23,7 @@ _PARAMETER_DEFAULTS = {"balanced_error": 0.0}
 
 @dataclass(frozen=True, slots=True, order=True)
 class Metric:
-    """One ranking metric.  ``str()`` gives the spelling back.
+    """One ranking metric.  ``str()`` returns its spelling.
 
     Attributes
     ----------
@@ -41,8 +41,8 @@ class Metric:
     Raises
     ------
     InputError
-        The name is unknown; the cutoff is not a whole number of at least 1, or is lacking or given where the metric needs one
-        or has none; likewise the parameter.
+        The name is unknown; the cutoff is not a whole number of at least 1, or is missing or not allowed for this metric;
+        likewise the parameter.
     """
 
     name: str
@@ -100,7 +100,7 @@ def parse_metric(text: str) -> Metric:
     Raises
     ------
     InputError
-        See `Metric`; also where the cutoff is not written as a plain whole number, or the parameter not as a number.
+        See `Metric`; also if the cutoff is not written as a plain whole number, or the parameter not as a number.
     """
     head, at, cutoff = text.strip().partition("@")
     name, bracket, inside = head.partition("(")

@@ -46,15 +46,15 @@ class Policy:
         relevant, as in trec_eval.
     discount
         ``log2``: rank r (from 1) counts ``1 / log2(r + 1)``.  ``one_plus_log2``: ``1 / (1 + log2 r)``.  ``letor``: ranks
-        1 and 2 count 1, and rank r >= 3 counts ``1 / log2 r``.  ``table(1,0.5,0.25)``: what ranks 1, 2, .. count;
-        those behind its end count nothing.
+        1 and 2 count 1, and rank r >= 3 counts ``1 / log2 r``.  ``table(1,0.5,0.25)``: the discounts of ranks 1, 2, ..;
+        ranks beyond its end count nothing.
     ties
-        What documents of equal score count for.  ``expected``: the mean over all their orders, in closed form.
+        How documents of equal score count.  ``expected``: the mean over all their orders, in closed form.
         ``doc_id``: ascending document id, the order that `rerank` writes.  ``doc_id_descending``: descending, the rule
         of trec_eval.  ``pessimistic``, ``optimistic``: worst or best grade first.  ``row_order``: as stored, which
         rewards a file that happens to be sorted by grade.  ``random``: shuffled, keyed by ``ties_seed``, the number of
         the query and the place of the document by its id (by its row where there are no ids).
-        So a tie in ``concordance`` counts as half right (``expected``), wrong (``pessimistic``) or right (``optimistic``).
+        A tie in ``concordance`` counts as half right (``expected``), wrong (``pessimistic``) or right (``optimistic``).
     nothing_relevant
         The value of a query without relevant documents: ``skip`` it, ``zero`` or ``one``.  DCG has no maximum of 1,
         so for DCG ``one`` counts 0 as well.
@@ -125,7 +125,7 @@ class Policy:
     ties_seed: int = option(default=0, help="Seed for random ties.", least=0, most=2**63 - 1)
 
     def describe(self) -> str:
-        """Return one line for reports; rare conventions are named only where they apply.
+        """Return one line for reports; rare conventions are named only if they apply.
 
         >>> Policy(max_grade=4).describe()
         'gain exp (2^grade - 1), discount 1/log2(rank + 1), ties expected, nothing relevant skipped, relevant from grade 1, max grade 4'
@@ -149,7 +149,7 @@ class Policy:
 
 
 def table_of(text: str) -> tuple[float, ...] | None:
-    """Return the numbers of ``table(..)``; None where ``text`` is a name.
+    """Return the numbers of ``table(..)``; None if ``text`` is a name.
 
     >>> table_of("table(0,1,2.5)")
     (0.0, 1.0, 2.5)

@@ -50,7 +50,7 @@ ItemT = TypeVar("ItemT")
 
 
 class PreparedQueries:
-    """Queries whose grades, policy and ideal are fixed, to be evaluated on many scorings.
+    """Queries with fixed grades, policy and ideal list, to be evaluated with many sets of scores.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class PreparedQueries:
     doc_order
         (n,) integers that ascend with the document id (within each query is enough); needed for ties by document id.
     ideal_grades, ideal_starts
-        Grades of all documents known to exist for each query, (p,) int32 with offsets (q + 1,) int64, where these are
+        Grades of all documents known to exist for each query, (p,) int32 with offsets (q + 1,) int64, if these are
         more than the rows: judged documents that were not retrieved, or candidates cut off.  They define the ideal DCG,
         the number of relevant documents in ``map``, and whether a query has anything relevant.
 
@@ -76,7 +76,7 @@ class PreparedQueries:
 
     Notes
     -----
-    R is the number of relevant documents, r counts ranks from 1, and y_r is the grade at rank r; the cutoff k, where there
+    R is the number of relevant documents, r counts ranks from 1, and y_r is the grade at rank r; the cutoff k, if there
     is one, ends every sum.
 
     ==================== =============================================================================================
@@ -92,12 +92,12 @@ class PreparedQueries:
     concordance_micro    the same over the pairs of all queries together; queries without such a pair are left out
     balanced_error       (relevant documents whose score is not above the threshold) / (2 n+) + (others above it) /
                          (2 n-), n+ and n- counted over all queries (Burges 2010, 6.1).  A score on the threshold
-                         itself is half an error, a whole one where ties are pessimistic, none where optimistic, and
-                         not above it under the other rules.  Not a number where one of the two kinds is lacking.
+                         itself is half an error, a whole one if ties are pessimistic, none if optimistic, and is
+                         not above it under the other rules.  NaN if one of the two kinds is missing.
     ==================== =============================================================================================
 
-    The last two are of all queries together: a query's value is its share of that, times the number of queries that
-    count, so that the plain mean is the figure itself.
+    The last two are over all queries together: a query's value is its share of the metric, times the number of queries that
+    count, so that the plain mean is the metric.
 
     Evaluation is deterministic; with ties ``expected`` the order of rows within a query changes no bit.  Instances may be
     shared between threads.
@@ -135,7 +135,7 @@ class PreparedQueries:
                 raise ValueError(f"ideal_starts {pool_starts.shape} and starts {starts.shape} must be equal")
         query_of_pool = queries_of(pool_starts)
         if ideal_grades is None and policy.ties in {"expected", "optimistic"}:
-            pool = self._grades  # which are by grade already
+            pool = self._grades  # already sorted by grade
         else:
             pool = pool[rows_by(-pool, pool_starts)]
         self._pool_gain = gains(pool, policy.gain)
@@ -146,14 +146,14 @@ class PreparedQueries:
         self._n_relevant = np.bincount(query_of_pool[pool >= policy.relevant_from], minlength=self.n_queries)
         longest = max(int(np.diff(starts).max(initial=0)), int(np.diff(pool_starts).max(initial=0)))
         self._discount = discounts(longest, policy.discount)
-        self._best = np.zeros(self.n_queries, dtype=np.int32)  # best grade of each query, whether it was ranked or not
+        self._best = np.zeros(self.n_queries, dtype=np.int32)  # best grade of each query, ranked or not
         filled = np.diff(pool_starts) > 0
         self._best[filled] = pool[pool_starts[:-1][filled]]
         self._levels: npt.NDArray[np.int64] | None = None
         self._plans: dict[tuple[Metric, ...], _Plan] = {}
 
     def evaluate(self, metrics: Sequence[Metric], scores: Scores) -> dict[Metric, npt.NDArray[np.float64]]:
-        """Each metric per query, (q,) float64; NaN where the policy skips the query.  ``scores`` is (n,) float64.
+        """Each metric per query, (q,) float64; NaN if the policy skips the query.  ``scores`` is (n,) float64.
 
         Raises
         ------
@@ -173,8 +173,8 @@ class PreparedQueries:
     ) -> None:
         """Fill ``out[:, first:last]`` of ``out`` (n_metrics, q) float64 for these queries only, without the GIL.
 
-        For callers that share the queries out among threads; all ranges together give the bits of `evaluate`.  NaN scores
-        are not looked for here, and ``metrics`` must not repeat one.
+        For callers that divide the queries among threads; all ranges together give the bits of `evaluate`.  NaN scores
+        are not detected here, and ``metrics`` must not repeat one.
         """
         self._run(self._plan(tuple(metrics)), np.ascontiguousarray(scores, np.float64), first, last, out)
 
@@ -183,7 +183,7 @@ class PreparedQueries:
         return {metric: mean_of(values) for metric, values in self.evaluate(metrics, scores).items()}
 
     def nothing_relevant(self, metric: Metric) -> npt.NDArray[np.bool_]:
-        """Tell the queries, (q,) bool, that have no relevant document in the sense of this metric.
+        """Return a mask (q,) of the queries that have no relevant document in the sense of this metric.
 
         For ``concordance`` these are the queries without two grades; for ``balanced_error`` it is all or none of them.
         """
@@ -211,7 +211,7 @@ class PreparedQueries:
         return scores
 
     def _run(self, plan: _Plan, scores: Scores, first: int, last: int, out: npt.NDArray[np.float64]) -> None:
-        stop = self._gain if self._stop is None else self._stop  # stand-ins of the right type where they are not asked
+        stop = self._gain if self._stop is None else self._stop  # placeholders of the right type if unused
         levels = self._rows if self._levels is None else self._levels
         expected = self.policy.ties == "expected"
         _kernels.evaluate(
@@ -235,9 +235,9 @@ class PreparedQueries:
         return self._levels
 
     def divisor(self, metric: Metric) -> npt.NDArray[np.float64]:
-        """Return what the metric's sum is divided by, (q,) float64: ideal DCG, R, k, pairs or 1; 0 where nothing is relevant.
+        """Return what the metric's sum is divided by, (q,) float64: ideal DCG, R, k, pairs or 1; 0 if nothing is relevant.
 
-        It is infinite where the policy lets a short list count 0.
+        It is infinite if the policy counts a short list as 0.
         """
         sizes = np.diff(self.starts)
         k = _cut(metric)
@@ -265,9 +265,9 @@ class PreparedQueries:
         return np.where(nothing, 0.0, whole)
 
     def weights(self, metric: Metric) -> npt.NDArray[np.float64] | None:
-        """Return how much each query weighs, (q,), 1 on average over those that count; None where all weigh the same.
+        """Return the query weights (q,), 1 on average over the queries that count; None if all are equal.
 
-        Only in ``concordance_micro`` do they differ, by their pairs; the interval of its mean has to draw these along.
+        They differ only in ``concordance_micro``, by the number of pairs; an interval of its mean must resample them too.
         """
         if metric.name != "concordance_micro":
             return None
@@ -276,23 +276,23 @@ class PreparedQueries:
         return np.divide(pairs, whole, out=np.zeros(self.n_queries), where=whole > 0.0)
 
     def gain_rows(self, names: Sequence[str]) -> npt.NDArray[np.float64]:
-        """Return what documents are worth, a row of (n,) in tie order for each of ``gain``, ``best`` and ``relevant``."""
+        """Return the values of documents, a row of (n,) in tie order for each of ``gain``, ``best`` and ``relevant``."""
         rows = {"gain": lambda: self._gain}
         rows["best"] = lambda: (self._grades == self._best[queries_of(self.starts)]).astype(np.float64)
         rows["relevant"] = lambda: self._relevant.astype(np.float64)
         if list(names) == ["gain"]:
-            return self._gain.reshape(1, -1)  # no copy: this is what training asks for
+            return self._gain.reshape(1, -1)  # no copy: the case of training
         return np.stack([rows[name]() for name in names])
 
     def discount_rows(self, persistences: Sequence[float | None]) -> npt.NDArray[np.float64]:
-        """Return what ranks are worth, a row each: the policy's discount for None, else `persistence` in reading on."""
+        """Return the weights of ranks, a row each: the policy's discount for None, else that of `persistence`."""
         if list(persistences) == [None]:
             return self._discount.reshape(1, -1)
         longest = self._discount.shape[0]
         return np.stack([self._discount if p is None else persistence(longest, p) for p in persistences])
 
     def error_costs(self, metric: Metric) -> tuple[float, ...]:
-        """Threshold, costs of the two kinds of errors, and the shares of them that a score on the threshold costs."""
+        """Return the threshold, the costs of the two kinds of errors, and their shares for a score on the threshold."""
         n_relevant = int(np.count_nonzero(self._relevant))
         n_others = self.n_rows - n_relevant
         on_it = {"expected": (0.5, 0.5), "pessimistic": (1.0, 1.0), "optimistic": (0.0, 0.0)}
@@ -301,12 +301,12 @@ class PreparedQueries:
 
 
 class _Plan:
-    """Arrays by which the kernel knows what to compute; depends on grades and metrics, not on scores."""
+    """Kernel arguments that depend on grades and metrics, not on scores."""
 
     def __init__(self, metrics: tuple[Metric, ...], queries: PreparedQueries) -> None:
         fill = {"skip": math.nan, "zero": 0.0, "one": 1.0}[queries.policy.nothing_relevant]
         over_hits = queries.policy.map_normalisation == "hits"
-        worth: list[str] = ["gain"]
+        value_rows: list[str] = ["gain"]
         persistences: list[float | None] = [None]
         self.metrics = metrics
         self.kinds = np.array([_KINDS[metric.name] for metric in metrics], np.int64)
@@ -321,13 +321,13 @@ class _Plan:
                 self.kinds[i] = _kernels.PRECISIONS_OVER_HITS
             elif metric.name == "wta":
                 self.cuts[i] = 1
-                self.sources[i] = _place("best", worth), _place(0.0, persistences)
+                self.sources[i] = _place("best", value_rows), _place(0.0, persistences)
             elif metric.name == "rbp":
-                self.sources[i] = _place("relevant", worth), _place(metric.parameter, persistences)
+                self.sources[i] = _place("relevant", value_rows), _place(metric.parameter, persistences)
             elif metric.name == "balanced_error":
                 self.cuts[i] = 1  # needs no order at all
                 self.parameters[i] = queries.error_costs(metric)
-        self.gains = queries.gain_rows(worth)
+        self.gains = queries.gain_rows(value_rows)
         self.discounts = queries.discount_rows(persistences)
 
 
@@ -339,7 +339,7 @@ def evaluate_queries(
     policy: Policy,
     doc_order: npt.NDArray[np.int64] | None = None,
 ) -> dict[Metric, npt.NDArray[np.float64]]:
-    """Each metric per query, (q,) float64, NaN where a query is skipped; for one evaluation (see `PreparedQueries`).
+    """Each metric per query, (q,) float64, NaN if a query is skipped; for one evaluation (see `PreparedQueries`).
 
     >>> from rankmill.scorer.metrics import Policy, parse_metric
     >>> grades, starts = np.array([0, 1, 0, 0], np.int32), np.array([0, 2, 4])
@@ -350,7 +350,7 @@ def evaluate_queries(
 
 
 def mean_of(values: npt.NDArray[np.float64]) -> float:
-    """Mean of the values that are not NaN, from their correctly rounded sum, so in any order; NaN if there are none."""
+    """Return the mean of the values that are not NaN, exactly summed and thus independent of their order; NaN if there are none."""
     counted = values[~np.isnan(values)].tolist()
     return math.fsum(counted) / len(counted) if counted else math.nan
 
@@ -366,7 +366,7 @@ def _fill(metric: Metric, fill: float) -> float:
 
 
 def _place(item: ItemT, items: list[ItemT]) -> int:
-    """Where ``item`` stands in ``items``; it is put there if it does not."""
+    """Return the index of ``item`` in ``items``; append it if it is missing."""
     if item not in items:
         items.append(item)
     return items.index(item)

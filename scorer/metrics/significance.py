@@ -38,14 +38,14 @@ def percentile_interval(
     replicates: int = REPLICATES,
     seed: int = BOOTSTRAP_SEED,
 ) -> tuple[float, float] | None:
-    """Percentile bootstrap interval of the mean of the values that are not NaN; None where fewer than two count.
+    """Percentile bootstrap interval of the mean of the values that are not NaN; None if fewer than two count.
 
     ``values`` is (q,) float64, one a query; queries are drawn with replacement.  Replicate b draws from the Philox
     counter generator with key (seed, b), whose raw stream NumPy guarantees: the same values and seed give the same
     interval everywhere.  Source: Efron & Tibshirani 1993, chapter 13.
 
-    Where queries weigh differently, ``weights`` (q,) belong to them: a value is then its query's part of the figure, and
-    each replicate's mean of values is divided by its mean of weights.
+    With ``weights`` (q,) of the queries, a value is its query's part of the metric, and each replicate's mean of values is
+    divided by its mean of weights.
     """
     counts = ~np.isnan(values)
     counted = values[counts]
@@ -58,18 +58,18 @@ def percentile_interval(
         if weights is not None:
             means[b] /= _kernels.resampled_mean(weights[counts], raw)
     means.sort()
-    lowest = round((1.0 - level) / 2.0 * replicates)  # as many replicates lie below the interval, and above it
+    lowest = round((1.0 - level) / 2.0 * replicates)  # number of replicates below the interval, and above it
     return float(means[lowest]), float(means[replicates - 1 - lowest])
 
 
 def interval_of_mean(
     values: npt.NDArray[np.float64], *, weights: npt.NDArray[np.float64] | None = None
 ) -> tuple[float, float] | None:
-    """95 % interval of the mean in little time for any number of queries; arguments and None as `percentile_interval`.
+    """Return the 95 % interval of the mean, quickly for any number of queries; arguments and None as `percentile_interval`.
 
-    Up to ``NORMAL_FROM`` values that count it is the percentile bootstrap's, above them that of the normal distribution.
+    Up to ``NORMAL_FROM`` values that count it is the percentile bootstrap interval, above that the normal interval.
     The two then differ by some (z^2 - 1) g / (6 sqrt(n)) standard errors, z = 1.96 and g the skewness of the values (first
-    term of Cornish & Fisher 1937): 0.01 for a skewness of 4, while chance moves limits from 1000 replicates by 0.08.
+    term of Cornish & Fisher 1937): 0.01 for a skewness of 4, while limits from 1000 replicates vary by 0.08.
     """
     counts = ~np.isnan(values)
     n = int(np.count_nonzero(counts))
@@ -78,7 +78,7 @@ def interval_of_mean(
     counted = values[counts]
     whole = n if weights is None else math.fsum(weights[counts].tolist())
     mean = math.fsum(counted.tolist()) / whole
-    apart = counted - (mean if weights is None else mean * weights[counts])  # a ratio's parts: linearised
+    apart = counted - (mean if weights is None else mean * weights[counts])  # with weights: the linearised ratio
     half = _BELOW_ONE_IN_40 * math.sqrt(math.fsum((apart * apart).tolist())) / whole
     return mean - half, mean + half
 
@@ -86,18 +86,18 @@ def interval_of_mean(
 def sign_flip_p(
     differences: npt.NDArray[np.float64], *, flips: int = FLIPS, seed: int = FLIP_SEED
 ) -> npt.NDArray[np.float64]:
-    """Two-sided p of each row of ``differences`` (c, q) float64: that their mean is 0 but for chance.
+    """Return the two-sided p-value of each row of ``differences`` (c, q) float64: that their mean differs from 0 by chance.
 
-    If two rankings are equally good, the sign of each query's difference is a coin's.  With at most 20 queries that
-    differ all 2^m choices of signs are counted, and p is the share of those whose sum is at least as far from 0 as the
-    one found; else ``flips`` choices are drawn, and p = (1 + those) / (1 + flips), which is valid at any number (Phipson
-    & Smyth 2010).  Source: Fisher 1935; Smucker, Allan & Carterette, CIKM 2007, for rankings.
+    If two rankings are equally good, the sign of each query's difference is random.  If at most 20 queries differ, all 2^m
+    choices of signs are counted, and p is the share of those whose sum is at least as far from 0 as the observed one; else
+    ``flips`` choices are drawn, and p = (1 + their number) / (1 + flips), which is valid for any ``flips`` (Phipson & Smyth
+    2010).  Source: Fisher 1935; Smucker, Allan & Carterette, CIKM 2007, for rankings.
 
     Each row's differences are rounded to whole multiples of its largest one divided by 2^40, so that sums are exact in any
-    order; a sum nearer to the one found than rounding can tell counts as equal to it, which can only raise p.
+    order; sums that rounding cannot tell from the observed one count as equal to it, which can only raise p.
 
-    The signs are bits of Philox counters with key (seed, 64 queries): the same for every row, in any number of threads.
-    NaN is 0, a difference that no sign changes.  Memory: 8 ``flips`` bytes a row.
+    The signs are bits of Philox counters with key (seed, 64 queries): the same for every row and any number of threads.  NaN
+    counts as 0.  Memory: 8 ``flips`` bytes per row.
     """
     found = [_rounded(row) for row in differences]
     p = np.ones(len(found))
@@ -124,7 +124,7 @@ def sign_flip_p(
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Adjust ``p`` of several comparisons so that one of them below a level is wrong with that probability at most.
+    """Adjust the p-values of several comparisons to control the family-wise error rate.
 
     The i-th smallest of m is multiplied by m - i + 1, never below its predecessor, at most 1 (Holm 1979).
 
@@ -140,7 +140,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def _rounded(differences: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the differences as whole numbers, and how far from 0 a sum must be to count as far as theirs."""
+    """Return the differences as whole numbers, and the distance from 0 from which a sum counts as extreme as theirs."""
     values = np.where(np.isnan(differences), 0.0, differences)
     largest = float(np.abs(values).max(initial=0.0))
     if largest == 0.0:
@@ -162,7 +162,7 @@ class LostQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrap:
-    """How intervals were found."""
+    """How intervals were computed."""
 
     level: float = 0.95
     replicates: int = REPLICATES
@@ -180,17 +180,17 @@ class Paired:
     candidate, other
         Means over them.
     difference
-        Mean over the queries of candidate - other, or of other - candidate where lower is better: above 0 the candidate
+        Mean over the queries of candidate - other, or of other - candidate if lower is better: above 0 the candidate
         is better.
     interval
         95 % percentile bootstrap interval of ``difference`` (see `percentile_interval`).
     wins, ties, losses
-        Queries in which the candidate is better, within 1e-9, worse.
+        Number of queries in which the candidate is better, equal within 1e-9, or worse.
     effect_size
-        ``difference`` divided by the standard deviation of the differences (Cohen's d of paired samples); None where
+        ``difference`` divided by the standard deviation of the differences (Cohen's d of paired samples); None if
         they do not vary.
     quantiles
-        Of the differences: the least value that at least this share of them does not exceed.
+        Quantiles of the differences: the least value that at least this share of them does not exceed.
     worst
         The queries that lost most, the largest loss first.
     """
@@ -217,16 +217,16 @@ def compare_paired(
     higher_is_better: bool = True,
     most_shown: int = MOST_SHOWN,
 ) -> Paired | None:
-    """Compare a metric of the same queries under two rankings; None where fewer than two queries count.
+    """Compare a metric of the same queries under two rankings; None if fewer than two queries count.
 
     Parameters
     ----------
     candidate, other
-        (q,) float64 values, NaN where a query does not count: for both or for neither.
+        (q,) float64 values, NaN if a query does not count, for both or for neither.
     qids
         (q,) ids, an Arrow array of strings.
     weights
-        (q,) of the queries in the mean, where they differ (`rankmill.scorer.metrics.per_query.PreparedQueries.weights`).
+        (q,) weights of the queries in the mean, if they differ (`rankmill.scorer.metrics.per_query.PreparedQueries.weights`).
     higher_is_better
         Whether a larger value is a better one.
     most_shown
@@ -235,7 +235,7 @@ def compare_paired(
     Raises
     ------
     ValueError
-        The two are not about the same queries.
+        The values are not of the same queries.
     """
     counts = ~np.isnan(candidate)
     if candidate.shape != other.shape or not np.array_equal(counts, ~np.isnan(other)):
@@ -270,13 +270,12 @@ def compare_paired(
 
 
 def queries_for(margin: float, found: Paired, difference: float = 0.0) -> int | None:
-    """About how many queries like these would pass ``margin`` four times in five if ``difference`` is the true one.
+    """Return about how many such queries would pass ``margin`` with a power of 80 % if ``difference`` is the true one.
 
-    The lower end of an interval is the mean less 1.96 standard errors, and the mean itself is below the true difference by
-    0.84 of them once in five times: both together may not exceed margin + difference.  A standard error falls with the square
-    root of the number of queries, so that it takes ((1.96 + 0.84) / 1.96 * width / room)^2 times as many as there
-    were, for the width from mean to lower end and the room margin + difference.  None where the interval is narrow enough
-    already, or no number is enough.
+    The lower limit is the mean minus 1.96 standard errors, and the mean is 0.84 standard errors below the true difference once
+    in five times: both together may not exceed margin + difference.  The standard error falls with the square root of the
+    number of queries, so the number of queries grows by the factor ((1.96 + 0.84) / 1.96 * width / room)^2, with the width from
+    mean to lower limit and the room margin + difference.  None if the interval is already narrow enough, or no number is enough.
     """
     width, room = found.difference - found.interval[0], margin + difference
     if room <= 0.0 or width <= room:

@@ -1,6 +1,6 @@
 """One metric of one query rank by rank, in plain Python from the definitions: what `rankmill explain-metric` shows.
 
-Where documents tie and their order is not known, a rank counts its mean over all orders: the shares and chances below.
+If documents tie and their order is not known, a rank counts its mean over all orders: the shares and probabilities below.
 Nothing here is fast, and nothing is shared with the kernels but gains and discounts.
 """
 
@@ -24,8 +24,8 @@ Row = tuple[float, ...]
 class RankedQuery:
     """Documents of one query in the order of their ranks, ``scores`` and ``grades`` (n,); no grade is below 0.
 
-    ``groups`` are the limits (lo, hi) of documents that tie and stay together, ranks counted from 0; ``pool`` are the
-    grades of all documents known, from the best.
+    ``groups`` are the limits (lo, hi) of documents that tie and share their ranks, ranks counted from 0; ``pool`` are the
+    grades of all known documents, best first.
     """
 
     scores: tuple[float, ...]
@@ -35,16 +35,16 @@ class RankedQuery:
     policy: Policy
 
     def relevant(self) -> list[float]:
-        """Tell the relevant documents by 1."""
+        """Return 1 for relevant documents, else 0."""
         return [float(y >= self.policy.relevant_from) for y in self.grades]
 
     @property
     def n_relevant(self) -> int:
-        """Count the relevant documents known."""
+        """Count the known relevant documents."""
         return sum(y >= self.policy.relevant_from for y in self.pool)
 
     def depth(self, metric: Metric) -> int:
-        """Return the number of ranks that the metric looks at."""
+        """Return the number of ranks that the metric uses."""
         if metric.name == "wta":
             return min(1, len(self.grades))
         return len(self.grades) if metric.k is None else min(metric.k, len(self.grades))
@@ -52,7 +52,7 @@ class RankedQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """What each rank adds: rows of numbers under ``columns``, of which the last is the running sum; ``total`` is its end."""
+    """The terms of each rank: rows of numbers under ``columns``, the last of which is the running sum; ``total`` is its end."""
 
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -99,22 +99,22 @@ def _running(columns: tuple[str, ...], rows: Sequence[Row]) -> Steps:
     return Steps(columns=(*columns, "sum"), rows=tuple(found))
 
 
-def _shares(query: RankedQuery, worth: Sequence[float]) -> list[float]:
-    """Return what each rank is worth: the mean over the documents that share it."""
-    return [math.fsum(worth[lo:hi]) / (hi - lo) for lo, hi in query.groups for _ in range(lo, hi)]
+def _shares(query: RankedQuery, values: Sequence[float]) -> list[float]:
+    """Return the value of each rank: the mean over the documents that share it."""
+    return [math.fsum(values[lo:hi]) / (hi - lo) for lo, hi in query.groups for _ in range(lo, hi)]
 
 
 def _weighted(
-    query: RankedQuery, depth: int, names: tuple[str, str], worth: Sequence[float], weights: Sequence[float]
+    query: RankedQuery, depth: int, names: tuple[str, str], values: Sequence[float], weights: Sequence[float]
 ) -> Steps:
-    rows = [(x, w, x * w) for x, w in zip(_shares(query, worth)[:depth], weights, strict=False)]
+    rows = [(x, w, x * w) for x, w in zip(_shares(query, values)[:depth], weights, strict=False)]
     return _running((*names, "term"), rows)
 
 
 def _gains(metric: Metric, query: RankedQuery) -> Steps:
-    worth = gains(np.array(query.grades, np.int32), query.policy.gain).tolist()
-    weights = discounts(len(worth), query.policy.discount).tolist()
-    return _weighted(query, query.depth(metric), ("gain", "discount"), worth, weights)
+    values = gains(np.array(query.grades, np.int32), query.policy.gain).tolist()
+    weights = discounts(len(values), query.policy.discount).tolist()
+    return _weighted(query, query.depth(metric), ("gain", "discount"), values, weights)
 
 
 def _persistent(metric: Metric, query: RankedQuery) -> Steps:
@@ -131,7 +131,7 @@ def _hits(metric: Metric, query: RankedQuery) -> Steps:
 
 
 def _first(metric: Metric, query: RankedQuery) -> Steps:
-    """Chance that the first relevant document is at a rank: none of the group's before it, then one of them."""
+    """Probability that the first relevant document is at a rank: none of its group before it, then one of them."""
     rows, depth, relevant = [], query.depth(metric), query.relevant()
     none_yet = 1.0
     for lo, hi in query.groups:
@@ -170,7 +170,7 @@ def _precisions(metric: Metric, query: RankedQuery) -> Steps:
 
 
 def _chances_of_hits(query: RankedQuery, depth: int) -> dict[float, float]:
-    """Chance of each number of relevant documents above the cutoff: hypergeometric in the group that it divides."""
+    """Probability of each number of relevant documents above the cutoff: hypergeometric in the group that it divides."""
     relevant, before = query.relevant(), 0.0
     for lo, hi in query.groups:
         if lo >= depth:
@@ -184,7 +184,7 @@ def _chances_of_hits(query: RankedQuery, depth: int) -> dict[float, float]:
 
 
 def _stops(metric: Metric, query: RankedQuery) -> Steps:
-    """Chance to read a rank, and to stop there: passing any t of a tie's documents has their mean product of 1 - stop."""
+    """Probability to read a rank, and to stop there; passing t tied documents has the mean product of 1 - stop over any t."""
     depth = query.depth(metric)
     stop = stop_probabilities(np.array(query.grades, np.int32), query.policy.max_grade).tolist()
     rows, reach = [], 1.0
@@ -192,7 +192,7 @@ def _stops(metric: Metric, query: RankedQuery) -> Steps:
         c = min(hi, depth) - lo
         if c <= 0:
             break
-        passing = [1.0] + [0.0] * c  # mean over the choices of t documents among those looked at so far
+        passing = [1.0] + [0.0] * c  # mean over the choices of t documents among those so far
         for size, chance in enumerate(stop[lo:hi]):
             for t in range(min(size + 1, c), 0, -1):
                 passing[t] = ((size + 1 - t) * passing[t] + t * (1.0 - chance) * passing[t - 1]) / (size + 1)
@@ -204,7 +204,7 @@ def _stops(metric: Metric, query: RankedQuery) -> Steps:
 
 
 def _pairs(query: RankedQuery) -> Steps:
-    """Pairs with the documents above: right where those are better, wrong where worse, half where they tie."""
+    """Pairs with the documents above: right if those are better, wrong if worse, half if they tie."""
     rows = []
     above: Counter[int] = Counter()
     for lo, hi in query.groups:

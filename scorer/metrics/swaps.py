@@ -1,6 +1,6 @@
 """The change of a metric when two documents swap their ranks, for every pair of a list.
 
-A metric owns its deltas: it hands flat arrays to whoever weighs pairs (LambdaMART), in one of three shapes.
+A metric computes its own deltas, as flat arrays of one of three shapes, for code that weights pairs (LambdaMART).
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class SwapDeltas:
     values
         (n_rows,) x of every document, by row.
     scales
-        (n_queries,); 0 where no swap changes anything, and such queries are passed over.
+        (n_queries,); 0 if no swap changes anything; such queries are skipped.
     depth
         Only pairs with ``i < depth`` change anything.
     upper, lower, lift
-        (longest query + spare,), or (n_rows + spare,) by place; the spare cells mean nothing.
+        (longest query + spare,), or (n_rows + spare,) by place; the spare cells are unused.
     levels
         (n_rows,) of a table: the grades of a query numbered from its best.
     """
@@ -116,10 +116,10 @@ def swap_deltas(
     policy
         The conventions; ties do not matter, since the order is given.
     tail
-        For ``ndcg@k`` and ``dcg@k``: discounts go on below k, so that a swap below k counts as well; the ideal is that
-        of k.  It is what LightGBM and XGBoost learn from.
+        For ``ndcg@k`` and ``dcg@k``: discounts continue below k, so that a swap below k counts too; the ideal is that
+        of k.  LightGBM and XGBoost do so.
     spare
-        Cells that the caller wants behind the ends of ``upper``, ``lower`` and ``lift``.
+        Extra cells at the ends of ``upper``, ``lower`` and ``lift``.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def _product_of(
     *,
     tail: bool,
 ) -> tuple[Floats, Floats, int] | None:
-    """Return values of rows, weights of ranks and the depth, where a swap changes the metric by the product of differences; else None."""
+    """Return values of rows, weights of ranks and the depth, if a swap changes the metric by the product of differences; else None."""
     longest = int(np.diff(starts).max(initial=0))
     relevant = (grades >= policy.relevant_from).astype(np.float64)
     inside = np.arange(longest) < cut
