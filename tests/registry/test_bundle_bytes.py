@@ -24,6 +24,7 @@ from rankmill.registry.bundle_import import OpenedBundle
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.model_state import GENESIS
 from rankmill.registry.stored_records import AliasPolicy, Entry, Move, Protect, Register, Tag
+from tests.refusals import refused
 from tests.registry.conftest import FACTS, QuickDisk
 
 Parts = list[tuple[str, bytes]]
@@ -340,13 +341,13 @@ def test_an_origin_that_is_no_json_to_write_again_is_refused(registry: Registry,
     for number, origin in enumerate((b'{"a":NaN}', b'{"a":-1e999}', b"[]", b"no JSON")):
         registry.register(f"m{number}", b"model", manifest=FACTS, attachments={"origin": origin})
         registry.export(f"m{number}@1", tmp_path / "m.tar", overwrite=True)
-        with pytest.raises(IntegrityError, match=r"m\.tar: the bundle is damaged: blob"):
+        with refused(IntegrityError, "m.tar", "damaged", "blob"):
             Registry(tmp_path / "other", disk=QuickDisk()).import_(tmp_path / "m.tar")
 
 
 def test_a_pipe_is_no_bundle(registry: Registry, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "web.tar")
-    with pytest.raises(InputError, match=r"web\.tar: expected the tar file of a bundle, found a pipe"):
+    with refused(InputError, "web.tar", "pipe"):
         registry.import_(tmp_path / "web.tar")
     assert not registry.root.exists()
 

@@ -14,6 +14,7 @@ from rankmill.foundation.errors import ConflictError, IntegrityError, InvalidNam
 from rankmill.registry.blob_store import Store
 from rankmill.registry.cli import app
 from rankmill.registry.model_registry import Registry
+from tests.refusals import refused
 from tests.registry.conftest import FACTS
 from tests.registry.shell import Shell
 
@@ -66,7 +67,7 @@ def test_list_shows_the_other_models_beside_a_damaged_one(models: Shell, damage:
 
 def test_what_verify_says_steers_no_terminal(models: Shell) -> None:
     (models.root / "models/web/log/\x1b[2J").write_text("")
-    with pytest.raises(IntegrityError, match=r"log/\?\[2J: no entry"):
+    with refused(IntegrityError, "log/?[2J"):
         models("verify")
 
 
@@ -92,7 +93,7 @@ def test_verify_does_not_call_damaged_what_it_may_not_read(models: Shell, monkey
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(Store, "read_blob", refuse)
-    with pytest.raises(PermissionError, match="were not checked"):
+    with refused(PermissionError, "not checked"):
         models("verify", "web")
 
 
@@ -145,22 +146,22 @@ def test_markup_and_control_codes_are_only_text(models: Shell, web: Registry) ->
 @pytest.mark.parametrize(
     ("words", "error", "message"),
     [
-        (["show", "wbe"], UnknownModel, "did you mean 'web'"),
-        (["show", "web@prodution"], UnknownModel, "did you mean 'production'"),
-        (["show", "web@9"], UnknownModel, "versions 1 to 3"),
-        (["log", "web@2"], InvalidName, "such as 'web'"),
-        (["promote", "web"], InvalidName, "such as web@7"),
-        (["promote", "web@2", "--alias", "latest"], InvalidName, "cannot be moved"),
-        (["promote", "web@2", "--expect", "1"], ConflictError, "is version 3, expected version 1"),
-        (["promote", "web@2", "--expect", "old"], InvalidName, "number of a version"),
-        (["rollback", "web", "--alias", "shadow"], UnknownModel, "there is no earlier version"),
-        (["verify", "wbe"], UnknownModel, "did you mean 'web'"),
+        (["show", "wbe"], UnknownModel, "web"),
+        (["show", "web@prodution"], UnknownModel, "production"),
+        (["show", "web@9"], UnknownModel, ("versions", "1", "3")),
+        (["log", "web@2"], InvalidName, "web"),
+        (["promote", "web"], InvalidName, "web@7"),
+        (["promote", "web@2", "--alias", "latest"], InvalidName, "moved"),
+        (["promote", "web@2", "--expect", "1"], ConflictError, ("version 3", "version 1")),
+        (["promote", "web@2", "--expect", "old"], InvalidName, ("number", "version")),
+        (["rollback", "web", "--alias", "shadow"], UnknownModel, "earlier version"),
+        (["verify", "wbe"], UnknownModel, "web"),
     ],
 )
 def test_mistakes_raise_one_typed_line(
     models: Shell, words: list[str], error: type[RankmillError], message: str
 ) -> None:
-    with pytest.raises(error, match=message) as caught:
+    with refused(error, message) as caught:
         models(*words)
     assert "\n" not in str(caught.value)
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InputError, InvalidName, UnknownModel
 from rankmill.registry.names import ModelReference, check_alias, check_name
+from tests.refusals import refused
 
 GOOD = ["a", "7", "web", "web-2.b_c", "a" * 64, "a..b"]
 BAD = ["", "Web", ".web", "-web", "..", "a/b", "a\\b", "a b", "web\n", "wéb", "a" * 65, "a@b", "a\x00", "web.rankmill"]
@@ -20,7 +21,7 @@ def test_good_names_pass(name: str) -> None:
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_names_are_refused(name: str) -> None:
-    with pytest.raises(InvalidName, match="model name"):
+    with refused(InvalidName, "model name"):
         check_name(name)
 
 

@@ -13,6 +13,7 @@ from rankmill.foundation.errors import IntegrityError
 from rankmill.registry import blob_store
 from rankmill.registry.blob_store import Store
 from rankmill.registry.model_registry import Registry
+from tests.refusals import refused
 from tests.registry.conftest import FACTS, QuickDisk
 
 
@@ -126,7 +127,7 @@ def test_a_linked_folder_is_neither_read_nor_written_through(
         lambda r: r.rollback("web"),
         lambda r: r.register("web", b"model 3", manifest=FACTS),
     ):
-        with pytest.raises(IntegrityError, match="is a symbolic link, which the registry does not follow"):
+        with refused(IntegrityError, "symbolic link"):
             use(opened(web))
     assert model.read_bytes() == b"model 3"  # it is there, and was not looked at
     assert tree(away) == before
@@ -136,7 +137,7 @@ def test_a_linked_tmp_is_not_written_through(web: Registry, tmp_path: Path) -> N
     (tmp_path / "away").mkdir()
     (web.root / "tmp").rmdir()
     (web.root / "tmp").symlink_to(tmp_path / "away")
-    with pytest.raises(IntegrityError, match=r"tmp is a symbolic link"):
+    with refused(IntegrityError, "tmp", "symbolic link"):
         opened(web).promote("web", 2)
     assert list((tmp_path / "away").iterdir()) == []
 
@@ -150,7 +151,7 @@ def test_what_collects_goes_through_no_link(
     (web.root / name).symlink_to(tmp_path / "away")
     web.resolve("web@2", bare="latest").model_path.with_name("0" * 64).write_bytes(b"nobody's")
     before = tree(web.root)
-    with pytest.raises(IntegrityError, match=rf"{name} is a symbolic link"):
+    with refused(IntegrityError, name, "symbolic link"):
         opened(web).gc()
     after = tree(web.root)
     assert {path: found[1] for path, found in after.items()} == {path: found[1] for path, found in before.items()}
@@ -187,8 +188,8 @@ def test_a_file_that_has_grown_beyond_all_bounds_is_not_read_whole(
     assert [finding for finding in opened(web).verify().findings if str(model) in finding]
     entry = web.root / "models" / "web" / "log" / f"{5:020d}.json"
     grow(entry)
-    with pytest.raises(IntegrityError, match=rf"{entry.name}: expected at most \d+ bytes, found more"):
+    with refused(IntegrityError, entry.name, "bytes"):
         opened(web).log("web")
     grow(web.root / "FORMAT.json")
-    with pytest.raises(IntegrityError, match=r"FORMAT\.json: expected at most"):
+    with refused(IntegrityError, "FORMAT.json", "at most"):
         opened(web).names()

@@ -9,6 +9,7 @@ import pytest
 from rankmill.foundation.errors import InputError, PromotionRefused, UnknownModel
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.stored_records import AliasPolicy, Entry, GateRecord, Move, record_json
+from tests.refusals import refused
 from tests.registry.conftest import FACTS, QuickDisk, outcome
 
 DATA, CONVENTION = "d" * 64, "c" * 64
@@ -39,7 +40,7 @@ def production(registry: Registry) -> int | None:
 
 def test_without_a_gate_nothing_moves(guarded: Registry) -> None:
     before = len(guarded.log("web"))
-    with pytest.raises(PromotionRefused, match=r"rankmill models gate web@1 --on DATASET") as caught:
+    with refused(PromotionRefused, "rankmill models gate web@1 --on DATASET") as caught:
         guarded.promote("web", 1)
     assert "\n" not in str(caught.value)
     assert (production(guarded), len(guarded.log("web"))) == (None, before)
@@ -63,15 +64,13 @@ def test_other_aliases_are_open(guarded: Registry) -> None:
 def test_a_failed_gate_refuses_even_after_a_passed_one(guarded: Registry) -> None:
     gate(guarded, 1)
     gate(guarded, 1, passed=False, report={"difference": -0.1})
-    with pytest.raises(
-        PromotionRefused, match=r"did not pass the gate; rankmill models gate web@1 --show --alias .* why"
-    ):
+    with refused(PromotionRefused, "gate", "rankmill models gate web@1 --show --alias"):
         guarded.promote("web", 1)
 
 
 def test_going_back_where_production_was_never_set_says_so(guarded: Registry) -> None:
     for act in (guarded.rollback, lambda name: guarded.unset(name, "production")):
-        with pytest.raises(UnknownModel, match="web@production was never set; promote a version first"):
+        with refused(UnknownModel, "web@production", "never"):
             act("web")
 
 
@@ -79,7 +78,7 @@ def test_a_gate_against_what_is_no_longer_served_does_not_count(guarded: Registr
     gate(guarded, 1)
     gate(guarded, 2)
     guarded.promote("web", 1)
-    with pytest.raises(PromotionRefused, match="compared with nothing, while production is version 1"):
+    with refused(PromotionRefused, "nothing", "production", "version 1"):
         guarded.promote("web", 2)
     gate(guarded, 2)
     guarded.promote("web", 2)
@@ -92,10 +91,10 @@ def test_who_takes_the_alias_away_does_not_lower_the_bar(guarded: Registry) -> N
     gate(guarded, 2)
     guarded.promote("web", 1)
     guarded.unset("web", "production")
-    with pytest.raises(PromotionRefused, match="the gate compared with nothing, while production last was version 1"):
+    with refused(PromotionRefused, "nothing", "production", "version 1"):
         guarded.promote("web", 2)
     again = gate(guarded, 2, baseline=None)
-    with pytest.raises(PromotionRefused, match="last was version 1"):
+    with refused(PromotionRefused, "version 1"):
         guarded.promote("web", 2)
     against_one = gate(guarded, 2, baseline=1)
     assert against_one.number > again.number
@@ -106,7 +105,7 @@ def test_who_takes_the_alias_away_does_not_lower_the_bar(guarded: Registry) -> N
 def test_the_gate_of_another_alias_or_version_does_not_count(guarded: Registry) -> None:
     gate(guarded, 1, alias="canary")
     gate(guarded, 2)
-    with pytest.raises(PromotionRefused, match="no result"):
+    with refused(PromotionRefused, "result"):
         guarded.promote("web", 1)
 
 
@@ -116,13 +115,13 @@ def test_the_gate_of_another_alias_or_version_does_not_count(guarded: Registry) 
         (AliasPolicy(metric="err@10"), "metric err@10"),
         (AliasPolicy(convention="e" * 64), "convention"),
         (AliasPolicy(dataset="e" * 64), "dataset"),
-        (AliasPolicy(margin=0.001), "margin of at most 0.001, found 0.002"),
+        (AliasPolicy(margin=0.001), ("margin", "0.001", "0.002")),
     ],
 )
 def test_a_policy_asks_for_more(guarded: Registry, policy: AliasPolicy, match: str) -> None:
     guarded.protect("web", "production", policy)
     gate(guarded, 1)
-    with pytest.raises(PromotionRefused, match=match):
+    with refused(PromotionRefused, match):
         guarded.promote("web", 1)
     guarded.protect(
         "web", "production", AliasPolicy(metric="ndcg@10", convention=CONVENTION, dataset=DATA, margin=0.002)

@@ -10,6 +10,7 @@ from rankmill.foundation.errors import InputError, IntegrityError, InvalidName, 
 from rankmill.foundation.storage.disk import Disk
 from rankmill.registry import Registry, Version
 from rankmill.registry.retention_rules import RetentionRules
+from tests.refusals import refused
 
 
 def test_a_version_gives_back_what_was_registered(registry: Registry, facts: dict[str, Any]) -> None:
@@ -78,28 +79,28 @@ def test_references_resolve(web: Registry) -> None:
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("wbe", "unknown model 'wbe'; did you mean 'web'"),
-        ("web@prodction", "unknown alias of web 'prodction'; did you mean 'production'"),
-        ("web@4", "web has no version 4; there are versions 1 to 3"),
+        ("wbe", ("model", "wbe", "web")),
+        ("web@prodction", ("alias", "prodction", "production")),
+        ("web@4", ("web", "version 4", "1", "3")),
     ],
 )
 def test_what_is_not_there_is_said_with_what_is(web: Registry, reference: str, message: str) -> None:
-    with pytest.raises(UnknownModel, match=message):
+    with refused(UnknownModel, message):
         web.resolve(reference, bare="production")
 
 
 def test_a_model_without_production_says_how_to_promote(registry: Registry, facts: dict[str, Any]) -> None:
     registry.register("web", b"model", manifest=facts)
-    with pytest.raises(UnknownModel, match=r"name a version \(web@latest\).*models gate web@1 .*models promote web@1"):
+    with refused(UnknownModel, "web@latest", "models gate web@1", "models promote web@1"):
         registry.resolve("web", bare="production")
 
 
 def test_an_empty_registry_is_no_error_until_a_model_is_asked_for(registry: Registry) -> None:
     assert registry.names() == []
     assert registry.verify().ok
-    with pytest.raises(UnknownModel, match="there is no registry in"):
+    with refused(UnknownModel, "registry"):
         registry.versions("web")
-    with pytest.raises(InputError, match="no registry"):
+    with refused(InputError, "registry"):
         registry.gc()
     assert not registry.root.exists()
 
@@ -134,7 +135,7 @@ def test_no_path_is_made_of_a_bad_name(registry: Registry, facts: dict[str, Any]
 
 
 def test_a_reason_is_one_printable_line(web: Registry) -> None:
-    with pytest.raises(InputError, match="one line"):
+    with refused(InputError, "one line"):
         web.promote("web", 1, reason="two\nlines")
 
 

@@ -18,6 +18,7 @@ from rankmill.registry import commit_log, garbage, leases
 from rankmill.registry.blob_store import Store
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.retention_rules import DAY, RetentionRules
+from tests.refusals import refused
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 from tests.registry.shell import Shell
 from tests.registry.test_races import all_at_once, opened
@@ -107,7 +108,7 @@ def test_the_history_of_a_swept_version_stays(shop: Registry, wait: Callable[[fl
         lambda: shop.promote("shop", 5),
         lambda: shop.rollback("shop", to=1),
     ):
-        with pytest.raises(UnknownModel, match=r"shop@[15].* swept in entry"):
+        with refused(UnknownModel, "swept"):
             use()
     shop.rollback("shop")
     assert shop.resolve("shop", bare="production").read() == bytes([3]) * 300
@@ -177,7 +178,7 @@ def test_named_models_only(shop: Registry, wait: Callable[[float], None]) -> Non
     assert list(shop.gc("other", rules=RULES).models) == ["other"]
     assert [v.number for v in shop.versions("shop") if v.marked_in] == []
     assert [v.number for v in shop.versions("other") if v.marked_in] == [1]
-    with pytest.raises(UnknownModel, match="did you mean 'shop'"):
+    with refused(UnknownModel, "shop"):
         shop.gc("shopp")
 
 
@@ -249,7 +250,7 @@ def test_while_a_log_cannot_be_read_nothing_is_deleted(
     path.write_bytes(path.read_bytes()[:-7])
     wait(30)
     before = [tree(shop.root / name) for name in ("models", "blobs")]
-    with pytest.raises(IntegrityError, match="nothing is collected"):
+    with refused(IntegrityError, "nothing", "collected"):
         shop.gc(rules=RULES)
     assert [tree(shop.root / name) for name in ("models", "blobs")] == before
 
@@ -380,12 +381,12 @@ class TestCommand:
         for grace in ("0", "1.5h", "30m", "7d"):
             assert models.json("gc", "--grace", grace, "--dry-run")["dry_run"]
         for grace in ("", "d", "-1d", "7 weeks", "1e9s"):
-            with pytest.raises(InputError, match="such as 7d"):
+            with refused(InputError, "7d"):
                 models("gc", f"--grace={grace}")
 
     def test_where_no_registry_is_it_says_so(self, tmp_path: Path) -> None:
         for command in ("gc", "fsck"):
-            with pytest.raises(InputError, match="no registry"):
+            with refused(InputError, "registry"):
                 Shell(tmp_path / "nowhere")(command)
         assert not (tmp_path / "nowhere").exists()
 

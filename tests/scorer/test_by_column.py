@@ -12,6 +12,7 @@ from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.parquet import ParquetSource
 from rankmill.scorer import scoring
 from rankmill.scorer.rerank import rerank
+from tests.refusals import refused
 from tests.scorer.forests import random_forest
 from tests.scorer.test_rerank import tree_of
 
@@ -103,5 +104,5 @@ def test_damage_in_a_column_is_told(tmp_path):
     data = bytearray(path.read_bytes())
     data[chunk.data_page_offset : chunk.data_page_offset + 40] = bytes(40)
     path.write_bytes(data)
-    with pytest.raises(DataRejected, match=r"c\.parquet: the Parquet data are damaged"):
+    with refused(DataRejected, "c.parquet", "damaged"):
         rerank(path, forest, tmp_path / "out")

@@ -25,6 +25,7 @@ from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, REPLICATES, holm
 from tests import naive_gate
+from tests.refusals import refused
 from tests.scorer.candidate_files import random_candidates, write_letor
 from tests.scorer.forests import random_forest
 
@@ -128,12 +129,12 @@ def test_other_queries_are_named(three):
     rows = judged(1)
     fewer = ranking("few", [row for row in rows if row[0] not in {"q03", "q07"}], 1)
     more = ranking("many", [*rows, ("zz", "d", 1)], 1)
-    with pytest.raises(CandidatesRejected, match=r"few: .* 2 of old are not in few \('q03', 'q07'\); rank all queries"):
+    with refused(CandidatesRejected, "few", "2", "old", "'q03', 'q07'"):
         compare([three[0], fewer])
     with pytest.raises(CandidatesRejected, match=r"2 of few are|2 of many are not in few|3 of many are not in few"):
         compare([fewer, more])
     graded = ranking("graded", [(q, d, 0 if q == "q05" else g) for q, d, g in rows], 1)
-    with pytest.raises(CandidatesRejected, match="'q05' has nothing relevant for ndcg@5 in graded, and something in"):
+    with refused(CandidatesRejected, "'q05'", "ndcg@5", "graded"):
         compare([three[0], graded], metrics=["ndcg@5"])
     zero = compare([three[0], graded], metrics=["ndcg@5"], nothing_relevant="zero")
     assert "1 queries, such as 'q05', have other grades in graded than in old" in zero.notes[0]
@@ -143,13 +144,13 @@ def test_what_cannot_be_compared_is_refused(three):
     forest = random_forest(1, n_trees=2)
     model = Ranking(name="m", source=forest)
     for rankings, options, message in (
-        (three[:1], {}, "expected two or more rankings"),
-        (three, {"baseline": 3}, "baseline counts the 3 rankings from 1, got 4"),
-        ([model, model], {}, "m is a model; name the candidates"),
-        (three, {"on": "c.txt"}, "all of these are scored lists"),
-        (three, {"metrics": ["ngcd"]}, "unknown metric 'ngcd'"),
+        (three[:1], {}, ("two", "rankings")),
+        (three, {"baseline": 3}, ("baseline", "3", "4")),
+        ([model, model], {}, ("m", "candidates")),
+        (three, {"on": "c.txt"}, "scored"),
+        (three, {"metrics": ["ngcd"]}, ("metric", "ngcd")),
     ):
-        with pytest.raises(InputError, match=message):
+        with refused(InputError, message):
             compare(rankings, **options)
 
 
@@ -221,7 +222,7 @@ def test_the_command_takes_models_files_and_runs_and_any_number_of_threads(place
     lists = json.loads(call("four.parquet", "four.folder", *how))
     assert lists["comparisons"][0]["metrics"]["ndcg@3"]["difference"] == 0.0
     assert not lists["notes"] or "few" in lists["notes"][0]
-    with pytest.raises(InputError, match=r"lost\.run: no such file"):
+    with refused(InputError, "lost.run", "no such file"):
         call("lost.run", "four.parquet")
 
 
@@ -234,7 +235,7 @@ def test_runs_with_judgments(tmp_path):
         (tmp_path / name).write_text("".join(lines if seed == 1 else lines[9:]))
     pq.write_table(ranking("a", rows, 1).source, tmp_path / "a.parquet")
     arguments = ("--qrels", tmp_path / "qrels", "--convention", "trec", "--metric", "map")
-    with pytest.raises(CandidatesRejected, match="count queries missing from a run with --complete"):
+    with refused(CandidatesRejected, "queries", "--complete"):
         call(tmp_path / "a.run", tmp_path / "b.run", *arguments)
     text = call(tmp_path / "a.run", tmp_path / "b.run", *arguments, "--complete", "--worst", "2")
     assert "the queries that lost most, by map" in text

@@ -17,6 +17,7 @@ from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.conventions import CONVENTIONS, as_convention, named_convention
 from rankmill.scorer.metrics.per_query import evaluate_queries, mean_of
+from tests.refusals import refused
 
 DRAWS = 12
 
@@ -161,7 +162,7 @@ def test_gdeval_by_hand():
     assert value("err@2", rules, [1, 4, 2], falling(3)) == pytest.approx(1 / 16 + 15 / 16 * 15 / 16 / 2)
     assert math.isnan(value("ndcg@20", rules, [0, 0], falling(2)))  # never counted
     assert value("ndcg@1", rules, [0, 3], [1, 1], doc_order=np.array([4, 7])) == 1.0  # the later id first
-    with pytest.raises(InputError, match="found grade 5, above max_grade 4"):
+    with refused(InputError, "grade 5", "max_grade 4"):
         value("err@2", rules, [5, 0], falling(2))
 
 
@@ -217,9 +218,9 @@ def test_single_options_rule_over_a_convention_and_its_exceptions():
     assert other.policy_for(Metric("map")).nothing_relevant == "skip"
     assert convention.but(nothing_relevant="one").changed == ("nothing_relevant",)  # it was another for map
     assert hash(convention) == hash(convention.but())
-    with pytest.raises(InputError, match="unknown value of ties 'worst'; known"):
+    with refused(InputError, "ties", "worst"):
         convention.but(ties="worst")
-    with pytest.raises(InputError, match="unknown convention 'treceval'; did you mean 'trec'"):
+    with refused(InputError, "convention", "treceval", "trec"):
         named_convention("treceval")
 
 

@@ -17,6 +17,7 @@ from rankmill.foundation.errors import CandidatesRejected, DataRejected, InputEr
 from rankmill.scorer.evaluate import evaluate_scored
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.scored_file import read_scored
+from tests.refusals import refused
 
 METRICS = [parse_metric(name) for name in ("ndcg@2", "ndcg", "err", "map", "mrr", "precision@1")]
 NDCG = [Metric("ndcg")]
@@ -114,7 +115,7 @@ def test_ties_by_document_id_go_by_its_bytes():
         ] == pytest.approx(value)
     without = scored_table(rows).drop_columns("doc_id")
     assert evaluate_scored(without, [Metric("mrr")], Policy())
-    with pytest.raises(InputError, match="ties doc_id needs document ids"):
+    with refused(InputError, "ties doc_id"):
         evaluate_scored(without, [Metric("mrr")], Policy(ties="doc_id"))
 
 
@@ -157,12 +158,10 @@ def test_judgments_need_ids_and_a_query_in_common(tmp_path):
         evaluate_scored(scored_table(), NDCG, POLICY, qrels=qrels)
     assert str(caught.value) == f"scored table: expected queries judged in {qrels}, found none, not even 'b'"
     qrels.write_text(QRELS)
-    with pytest.raises(CandidatesRejected, match="expected a doc_id in every row"):
+    with refused(CandidatesRejected, "doc_id", "row"):
         evaluate_scored(scored_table().drop_columns("doc_id"), NDCG, POLICY, qrels=qrels)
     twice = scored_table([("b", "d3", 1.0, 0), ("b", "d3", 0.0, 0), ("a", "d1", 0.0, 0)])
-    with pytest.raises(
-        CandidatesRejected, match="expected each document once per query, found 'd3' of query 'b' again"
-    ):
+    with refused(CandidatesRejected, "'d3'", "'b'", "once"):
         evaluate_scored(twice, NDCG, POLICY, qrels=qrels)
     with pytest.raises(InputError, match="no such file"):
         evaluate_scored(scored_table(), NDCG, POLICY, qrels=tmp_path / "none")
@@ -214,7 +213,7 @@ def test_counts_of_grades_must_belong_to_the_list(tmp_path):
         )
     without_a_grade = counts.set_column(1, "grade", pa.array([None] * len(counts), pa.int32()))
     for broken in (counts.drop_columns("grade"), without_a_grade):
-        with pytest.raises(CandidatesRejected, match="expected whole numbers in columns qid, grade, count"):
+        with refused(CandidatesRejected, "qid, grade, count"):
             evaluate_scored(table, NDCG, POLICY, grade_counts=broken)
     with pytest.raises(InputError, match="no such file"):
         evaluate_scored(table, NDCG, POLICY, grade_counts=tmp_path / "none.parquet")
@@ -245,7 +244,7 @@ def test_scores_that_are_no_numbers_name_row_and_query(tmp_path):
         assert str(caught.value) == "scored table: expected a number as score, found none in row 2, query 'a'"
     path = tmp_path / "a.tsv"
     path.write_text("qid\tscore\tgrade\na\tNaN\t1\n")
-    with pytest.raises(MalformedLine, match=r"a.tsv:2:3: expected a number as score, found 'NaN'"):
+    with refused(MalformedLine, "a.tsv:2:3", "score", "'NaN'"):
         evaluate_scored(path, NDCG, POLICY)
 
 
@@ -283,25 +282,25 @@ def test_ids_that_are_no_text_are_refused(column):
 
 def test_wrong_columns_types_and_files(tmp_path):
     table = scored_table()
-    with pytest.raises(CandidatesRejected, match="expected column 'grade' as int32, found double"):
+    with refused(CandidatesRejected, "'grade'", "int32", "double"):
         evaluate_scored(table.set_column(3, "grade", pa.array([0.5] * 5)), NDCG, POLICY)
-    with pytest.raises(CandidatesRejected, match="expected a qid in every row, found none in row 2"):
+    with refused(CandidatesRejected, "qid", "row 2"):
         evaluate_scored(table.set_column(0, "qid", pa.array(["a", None, "b", "b", "b"])), NDCG, POLICY)
     assert evaluate_scored(table.set_column(0, "qid", pa.array([1, 2, 1, 2, 3])), NDCG, POLICY).qids == ("1", "2", "3")
     with pytest.raises(InputError, match="no such file"):
         evaluate_scored(tmp_path / "none.parquet", NDCG, POLICY)
-    with pytest.raises(InputError, match="no Parquet file with columns qid and score in this folder"):
+    with refused(InputError, "Parquet", "qid", "score", "folder"):
         evaluate_scored(tmp_path, NDCG, POLICY)
-    with pytest.raises(InputError, match="no metric given"):
+    with refused(InputError, "metric"):
         evaluate_scored(table, [], POLICY)
     whole = tmp_path / "a.parquet"
     pq.write_table(table.append_column("qid", table["qid"]), whole)
-    with pytest.raises(CandidatesRejected, match=r"a\.parquet: column 'qid' occurs twice"):
+    with refused(CandidatesRejected, "a.parquet", "'qid'", "twice"):
         evaluate_scored(whole, NDCG, POLICY)
     pq.write_table(table, whole)
     broken = tmp_path / "b.parquet"
     broken.write_bytes(whole.read_bytes()[:-20])
-    with pytest.raises(CandidatesRejected, match="not a complete Parquet file"):
+    with refused(CandidatesRejected, "Parquet"):
         evaluate_scored(broken, NDCG, POLICY)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import ConversionRefused, ModelFormatError
 from rankmill.scorer.exchange import lightgbm as exchange
 from rankmill.scorer.predict import predict
+from tests.refusals import refused
 from tests.scorer.exchange_cases import awkward_forest, peer, rows_for, same_model
 from tests.scorer.forests import random_forest
 
@@ -146,7 +147,7 @@ def test_the_mean_of_a_random_forest_is_kept_but_for_the_last_bits():
 
 def test_zeros_that_go_elsewhere_than_their_value_says_are_refused():
     # zeros are missing (4) and go right (bit 1 is not set), though 0 <= 0.5
-    with pytest.raises(ConversionRefused, match=r"m.txt:12: zeros are missing values here.*zero_as_missing=false"):
+    with refused(ConversionRefused, "m.txt:12", "zero_as_missing=false"):
         exchange.read(model_text([stump(0, 0.5, 4)]).encode(), "m.txt")
     assert exchange.read(model_text([stump(0, 0.5, 6)]).encode(), "m.txt").forest.n_trees == 1
 
@@ -154,35 +155,35 @@ def test_zeros_that_go_elsewhere_than_their_value_says_are_refused():
 @pytest.mark.parametrize(
     ("old", "new", "kind", "message"),
     [
-        ("num_cat=0", "num_cat=1", ConversionRefused, r"m.txt:12: a split on categories"),
-        ("decision_type=10", "decision_type=1", ConversionRefused, r"m.txt:12: a split on categories"),
-        ("is_linear=0", "is_linear=1", ConversionRefused, r"linear"),
-        ("num_class=1", "num_class=3", ConversionRefused, r"a model of 3 classes"),
-        ("objective=lambdarank", "objective=multiclassova", ConversionRefused, r"multiclassova .* supported: binary, "),
-        ("tree\nversion", "hello\nversion", ModelFormatError, r"m.txt:1: .*whose first line is 'tree', found 'hello'"),
-        ("version=v4", "version=v9", ModelFormatError, "version v9, expected one of v2, v3, v4"),
+        ("num_cat=0", "num_cat=1", ConversionRefused, ("m.txt:12", "categories")),
+        ("decision_type=10", "decision_type=1", ConversionRefused, ("m.txt:12", "categories")),
+        ("is_linear=0", "is_linear=1", ConversionRefused, "linear"),
+        ("num_class=1", "num_class=3", ConversionRefused, "3 classes"),
+        ("objective=lambdarank", "objective=multiclassova", ConversionRefused, "multiclassova"),
+        ("tree\nversion", "hello\nversion", ModelFormatError, ("m.txt:1", "tree", "hello")),
+        ("version=v4", "version=v9", ModelFormatError, ("v9", "v2, v3, v4")),
         ("end of trees", "", ModelFormatError, "truncated"),
-        ("Tree=0", "Tree=1", ModelFormatError, "m.txt:12: expected Tree=0, found Tree=1"),
-        ("num_leaves=2", "num_leaves=3", ModelFormatError, "m.txt:12: expected 3 values of leaf_value, found 2"),
-        ("num_leaves=2", "num_leaves=two", ModelFormatError, "m.txt:12: expected num_leaves=INTEGER, found 'two'"),
-        ("num_leaves=2", "num_leaves=0", ModelFormatError, "expected 1 leaf or more, found 0"),
-        ("leaf_value=1.0 ", "leaf_value=one ", ModelFormatError, "a value of leaf_value is no number"),
-        ("leaf_value=1.0 ", "leaf_value=nan ", ModelFormatError, "not finite"),
-        ("threshold=0.5", "threshold=nan", ModelFormatError, "a threshold is not a number"),
-        ("left_child=-1", "left_child=0", ModelFormatError, "tree 0 is not sound: a node has two parents"),
-        ("left_child=-1", "left_child=-2", ModelFormatError, "tree 0 is not sound: a node hangs on no other"),
-        ("left_child=-1", "left_child=-9", ModelFormatError, "a left_child is no node of this tree"),
-        ("split_feature=0", "split_feature=7", ModelFormatError, "a node uses feature 7, but there are only 1"),
-        ("decision_type=10", "decision_type=14", ModelFormatError, "none of LightGBM's"),
-        ("feature_names=a", "feature_names=a b", ModelFormatError, "2 feature names, expected max_feature_idx"),
-        ("threshold=0.5\n", "", ModelFormatError, "m.txt:12: expected a line threshold=, found none"),
-        ("tree_sizes=", "tree_sizes=5 ", ModelFormatError, "1 trees, expected 2"),
+        ("Tree=0", "Tree=1", ModelFormatError, ("m.txt:12", "Tree=0", "Tree=1")),
+        ("num_leaves=2", "num_leaves=3", ModelFormatError, ("m.txt:12", "3", "leaf_value", "2")),
+        ("num_leaves=2", "num_leaves=two", ModelFormatError, ("m.txt:12", "num_leaves=INTEGER", "two")),
+        ("num_leaves=2", "num_leaves=0", ModelFormatError, ("leaf", "1", "0")),
+        ("leaf_value=1.0 ", "leaf_value=one ", ModelFormatError, "leaf_value"),
+        ("leaf_value=1.0 ", "leaf_value=nan ", ModelFormatError, "finite"),
+        ("threshold=0.5", "threshold=nan", ModelFormatError, ("threshold", "number")),
+        ("left_child=-1", "left_child=0", ModelFormatError, ("tree 0", "two parents")),
+        ("left_child=-1", "left_child=-2", ModelFormatError, ("tree 0", "node")),
+        ("left_child=-1", "left_child=-9", ModelFormatError, "left_child"),
+        ("split_feature=0", "split_feature=7", ModelFormatError, ("feature 7", "1")),
+        ("decision_type=10", "decision_type=14", ModelFormatError, "LightGBM's"),
+        ("feature_names=a", "feature_names=a b", ModelFormatError, ("2", "max_feature_idx")),
+        ("threshold=0.5\n", "", ModelFormatError, ("m.txt:12", "threshold=")),
+        ("tree_sizes=", "tree_sizes=5 ", ModelFormatError, ("trees", "1", "2")),
     ],
 )  # fmt: skip
 def test_damage_and_what_cannot_be_said_is_one_line_with_its_place(old, new, kind, message):
     text = model_text([stump(0, 0.5, 10)])
     assert old in text
-    with pytest.raises(kind, match=message) as caught:
+    with refused(kind, message) as caught:
         exchange.read(text.replace(old, new, 1).encode(), "m.txt")
     assert "\n" not in str(caught.value)
 
@@ -192,16 +193,14 @@ def test_a_feature_of_too_many_thresholds_is_no_damage(monkeypatch):
     most = int(np.diff(forest.cut_starts).max())
     text = exchange.write(forest, "web").data
     monkeypatch.setattr("rankmill.scorer.model_file.MAX_CUTS_OF_A_FEATURE", most - 1)
-    with pytest.raises(
-        ConversionRefused, match=rf"have {most} different thresholds, the maximum is {most - 1} per feature"
-    ):
+    with refused(ConversionRefused, "thresholds", most, most - 1):
         exchange.read(text, "m.txt")
 
 
 def test_a_dump_in_json_and_bytes_that_are_no_text_are_named():
     with pytest.raises(ModelFormatError, match="save_model's text is"):
         exchange.read(b'{"name": "tree"}', "m.json")
-    with pytest.raises(ModelFormatError, match="not UTF-8 at position 0"):
+    with refused(ModelFormatError, "UTF-8", "0"):
         exchange.read(b"\xff\x00", "m.bin")
 
 
@@ -220,9 +219,9 @@ def test_any_damage_is_a_typed_error_or_a_sound_forest(seed, data):
 
 
 def test_several_outputs_and_names_that_lightgbm_cannot_hold_are_refused_with_a_cure():
-    with pytest.raises(ConversionRefused, match=r"cannot combine 2 outputs into one score .* --to c or onnx"):
+    with refused(ConversionRefused, "2 outputs", "--to"):
         exchange.write(random_forest(0, n_outputs=2, link="softmax_grade"), "web")
-    with pytest.raises(ConversionRefused, match=r"found 'a b'; rename them with features"):
+    with refused(ConversionRefused, "'a b'", "features"):
         exchange.write(random_forest(0, names=["a b", *"cdef"]), "web")
 
 

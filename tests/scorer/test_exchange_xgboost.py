@@ -21,6 +21,7 @@ from rankmill.scorer.forest import COVER
 from rankmill.scorer.inspect.dependence import interactions, partial_dependence
 from rankmill.scorer.inspect.shap import shap_values
 from rankmill.scorer.predict import predict
+from tests.refusals import refused
 from tests.scorer.exchange_cases import awkward_forest, peer, rows_for, same_model
 from tests.scorer.forests import random_forest
 
@@ -176,9 +177,9 @@ def test_cover_is_no_count_of_rows_unless_hessians_are_one():
     imported = exchange.read(bytes(model.save_raw("json")), "m.json")
     assert imported.forest.info[COVER] == "sum_hessian"
     assert any("cover" in note for note in imported.notes)
-    with pytest.raises(InputError, match=r"read from XGBoost, has sums of hessians .*; give documents"):
+    with refused(InputError, "XGBoost", "hessians", "documents"):
         partial_dependence(imported.forest, ["a"])
-    with pytest.raises(InputError, match="over documents"):
+    with refused(InputError, "over documents"):
         interactions(imported.forest, rows)
     assert interactions(imported.forest, rows, over="documents")
     assert partial_dependence(imported.forest, ["a"], values=rows).n_documents == 600
@@ -192,7 +193,7 @@ def test_what_is_no_cover_weighs_nothing(cover):
     model["learner"]["gradient_booster"]["model"]["trees"][0]["sum_hessian"] = cover
     found = exchange.read(json.dumps(model).encode(), "m.json").forest
     assert not found.node_rows.any()
-    with pytest.raises(InputError, match="does not record how many training rows"):
+    with refused(InputError, "training rows"):
         shap_values(found, np.zeros((1, 5), dtype=np.float32))
 
 
@@ -219,20 +220,20 @@ def test_categories_classes_and_linear_boosters_are_refused():
         codes, grades + 3 * (codes[:, 0] % 2), feature_types=["c"], enable_categorical=True, nthread=1
     )
     by_category = xgboost.train({"tree_method": "hist", "max_cat_to_onehot": 1, "nthread": 1}, data, 2)
-    with pytest.raises(ConversionRefused, match="splits by categories"):
+    with refused(ConversionRefused, "categories"):
         exchange.read(bytes(by_category.save_raw("ubj")), "m")
     plain = xgboost.DMatrix(codes, grades, nthread=1)
     for parameters, reason in (
-        ({"objective": "multi:softprob", "num_class": 3}, "several classes"),
-        ({"booster": "gblinear"}, "the booster gblinear has no trees"),
-        ({"objective": "survival:aft"}, "survival:aft .* known: rank:"),
+        ({"objective": "multi:softprob", "num_class": 3}, "classes"),
+        ({"booster": "gblinear"}, "gblinear"),
+        ({"objective": "survival:aft"}, "survival:aft"),
     ):
         settings = {**parameters, "nthread": 1}
         if parameters.get("objective") == "survival:aft":
             plain.set_float_info("label_lower_bound", grades + 1.0)
             plain.set_float_info("label_upper_bound", grades + 2.0)
         model = xgboost.train(settings, plain, 2)
-        with pytest.raises(ConversionRefused, match=reason):
+        with refused(ConversionRefused, reason):
             exchange.read(bytes(model.save_raw("json")), "m")
 
 
@@ -245,34 +246,34 @@ def changed(edit):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda m, t: m.pop("objective"), "m.json: expected learner.objective, found none"),
-        (lambda m, t: t[0].update(left_children="1"), r"expected a list of int64 at .*trees\[0\].left_children"),
-        (lambda m, t: t[0].update(left_children=[0.5]), r"expected a list of int64 at .*trees\[0\].left_children"),
-        (lambda m, t: t[0].update(right_children=[-1]), r"expected \d values at .*right_children, found 1"),
-        (lambda m, t: t[0].update(split_indices=[0]), r"expected \d values at .*split_indices, found 1"),
-        (lambda m, t: t[0]["left_children"].__setitem__(0, 0), "tree 0 is not sound: a node has two parents"),
-        (lambda m, t: t[0]["left_children"].__setitem__(0, 99), "a child that is not one of its nodes"),
-        (lambda m, t: t[0]["split_indices"].__setitem__(0, 5), "a node uses feature 5, but there are only 5"),
-        (lambda m, t: t[0]["split_conditions"].__setitem__(0, None), "expected a list of float64"),
-        (lambda m, t: t[0]["split_conditions"].__setitem__(-1, 1e39), "not finite|not sound"),
+        (lambda m, t: m.pop("objective"), ("m.json", "learner.objective")),
+        (lambda m, t: t[0].update(left_children="1"), ("int64", "trees[0].left_children")),
+        (lambda m, t: t[0].update(left_children=[0.5]), ("int64", "trees[0].left_children")),
+        (lambda m, t: t[0].update(right_children=[-1]), ("right_children", "1")),
+        (lambda m, t: t[0].update(split_indices=[0]), ("split_indices", "1")),
+        (lambda m, t: t[0]["left_children"].__setitem__(0, 0), ("tree 0", "two parents")),
+        (lambda m, t: t[0]["left_children"].__setitem__(0, 99), ("child", "nodes")),
+        (lambda m, t: t[0]["split_indices"].__setitem__(0, 5), ("feature 5", "5")),
+        (lambda m, t: t[0]["split_conditions"].__setitem__(0, None), "float64"),
+        (lambda m, t: t[0]["split_conditions"].__setitem__(-1, 1e39), "sound"),
         (
             lambda m, t: m["learner_model_param"].update(base_score="many"),
-            "expected one number as base_score, found 'many'",
+            ("base_score", "'many'"),
         ),
-        (lambda m, t: m["learner_model_param"].update(base_score="nan"), "the base score is nan"),
+        (lambda m, t: m["learner_model_param"].update(base_score="nan"), ("base score", "nan")),
         (
             lambda m, t: m["learner_model_param"].update(num_feature="x"),
-            "expected a whole number at .*num_feature, found 'x'",
+            ("num_feature", "'x'"),
         ),
-        (lambda m, t: m.update(feature_names=["a"]), "1 feature names, expected num_feature = 5"),
-        (lambda m, t: m.update(feature_names=["a"] * 5), "two features have the same name"),
-        (lambda m, t: m.update(feature_names=7), "expected a list of names"),
-        (lambda m, t: m.update(gradient_booster=[]), "expected an object at learner.gradient_booster"),
-        (lambda m, t: t.append(3), r"expected an object at .*trees\[2\], found 3"),
+        (lambda m, t: m.update(feature_names=["a"]), ("1", "num_feature = 5")),
+        (lambda m, t: m.update(feature_names=["a"] * 5), ("features", "same name")),
+        (lambda m, t: m.update(feature_names=7), "names"),
+        (lambda m, t: m.update(gradient_booster=[]), ("learner.gradient_booster", "object")),
+        (lambda m, t: t.append(3), ("object", "trees[2]", "3")),
     ],
 )
 def test_damage_is_one_line_with_its_place(edit, message):
-    with pytest.raises(ModelFormatError, match=message) as caught:
+    with refused(ModelFormatError, message) as caught:
         exchange.read(changed(edit), "m.json")
     assert "\n" not in str(caught.value)
 
@@ -312,7 +313,7 @@ def test_the_base_of_logitraw_was_a_probability_before_version_2():
 
 
 def test_a_dump_is_told_from_a_model():
-    with pytest.raises(ModelFormatError, match=r"expected what Booster\.save_model writes, found a list of trees"):
+    with refused(ModelFormatError, "Booster.save_model", "list of trees"):
         exchange.read(b'[{"nodeid": 0, "leaf": 0.5}]', "m.json")
 
 
@@ -384,10 +385,10 @@ def test_binary_that_is_none_is_refused_at_once(data):
 
 
 def test_what_xgboost_cannot_hold_is_refused_with_a_cure():
-    with pytest.raises(ConversionRefused, match="cannot combine 2 outputs into one score"):
+    with refused(ConversionRefused, "2 outputs"):
         exchange.write(random_forest(0, n_outputs=2, link="softmax_grade"), "web")
-    with pytest.raises(ConversionRefused, match=r"found 'a<b'; rename them with features"):
+    with refused(ConversionRefused, "'a<b'", "features"):
         exchange.write(random_forest(0, names=["a<b", *"cdef"]), "web")
     forest = random_forest(0)
-    with pytest.raises(ConversionRefused, match=r"adds in float32, and scores of this model reach .*e\+38"):
+    with refused(ConversionRefused, "float32", "scores"):
         exchange.write(replace(forest, base_score=3e38), "web")

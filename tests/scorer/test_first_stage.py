@@ -14,6 +14,7 @@ from rankmill.foundation.errors import CandidatesRejected, InputError, Malformed
 from rankmill.scorer import first_stage, rerank, scoring
 from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
 from rankmill.scorer.memory import MemoryPlan
+from tests.refusals import refused
 from tests.scorer.candidate_files import as_table, random_candidates, read_ranked, write_csv, write_letor, write_parquet
 from tests.scorer.forests import random_forest
 from tests.scorer.test_rerank import tree_of
@@ -103,7 +104,7 @@ def test_documents_without_a_row_are_told_or_dropped(tmp_path, forest):
     rerank.rerank(write_letor(tmp_path / "alone.txt", listed), forest, tmp_path / "other")
     assert list(tree_of(tmp_path / "out").values()) == list(tree_of(tmp_path / "other").values())
     nameless = write_letor(tmp_path / "nameless.txt", [(g, q, None, v) for g, q, _, v in rows])
-    with pytest.raises(CandidatesRejected, match="that the rows name their documents"):
+    with refused(CandidatesRejected, "rows", "documents"):
         rerank.rerank(nameless, forest, tmp_path / "out2", run=run, lacking="drop")
 
 
@@ -121,7 +122,7 @@ def test_a_second_row_of_a_document_is_told(tmp_path, forest, block, monkeypatch
         assert f"in row 42 for document {rows[3][2]!r} of query {rows[3][1]!r} ({run}:1); keep one" in str(caught.value)
     rerank.rerank([a, write_letor(tmp_path / "c.txt", [*rows[60:], rows[70]])], forest, tmp_path / "out", run=run)
     twice = write_letor(tmp_path / "twice.txt", [rows[5], rows[3], rows[3]])
-    with pytest.raises(CandidatesRejected, match="another in row 3"):
+    with refused(CandidatesRejected, "row 3"):
         rerank.rerank(twice, forest, tmp_path / "out", run=run, overwrite=True)
 
 
@@ -132,21 +133,21 @@ def test_runs_that_cannot_be_used_are_refused(tmp_path, forest):
         (
             "a Q0 b 1 2 x\nc Q0 b 1 2 x\na Q0 b 7 1 x\n",
             CandidatesRejected,
-            "r.run:3: .*'b' of query 'a' again .*line 1",
+            ("r.run:3", "'b'", "'a'", "line 1"),
         ),
-        ("", CandidatesRejected, "found none"),
-        ("a Q0 b 1 2 x\na Q0 b\n", MalformedLine, "r.run:2:"),
+        ("", CandidatesRejected, "none"),
+        ("a Q0 b 1 2 x\na Q0 b\n", MalformedLine, "r.run:2"),
     ):
         run.write_text(text)
-        with pytest.raises(error, match=message):
+        with refused(error, message):
             rerank.rerank(source, forest, tmp_path / "out", run=run)
     run.write_text("".join(f"q Q0 {k} 1 2 x\n" for k in range(100)))
-    with pytest.raises(InputError, match=r"the 100 documents up to here .*room for 99; give more memory"):
+    with refused(InputError, "100", "99", "memory"):
         FirstStage.read([run], 99 * BYTES_OF_A_DOCUMENT)
     assert len(FirstStage.read([run], 100 * BYTES_OF_A_DOCUMENT)) == 100
-    with pytest.raises(InputError, match="lacking is for"):
+    with refused(InputError, "lacking"):
         rerank.rerank(source, forest, tmp_path / "out", lacking="drop")
-    with pytest.raises(InputError, match="did you mean 'drop'"):
+    with refused(InputError, "drop"):
         rerank.rerank(source, forest, tmp_path / "out", run=run, lacking="drp")
 
 

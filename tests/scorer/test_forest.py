@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import InputError, ModelFormatError
 from rankmill.scorer import model_file
 from rankmill.scorer.forest import ARRAYS, Forest, compact_cuts
+from tests.refusals import refused
 from tests.scorer.forests import random_forest
 
 
@@ -148,16 +149,16 @@ def test_another_format_number_names_both(tmp_path):
     data[8] = 9
     path = tmp_path / "m.rankmill"
     path.write_bytes(data)
-    with pytest.raises(ModelFormatError, match=r"m\.rankmill: model format number 9, this version reads 1 and 2; "):
+    with refused(ModelFormatError, "m.rankmill", "format", "9", "1", "2"):
         Forest.load(path)
 
 
 def test_a_file_that_is_no_model(tmp_path):
     path = tmp_path / "x.rankmill"
     path.write_text("hello, this is text and longer than the shortest model could be, is it not? yes it is")
-    with pytest.raises(ModelFormatError, match="not a rankmill model"):
+    with refused(ModelFormatError, "rankmill model"):
         Forest.load(path)
-    with pytest.raises(InputError, match=r"none\.rankmill: no such model file"):
+    with refused(InputError, "none.rankmill", "no such"):
         Forest.load(tmp_path / "none.rankmill")
 
 
@@ -177,33 +178,33 @@ def forged(header_change=None, **array_change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"link": "softmax"}, "unknown link 'softmax', known: identity, softmax_grade, softmax_gain, ordinal_grade,"),
-        ({"n_outputs": 5}, "5 outputs, the link identity has exactly 1"),
-        ({"n_outputs": 0}, "0 outputs, the link identity has exactly 1"),
-        ({"n_outputs": 3, "link": "softmax_grade"}, "are not written in model format 1"),
-        ({"link": "ordinal_grade"}, "are not written in model format 1"),
-        ({"trees_a_round": 1}, "are not written in model format 2"),
-        ({"n_outputs": 2, "link": "softmax_gain", "trees_a_round": 0}, "are not written in model format 2"),
-        ({"n_outputs": 2, "link": "softmax_gain", "trees_a_round": 3}, "3 trees a round, expected a multiple of"),
-        ({"n_outputs": 2, "link": "softmax_gain", "trees_a_round": -2}, "-2 trees a round, expected a multiple of"),
-        ({"n_outputs": 2, "link": "softmax_gain", "trees_a_round": 4}, "6 trees, expected whole rounds of 4"),
-        ({"trees_a_round": 12}, "6 trees, expected whole rounds of 12"),
-        ({"trees_a_round": 2.0}, "trees_a_round .* not of type int"),
-        ({"n_outputs": 1, "link": "softmax_gain", "trees_a_round": 1}, "1 outputs, the link softmax_gain has 2 to 53"),
-        ({"n_outputs": 0, "link": "ordinal_gain", "trees_a_round": 1}, "0 outputs, the link ordinal_gain has 1 to 52"),
-        ({"n_outputs": 10**30, "link": "ordinal_grade", "trees_a_round": 10**30}, "ordinal_grade has 1 to 1023"),
-        ({"n_outputs": True}, "n_outputs .* not of type int"),
-        ({"base_score": 1}, "base_score .* not of type float"),
-        ({"feature_names": ["a", "a", "b", "c", "d"]}, "two features have the same name"),
-        ({"feature_names": ["a", "", "b", "c", "d"]}, "a feature has no name"),
-        ({"feature_names": ["a"]}, "cut_starts has 6 entries for 1 features"),
-        ({"feature_names": [1, 2, 3, 4, 5]}, "a feature has no name"),
-        ({"extra": 1}, "header has the keys"),
-        ({"parameters": [1]}, "parameters .* not of type dict"),
+        ({"link": "softmax"}, ("link", "'softmax'", "identity, softmax_grade, softmax_gain, ordinal_grade")),
+        ({"n_outputs": 5}, ("5", "identity", "1")),
+        ({"n_outputs": 0}, ("0", "identity", "1")),
+        ({"n_outputs": 3, "link": "softmax_grade"}, "model format 1"),
+        ({"link": "ordinal_grade"}, "model format 1"),
+        ({"trees_a_round": 1}, "model format 2"),
+        ({"n_outputs": 2, "link": "softmax_gain", "trees_a_round": 0}, "model format 2"),
+        ({"n_outputs": 2, "link": "softmax_gain", "trees_a_round": 3}, ("3 trees", "multiple")),
+        ({"n_outputs": 2, "link": "softmax_gain", "trees_a_round": -2}, ("-2 trees", "multiple")),
+        ({"n_outputs": 2, "link": "softmax_gain", "trees_a_round": 4}, ("6", "rounds of 4")),
+        ({"trees_a_round": 12}, ("6", "rounds of 12")),
+        ({"trees_a_round": 2.0}, ("trees_a_round", "type int")),
+        ({"n_outputs": 1, "link": "softmax_gain", "trees_a_round": 1}, ("1", "softmax_gain", "2", "53")),
+        ({"n_outputs": 0, "link": "ordinal_gain", "trees_a_round": 1}, ("0", "ordinal_gain", "1", "52")),
+        ({"n_outputs": 10**30, "link": "ordinal_grade", "trees_a_round": 10**30}, ("ordinal_grade", "1", "1023")),
+        ({"n_outputs": True}, ("n_outputs", "type int")),
+        ({"base_score": 1}, ("base_score", "type float")),
+        ({"feature_names": ["a", "a", "b", "c", "d"]}, ("features", "same name")),
+        ({"feature_names": ["a", "", "b", "c", "d"]}, ("feature", "no name")),
+        ({"feature_names": ["a"]}, ("cut_starts", "6", "1")),
+        ({"feature_names": [1, 2, 3, 4, 5]}, ("feature", "no name")),
+        ({"extra": 1}, ("header", "keys")),
+        ({"parameters": [1]}, ("parameters", "type dict")),
     ],
 )
 def test_a_forged_header_is_refused(change, message):
-    with pytest.raises(ModelFormatError, match=message):
+    with refused(ModelFormatError, message):
         Forest.from_bytes(forged(change))
 
 
@@ -258,7 +259,7 @@ def test_unsound_arrays_are_refused_in_memory_and_on_disk(arrays, message):
 
 def test_a_wrong_dtype_that_would_lose_a_value_is_refused():
     arguments = as_arguments(random_forest(4))
-    with pytest.raises(ValueError, match="cuts of dtype float64 does not fit float32"):
+    with refused(ValueError, "cuts", "float64", "float32"):
         Forest(**(arguments | {"cuts": arguments["cuts"].astype(np.float64) + 1e-12}))
     with pytest.raises(ValueError, match="tree_starts has 2 dimensions"):
         Forest(**(arguments | {"tree_starts": arguments["tree_starts"][None]}))
@@ -310,7 +311,7 @@ def test_truncated_keeps_only_the_cuts_it_uses():
         assert short.truncated(rounds) is short
     assert forest.truncated(8) is forest
     for rounds in (-1, 9):
-        with pytest.raises(InputError, match=r"n_rounds must be in 0\.\.8"):
+        with refused(InputError, "n_rounds", "0..8"):
             forest.truncated(rounds)
 
 
@@ -324,7 +325,7 @@ def test_truncated_counts_rounds_of_several_trees():
         assert np.array_equal(short.node_value, forest.node_value[: forest.tree_starts[6 * rounds]])
         assert Forest.from_bytes(short.to_bytes()) == short
     for rounds in (-1, 4):
-        with pytest.raises(InputError, match=r"n_rounds must be in 0\.\.3"):
+        with refused(InputError, "n_rounds", "0..3"):
             forest.truncated(rounds)
 
 

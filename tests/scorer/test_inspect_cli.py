@@ -17,6 +17,7 @@ from rankmill.scorer.inspect.reports import _places
 from rankmill.scorer.inspect.shap import shap_values
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.predict import predict
+from tests.refusals import refused
 from tests.scorer.candidate_files import random_candidates, write_letor, write_parquet
 from tests.scorer.forests import random_forest
 from tests.scorer.inspect_case import several_outputs
@@ -75,7 +76,7 @@ def test_dependence(workplace, forests):
     assert found("dependence", "m.rankmill", "f1")["n_documents"] is None
     assert "f1 \\ f3" in call("dependence", "m.rankmill", "f1", "f3")
     assert "output 2" in call("dependence", "linked.rankmill", "f1")
-    with pytest.raises(InputError, match="name them with --on"):
+    with refused(InputError, "--on"):
         call("dependence", "m.rankmill", "f1", "--qid", "q1")
 
 
@@ -102,7 +103,7 @@ def test_queries_that_were_drawn_are_told(workplace):
 def test_of_very_many_names_some_are_told(workplace):
     names = [f"name{i}" for i in range(700)]
     random_forest(1, n_features=700, n_trees=2, names=names).save("wide.rankmill")
-    with pytest.raises(InputError, match=r"unknown feature 'x'; known: name0, .*, name19 and 680 more$"):
+    with refused(InputError, "'x'", "name0", "name19", "680"):
         call("dependence", "wide.rankmill", "x")
 
 
@@ -130,12 +131,12 @@ def test_shap(workplace, forests):
     sizes = np.abs(expected.values[:, 0]).mean(axis=0)
     assert first["feature"] == forests[0].feature_names[int(sizes.argmax())]
     assert first["mean_size"] == pytest.approx(sizes.max())
-    with pytest.raises(InputError, match=r"s\.parquet: exists already"):
+    with refused(InputError, "s.parquet", "exists"):
         call("shap", "m.rankmill", "--on", "c.txt", "-o", "s.parquet")
     before = (workplace / "s.parquet").read_bytes()
     call("shap", "m.rankmill", "--on", "c.parquet", "--queries", 0, "-o", "s.parquet", "--overwrite", "--n-threads", 2)
     assert (workplace / "s.parquet").read_bytes() == before
-    with pytest.raises(InputError, match=r"file that ends in \.parquet"):
+    with refused(InputError, ".parquet"):
         call("shap", "m.rankmill", "--on", "c.txt", "-o", "s.csv")
 
 
@@ -164,13 +165,13 @@ def test_why(workplace, forests):
     text = call("why", "m.rankmill", "--on", "c.txt", "--qid", "q3", "--above", last, "--below", third)
     assert f"{last} (rank {len(query)}, score" in text
     assert f" {third} (rank 3, score" in text
-    with pytest.raises(InputError, match=r"no document 'D' among its \d+; "):
+    with refused(InputError, "document 'D'"):
         call("why", "m.rankmill", "--on", "c.txt", "--qid", "q3", "--above", "D")
-    with pytest.raises(InputError, match="no document is ranked below"):
+    with refused(InputError, "below"):
         call("why", "m.rankmill", "--on", "c.txt", "--qid", "q3", "--above", last)
-    with pytest.raises(InputError, match="compared with itself"):
+    with refused(InputError, "itself"):
         call("why", "m.rankmill", "--on", "c.txt", "--qid", "q3", "--above", last, "--below", last)
-    with pytest.raises(InputError, match="there is no query 'q33'; did you mean 'q3'"):
+    with refused(InputError, "'q33'", "'q3'"):
         call("why", "m.rankmill", "--on", "c.txt", "--qid", "q33")
     assert "explains output 1 of 3" in call("why", "linked.rankmill", "--on", "c.txt", "--qid", "q3", "--output", 1)
 
@@ -189,7 +190,7 @@ def test_combine(workplace, forests):
     assert f"{best.n_queries} queries count" in text
     assert "alone" in text
     (workplace / "bare.csv").write_text("qid,f1,f2,f3,f4,f5\nq,1,2,3,4,5\n")
-    with pytest.raises(CandidatesRejected, match="expected documents with grades"):
+    with refused(CandidatesRejected, "grades"):
         call("combine", "m.rankmill", "other.rankmill", "--on", "bare.csv")
 
 
@@ -203,10 +204,10 @@ def test_combine_with_a_list(workplace, forests):
     assert listed["best_pieces"] == found(*line)["best_pieces"]
     assert "b.run alone" in call(*line[:2], "b.run", *line[3:])
     (workplace / "short.run").write_text("\n".join(lines[:-3]))
-    with pytest.raises(CandidatesRejected, match=r"short\.run: lacks a score for 3 of the 300 candidates, such as 'D"):
+    with refused(CandidatesRejected, "short.run", "3", "300"):
         call(*line[:2], "short.run", *line[3:])
     (workplace / "twice.run").write_text("\n".join([*lines, lines[0]]))
-    with pytest.raises(CandidatesRejected, match="expected each document once per query"):
+    with refused(CandidatesRejected, "document", "once"):
         call(*line[:2], "twice.run", *line[3:])
 
 
@@ -223,5 +224,5 @@ def test_optimality(workplace):
 
 
 def test_a_list_that_is_not_there_is_no_model(workplace):
-    with pytest.raises(InputError, match=r"^gone\.run: no such file$"):
+    with refused(InputError, "gone.run", "no such file"):
         call("combine", "m.rankmill", "gone.run", "--on", "c.txt")

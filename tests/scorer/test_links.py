@@ -17,6 +17,7 @@ from rankmill.foundation.kernels.elementary import exp_precise
 from rankmill.scorer.links import LINKS, apply_link, link_fault
 from rankmill.scorer.predict import TILE, Predictor, predict
 from tests import naive_links
+from tests.refusals import refused
 from tests.scorer.forests import random_forest
 from tests.scorer.test_predict import awkward_values
 
@@ -147,22 +148,22 @@ def test_a_range_of_documents_is_written_and_no_more():
 @pytest.mark.parametrize(
     ("link", "outputs", "more", "message"),
     [
-        ("softmax", np.zeros((3, 2)), {}, "unknown link 'softmax', known: identity, softmax_grade"),
-        ("identity", np.zeros((2, 2)), {}, "2 outputs, the link identity has exactly 1"),
-        ("softmax_grade", np.zeros((1, 2)), {}, "1 outputs, the link softmax_grade has 2 to 1024"),
-        ("softmax_gain", np.zeros((54, 2)), {}, "54 outputs, the link softmax_gain has 2 to 53"),
-        ("ordinal_gain", np.zeros((53, 2)), {}, "53 outputs, the link ordinal_gain has 1 to 52"),
-        ("ordinal_grade", np.zeros(2), {}, r"float64 array of shape \(2,\), expected \(outputs, n\) float64"),
-        ("ordinal_grade", np.zeros((2, 2), np.float32), {}, "float32 array"),
-        ("ordinal_grade", np.zeros((4, 2)).T, {}, "rows that are not contiguous"),
-        ("ordinal_grade", np.zeros((2, 4)), {"out": np.zeros(3)}, r"shape \(3,\), expected \(4,\) float64"),
-        ("ordinal_grade", np.zeros((2, 4)), {"out": np.zeros(4, np.float32)}, "out is a float32 array"),
+        ("softmax", np.zeros((3, 2)), {}, ("link", "'softmax'", "identity, softmax_grade")),
+        ("identity", np.zeros((2, 2)), {}, ("2", "identity", "1")),
+        ("softmax_grade", np.zeros((1, 2)), {}, ("1", "softmax_grade", "2", "1024")),
+        ("softmax_gain", np.zeros((54, 2)), {}, ("54", "softmax_gain", "2", "53")),
+        ("ordinal_gain", np.zeros((53, 2)), {}, ("53", "ordinal_gain", "1", "52")),
+        ("ordinal_grade", np.zeros(2), {}, ("(2,)", "(outputs, n)")),
+        ("ordinal_grade", np.zeros((2, 2), np.float32), {}, "float32"),
+        ("ordinal_grade", np.zeros((4, 2)).T, {}, "contiguous"),
+        ("ordinal_grade", np.zeros((2, 4)), {"out": np.zeros(3)}, ("(3,)", "(4,)")),
+        ("ordinal_grade", np.zeros((2, 4)), {"out": np.zeros(4, np.float32)}, ("out", "float32")),
         ("ordinal_grade", np.zeros((2, 4)), {"first": 2, "last": 5}, "documents 2 to 5 of 4"),
         ("ordinal_grade", np.zeros((2, 4)), {"first": -1}, "documents -1 to 4 of 4"),
     ],
 )
 def test_what_does_not_fit_is_refused(link, outputs, more, message):
-    with pytest.raises(ValueError, match=message):
+    with refused(ValueError, message):
         apply_link(link, outputs, **more)
 
 
@@ -216,5 +217,5 @@ def test_the_first_rounds(large):
         expected = naive_links.predict(forest, values[:20], exp_precise, rounds)
         assert predict(forest, values[:20], n_rounds=rounds).tolist() == expected
         assert predict(forest.truncated(rounds), values[:20]).tolist() == expected
-    with pytest.raises(InputError, match=r"n_rounds must be in 0\.\.4"):
+    with refused(InputError, "n_rounds", "0..4"):
         predict(forest, values, n_rounds=5)

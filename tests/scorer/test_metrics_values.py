@@ -17,6 +17,7 @@ from rankmill.foundation.options import values_of
 from rankmill.scorer.metrics import METRIC_NAMES, Metric, Policy, parse_metric
 from rankmill.scorer.metrics.discount import discounts, gains, persistence, stable_log2, stop_probabilities
 from rankmill.scorer.metrics.metric import WITHOUT_CUTOFF
+from tests.refusals import refused
 
 SPELLINGS = [
     *("ndcg", "ndcg@10", "dcg@1", "err@20", "map", "map@5", "mrr", "precision@100", "recall@50", "wta", "rbp(0.8)"),
@@ -177,7 +178,7 @@ def test_readers_who_end_at_each_rank_or_go_on_are_all_readers(p, n):
 
 def test_gains_of_a_table_end_with_it():
     assert gains(np.array([-1, 0, 2], np.int32), "table(0,1,2.5)").tolist() == [0.0, 0.0, 2.5]
-    with pytest.raises(InputError, match=r"gain table\(0,1\) ends at grade 1, found grade 2; add its gain"):
+    with refused(InputError, "table(0,1)", "grade 1", "grade 2"):
         gains(np.array([2], np.int32), "table(0,1)")
 
 
@@ -185,7 +186,7 @@ def test_gains_are_whole_and_ignore_negative_grades():
     grades = np.array([-2, 0, 1, 4, 52], np.int32)
     assert gains(grades, "exp").tolist() == [0.0, 0.0, 1.0, 15.0, 2.0**52 - 1]
     assert gains(grades, "linear").tolist() == [0.0, 0.0, 1.0, 4.0, 52.0]
-    with pytest.raises(InputError, match="gain exp needs grades of at most 52, found 53; ask for linear gain"):
+    with refused(InputError, "exp", "52", "53", "linear"):
         gains(np.array([53], np.int32), "exp")
 
 
@@ -193,7 +194,7 @@ def test_stop_probabilities_need_the_scale():
     assert stop_probabilities(np.array([0, 1, 4], np.int32), 4).tolist() == [0.0, 1 / 16, 15 / 16]
     with pytest.raises(InputError, match="give max_grade"):
         stop_probabilities(np.array([1], np.int32), None)
-    with pytest.raises(InputError, match="found grade 3, above max_grade 2"):
+    with refused(InputError, "grade 3", "max_grade 2"):
         stop_probabilities(np.array([3], np.int32), 2)
 
 

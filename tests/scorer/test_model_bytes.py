@@ -21,6 +21,7 @@ from rankmill.scorer.forest import ARRAYS, Forest
 from rankmill.scorer.predict import Predictor, predict
 from rankmill.scorer.tree_layout import MIN_SWEPT
 from tests import naive
+from tests.refusals import refused
 from tests.scorer.test_predict import awkward_values
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.rankmill"))
@@ -264,12 +265,12 @@ def test_scores_that_could_overflow_are_refused():
     number, header, arrays = parts_of(Forest.load(GOLDEN[0]))
     leaf = int(np.flatnonzero(arrays["node_feature"] < 0)[0])
     arrays["node_value"][leaf] = 1e308
-    with pytest.raises(ModelFormatError, match=r"a score can reach 1e\+308, at most 1e\+300 is allowed"):
+    with refused(ModelFormatError, "1e+308", "1e+300"):
         Forest.from_bytes(model_file.encode(number, header, arrays))
     arrays["tree_weights"][:] = 1e-100
     forest = Forest.from_bytes(model_file.encode(number, header, arrays))
     assert np.all(np.isfinite(predict(forest, awkward_values(forest, 200, 1))))
-    with pytest.raises(ModelFormatError, match="a score can reach"):
+    with refused(ModelFormatError, "score"):
         Forest.from_bytes(model_file.encode(number, header | {"base_score": -1.7e308}, arrays))
 
 
@@ -283,21 +284,21 @@ def test_golden_headers_are_what_json_says_they_are():
 @pytest.mark.parametrize(
     ("cap", "message"),
     [
-        ("MAX_FEATURES", "3 features, at most 2 are allowed"),
-        ("MAX_TREES", "3 trees, at most 2 are allowed"),
-        ("MAX_NODES", "21 nodes, at most 2 are allowed"),
-        ("MAX_CUTS_OF_A_FEATURE", "a feature has 4 cuts, at most 2 are allowed"),
+        ("MAX_FEATURES", ("3 features", "2")),
+        ("MAX_TREES", ("3 trees", "2")),
+        ("MAX_NODES", ("21 nodes", "2")),
+        ("MAX_CUTS_OF_A_FEATURE", ("4 cuts", "2")),
     ],
 )
 def test_what_is_too_large_for_the_kernels_is_refused(cap, message, monkeypatch):
     data = (Path(__file__).parent / "golden" / "best_first.rankmill").read_bytes()
     monkeypatch.setattr(f"rankmill.scorer.model_file.{cap}", 2)
-    with pytest.raises(ModelFormatError, match=message):
+    with refused(ModelFormatError, message):
         Forest.from_bytes(data)
 
 
 def test_a_header_that_is_too_long_is_refused_before_it_is_read(monkeypatch):
     data = GOLDEN[0].read_bytes()
     monkeypatch.setattr(model_file, "MAX_HEADER_BYTES", struct.unpack_from("<Q", data, 16)[0] - 1)
-    with pytest.raises(ModelFormatError, match=r"header length .* does not fit"):
+    with refused(ModelFormatError, "header length"):
         Forest.from_bytes(data)

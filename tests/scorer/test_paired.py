@@ -10,6 +10,7 @@ import pytest
 
 from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, MOST_SHOWN, REPLICATES, compare_paired, queries_for
 from tests import naive_gate
+from tests.refusals import refused
 
 
 def case(seed, n=60, skipped=7, shift=0.02):
@@ -79,9 +80,9 @@ def test_other_queries_are_refused_and_too_few_give_nothing() -> None:
     candidate, other, qids = case(7)
     hole = other.copy()
     hole[np.flatnonzero(~np.isnan(hole))[0]] = math.nan
-    with pytest.raises(ValueError, match="not about the same queries"):
+    with refused(ValueError, "queries"):
         compare_paired(candidate, hole, qids)
-    with pytest.raises(ValueError, match="not about the same queries"):
+    with refused(ValueError, "queries"):
         compare_paired(candidate, other[:-1], qids)
     one = np.array([0.5, math.nan])
     assert compare_paired(one, one, qids) is None

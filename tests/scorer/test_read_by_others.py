@@ -14,6 +14,7 @@ from rankmill.scorer import ranked_writer
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.rerank import rerank
 from tests.readers import READERS, rows_of
+from tests.refusals import refused
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, write_letor, write_parquet
 from tests.scorer.forests import random_forest
 from tests.scorer.test_rerank import tree_of
@@ -52,7 +53,7 @@ def test_folders_of_earlier_versions_are_still_known(tmp_path, forest, rows):
         (tmp_path / "ranked" / new).rename(tmp_path / "ranked" / old)
     assert evaluate(tmp_path / "ranked").to_json() == expected
     (tmp_path / "ranked" / "grades.parquet").rename(tmp_path / "counts")
-    with pytest.raises(InputError, match="has the top 3 of each query"):
+    with refused(InputError, "top 3"):
         evaluate(tmp_path / "ranked")
     rerank(source, forest, tmp_path / "ranked", top_k=3, overwrite=True)
     assert sorted(path.name for path in (tmp_path / "ranked").iterdir()) == sorted([*former, "part-00000.parquet"])
@@ -85,9 +86,7 @@ def test_one_csv_holds_the_same_rows_in_the_same_order(tmp_path, forest, top_k):
 def test_a_csv_that_cannot_be_is_none(tmp_path, forest, rows):
     lines = [(grade, qid, f"D\n{i}", values) for i, (grade, qid, _, values) in enumerate(rows)]
     source = write_parquet(tmp_path / "c.parquet", lines)
-    with pytest.raises(
-        CandidatesRejected, match=r"the doc_id .* has a line end, which CSV cannot hold; write a \.parquet"
-    ):
+    with refused(CandidatesRejected, "doc_id", "line end", "CSV", ".parquet"):
         rerank(source, forest, tmp_path / "ranked.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["c.parquet"]
     table = as_table(rows).drop_columns(["grade"])
@@ -99,8 +98,6 @@ def test_a_csv_that_cannot_be_is_none(tmp_path, forest, rows):
 @pytest.mark.parametrize("suffix", ["jsonl", "xlsx", "csv.gz", "feather", "Json", "txt", "zip"])
 def test_other_suffixes_are_refused_before_any_work(tmp_path, forest, suffix):
     before = tree_of(tmp_path)
-    with pytest.raises(
-        InputError, match=r"cannot write \..*name a folder .* or one file with a suffix of .parquet, .csv, .tsv, .run"
-    ):
+    with refused(InputError, ".parquet, .csv, .tsv, .run"):
         rerank(tmp_path / "is not looked for", forest, tmp_path / f"ranked.{suffix}")
     assert tree_of(tmp_path) == before

@@ -12,6 +12,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.registry import Registry
 from rankmill.scorer.cli import app
 from rankmill.scorer.scoring import DocumentBar
+from tests.refusals import refused
 from tests.scorer.candidate_files import random_candidates, ranked, read_ranked, write_letor
 from tests.scorer.forests import random_forest
 
@@ -81,23 +82,23 @@ def test_evaluate_reports_the_default_metrics_and_the_conventions(workplace):
         assert f"\n {metric} " in text
     assert "gain exp (2^grade - 1), discount 1/log2(rank + 1), ties expected" in text
     call("rerank", "c.txt", "--model", "web", "-o", "out.run")
-    with pytest.raises(InputError, match=r"out\.run: it has no grades; give the judgments with --qrels FILE"):
+    with refused(InputError, "out.run", "grades", "--qrels FILE"):
         call("evaluate", "out.run")
 
 
 def test_evaluate_writes_values_per_query(workplace, tmp_path):
     call("evaluate", "c.txt", "--model", "web", "--metric", "map", "--per-query", "q.tsv")
     assert len((tmp_path / "q.tsv").read_text().splitlines()) == 13
-    with pytest.raises(InputError, match=r"q\.doc: expected a file name that ends in"):
+    with refused(InputError, "q.doc"):
         call("evaluate", "missing-too", "--per-query", "q.doc")
 
 
 def test_models_that_are_not_there(workplace, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="did you mean 'web'"):
+    with refused(InputError, "web"):
         call("rerank", "c.txt", "--model", "wbe", "-o", "out")
     with pytest.raises(InputError, match="web"):
         call("rerank", "c.txt", "--model", "web@7", "-o", "out")
-    with pytest.raises(InputError, match=r"no\.rankmill: no such model file"):
+    with refused(InputError, "no.rankmill", "no such"):
         call("rerank", "c.txt", "--model", "no.rankmill", "-o", "out")
     monkeypatch.setenv("RANKMILL_REGISTRY", str(tmp_path / "elsewhere"))
     with pytest.raises(InputError):
@@ -108,12 +109,12 @@ def test_models_that_are_not_there(workplace, tmp_path, monkeypatch):
 
 def test_option_values_that_are_unknown(workplace):
     for option, value, message in (
-        ("--absent", "zeros", "did you mean 'zero'"),
-        ("--format", "letter", "did you mean 'letor'"),
-        ("--index-base", "2", "must be in 0 .. 1"),
-        ("--memory", "lots", "expected a size such as 2GB"),
+        ("--absent", "zeros", "zero"),
+        ("--format", "letter", "letor"),
+        ("--index-base", "2", "0 .. 1"),
+        ("--memory", "lots", ("size", "2GB")),
     ):
-        with pytest.raises(Exception, match=message):
+        with refused(Exception, message):
             call("rerank", "c.txt", "--model", "web", "-o", "out", option, value)
 
 

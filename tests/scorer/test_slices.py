@@ -21,6 +21,7 @@ from rankmill.scorer.cli import app
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.rerank import rerank
+from tests.refusals import refused
 from tests.scorer.candidate_files import random_candidates, write_letor
 from tests.scorer.forests import random_forest
 
@@ -185,17 +186,15 @@ def test_columns_of_candidates(tmp_path, name):
 
 def test_what_cannot_be_sliced_by_is_refused(tmp_path):
     table = scored()
-    with pytest.raises(InputError, match="did you mean 'market'"):
+    with refused(InputError, "market"):
         evaluate(table, by=["markte"])
-    with pytest.raises(
-        CandidatesRejected, match=r"by doc_id: expected one text in all documents of a query, found 'd0'"
-    ):
+    with refused(CandidatesRejected, "by doc_id", "'d0'"):
         evaluate(table, by=["doc_id"])
-    with pytest.raises(InputError, match=r"by tags: expected a column of text or numbers, found List"):
+    with refused(InputError, "by tags", "List"):
         evaluate(table.append_column("tags", [[["a"]] * table.num_rows]), by=["tags"])
     (tmp_path / "r.run").write_text("q Q0 d 1 1.0 t\n")
     (tmp_path / "qrels").write_text("q 0 d 1\n")
-    with pytest.raises(InputError, match="is a TREC run, which has no other columns"):
+    with refused(InputError, "TREC", "columns"):
         evaluate(tmp_path / "r.run", qrels=tmp_path / "qrels", by=["price"])
 
 
