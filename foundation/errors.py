@@ -124,7 +124,7 @@ class ColumnProblem(NamedTuple):
     cure: str = ""
     """What to do about it."""
     options: tuple[tuple[str, str], ...] = ()
-    """Options of the command line, with their values, that do so."""
+    """Options of the command line, with their values, that do so; a flag has the value ``""``."""
     in_rows: bool = False
     """Whether whoever reads the rows finds it, too, and says as much."""
 
@@ -137,16 +137,16 @@ class UnusableColumns(DataRejected):
         self.path, self.problems = path, problems
 
     @property
-    def options(self) -> tuple[str, ...]:
-        """Words of the command line that cure all problems; empty where there is none for one of them."""
+    def options(self) -> dict[str, str]:
+        """Options of the command line with their values, that cure all problems; empty where there is none for one of them."""
         if not all(problem.options for problem in self.problems):
-            return ()
+            return {}
         values: dict[str, list[str]] = {}
         for problem in self.problems:
             for option, value in problem.options:
                 if value not in values.setdefault(option, []):
                     values[option].append(value)
-        return tuple(word for option, found in values.items() for word in (option, ",".join(found)))
+        return {option: ",".join(found) for option, found in values.items()}
 
     def __str__(self) -> str:
         told = [f"{problem.reason}; {problem.cure}" if problem.cure else problem.reason for problem in self.problems]

@@ -122,13 +122,13 @@ class IngestReport:
             files = len(manifest.pairs.sources)
             lines.append(f"  pairs     {manifest.pairs.pairs:,} from {files} file{'s' * (files > 1)}")
             if manifest.pairs.rejected:
-                lines.append(
-                    f"  rejected  {manifest.pairs.rejected:,} pairs, listed in {path_in(self.path, PAIR_REJECTS_NAME)}"
-                )
+                pairs = f"{manifest.pairs.rejected:,} pair{'s' * (manifest.pairs.rejected > 1)}"
+                lines.append(f"  rejected  {pairs}, listed in {path_in(self.path, PAIR_REJECTS_NAME)}")
         lines += _judged(manifest, self.path)
         lines += [f"  {'' if number else 'remarks':<10}{line}" for number, line in enumerate(self.remarks)]
         if manifest.rejected_rows:
-            lines.append(f"  rejected  {manifest.rejected_rows:,} rows, listed in {path_in(self.path, REJECTS_NAME)}")
+            rows = f"{manifest.rejected_rows:,} row{'s' * (manifest.rejected_rows > 1)}"
+            lines.append(f"  rejected  {rows}, listed in {path_in(self.path, REJECTS_NAME)}")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, JSON]:

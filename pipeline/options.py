@@ -49,6 +49,18 @@ def _columns(texts: Iterable[str]) -> Mapping[str, str]:
     return parse_columns(texts)
 
 
+def _delimiter(given: str) -> str:
+    r"""Return the delimiter that ``given`` stands for.
+
+    >>> _delimiter("tab"), _delimiter(";")
+    ('\t', ';')
+    """
+    found = {"tab": "\t", "\\t": "\t"}.get(given, given)
+    if len(found) != 1 or not found.isascii() or found.isalnum() or found in '"\r\n.+-\0':
+        raise InputError(f"{spelled('delimiter')} must be one character, such as ';' or '|', or tab, got {given!r}")
+    return found
+
+
 def _ignored(texts: Iterable[str]) -> tuple[str, ...]:
     """Read texts such as ``title,debug_*``.
 
@@ -176,6 +188,18 @@ class ReadOptions:
         help="Read the first number of a line of LETOR text as a grade or as a real label.",
         choices=get_args(Labels),
         panel=_GRADES,
+    )
+    delimiter: str | None = option(
+        default=None,
+        help="Character between the columns of CSV and TSV files, such as ';' or tab; default: by suffix.",
+        metavar="CHAR",
+        convert=_delimiter,
+        panel=_MEANING,
+    )
+    decimal_comma: bool = option(
+        default=False,
+        help="Read 12,50 in the features of CSV and TSV files as 12.5; a cell with a point is an error then.",
+        panel=_MEANING,
     )
     columns: Mapping[str, str] = option(
         default_factory=dict,

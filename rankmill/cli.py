@@ -49,7 +49,7 @@ from rankmill.other_libraries import OURS
 from rankmill.scorer.metrics import parse_metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
     from typer.models import CommandInfo
@@ -129,10 +129,28 @@ class Command(TyperCommand):
                 return super().invoke(ctx)
         except UnusableColumns as error:
             known = {name for param in self.params for name in param.opts}
-            if len(error.problems) > 1 and error.options and known.issuperset(error.options[::2]):
-                line = shlex.join([*ctx.command_path.split(), *ctx.meta[_WORDS], *error.options])
+            if len(error.problems) > 1 and error.options and known.issuperset(error.options):
+                line = shlex.join([*ctx.command_path.split(), *_with_options(ctx.meta[_WORDS], error.options)])
                 error.add_note(f"all at once: {line}")
             raise
+
+
+def _with_options(words: Sequence[str], options: Mapping[str, str]) -> list[str]:
+    """Return the command line ``words`` with more ``options``; a list that is given already becomes longer.
+
+    >>> _with_options(["a.csv", "--ignore", "b"], {"--ignore": "c,d", "--max-rejects": "1", "--decimal-comma": ""})
+    ['a.csv', '--ignore', 'b,c,d', '--max-rejects', '1', '--decimal-comma']
+    >>> _with_options(["a.csv", "--max-rejects", "1"], {"--max-rejects": "2"})
+    ['a.csv', '--max-rejects', '2']
+    """
+    found = list(words)
+    for option, value in options.items():
+        if option not in found[:-1]:
+            found += [option, value] if value else [option]
+            continue
+        place = found.index(option) + 1
+        found[place] = value if option == "--max-rejects" else f"{found[place]},{value}"
+    return found
 
 
 def _lines_of(text: str) -> Iterator[str]:

@@ -46,6 +46,8 @@ class CandidateArguments(TypedDict, total=False):
     absent: Absent | None
     index_base: Literal[0, 1] | None
     n_features: int | None
+    delimiter: str | None
+    decimal_comma: bool
     columns: Mapping[str, str] | None
     n_rounds: int | None
     n_threads: int

@@ -37,6 +37,8 @@ def read_options(options: CandidateOptions, forest: Forest) -> ReadOptions:
         "grades": tuple((word, int(str(grade))) for word, grade in words.items()) if isinstance(words, dict) else (),
         "n_features": options.n_features,
         "grade_required": False,
+        "delimiter": options.delimiter,
+        "decimal_comma": options.decimal_comma,
         "columns": options.columns or {},
         "known_features": frozenset(forest.feature_names),
     }

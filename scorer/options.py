@@ -34,6 +34,8 @@ class CandidateOptions:
     absent: Absent | None = option_like(ReadOptions, "absent", default=None, otherwise="as in training")
     index_base: Literal[0, 1] | None = option_like(ReadOptions, "index_base", default=None, otherwise="as in training")
     n_features: int | None = option_like(ReadOptions, "n_features", default=None)
+    delimiter: str | None = option_like(ReadOptions, "delimiter", default=None)
+    decimal_comma: bool = option_like(ReadOptions, "decimal_comma", default=False)
     columns: Mapping[str, str] | None = option_like(ReadOptions, "columns", default=None)
     n_rounds: int | None = option(default=None, help="Use only the first N rounds of the model.")
     n_threads: int = option(default=0, help=THREADS, least=0)

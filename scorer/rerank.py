@@ -81,9 +81,10 @@ class RerankReport:
             f"documents of the run dropped, as they have no row of features: {self.lacking:,}\n" if self.lacking else ""
         )
         files = ", ".join(self.files) if len(self.files) <= 8 else f"{len(self.files)} files"
+        inside = "" if self.files == (Path(self.out).name,) else f" ({files})"  # OUT may be the one file
         return (
             f"re-ranked {self.rows:,} candidates of {self.queries:,} queries with {self.model}{kept}\n{lost}"
-            f"wrote {self.out} ({files})"
+            f"wrote {self.out}{inside}"
         )
 
 

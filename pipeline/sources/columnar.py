@@ -214,7 +214,7 @@ class RecordReader:
         if features and kinds.is_string(features[0].type):
             for number, name in enumerate(self._columns.features):
                 values[:, number], bad = feature_numbers(features[number])
-                problems.refuse(bad, name, f"a number in column {name!r}", self._columns.cure_of(name))
+                problems.refuse(bad, name, f"a number in column {name!r}", self._columns.cure_of_cell(name))
         else:
             with np.errstate(over="ignore"):
                 # one bit pattern for NaN where it is stored; it makes no difference to a score

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -68,8 +69,15 @@ class TableColumns:
         return (*self.features, *self.column_of.values())
 
     def cure_of(self, feature: str) -> str:
-        """Say what to do about a feature that is none."""
-        return f"to ignore the column: --ignore {feature}" if self.of_judgments else ""
+        """Say what to do about a column of features that does not hold numbers."""
+        ignored = f"to ignore the column: --ignore {shlex.quote(feature)}"
+        return ignored if self.of_judgments else "the model needs numbers there, or empty cells (missing)"
+
+    def cure_of_cell(self, feature: str, empty: str = "make the cell empty") -> str:
+        """Say what to do about a cell of a feature that is not a number, where ``empty`` says how it becomes missing."""
+        ignored = f"--ignore {shlex.quote(feature)} the column"
+        allowed = f"; --max-rejects N leaves out bad rows, {ignored}" if self.of_judgments else ""
+        return f"correct it, or {empty} (missing){allowed}"
 
     def ignoring(self, column: str) -> tuple[tuple[str, str], ...]:
         """Return the option that leaves ``column`` out; none where there is no such option."""
@@ -338,9 +346,21 @@ def _missing(part: str, names: Sequence[str]) -> ColumnProblem:
             near[0], reason, f"if it is {near[0]!r}: {spelled('columns')} {option}", (("--columns", option),)
         )
     if len(names) == 1:
-        return ColumnProblem(part, reason, f"the columns are: {_shown(names)} (is that the right delimiter?)")
+        return _one_column(part, names[0])
     cure = f"the columns are: {_shown(names)}; {spelled('columns')} {part}=NAME says which it is"
     return ColumnProblem(part, reason, cure, (("--columns", f"{part}=NAME"),))
+
+
+def _one_column(part: str, name: str) -> ColumnProblem:
+    """Say which delimiter, or which format, a table with only the column ``name`` seems to have."""
+    if re.match(r"\S+ qid:", name):
+        reason = f"expected the names of columns, found {name!r}"
+        return ColumnProblem(part, reason, f"if it is LETOR text: {spelled('format')} letor")
+    delimiter = max(";\t|,", key=name.count)
+    if delimiter not in name:
+        return ColumnProblem(part, f"no column {part!r}", f"the only column is {name!r}; is the delimiter right?")
+    shown, given = ("tabs", "tab") if delimiter == "\t" else (repr(delimiter), shlex.quote(delimiter))
+    return ColumnProblem(part, f"its columns are separated by {shown}", f"to read it: {spelled('delimiter')} {given}")
 
 
 def _shown(names: Sequence[str]) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+from collections import Counter
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+DELIMITERS = {"csv": ",", "tsv": "\t"}  # by format
 _LEAST_BLOCK = 1 << 20  # a row must fit in a block
 _READ_AHEAD = 4  # blocks that Arrow holds, as text and as cells, beside the one it hands over
 _HEADER_LIMIT = 16 << 20
@@ -324,6 +327,9 @@ def _plainly(reason: str) -> str:
 
 
 _MOST_WORDS = 20  # for grades
+_RARE = 0.05  # a smaller share of bad cells are mistakes in a good column
+_WITH_COMMA = r"^\s*[+-]?\d*,\d+\s*$"
+_THOUSANDS = r"^\s*[+-]?\d{1,3}(,\d{3})+\s*$"
 _MOST_ROWS = 1 << 17  # read at a time: where cells are short, what is known of them takes many times their text
 
 
@@ -343,6 +349,7 @@ class DelimitedSource(TableSource):
         self._cells = DelimitedCells(path, delimiter, self._quarantine)
         self.header = self._cells.header
         self._rules = GradeRules.of(options)
+        self._decimal_comma = options.decimal_comma
         columns_of = columns_of or table_columns
         self._settle(columns_of(path, self._cells.header, options, self._problems_of_values), self._rules)
 
@@ -350,7 +357,8 @@ class DelimitedSource(TableSource):
         """Yield the rows in the order of the file."""
         for first, batch in self._cells.blocks(block_bytes):
             for low in range(0, len(batch), _MOST_ROWS):
-                rows, problems = self._reader.rows(batch.slice(low, _MOST_ROWS))
+                part = self._with_points(batch.slice(low, _MOST_ROWS), self._columns)
+                rows, problems = self._reader.rows(part)
                 self._note(first + low, problems)
                 yield rows
         self.position = self.path.stat().st_size
@@ -372,28 +380,59 @@ class DelimitedSource(TableSource):
         batch = self._cells.sample()
         if batch is None:
             return []
-        bad_cells = self._bad_cells(batch, columns)
+        bad_cells = self._bad_cells(self._with_points(batch, columns), columns)
         filled = {name: np.diff(parts_of(batch.column(name))[0]) > 0 for name in bad_cells}
-        bad_cells = {name: (what, bad & filled[name]) for name, (what, bad) in bad_cells.items()}
-        bad_rows = np.logical_or.reduce([bad for _, bad in bad_cells.values()])
-        mostly_bad = any(2 * bad.sum() > filled[name].sum() for name, (_, bad) in bad_cells.items())
-        if not mostly_bad or bad_rows.sum() <= self._quarantine.limit:
+        bad_cells = {name: (what, bad & filled[name]) for name, (what, bad) in bad_cells.items() if bad.any()}
+        if not bad_cells:
             return []
+        share = {name: bad.sum() / max(1, filled[name].sum()) for name, (_, bad) in bad_cells.items()}
+        rare = {name for name in bad_cells if share[name] <= _RARE}
+        commas = {name for name in bad_cells.keys() - rare if self._has_commas(batch.column(name), bad_cells[name][1])}
+        bad_rows = np.logical_or.reduce([bad for _, bad in bad_cells.values()])
+        if (max(share.values()) <= 0.5 and not commas) or bad_rows.sum() <= self._quarantine.limit:
+            return []
+        n_rare = int(np.logical_or.reduce([bad_cells[name][1] for name in rare]).sum()) if rare else 0
         first_row = {name: int(np.argmax(bad)) for name, (_, bad) in bad_cells.items() if bad.any()}
         lines = self._cells.lines_of(set(first_row.values()))
         problems = []
         for name, row in first_row.items():
             what, bad = bad_cells[name]
-            cell, share = shorten(batch.column(name)[row].as_py()), f"{int(bad.sum()):,} of {len(bad):,} rows"
-            reason = f"column {name!r} must hold {what}, found {cell!r} in line {lines[row]} ({share} like it)"
-            if name == columns.column_of.get("grade"):
+            cell, like_it = shorten(batch.column(name)[row].as_py()), f"{int(bad.sum()):,} of {len(bad):,} rows"
+            reason = f"column {name!r} must hold {what}, found {cell!r} in line {lines[row]} ({like_it} like it)"
+            options: tuple[tuple[str, str], ...]
+            if name == columns.column_of.get("grade") and (name not in rare or not columns.of_judgments):
                 cure, options = self._cure_of_grades(batch.column(name).filter(as_array(bad)), columns)
+            elif name in commas:
+                cure, options = "to read 12,50 as 12.5: --decimal-comma", (("--decimal-comma", ""),)
+            elif name in rare and columns.of_judgments:
+                cure = f"correct such cells or make them empty; to leave these rows out: --max-rejects {n_rare}"
+                options = (("--max-rejects", str(n_rare)),)
             else:
                 cure, options = columns.cure_of(name), columns.ignoring(name)
                 if options and times_of(batch.column(name))[1][bad].all():
                     cure += f", {spelled('time_column')} {name} reads it as the time of the row"
-            problems.append(ColumnProblem(name, reason, respelled(cure), options, in_rows=True))
+            problems.append(ColumnProblem(name, reason, respelled(cure), options, in_rows=name not in commas))
         return problems
+
+    def _with_points(self, batch: pa.RecordBatch, columns: TableColumns) -> pa.RecordBatch:
+        """Return ``batch`` with decimal points in all numbers but grades, where the file has commas."""
+        if self._decimal_comma:
+            numbers = {*columns.features, *(name for part, name in columns.column_of.items() if part in OPTIONAL)}
+            for name in numbers:
+                if self._cells.header.count(name) == 1:
+                    cells = pc.replace_substring(batch.column(name), ".", "point")  # which is no number
+                    place = self._cells.header.index(name)
+                    batch = batch.set_column(place, name, pc.replace_substring(cells, ",", "."))
+        return batch
+
+    @staticmethod
+    def _has_commas(cells: pa.Array[Any], bad: npt.NDArray[np.bool_]) -> bool:
+        """Return whether most of the ``bad`` (n,) ones of ``cells`` are numbers with a decimal comma."""
+        cells = cells.filter(as_array(bad))
+        commas, thousands = (
+            pc.match_substring_regex(cells, form).to_numpy(zero_copy_only=False) for form in (_WITH_COMMA, _THOUSANDS)
+        )
+        return bool(2 * commas.sum() > len(cells)) and not thousands.all()
 
     def _bad_cells(self, batch: pa.RecordBatch, columns: TableColumns) -> dict[str, tuple[str, npt.NDArray[np.bool_]]]:
         """Return what each column of grades, of numbers and of features must hold, and which rows (n,) of ``batch`` do not."""
@@ -413,10 +452,30 @@ class DelimitedSource(TableSource):
         """Return what to do about ``cells`` that are no grades, and the option that does it."""
         if columns.cure_of_grade is not None:
             return columns.cure_of_grade, (("--columns", "grade="),)
-        words = cast("list[str]", pc.unique(pc.utf8_trim(cells, characters=" \t")).to_pylist())
-        if len(words) <= _MOST_WORDS and all(word[:1].isalpha() and not {*word} & set(",=") for word in words):
+        counts = Counter(cast("list[str]", pc.utf8_trim(cells, characters=" \t").to_pylist()))
+        if len(counts) <= _MOST_WORDS and all(word[:1].isalpha() and not {*word} & set(",=") for word in counts):
+            known = [*counts, *(word for word, _ in self._rules.words)]
+            like = {word: _misspelt(word, known, counts) for word in counts}
+            words = [word for word in counts if not like[word]]
             option = ",".join(f"{word}=?" for word in words)
-            return f"{spelled('grades')} {option} maps words to grades; put a number for each ?", (
-                ("--grades", option),
-            )
+            cure = f"{spelled('grades')} {option} maps words to grades; put a number for each ?"
+            options: tuple[tuple[str, str], ...] = (("--grades", option),)
+            for word, right in like.items():
+                if right:
+                    cure += f"; {word!r} is in {counts[word]:,} row{'s' * (counts[word] > 1)}: correct it if it means {right!r}"
+            return cure, options
         return self._rules.expected(cells[0].as_py())[1], ()
+
+
+def _misspelt(word: str, words: Collection[str], counts: Mapping[str, int]) -> str:
+    """Return the one of ``words`` that the rare ``word`` seems to mean; empty if it is not rare, or like none.
+
+    >>> [_misspelt(word, ["good", "god", "fair"], {"good": 90, "god": 1, "fair": 3}) for word in ("god", "fair")]
+    ['good', '']
+    """
+    if not word.isalpha() or counts[word] > _RARE * sum(counts.values()):
+        return ""
+    others = [
+        other for other in words if abs(len(other) - len(word)) < 2 and counts.get(other, np.inf) > 5 * counts[word]
+    ]
+    return next(iter(get_close_matches(word, others, n=1, cutoff=0.75)), "")

@@ -115,7 +115,10 @@ class GradeRules:
         if (isinstance(key, str) and key in _NOTHING) or (isinstance(key, float) and math.isnan(key)):
             return GRADE_RULE, "to accept rows without a grade: --unjudged keep|zero"
         if isinstance(key, str) and self.words:
-            return f"a grade: one of {', '.join(f'{word}={grade}' for word, grade in self.words)}, or a number", ""
+            return (
+                f"a grade: one of {', '.join(f'{word}={grade}' for word, grade in self.words)}, or a number",
+                "correct it, or add it to --grades",
+            )
         if isinstance(key, str):
             return GRADE_RULE, "--grades good=1,bad=0 maps words to grades" if key[0].isalpha() else ""
         if key > self.highest and math.isfinite(key):

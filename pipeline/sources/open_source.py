@@ -77,9 +77,10 @@ def _open_table(
         from rankmill.pipeline.sources.jsonl.json_lines import JsonSource
 
         return JsonSource(path, options, quarantine, columns_of)
-    from rankmill.pipeline.sources.delimited import DelimitedSource
+    from rankmill.pipeline.sources.delimited import DELIMITERS, DelimitedSource
 
-    return DelimitedSource(path, "," if chosen == "csv" else "\t", options, quarantine, columns_of)
+    delimiter = options.delimiter or DELIMITERS[chosen]
+    return DelimitedSource(path, delimiter, options, quarantine, columns_of)
 
 
 class NarrowFile:

@@ -252,7 +252,10 @@ def try_candidates(work: Work, version: Version) -> None:
         return
     forest = work.forest_of(version)
     ingest = work.config.ingest.options.read
-    reading = CandidateOptions(absent=ingest.absent, index_base=ingest.index_base, columns=section.options.columns)
+    reading = CandidateOptions(
+        absent=ingest.absent, index_base=ingest.index_base, columns=section.options.columns,
+        delimiter=section.options.delimiter, decimal_comma=section.options.decimal_comma,
+    )  # fmt: skip
     options = read_options(reading, forest)
     sources = open_sources(list(work.expand("rerank.candidates", section.candidates)), section.options.format, options)
     if section.run:

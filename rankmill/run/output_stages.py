@@ -66,6 +66,8 @@ class RerankStage(Stage):
                 absent=self.work.config.ingest.options.read.absent, index_base=self.work.config.ingest.options.read.index_base,
             ),
         }  # fmt: skip
+        if section.options.delimiter or section.options.decimal_comma:
+            inputs |= as_options(delimiter=section.options.delimiter, decimal_comma=section.options.decimal_comma)
         if self.runs:
             inputs |= as_options(lacking=section.options.lacking)
         inputs |= {f"run {self.work.named(path)}": self.work.digests.of(path) for path in self.runs}

@@ -79,7 +79,7 @@ def test_numbers_mean_what_the_same_numbers_mean_as_text(numbers, negative, unju
         (None, WORDS[:1], (GRADE_RULE, "to accept rows without a grade: --unjudged keep|zero")),
         (math.nan, (), (GRADE_RULE, "to accept rows without a grade: --unjudged keep|zero")),
         ("good", (), (GRADE_RULE, "--grades good=1,bad=0 maps words to grades")),
-        ("fine", WORDS[:2], ("a grade: one of Perfect=4, good=2, or a number", "")),
+        ("fine", WORDS[:2], ("a grade: one of Perfect=4, good=2, or a number", "correct it, or add it to --grades")),
         ("1.5", (), (GRADE_RULE, "")),
         ("9", (), ("a grade up to 5", "")),
         (math.inf, (), (GRADE_RULE, "")),

@@ -107,13 +107,14 @@ def test_features_may_be_an_array(tmp_path):
 
 
 GOOD = '{"qid":"q","grade":1,"x":1}'
+MAKE_NULL = "correct it, or make it null (missing); max_rejects N leaves out bad rows, ignore x the column"
 DEEP = "[" * 300 + "]" * 300
 BAD = [
     ("{", 2, "a key in double quotes", "", "an object must end on its line"),
     ("[1]", 1, "an object: {..}", "[1]", "write one object a line instead of an array"),
     ("null", 1, "an object: {..}", "null", ""),
     ("qid,grade", 1, "an object: {..}", "qid,grade", ""),
-    ('{"qid":"q","grade":1,"x":' + DEEP + "}", 22, "a number as 'x'", "an array", "to ignore the column: ignore x"),
+    ('{"qid":"q","grade":1,"x":' + DEEP + "}", 22, "a number as 'x'", "an array", MAKE_NULL),
     ('{"qid":"q","grade":1,"x":' + "[" * 10**5, 1, "at most 64 brackets in one another", '{"qid":"q","grade":1,"x":' + "[" * 34 + "…", ""),
     ("{} {}", 4, "one object a line", "{}", ""),
     ("{}null{}", 3, "one object a line", "null{}", ""),
@@ -125,8 +126,8 @@ BAD = [
     ('{"qid":"q\t","grade":1,"x":1}', 10, "an escape in place of a control character", '","grade":1,"x":1}', ""),
     ('{"qid":"q","grade":1,"x":.5}', 26, "a value", ".5}", ""),
     ("{'qid':1}", 2, "a key in double quotes", "'qid':1}", ""),
-    ('{"qid":"q","grade":1,"x":"1"}', 22, "a number as 'x'", '"1"', "to ignore the column: ignore x"),
-    ('{"qid":"q","grade":1,"x":[1]}', 22, "a number as 'x'", "an array", "to ignore the column: ignore x"),
+    ('{"qid":"q","grade":1,"x":"1"}', 22, "a number as 'x'", '"1"', MAKE_NULL),
+    ('{"qid":"q","grade":1,"x":[1]}', 22, "a number as 'x'", "an array", MAKE_NULL),
     ('{"qid":"q","grade":1,"x":1,"x":1}', 28, "each key once", "x", ""),
     ('{"qid":1.5,"grade":1}', 2, "text or a whole number as 'qid'", "1.5", ""),
     ('{"qid":["q"],"grade":1}', 2, "text or a whole number as 'qid'", "an array", ""),
@@ -162,7 +163,8 @@ def test_a_bad_line_is_named(tmp_path, line, column, expected, found, cure, bloc
             " every row must have its features in this key"),
         ('{"qid":"q","grade":1,"features":null}', ":2:22: expected an object of numbers at 'features', found nothing"),
         ('{"qid":"q","grade":1,"features":[1]}', ":2:22: expected an object of numbers at 'features', found 'an array'"),
-        ('{"qid":"q","grade":1,"features":{"x":"a"}}', ":2:34: expected a number as 'x', found '\"a\"'; to ignore the column: ignore x"),
+        ('{"qid":"q","grade":1,"features":{"x":"a"}}', ":2:34: expected a number as 'x', found '\"a\"'; "
+            + MAKE_NULL),
         ('{"qid":"q","grade":1,"features":{"x":1,"x":2}}', ":2:40: expected each key once, found 'x'"),
     ],
 )  # fmt: skip

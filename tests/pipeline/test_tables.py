@@ -89,12 +89,14 @@ BAD_CSV = [
     (
         'qid,grade,x\n"a,b",1,abc\n',
         MalformedLine,
-        ":2:9: expected a number in column 'x', found 'abc'; to ignore the column: ignore x",
+        ":2:9: expected a number in column 'x', found 'abc'; correct it, or make the cell empty (missing);"
+        " max_rejects N leaves out bad rows, ignore x the column",
     ),
     (
         "qid,grade,x\n1,1,1 2\n",
         MalformedLine,
-        ":2:5: expected a number in column 'x', found '1 2'; to ignore the column: ignore x",
+        ":2:5: expected a number in column 'x', found '1 2'; correct it, or make the cell empty (missing);"
+        " max_rejects N leaves out bad rows, ignore x the column",
     ),
     ("qid,grad,x\n1,0,1\n", DataRejected, ": no column 'grade'; if it is 'grad': columns grade=grad"),
     (
@@ -103,7 +105,7 @@ BAD_CSV = [
         ": 2 columns cannot be used as they are: (1) no column 'qid'; the columns are: q, z, x; columns qid=NAME says which"
         " it is; (2) no column 'grade'; the columns are: q, z, x; columns grade=NAME says which it is",
     ),
-    ("a;b;c\n", DataRejected, ": no column 'qid'; the columns are: a;b;c (is that the right delimiter?)"),
+    ("a;b;c\n", DataRejected, ": its columns are separated by ';'; to read it: delimiter ';'"),
     (
         "qid,grade,x,x\n",
         DataRejected,

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from rankmill.foundation.errors import InputError
+from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.registry import Registry
 from rankmill.scorer.cli import app
 from rankmill.scorer.scoring import DocumentBar
@@ -136,3 +136,23 @@ def test_the_bar_shows_rate_and_time_left_on_a_terminal_only(capsys):
     assert "scoring" in text
     assert "1,000 documents, " in text
     assert "/s " in text
+
+
+def test_a_single_file_of_ranked_lists_is_named_once(workplace):
+    assert call("rerank", "c.txt", "-m", "m.rankmill", "-o", "ranked.csv").stdout.count("ranked.csv") == 1
+
+
+def test_candidates_from_a_spreadsheet_are_ranked_as_others(workplace, tmp_path, rows):
+    names = [f"f{index}" for index in range(1, 1 + len(workplace[0].feature_names))]
+    assert set(names) == set(workplace[0].feature_names)
+    numbers = ["0,5", "1,25", "", "-3"]
+    lines = [f"q{i // 5};d{i};" + ";".join(numbers[(i + j) % 4] for j in range(len(names))) for i in range(40)]
+    semicolons = "\n".join([";".join(["qid", "doc_id", *names]), *lines, ""])
+    (tmp_path / "a.csv").write_text(semicolons)
+    (tmp_path / "b.csv").write_text(semicolons.replace(",", ".").replace(";", ","))
+    options = ("--delimiter", ";", "--decimal-comma")
+    call("rerank", "a.csv", "-m", "m.rankmill", "-o", "a.tsv", *options)
+    call("rerank", "b.csv", "-m", "m.rankmill", "-o", "b.tsv")
+    assert (tmp_path / "a.tsv").read_bytes() == (tmp_path / "b.tsv").read_bytes()
+    with pytest.raises(DataRejected, match="--delimiter ';'"):
+        call("rerank", "a.csv", "-m", "m.rankmill", "-o", "c.tsv")

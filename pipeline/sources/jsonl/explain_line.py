@@ -133,7 +133,8 @@ def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: 
     if good and text and not _is_unicode(value):
         good, expected = False, "text without half a surrogate pair"
     if not good:
-        yield LineExplanation(at, shown(value), f"{expected} as {key!r}", "" if part else columns.cure_of(key))
+        cure = "" if part else columns.cure_of_cell(key, "make it null")
+        yield LineExplanation(at, shown(value), f"{expected} as {key!r}", cure)
 
 
 def _form_of(keys: Keys) -> str:
