@@ -99,6 +99,15 @@ class FoldFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefitFacts:
+    """The second training of a model, on the train and valid splits together; its metrics are those of the first."""
+
+    rows: int
+    queries: int
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
     """A metric over several seeds."""
 
@@ -168,6 +177,7 @@ class TrainingFacts:
     best_round: int | None = left_out()
     rounds_trained: int | None = left_out()
     cross_validation: FoldFacts | None = left_out()
+    refit: RefitFacts | None = left_out()
     seeds: SeedsFacts | None = left_out()
 
     @classmethod

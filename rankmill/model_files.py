@@ -15,12 +15,12 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import as_json
 from rankmill.foundation.training_facts import TrainingFacts
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
+from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES
 from rankmill.registry.model_registry import Registry, Version
 from rankmill.registry.names import check_name, default_folder
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_service import find_model
-from rankmill.trainer.version_facts import dataset_facts, shape_of
+from rankmill.trainer.version_facts import dataset_facts, shape_of, sketch_of_training
 
 
 def load_forest(model: str | os.PathLike[str], registry: str | os.PathLike[str] | None = None) -> tuple[Forest, str]:
@@ -107,7 +107,7 @@ def register_file(
     attachments = {}
     if opened is not None:
         facts = replace(facts, dataset=dataset_facts(opened))
-        queries = QuerySketch.of(qids for qids, _ in opened.query_batches("train"))
+        queries = sketch_of_training(opened, forest)
         attachments[TRAIN_QUERIES] = queries.to_bytes()
     there = registry.versions(name) if name in registry.names() else []
     if dataset is None and metrics is None:  # nothing is told that the file does not say: whoever has it knows as much

@@ -19,7 +19,7 @@ from rankmill.pipeline.grouping.sketch import Overlap, QuerySketch, overlap
 from rankmill.scorer.forest import DATASETS_OF_BASE, Forest
 from rankmill.scorer.ranked_file import is_ranked_folder
 
-ALL = "all"
+ALL = "all"  # queries of all splits; and, of a refit, rows of the train and valid splits
 TRAIN, VALID = "train", "valid"
 
 
@@ -35,6 +35,8 @@ class TrainedModel:
         Digests of the datasets; none: not recorded.
     chose_rounds
         Whether the valid split of its dataset decided how many trees it has.
+    splits
+        The splits of its dataset that it was trained on.
     queries
         The queries that it was trained on, if a registry has them.
     """
@@ -42,6 +44,7 @@ class TrainedModel:
     name: str
     datasets: frozenset[str]
     chose_rounds: bool = False
+    splits: tuple[str, ...] = (TRAIN,)
     queries: QuerySketch | None = None
 
     @classmethod
@@ -49,11 +52,13 @@ class TrainedModel:
         """Read what the model records."""
         info, way = forest.info, forest.parameters
         own, below = (info.get("dataset_digest"), info.get("rows_digest")), info.get(DATASETS_OF_BASE)
+        splits = splits_trained_on(forest)
         best = bool(way.get("early_stopping_rounds", 0)) or way.get("keep_rounds", "best") == "best"
         return cls(
             name=name,
             datasets=frozenset(str(digest) for digest in (*own, *(below if isinstance(below, list) else ())) if digest),
-            chose_rounds=way.get("rounds_by", VALID) == VALID and best,
+            chose_rounds=way.get("rounds_by", VALID) == VALID and best and VALID not in splits,
+            splits=splits,
             queries=queries,
         )
 
@@ -111,6 +116,11 @@ class Scope:
             parts.append("not seen in training")
         parts += [f"{_and(splits)} decided how many trees {name} has" for name, splits in self.chose_rounds.items()]
         return parts + [f"{name} does not say what it was trained on" for name in unknown]
+
+
+def splits_trained_on(forest: Forest) -> tuple[str, ...]:
+    """Return the splits of its dataset that a model was trained on."""
+    return (TRAIN,) if forest.parameters.get("refit", "none") == "none" else (TRAIN, VALID)
 
 
 def chosen_queries(
@@ -185,7 +195,9 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
     return Scope(
         split=split,
         splits=scored,
-        seen_in_training={model.name: (TRAIN,) for model in learnt if TRAIN in scored},
+        seen_in_training={
+            model.name: seen for model in learnt if (seen := tuple(name for name in model.splits if name in scored))
+        },
         chose_rounds={model.name: (VALID,) for model in learnt if model.chose_rounds and VALID in scored},
         seen_by_id={
             model.name: found
@@ -218,6 +230,7 @@ def _unseen_split(
     """
     # if a model has seen ids of every split, they may be equal by chance, and no split is better than another
     also = {name for found in by_id for name in _with_ids(found) if len(_with_ids(found)) < len(found)}
+    also |= {name for model in models if model.learnt_from(dataset) for name in model.splits}
     held_out = [name for name in dataset.manifest.unseen if name not in also]
     if not (certain or also or (unknown and held_out)):
         return None

@@ -29,7 +29,7 @@ from rankmill.trainer import train_on_dataset as training
 from rankmill.trainer.checkpoints import Checkpoints, FinishedTrainings, training_key
 from rankmill.trainer.combined_forests import BaseModel, after_base, average
 from rankmill.trainer.early_stopping import stop_measure
-from rankmill.trainer.parameters import SeedOptions, TrainParameters
+from rankmill.trainer.parameters import NONE, SeedOptions, TrainParameters
 from rankmill.trainer.round_metrics import measure
 from rankmill.trainer.seeds import ONE_SEED, best_of, check_choice, checked_seeds, noise_floor
 from rankmill.trainer.train_on_dataset import TrainingPlan, plan_of
@@ -216,7 +216,7 @@ def train_candidate(
     return Candidate(
         forest=forest,
         facts=facts,
-        attachments=attachments_of(dataset, options.resume, options.base_model),
+        attachments=attachments_of(dataset, forest, options.resume, options.base_model),
         seeds=tuple(trainings),
         choose=seeds.choose,
         chosen=chosen,
@@ -298,7 +298,7 @@ def _averaged(
         forest = base.joined(forest)
     metrics: dict[str, dict[str, float]] = {}
     intervals: Intervals = {}
-    for split in dict.fromkeys((TRAIN, VALID, *splits)):
+    for split in dict.fromkeys((TRAIN, *([VALID] if parameters.refit == NONE else []), *splits)):
         means, by_query = measure(forest, dataset, split, parameters, options.eval_metrics, options.n_threads)
         if found := without_nan(means):
             metrics[split] = found

@@ -21,8 +21,9 @@ GAINS = ("exp", "linear")
 GRADES, PAIRS, BOTH = LEARN_FROM = ("grades", "pairs", "both")
 KEEP_ROUNDS = ("best", "all")
 ROUNDS_BY = ("valid", "test", "oob", "cv")
+REFITS = NONE, ALL = ("none", "all")
 STEP_SEARCHES = ("none", "line")
-L2_SCALES = NONE, MEAN_HESSIAN = ("none", "mean_hessian")
+L2_SCALES = (NONE, "mean_hessian")
 SEARCHES = ("random", "halving")
 CHECKPOINT_SECONDS = 300.0  # a kill loses at most this, plus the current round
 CHOICES = ("best", "average")  # of several seeds
@@ -173,6 +174,13 @@ class TrainParameters:
         below=1,
     )
     folds: int = option(default=5, help="Number of folds of a cross-validation.", least=2, most=MOST)
+    refit: str = option(
+        default="none",
+        help="After the number of rounds is found: none (keep that model) or all (train again with that many rounds"
+        " on the train and valid splits together; metrics stay those of the first training).",
+        choices=REFITS,
+        always_stored=False,
+    )
     step_search: str = option(
         default="none",
         help="Line search for each round. line: scale its trees to minimise the loss, then shrink. none: no search.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.layout import BlockedBins, fill_blocks
 
 Bins = npt.NDArray[np.uint8]
+Default = Callable[["RankedRows"], npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,44 @@ class RankedRows:
             names=self.query_names[chosen],
         )
 
+    def followed_by(self, other: RankedRows, bins: BlockedBins) -> RankedRows:
+        """Return these rows and then those of ``other``; ``bins`` are those of both.
+
+        What only one of the two has gets the value that it stands for in the other: weight 1, offset 0, the grades as labels, events seen.
+        """
+
+        def both(mine: npt.NDArray[Any] | None, theirs: npt.NDArray[Any] | None, default: Default) -> Any:
+            if mine is None and theirs is None:
+                return None
+            return np.concatenate(
+                [default(rows) if values is None else values for rows, values in ((self, mine), (other, theirs))]
+            )
+
+        pairs, more = self.pairs, other.pairs
+        if pairs is not None or more is not None:
+            pairs, more = (
+                _no_pairs(rows.n_queries) if given is None else given for rows, given in ((self, pairs), (other, more))
+            )
+            pairs = PreferencePairs(
+                better=np.concatenate([pairs.better, more.better + np.int32(self.n_rows)]),
+                worse=np.concatenate([pairs.worse, more.worse + np.int32(self.n_rows)]),
+                weight=np.concatenate([pairs.weight, more.weight]),
+                probability=np.concatenate([pairs.probability, more.probability]),
+                starts=_starts_of(np.concatenate([np.diff(pairs.starts), np.diff(more.starts)])),
+            )
+        return RankedRows(
+            grades=np.concatenate([self.grades, other.grades]),
+            starts=_starts_of(np.concatenate([np.diff(self.starts), np.diff(other.starts)])),
+            bins=bins,
+            weights=both(self.weights, other.weights, lambda rows: np.ones(rows.n_rows)),
+            labels=both(self.labels, other.labels, lambda rows: rows.targets),
+            events=both(self.events, other.events, lambda rows: np.ones(rows.n_rows, dtype=np.uint8)),
+            offsets=both(self.offsets, other.offsets, lambda rows: np.zeros(rows.n_rows)),
+            query_weights=both(self.query_weights, other.query_weights, lambda rows: np.ones(rows.n_queries)),
+            pairs=pairs,
+            names=both(self.names, other.names, lambda rows: rows.query_names),
+        )
+
     def blocked(self, n_bins: npt.NDArray[np.int32]) -> BlockedBins:
         """Return the bins in the trainer's own layout; ``n_bins`` (n_features,) counts each feature's.
 
@@ -166,6 +205,11 @@ class TrainingData:
     def blocked(self) -> TrainingData:
         """Return the same with the bins of ``train`` in the trainer's own layout."""
         return replace(self, train=replace(self.train, bins=self.train.blocked(self.n_bins)))
+
+
+def _no_pairs(n_queries: int) -> PreferencePairs:
+    rows, values = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float64)
+    return PreferencePairs(rows, rows, values, values, np.zeros(n_queries + 1, dtype=np.int64))
 
 
 def _starts_of(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -25,10 +25,10 @@ from rankmill.trainer.growing.histogram import HistogramPool
 from rankmill.trainer.layout import BLOCK_WIDTH, blocks_shape
 from rankmill.trainer.objectives.protocol import ROWS, Objective, array_bytes
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
-from rankmill.trainer.parameters import BOTH, TrainParameters
+from rankmill.trainer.parameters import BOTH, NONE, TrainParameters
 from rankmill.trainer.resuming import check_resumable
 from rankmill.trainer.rows import TrainingData
-from rankmill.trainer.train_on_rows import cross_validate_rows, fit
+from rankmill.trainer.train_on_rows import NOTHING_MORE, cross_validate_rows, fit
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.training_result import CrossValidation, TrainingResult
 from rankmill.trainer.training_rows import (
@@ -93,6 +93,10 @@ class TrainingPlan:
         if p.rounds_by in {"test", "cv"}:  # a copy without the queries that are kept apart, and those
             bins += self.bin_bytes
             columns += columns + 4 * n
+        if p.refit != NONE:  # a copy with the valid split
+            columns += columns * (n + self.valid_rows) // n
+            n += self.valid_rows
+            bins += prod(blocks_shape(self.n_features, n, BLOCK_WIDTH))
         n_blocks, _, width = blocks_shape(self.n_features, n, BLOCK_WIDTH)
         pool = HistogramPool.bytes_needed(n_blocks * width, p, self.pool_bytes)
         a_row = _BYTES_A_ROW + Grower.BYTES_A_ROW + self.n_outputs * _BYTES_AN_OUTPUT
@@ -102,9 +106,9 @@ class TrainingPlan:
             a_row += 8 + 24 * self.n_outputs  # losses; scores before a round, on trial, and between the two
         linked = 8 if self.n_outputs > 1 else 0  # what outputs make up
         a_valid_row = _BYTES_A_ROW + 8 * self.n_outputs + linked + self.n_features
-        own, valid_columns = self.objective_bytes, self.valid_rows * columns // n
+        own, valid_columns = self.objective_bytes, self.valid_rows * columns // self.train_rows
         if self.measured_parts:
-            own += own * self.valid_rows // n + self.measured_parts * _BYTES_OF_LOSSES
+            own += own * self.valid_rows // self.train_rows + self.measured_parts * _BYTES_OF_LOSSES
         boosting = n * (a_row + linked + 8 * self.weighted_rows) + self.valid_rows * a_valid_row + valid_columns
         held = bins + own + self.pair_bytes + boosting + pool
         a_pair = _BYTES_OF_JOINING + (_BYTES_OF_LISTING if p.learn_from == BOTH else 0)
@@ -121,7 +125,10 @@ class TrainingPlan:
         )
 
     def _which_rounds(self) -> str:
-        """Say that all rounds are kept, where that is so."""
+        """Say that all rounds are kept, and that the valid split is learnt from afterwards, where that is so."""
+        return self._all_rounds() + ("" if self.parameters.refit == NONE else "; then again with the valid split")
+
+    def _all_rounds(self) -> str:
         if self.parameters.rounds_by == "valid" and not self.valid_rows:
             return f"; no valid split, so all {self.parameters.n_rounds:,} rounds are kept"
         return "" if self.parameters.keeps_best else "; all trained rounds are kept"
@@ -145,6 +152,8 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
     train, valid = dataset.queries("train"), dataset.queries("valid")
     if train.n_rows == 0:
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
+    if parameters.refit != NONE and not valid.n_rows:
+        raise TrainingDataRejected(f"{dataset.path}: {NOTHING_MORE}")
     parse_metric(parameters.metric)
     measures = [parse_measure(each) for each in (parameters.stop_metric or parameters.metric, *options.eval_metrics)]
     directions_of(parameters.monotone, dataset.feature_names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from math import fsum
 
 import numpy as np
@@ -13,12 +14,15 @@ from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.sampling import fold_of_queries, queries_apart
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, StartingModel, TrainingOptions
-from rankmill.trainer.training_result import HOLDOUT, CrossValidation, TrainingResult
+from rankmill.trainer.training_result import HOLDOUT, REFIT, CrossValidation, TrainingResult
 from rankmill.trainer.training_rows import resolved
+
+NOTHING_MORE = "refit all needs a valid split; add one (in Python: an eval_set), or set refit to none"
 
 
 def fit(
@@ -40,14 +44,33 @@ def fit(
         As many rounds as are best on average over ``folds`` parts of ``data.train``, each of them measured while the others
         are learnt from; then all of them are learnt from.
 
-    ``checkpoints`` are those of the whole training and of each fold; options and errors are those of
+    With ``parameters.refit`` the first eval set is then learnt from as well: the forest is trained again, for as many rounds,
+    on ``data.train`` and the first eval set together.  All the rest of the result stays that of the first training, so that
+    no metric is one of rows that were learnt from.  ``options.resume`` is such a forest then.
+
+    ``checkpoints`` are those of the whole training, of each fold and of the refit; options and errors are those of
     :func:`rankmill.trainer.boosting.boost`.
 
     Raises
     ------
     TrainingDataRejected
-        There are too few queries to divide.
+        There are too few queries to divide, or no eval set to learn from as well.
     """
+    if parameters.refit == NONE:
+        return _fit_once(data, parameters, options, checkpoints)
+    if not data.eval_sets:
+        raise TrainingDataRejected(NOTHING_MORE)
+    (name, valid), *others = data.eval_sets
+    valid = replace(valid, bins=[valid.row_major(data.n_bins)])  # read twice
+    data = replace(data.blocked(), eval_sets=[(name, valid), *others])
+    first = _fit_once(data, parameters, replace(options, resume=None), checkpoints)
+    return _refitted(first, data, parameters, options, checkpoints)
+
+
+def _fit_once(
+    data: TrainingData, parameters: TrainParameters, options: TrainingOptions, checkpoints: Checkpoints | None
+) -> TrainingResult:
+    """Train without a refit."""
     whole = None if checkpoints is None else checkpoints.of("whole")
     if parameters.rounds_by == "test":
         apart = queries_apart(data.train.query_names, parameters.holdout_fraction, parameters.seed)
@@ -123,6 +146,35 @@ def cross_validate_rows(
     for i in range(longest):
         stopping.update(i + 1, fsum(history[i].metrics[HOLDOUT][str(measure)] for history in histories) / folds)
     return CrossValidation(histories=histories, stop_metric=str(measure), best_round=stopping.best_round)
+
+
+def _refitted(
+    first: TrainingResult,
+    data: TrainingData,
+    parameters: TrainParameters,
+    options: TrainingOptions,
+    checkpoints: Checkpoints | None,
+) -> TrainingResult:
+    """Return ``first`` with a forest that has learnt from the first eval set, too."""
+    rounds, train, (_, valid) = first.best_round, data.train, data.eval_sets[0]
+    if train.pairs is None:  # then there was no choice of what to learn from
+        valid = replace(valid, pairs=None)
+    if options.on_message is not None:
+        options.on_message(
+            f"training again on {train.n_rows + valid.n_rows:,} documents, those of the valid split included; {rounds:,} rounds"
+        )
+    batches = chain(train.blocked(data.n_bins).batches(np.arange(train.n_rows)), [valid.row_major(data.n_bins)])
+    bins = BlockedBins.from_batches(batches, train.n_rows + valid.n_rows, data.n_bins)
+    rows = train.followed_by(valid, bins)
+    found = boost(
+        replace(data, train=rows, eval_sets=()),
+        replace(parameters, learn_from=resolved(train, parameters).learn_from),  # not resolved once more
+        replace(options, on_round=None, profile=False),
+        checkpoint=None if checkpoints is None else checkpoints.of("refit"),
+        rounds=rounds,
+    )
+    facts = {**first.forest.info, REFIT: {"rows": rows.n_rows, "queries": rows.n_queries, "rounds": rounds}}
+    return replace(first, forest=replace(found.forest, parameters=first.forest.parameters, info=facts))
 
 
 def _held_out(

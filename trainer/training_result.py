@@ -17,6 +17,7 @@ from rankmill.trainer.growing.grower import PHASES as GROWING
 from rankmill.trainer.growing.grower import Grower
 
 TRAIN = "train"  # the name under which the rows that are learnt from stand in a record
+REFIT = "refit"  # in the model: what it was trained on once more
 HOLDOUT = "holdout"  # and that of queries that are kept apart from them
 
 

@@ -18,7 +18,7 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
-from rankmill.foundation.records import as_json, canonical_json
+from rankmill.foundation.records import as_json, canonical_json, from_json
 from rankmill.foundation.training_facts import (
     CIRCUMSTANCES,
     Circumstances,
@@ -27,13 +27,16 @@ from rankmill.foundation.training_facts import (
     InputFile,
     InputFiles,
     PairFacts,
+    RefitFacts,
     SplitRule,
     SplitSize,
     TrainingFacts,
 )
 from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.scorer.metrics.significance import interval_of_mean
+from rankmill.scorer.train_test_overlap import splits_trained_on
 from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.training_result import REFIT
 from rankmill.trainer.training_rows import LEARNT_FROM
 
 if TYPE_CHECKING:
@@ -51,7 +54,7 @@ Intervals = Mapping[str, Mapping[str, tuple[float, float]]]  # by split and metr
 
 def facts_of(dataset: Dataset, result: TrainingResult, base: StartingModel | None = None) -> TrainingFacts:
     """Return the manifest of the version: ``result``, trained on ``dataset``, on top of ``base`` if there is one."""
-    cv = result.cross_validation
+    cv, refit = result.cross_validation, result.forest.info.get(REFIT)
     return replace(
         facts_of_forest(dataset, result.forest, base),
         metrics=metrics_of(result),
@@ -64,6 +67,7 @@ def facts_of(dataset: Dataset, result: TrainingResult, base: StartingModel | Non
             folds=len(cv.histories),
             deviations=without_nan({measure: cv.deviation(measure) for measure in cv.measures}),
         ),
+        refit=None if refit is None else from_json(RefitFacts, canonical_json(refit), REFIT),
     )
 
 
@@ -86,17 +90,25 @@ def facts_of_forest(dataset: Dataset, forest: Forest, base: StartingModel | None
 
 
 def attachments_of(
-    dataset: Dataset, resumed: StartingModel | None = None, base: StartingModel | None = None
+    dataset: Dataset,
+    forest: Forest,
+    resumed: StartingModel | None = None,
+    base: StartingModel | None = None,
 ) -> dict[str, bytes]:
-    """Return what is registered beside the manifest: the sketch of the queries trained on, and the circumstances.
+    """Return what is registered beside the manifest of ``forest``: the sketch of the queries trained on, and the circumstances.
 
     The queries of the ``base`` are among them where they are known: the whole model has seen these, too.
     """
-    queries = QuerySketch.of(qids for qids, _ in dataset.query_batches("train"))
+    queries = sketch_of_training(dataset, forest)
     if base is not None and base.queries is not None:
         queries = queries.union(base.queries)
     circumstances = replace(circumstances_now(), resumed=None if resumed is None else resumed.facts())
     return {TRAIN_QUERIES: queries.to_bytes(), CIRCUMSTANCES: canonical_json(as_json(circumstances)) + b"\n"}
+
+
+def sketch_of_training(dataset: Dataset, forest: Forest) -> QuerySketch:
+    """Return the sketch of the queries of ``dataset`` that ``forest`` was trained on."""
+    return QuerySketch.of(qids for split in splits_trained_on(forest) for qids, _ in dataset.query_batches(split))
 
 
 def circumstances_now() -> Circumstances:

@@ -120,7 +120,7 @@ def plan_tuning(
         )
     parameters = replace(parameters, stop_metric=str(measure), rounds_by="valid")
     space.check(parameters)
-    training = plan_of(dataset, parameters, training_options)
+    training = plan_of(dataset, replace(parameters, refit="none"), training_options)
     return TunePlan(
         dataset=dataset,
         parameters=parameters,

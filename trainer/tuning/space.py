@@ -45,6 +45,7 @@ FIXED: Mapping[str, str] = {
     "gain": "it decides what the metric means",
     "rounds_by": "the valid split, or without one the folds, choose the number of rounds",
     "keep_rounds": "trials are compared by the rounds that they keep",
+    "refit": "trials are compared on the valid split, which must not be learnt from",
     "holdout_fraction": "no queries of the train split are held out",
     "folds": "trials are compared on them",
     "monotone": "monotone constraints are not searched; give them as an option",

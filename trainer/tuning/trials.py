@@ -185,7 +185,7 @@ def _trained(task: Task) -> Outcome:
         best_round, trained = cv.best_round, len(cv.histories[0])
         found: Mapping[str, float] = {measure: cv.mean(measure) for measure in cv.measures}
     else:
-        result = train(dataset, parameters, task.options, checkpoints)
+        result = train(dataset, replace(parameters, refit="none"), task.options, checkpoints)
         best_round, trained = result.best_round, len(result.history)
         found = result.history[best_round - 1].metrics["valid"]
     metrics = {name: value for name, value in found.items() if isfinite(value)}
