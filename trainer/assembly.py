@@ -31,7 +31,7 @@ def forest_of(
 ) -> Forest:
     """Return the forest of ``trees``: threshold b of feature f becomes ``edges[f][b - 1]``.
 
-    A threshold at the last bin parts what is there from what is missing: its cut is +inf.
+    A threshold at the last bin separates present values from missing ones: its cut is +inf.
     """
     feature = np.concatenate([tree.feature for tree in trees])
     bins = np.concatenate([tree.threshold for tree in trees])

@@ -2,13 +2,13 @@
 
 A cache file is one header and then the array of :class:`rankmill.trainer.layout.BlockedBins`, byte for byte:
 
-- header: one JSON object, filled up with blanks to a multiple of 4,096 bytes, a newline last.  It holds the number of
+- header: one JSON object, padded with blanks to a multiple of 4,096 bytes, a newline last.  It holds the number of
   this format, the digests of the dataset and of its bins, the split, the width of a block, the shape, the bins of
   each feature, and the digest of the contents.
 - array: uint8 of shape (n_blocks, n_rows, width).
 
 The digest of the contents is the BLAKE2b (32 bytes) of the blocks' BLAKE2b digests (32 bytes each), in their order: a
-block's rows arrive in order, so that it is known when the last row has been written.
+block's rows arrive in order, so the digest is complete when the last row has been written.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DIGEST_BYTES = 32
 _UNKNOWN_DIGEST = b"?" * (2 * _DIGEST_BYTES)
 _READ_BYTES = 1 << 20
 _CANNOT_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM)
-# what Python before 3.13 has no name for, by the numbers of the architectures that share the generic ones
+# Python before 3.13 has no name for the flag; these architectures use the generic number
 _NO_RESERVE: int = getattr(
     mmap,
     "MAP_NORESERVE",
@@ -51,22 +51,22 @@ _NO_RESERVE: int = getattr(
 
 
 class _Unusable(Exception):
-    """The file is not what it should be; the message says in what."""
+    """The file cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedBins:
     """The cache file of one split of one binned dataset.
 
-    The file's name holds the first digits of both digests, and its header all of them: other data or other bins get
-    another file.  Old files stay until somebody removes them; removing one costs no more than building it again.
+    The file's name holds the first digits of both digests, and its header all of them, so other data or other bins get
+    another file.  Old files are not removed; a file that somebody removes is built again.
 
     Parameters
     ----------
     folder
-        Where cache files lie; made when first written to.
+        Folder of cache files, created at the first write.
     dataset_digest, binspec_digest
-        Names of the data and of its bins.
+        Digests of the data and of its bins.
     split
         ``train``, ``valid`` or ``test``.
     n_rows
@@ -124,7 +124,7 @@ class CachedBins:
         return prod(blocks_shape(self.n_features, self.n_rows, self.width))
 
     def can_be_mapped(self) -> bool:
-        """Tell whether the file is there or could be written; only :meth:`load` knows whether it is whole."""
+        """Return whether the file exists or could be written; only :meth:`load` checks its contents."""
         if os.access(self.path, os.R_OK):
             return True
         nearest = next(above for above in (self.folder, *self.folder.absolute().parents) if above.exists())
@@ -136,22 +136,22 @@ class CachedBins:
         n_bins: npt.NDArray[np.int32],
         say: Callable[[str], object],
     ) -> BlockedBins:
-        """Return the bins mapped from the file, which is checked, and built first where it is missing or not usable.
+        """Return the bins mapped from the file, which is checked, and built first if it is missing or unusable.
 
         The file is read once from end to end, against its digest; that also brings it into the page cache.  The map
-        is private: what is written to the array never reaches the file.  Files are only ever replaced, never changed
-        in place; whoever truncates one under a running training ends it.
+        is private: writes to the array never reach the file.  Files are only ever replaced, never changed
+        in place; truncating one kills the trainings that use it.
 
         Parameters
         ----------
         batches
-            Called if the file has to be built; yields row-major (m, n_features) uint8 in row order.  What is held of
-            them in memory is one batch.
+            Called if the file has to be built; yields row-major (m, n_features) uint8 in row order.  Only one batch
+            is in memory at a time.
         n_bins
             Bins of each feature, the missing one included, shape (n_features,) int32.
         say
-            Called with one line where a file that was there cannot be used, and where no file can be written (a
-            read-only place), so that the bins are held in memory after all.
+            Called with one line if an existing file cannot be used, and if no file can be written (a read-only folder), so that
+            the bins are held in memory.
 
         Raises
         ------
@@ -179,7 +179,7 @@ class CachedBins:
         return BlockedBins.from_batches(batches(), self.n_rows, n_bins, self.width)
 
     def _open(self, n_bins: npt.NDArray[np.int32]) -> BlockedBins:
-        """Check the file and map it; _Unusable if it is not what it should be."""
+        """Check the file and map it; _Unusable if it cannot be used."""
         with self.path.open("rb") as file:
             start, position = self._header(n_bins)
             expected, found = len(start) + self.n_bytes, os.fstat(file.fileno()).st_size
@@ -203,7 +203,7 @@ class CachedBins:
     def _build(self, batches: Iterable[npt.NDArray[np.uint8]], n_bins: npt.NDArray[np.int32]) -> BlockedBins:
         """Write the file aside, publish it under its name and map it.
 
-        Several processes may do this at once: all write the same bytes, and the last rename stays.
+        Several processes may do this at once: all write the same bytes, and the last rename wins.
         """
         with staging_folder(self.path) as folder:
             staged = folder / "bins"
@@ -218,7 +218,7 @@ class CachedBins:
                     rows[:, : columns.shape[1]] = columns
                     data = rows.data.cast("B")
                     contents.add(block, data)
-                    # written, not stored through a map: there a full disk would be a signal and not an exception
+                    # write, not store through a map: on a full disk a map raises a signal, not an exception
                     _write_at(handle, data, len(header) + (block * n_rows + first) * width, self.folder)
 
                 fill_blocks(batches, n_rows, n_bins, width, put)
@@ -229,7 +229,7 @@ class CachedBins:
                 return self._mapped(handle, len(header), n_bins)
 
     def _header(self, n_bins: npt.NDArray[np.int32]) -> tuple[bytes, int]:
-        """Return the header without its digest, and where that belongs."""
+        """Return the header without its digest, and the position of the digest."""
         fields = {
             "rankmill_bin_cache": FORMAT,
             "contents": _UNKNOWN_DIGEST.decode(),
@@ -245,10 +245,10 @@ class CachedBins:
         return text.ljust(size - 1) + b"\n", text.index(_UNKNOWN_DIGEST)
 
     def _mapped(self, handle: int, offset: int, n_bins: npt.NDArray[np.int32]) -> BlockedBins:
-        """Map the whole open file; the array is writeable for the sake of compiled kernels, which know no other kind.
+        """Map the whole open file; the array is writeable, because kernels are compiled for writeable arrays only.
 
-        A private map that may be written to counts as memory that will be needed, and Linux refuses one larger than
-        all memory, unless it is told to reserve nothing.
+        A writeable private map counts as memory that will be needed, and Linux refuses one larger than all memory, unless it
+        is told to reserve nothing.
         """
         pages = mmap.mmap(
             handle,
@@ -262,13 +262,13 @@ class CachedBins:
 
 
 class _Contents:
-    """The digest of all blocks, taken while they are written or read."""
+    """The digest of all blocks, computed while they are written or read."""
 
     def __init__(self, n_blocks: int) -> None:
         self.blocks = [blake2b(digest_size=_DIGEST_BYTES) for _ in range(n_blocks)]
 
     def add(self, block: int, rows: memoryview) -> None:
-        """Take in the next bytes of ``block``."""
+        """Add the next bytes of ``block``."""
         self.blocks[block].update(rows)
 
     def digest(self) -> bytes:
@@ -278,7 +278,7 @@ class _Contents:
 
 
 def _write_at(handle: int, data: memoryview, offset: int, folder: Path) -> None:
-    """Write all of ``data`` at ``offset``; an OSError names ``folder``, since the system names nothing here."""
+    """Write all of ``data`` at ``offset``; an OSError names ``folder``, since the system names no file here."""
     try:
         while data:
             written = os.pwrite(handle, data, offset)

@@ -4,7 +4,7 @@ A checkpoint is a model file of all trees grown, those after the best round too.
 the scores to the last bit, and with them the metrics of every round and the state of early stopping; nothing else is needed.
 
 A finished training is a model file and a record beside it.  The record is the commit point: it is written last, holds the digest of
-the model file, and counts only if that is right.  Both kinds of file are named by a key of all that decides the training.
+the model file, and counts only if that matches.  Both kinds of files are named by a key of everything that determines the training.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _KEY_LENGTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Those of one training: its whole and, where it is cross-validated first, each of its folds.
+    """The checkpoints of one training: of all rows and, if it is cross-validated first, of each fold.
 
     Parameters
     ----------
     folder
-        Where they are; made at the first.
+        Their folder, created with the first one.
     key
-        What training it is: the same for the same data, parameters and code, of digits and small letters.
+        Identifies the training: equal for equal data, parameters and code; digits and lower-case letters.
     every
-        Seconds between two; 0: after every round.
+        Seconds between two checkpoints; 0: after every round.
     on_message
         Called with one line if one cannot be written; the training continues.
     """
@@ -58,24 +58,24 @@ class Checkpoints:
         return Checkpoint(self.folder / f"{self.key}.{part}{SUFFIX}", self.every, self.on_message)
 
     def clear(self) -> None:
-        """Remove them, and what a kill has left of writing one: what was trained is safe elsewhere."""
+        """Remove all checkpoints, partial ones included: the result is stored elsewhere."""
         for pattern in (f"{self.key}.*{SUFFIX}", f".{self.key}.*.staging"):
             for path in self.folder.glob(pattern):
                 path.unlink(missing_ok=True)
 
 
 class Checkpoint:
-    """That of one boosting run."""
+    """The checkpoint of one boosting run."""
 
     def __init__(
         self, path: Path, every: float = CHECKPOINT_SECONDS, on_message: Callable[[str], object] | None = None
     ) -> None:
         self._path, self._every, self._on_message = path, every, on_message
         self._last = time.monotonic()
-        self._rounds = 0  # that are in the file
+        self._rounds = 0  # in the file
 
     def read(self) -> Forest | None:
-        """Return what is there; None if nothing is, or something that is no sound model."""
+        """Return the checkpoint; None if there is none or it is not a valid model."""
         try:
             forest = Forest.from_bytes(self._path.read_bytes(), str(self._path))
         except (OSError, RankmillError):
@@ -88,13 +88,13 @@ class Checkpoint:
         return time.monotonic() - self._last >= self._every
 
     def write(self, rounds: int, forest: Callable[[], Forest]) -> None:
-        """Replace what is there by a forest of more ``rounds``, which is asked for only if it is one."""
+        """Replace the checkpoint if ``rounds`` is more than it has; ``forest`` is called only then."""
         if rounds > self._rounds:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(self._path, forest().to_bytes())
                 self._rounds = rounds
-            except OSError as error:  # the training itself is worth more than what it writes aside
+            except OSError as error:  # a failed checkpoint does not stop the training
                 if self._on_message is not None:
                     self._on_message(f"no checkpoint was written: {error}")
         self._last = time.monotonic()
@@ -111,7 +111,7 @@ class _Folds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """What is kept of a finished training beside its model file."""
+    """The record of a finished training beside its model file."""
 
     format: int
     sha256: str  # of the model file
@@ -124,7 +124,7 @@ class _Record:
 def training_key(
     dataset: Dataset, parameters: TrainParameters, eval_metrics: Sequence[str] = (), base_model: str | None = None
 ) -> str:
-    """Return the sha256 of what decides a training and its history: data, bins, parameters, base model, metrics, code."""
+    """Return the sha256 of what determines a training and its history: data, bins, parameters, base model, metrics, code."""
     facts = {
         "format": FORMAT,
         "dataset": dataset.digest,
@@ -146,7 +146,7 @@ class FinishedTrainings:
     folder: Path
 
     def read(self, key: str) -> TrainingResult | None:
-        """Return the training ``key``; None if it is not there whole."""
+        """Return the training ``key``; None if it is missing or incomplete."""
         path = self.folder / f"{key}{_RECORD}"
         try:
             record = from_json(_Record, path.read_bytes(), str(path))
@@ -172,7 +172,7 @@ class FinishedTrainings:
         )
 
     def write(self, key: str, result: TrainingResult) -> None:
-        """Keep a training under ``key``; its profile and what it measured query by query are not kept."""
+        """Store a training under ``key``, without its profile and its metrics by query."""
         self.folder.mkdir(parents=True, exist_ok=True)
         data = result.forest.to_bytes()
         cv = result.cross_validation
@@ -191,7 +191,7 @@ class FinishedTrainings:
             ),
         )
         write_atomically(self.folder / f"{key}{_MODEL}", data)
-        # keys stay in their order: the first metric is the one that training stops by
+        # keys keep their order: the first metric is the stop metric
         text = json.dumps(as_json(record), allow_nan=False)
         write_atomically(self.folder / f"{key}{_RECORD}", text.encode() + b"\n")
 
@@ -202,7 +202,7 @@ class FinishedTrainings:
                 (self.folder / f"{key}{suffix}").unlink(missing_ok=True)
 
     def remove_others(self, keys: Collection[str]) -> None:
-        """Delete all trainings but ``keys``, their checkpoints, and what kills have left; nobody may be writing here."""
+        """Delete all trainings but ``keys``, checkpoints and partial files; no process may be writing here."""
         if not self.folder.is_dir():
             return
         for path in self.folder.iterdir():

@@ -72,7 +72,7 @@ def tune(
     def say(line: str) -> None:
         typer.echo(line, err=True)
 
-    if plan.workers > 1 and not kernels_compiled("trainer"):  # processes of their own compile
+    if plan.workers > 1 and not kernels_compiled("trainer"):  # worker processes compile for themselves
         say(FIRST)
     with compilation_announced(say), TrialsProgress(plan.most_trainings, log_every=log_every) as progress:
 
@@ -84,7 +84,7 @@ def tune(
 
 
 def _given(context: typer.Context) -> list[str]:
-    """Name the parameters that are given as options: those are to be as they are given."""
+    """Return the names of the parameters given as options, which are not searched."""
     return [
         name
         for name in context.params

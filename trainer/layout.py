@@ -20,10 +20,10 @@ SCORE = np.float64  # scores, gradients before rounding, leaf values: bits must 
 EDGE = np.float32  # bin edges, so that every exported threshold compares exactly
 
 BINS_A_FEATURE = 256  # stride of one feature in a histogram; a bin is one byte
-MOST_ROWS = 2**30  # beyond, the mean |gradient| would have less than a step of a packed sum
+MOST_ROWS = 2**30  # with more, the mean |gradient| would be less than one step of a packed sum
 BLOCK_WIDTH = 16  # features that share a block: 16 histograms of 2 KiB stay in a 32 KiB L1 cache
 _LINE_BYTES = 128  # two lines: the processor fetches them in pairs
-_BATCH_ROWS = 65_536  # rows that are put back together at a time
+_BATCH_ROWS = 65_536  # rows that are reassembled at a time
 
 Put = Callable[[int, int, npt.NDArray[np.uint8]], object]
 
@@ -52,10 +52,10 @@ class BlockedBins:
     words
         Shape (n_blocks, n_rows, width / 8), uint64; the first feature of a word is its lowest byte.
     n_bins
-        Bins of each feature, the missing one included, shape (n_blocks * width,) int32; 1 for the columns that fill
+        Bins of each feature, the missing one included, shape (n_blocks * width,) int32; 1 for the columns that pad
         the last block.
     n_features
-        Features before filling up.
+        Features without padding.
     """
 
     words: npt.NDArray[np.uint64]
@@ -106,7 +106,7 @@ class BlockedBins:
         return cls(words=bins.view(WORD), n_bins=filled_up(n_bins, width), n_features=len(n_bins))
 
     def of_rows(self, rows: npt.NDArray[np.int64]) -> BlockedBins:
-        """Return a copy with these rows alone."""
+        """Return a copy with only these rows."""
         return BlockedBins(np.take(self.words, rows, axis=1), self.n_bins, self.n_features)
 
     def batches(self, rows: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.uint8]]:
@@ -127,7 +127,7 @@ def blocks_shape(n_features: int, n_rows: int, width: int) -> tuple[int, int, in
 
 
 def filled_up(n_bins: npt.NDArray[np.int32], width: int) -> npt.NDArray[np.int32]:
-    """Return ``n_bins`` with a 1 for each column that fills the last block, shape (n_blocks * width,)."""
+    """Return ``n_bins`` with a 1 for each column that pads the last block, shape (n_blocks * width,)."""
     filled = np.ones(-(-len(n_bins) // width) * width, dtype=np.int32)
     filled[: len(n_bins)] = n_bins
     return filled
@@ -136,7 +136,7 @@ def filled_up(n_bins: npt.NDArray[np.int32], width: int) -> npt.NDArray[np.int32
 def fill_blocks(
     batches: Iterable[npt.NDArray[np.uint8]], n_rows: int, n_bins: npt.NDArray[np.int32], width: int, put: Put
 ) -> None:
-    """Check row-major ``batches`` and hand them on cut into blocks, a block's rows in ascending order.
+    """Check row-major ``batches`` and pass them on cut into blocks, a block's rows in ascending order.
 
     ``put(block, first, columns)`` takes ``columns`` (m, width or fewer in the last block) of the rows from ``first``.
     Errors as :meth:`BlockedBins.from_batches`.

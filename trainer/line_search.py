@@ -7,14 +7,14 @@ from collections.abc import Callable
 FARTHEST = 10.0
 EVALUATIONS = 24  # the bracket is then some 10 * 0.618 ** 22 = 0.0003 wide
 _GOLDEN = 0.6180339887498949
-_STEPS_A_UNIT = 1024.0  # candidates lie on a grid, so that the last bits of a loss rarely decide which one is taken
+_STEPS_A_UNIT = 1024.0  # candidates are on a grid, so that the last bits of a loss rarely decide
 
 
 def best_step(loss: Callable[[float], float]) -> float:
-    """Return the step in [0, ``FARTHEST``] with the lowest ``loss`` of those that golden section tries, and 1.
+    """Return the step in [0, ``FARTHEST``] with the lowest ``loss`` among the steps of a golden-section search, and 1.
 
-    A fixed number of evaluations, and only + - * / between them: the same losses give the same step.  Where ``loss``
-    has several minima one of them is found; never a step that is worse than 1.  A loss that is no number is the worst.
+    A fixed number of evaluations, and only + - * / between them: the same losses give the same step.  If ``loss`` has several
+    minima, one of them is found, but never a step worse than 1.  A NaN loss counts as the worst.
 
     >>> round(best_step(lambda step: (step - 2.5) ** 2), 2)
     2.5

@@ -22,14 +22,14 @@ LOG_SECONDS = 10.0
 
 
 class Ticker:
-    """Says when a line is due, and writes it.
+    """Decides when a log line is due, and writes it.
 
     Parameters
     ----------
     every
         A line is due after so many steps; 0: never; None: :data:`LOG_SECONDS` after the last one.
     on_message
-        Takes the lines; stderr where left out.
+        Called with each line; by default lines go to stderr.
     clock
         Seconds, from any moment on.
     """
@@ -39,11 +39,11 @@ class Ticker:
     ) -> None:
         self._every, self._write, self._clock = every, on_message or to_stderr, clock
         self._began = self._last = clock()
-        self._first = 0.0  # when the first step was done; what came before, such as compiling, says nothing of the rest
+        self._first = 0.0  # end of the first step; what came before it, such as compiling, would distort the estimate
         self._steps = 0
 
     def step(self, number: int, last: int, left: int, line: Callable[[], str]) -> None:
-        """Take note of step ``number`` of ``last``, with ``left`` more of all kinds; ``line`` is written if it is due."""
+        """Record step ``number`` of ``last``, with ``left`` more of all kinds; ``line`` is written if it is due."""
         now = self._clock()
         self._steps += 1
         if self._steps == 1:
@@ -65,13 +65,13 @@ class TrainingProgress(TerminalBar):
     Parameters
     ----------
     n_rounds
-        Most rounds of a training.
+        Maximum rounds of a training.
     n_trainings
-        How many there are, one after another, folds among them.
+        Number of trainings, one after another, folds included.
     several_seeds
-        Whether a line says which seed it is of; which fold is always said.
+        Whether lines name the seed; they always name the fold.
     log_every, on_message, clock
-        As :class:`Ticker` takes them; there is a bar only where ``log_every`` is None and stderr is a terminal, or in a notebook.
+        As :class:`Ticker` takes them; there is a bar only if ``log_every`` is None and stderr is a terminal, or in a notebook.
     bar
         Whether there may be a bar.
     """
@@ -97,7 +97,7 @@ class TrainingProgress(TerminalBar):
         self._at, self._started = ("", 0, n_rounds), 0
 
     def update(self, record: RoundRecord) -> None:
-        """Take note of a round."""
+        """Record a round."""
         round_number = record.round_number
         what, number = (
             ("fold", record.fold) if record.fold else ("seed", record.seed) if self._several_seeds else ("", 0)
@@ -119,7 +119,7 @@ def training_progress(
     log_every: int | None = None,
     on_message: Callable[[str], object] | None = None,
 ) -> TrainingProgress:
-    """Return the progress of training with each of ``seeds``, cross-validations that say how many rounds to take included."""
+    """Return the progress of training with each of ``seeds``, including cross-validations that choose the number of rounds."""
     folds = parameters.folds if parameters.rounds_by == "cv" else 0
     return TrainingProgress(
         parameters.n_rounds,
@@ -132,9 +132,9 @@ def training_progress(
 
 @contextmanager
 def verbosely(verbose: int, parameters: TrainParameters, *, folds_alone: bool = False) -> Iterator[TrainingProgress]:
-    """Yield the progress of a training from Python: of its ``folds_alone``, or of the whole training.
+    """Yield the progress of a training from Python: of the whole training, or only of its folds if ``folds_alone``.
 
-    ``verbose`` 0 or False: nothing is said; 1 or True: a bar in a notebook, elsewhere a line on stderr about every
+    ``verbose`` 0 or False: no output; 1 or True: a bar in a notebook, elsewhere a line on stderr about every
     :data:`LOG_SECONDS`; N above 1: a line after every N rounds.  A compilation of kernels is announced, too.
 
     Raises
@@ -189,7 +189,7 @@ class TrialsProgress(TerminalBar):
         self._best: tuple[float, int] | None = None
 
     def update(self, trial: int, score: float | None, measure: str, *, higher_is_better: bool) -> None:
-        """Take note that ``trial`` is done; ``score`` is None where it failed."""
+        """Record that ``trial`` is done; ``score`` is None if it failed."""
         self._done += 1
         if score is not None:
             signed = score if higher_is_better else -score

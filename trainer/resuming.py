@@ -1,9 +1,9 @@
 """Resume a training: convert the trees of its forest back to bins, so that later rounds are identical.
 
-What a round does depends on the scores that the trees before it have given, and on its own number.  So a forest that
-was trained on the same rows with the same parameters holds all that the next round needs: its thresholds are edges of
-the bins, and replaying its trees in their order gives the scores to the last bit, with them the metrics and the state
-of early stopping.  A forest that was cut at its best round goes on from there; what was cut off is grown again.
+A round depends only on the scores of the trees before it, and on its own number.  A forest that was trained on the same
+rows with the same parameters therefore holds all that the next round needs: its thresholds are bin edges, and replaying
+its trees in order gives exactly the same scores, and with them the metrics and the state of early stopping.  A forest that
+was cut at its best round resumes from there; later trees are grown again.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ def check_resumable(
     info: Mapping[str, Any],
     objective: Objective | None = None,
 ) -> None:
-    """Raise InvalidParameter, naming the first difference, unless training may go on from ``forest``.
+    """Raise InvalidParameter, naming the first difference, unless training can resume from ``forest``.
 
-    ``info`` holds the facts of this training that must be those of the forest's (digests of data and bins ..), not the
-    highest grade: no tree depends on it, and what ERR says on another scale is measured anew in every replayed round;
-    ``objective`` is what the forest's has to be, where it is known already.
+    ``info`` holds the facts that must equal those of the forest (digests of data and bins ..), but not the highest grade: no
+    tree depends on it, and replayed rounds measure ERR again.  ``objective``, if already known, must be the forest's.
     """
     if CONVERTED_FROM in forest.info:
         raise InvalidParameter(
@@ -57,7 +56,7 @@ def check_resumable(
         detail = f"the data lack {lacking[0]!r}" if lacking else "the data have others, or in another order"
         raise InvalidParameter(f"resume: the model was trained on other features: {detail}")
     for name, value in info.items():
-        if forest.info.get(name) != value and name not in {"rows_digest", LEARNT_FROM}:  # which older models lack
+        if forest.info.get(name) != value and name not in {"rows_digest", LEARNT_FROM}:  # missing in older models
             raise InvalidParameter(
                 f"resume: the model was trained on other data: its {name} is {_short(forest.info.get(name))}, that of"
                 f" the data {_short(value)}"
@@ -85,7 +84,7 @@ def check_resumable(
 
 
 def _could_have_made(objective: Objective, forest: Forest) -> bool:
-    """Whether start, weights and shape of the forest are those that training with the objective leads to."""
+    """Return whether training with the objective can give the start, weights and shape of the forest."""
     of_tree, of_start = objective.final_weights(forest.n_rounds)
     shape = (objective.link, objective.n_outputs, trees_a_round(objective))
     return (
@@ -101,7 +100,7 @@ def trees_of(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> list[T
     Raises
     ------
     InvalidParameter
-        A threshold is none of the ``edges`` of its feature.
+        A threshold is not one of the ``edges`` of its feature.
     """
     thresholds = forest.thresholds
     bins = np.zeros(len(thresholds), dtype=np.int32)
@@ -117,7 +116,7 @@ def trees_of(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> list[T
     trees = []
     for first, last in zip(forest.tree_starts[:-1].tolist(), forest.tree_starts[1:].tolist(), strict=True):
         nodes = slice(first, last)
-        # copies, since those of a forest are read-only, which compiled kernels take for another type
+        # copies: arrays of a forest are read-only, which is another type to compiled kernels
         trees.append(
             Tree(
                 feature=forest.node_feature[nodes].copy(),

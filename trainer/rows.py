@@ -21,13 +21,11 @@ Default = Callable[["RankedRows"], npt.NDArray[Any]]
 class RankedRows:
     """Rows of one split: query q has rows ``starts[q]`` to ``starts[q + 1]``.
 
-    ``bins`` yields row-major batches (m, n_features) uint8 in row order and is read once; the rows that are learnt
-    from may also come in the trainer's own layout.  ``weights`` say how much a document counts in the loss, and
-    ``query_weights`` a query; ``offsets`` are added to its score wherever a loss or a metric sees it, and are no part
-    of what is predicted.  ``labels`` are what regression learns instead of grades, ``events`` (1: it was seen, 0:
-    censored) belong to times as labels, ``pairs`` are learnt from instead of
-    those that grades make, see :mod:`rankmill.trainer.training_rows`.  ``names`` decide, with the seed,
-    which queries are kept apart or belong to a fold.
+    ``bins`` yields row-major batches (m, n_features) uint8 in row order and is read once; training rows may also come in the
+    trainer's own layout.  ``weights`` and ``query_weights`` weight documents and queries in the loss; ``offsets`` are added to
+    scores in losses and metrics, but not to predictions.  ``labels`` are regression targets instead of grades; ``events`` (1:
+    observed, 0: censored) belong to labels that are times; ``pairs`` replace the pairs that grades make, see
+    :mod:`rankmill.trainer.training_rows`.  ``names`` and the seed decide which queries are held out or belong to a fold.
     """
 
     grades: npt.NDArray[np.int32]  # (n_rows,)
@@ -43,22 +41,22 @@ class RankedRows:
 
     @property
     def n_rows(self) -> int:
-        """Documents of all queries."""
+        """Number of documents."""
         return len(self.grades)
 
     @property
     def n_queries(self) -> int:
-        """Queries, empty ones among them."""
+        """Number of queries, empty ones included."""
         return len(self.starts) - 1
 
     @property
     def graded(self) -> bool:
-        """Whether grades may say something: there are no labels in their place, or some grade is above 0."""
+        """Whether grades are informative: there are no labels, or some grade is above 0."""
         return self.labels is None or bool(self.grades.any())
 
     @property
     def targets(self) -> npt.NDArray[np.float64]:
-        """What regression learns, (n_rows,)."""
+        """Targets of regression, (n_rows,)."""
         return self.grades.astype(np.float64) if self.labels is None else self.labels
 
     @property
@@ -67,9 +65,9 @@ class RankedRows:
         return np.arange(self.n_queries, dtype=np.int64) if self.names is None else self.names
 
     def of_queries(self, chosen: npt.NDArray[np.bool_], *, row_major: bool = False) -> RankedRows:
-        """Return the rows of the ``chosen`` queries (n_queries,); the bins are to be in the trainer's own layout.
+        """Return the rows of the ``chosen`` queries (n_queries,); the bins must be in the trainer's own layout.
 
-        Those of the result are too, or they come in batches if they are to be ``row_major``, as what is watched is.
+        The bins of the result are in the same layout, or in batches if ``row_major``, as eval sets need them.
         """
         if not isinstance(self.bins, BlockedBins):
             raise TypeError("rows are chosen from blocks of bins")
@@ -147,7 +145,7 @@ class RankedRows:
         Raises
         ------
         TrainingDataRejected
-            The bins are those of another number of rows or features: see :meth:`BlockedBins.from_batches`.
+            The bins have another number of rows or features: see :meth:`BlockedBins.from_batches`.
         """
         if not isinstance(self.bins, BlockedBins):
             return BlockedBins.from_batches(self.bins, self.n_rows, n_bins)
@@ -176,12 +174,12 @@ class TrainingData:
     Attributes
     ----------
     train
-        What is learnt from.
+        The rows to learn from.
     eval_sets
-        (name, rows) of what is only measured.  The first decides which round is the best one, by the stop metric, unless
-        ``rounds_by`` is ``oob``.  Without any all rounds are kept.
+        (name, rows) of sets that are only measured.  The first decides the best round by the stop metric, unless
+        ``rounds_by`` is ``oob``.  Without eval sets all rounds are kept.
     edges
-        One ascending float32 array a feature, of 254 edges at most; bin b >= 1 holds ``edges[b - 2] < x <= edges[b - 1]``, bin 0 the missing.
+        One ascending float32 array per feature, of 254 edges at most; bin b >= 1 holds ``edges[b - 2] < x <= edges[b - 1]``, bin 0 the missing.
     feature_names
         As many as ``edges``; written into the model.
     max_grade

@@ -17,7 +17,7 @@ ONE_SEED = SeedOptions()
 
 
 def checked_seeds(seeds: Sequence[int], seed: int) -> tuple[int, ...]:
-    """Return the seeds in ascending order, so that nothing depends on the order they were given in; ``seed`` where there are none.
+    """Return the seeds in ascending order, so that nothing depends on the order they were given in; ``seed`` if there are none.
 
     >>> checked_seeds([3, 1, 2], 7), checked_seeds([], 7)
     ((1, 2, 3), (7,))
@@ -25,7 +25,7 @@ def checked_seeds(seeds: Sequence[int], seed: int) -> tuple[int, ...]:
     Raises
     ------
     InvalidParameter
-        A seed is none, one is there twice, or there are too many.
+        A seed is invalid or repeated, or there are too many.
     """
     found = [whole_number("seeds", each) for each in seeds]
     for each in found:
@@ -39,18 +39,18 @@ def checked_seeds(seeds: Sequence[int], seed: int) -> tuple[int, ...]:
 
 
 def check_choice(choose: str, seeds: Sequence[int], *, has_valid: bool, link: str) -> None:
-    """Raise InvalidParameter if several ``seeds`` cannot be chosen from, or not be averaged, on such data.
+    """Raise InvalidParameter if such data does not allow to choose from, or to average, several ``seeds``.
 
     Parameters
     ----------
     choose
-        What is asked for.
+        The requested choice.
     seeds
-        Those that are trained; with one there is nothing to choose.
+        The seeds to train; with one there is nothing to choose.
     has_valid
-        Whether there is a valid split, whose queries no seed has learnt from, the same ones for all.
+        Whether there is a valid split, whose queries no seed learns from.
     link
-        That of the objective: what makes a score of the sums of trees (:mod:`rankmill.scorer.links`).
+        The link of the objective, from sums of trees to a score (:mod:`rankmill.scorer.links`).
     """
     if choose not in CHOICES:
         raise InvalidParameter(f"choose: expected {' or '.join(CHOICES)}, found {choose!r}")
@@ -69,7 +69,7 @@ def check_choice(choose: str, seeds: Sequence[int], *, has_valid: bool, link: st
 
 
 def best_of(values: Sequence[float], *, higher_is_better: bool) -> int:
-    """Return the place of the best value, the first of equal ones; NaN is never better.
+    """Return the index of the best value, the first of equal ones; NaN is never better.
 
     >>> best_of([0.5, 0.7, 0.7], higher_is_better=True), best_of([float("nan"), 2.0, 1.0], higher_is_better=False)
     (1, 2)
@@ -79,9 +79,9 @@ def best_of(values: Sequence[float], *, higher_is_better: bool) -> int:
 
 
 def noise_floor(metrics: Sequence[Metrics]) -> NoiseFloor:
-    """Return how much metrics differ between trainings that differ in their seed only.
+    """Return how much metrics vary between trainings that differ only in their seed.
 
-    Takes the metrics by split of each of two seeds or more.  What is learnt from is left out, and what not all have measured.
+    ``metrics`` are by split, for two or more seeds.  The training split and metrics that not all have are left out.
     """
     splits = {
         split: {

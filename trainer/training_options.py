@@ -24,7 +24,7 @@ class StartingModel:
 
     forest: Forest
     identity: ModelIdentity | None = None  # None: a forest in memory
-    queries: QuerySketch | None = None  # that it was trained on, where that is known
+    queries: QuerySketch | None = None  # of its training, if known
 
     @property
     def sha256(self) -> str:
@@ -32,14 +32,14 @@ class StartingModel:
         return self.forest.sha256 if self.identity is None else self.identity.sha256
 
     def facts(self) -> OtherModel:
-        """Return its digest and, where it came from a registry, which version it is."""
+        """Return its digest and, if it came from a registry, its version."""
         named = self.identity is not None and self.identity.name is not None
         return OtherModel(sha256=self.sha256, model=str(self.identity) if named else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions(CheckpointOptions):
-    """Options of a training that are no parameters of the model: only ``resume`` and ``base_model`` decide what it becomes.
+    """Options of a training that are not parameters of the model; only ``resume`` and ``base_model`` affect the result.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class TrainingOptions(CheckpointOptions):
         Called after every round, those of folds and replayed ones included (see ``fold`` and ``seed`` of the record), in the
         caller's thread.  A training on all rows ends after this round if it returns true; what it raises is raised there.
     on_message
-        Called with one line where something is worth saying, such as a damaged cache.
+        Called with one-line messages, such as about a damaged cache.
     """
 
     resume: StartingModel | None = None

@@ -16,9 +16,9 @@ from rankmill.scorer.forest import Forest
 from rankmill.trainer.growing.grower import PHASES as GROWING
 from rankmill.trainer.growing.grower import Grower
 
-TRAIN = "train"  # the name under which the rows that are learnt from stand in a record
-REFIT = "refit"  # in the model: what it was trained on once more
-HOLDOUT = "holdout"  # and that of queries that are kept apart from them
+TRAIN = "train"  # name of the training rows in a record
+REFIT = "refit"  # key in the model: what it was trained on again
+HOLDOUT = "holdout"  # name of held-out queries in a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +27,20 @@ class RoundRecord:
 
     round_number: int  # 1, 2, ..
     metrics: Mapping[str, Mapping[str, float]]
-    # by how much the trees of this round lowered the mean loss of what they were not grown from, where that was asked
+    # decrease of the mean out-of-bag loss by the trees of this round, if requested
     oob_improvement: float | None = None
-    fold: int = field(default=0, compare=False)  # 1, 2, .. in a cross-validation; 0: all rows are learnt from
+    fold: int = field(default=0, compare=False)  # 1, 2, .. in a cross-validation; 0: training on all rows
     seed: int = field(default=0, compare=False)  # of the training
 
     @property
     def train(self) -> Mapping[str, float]:
-        """The metrics of the rows that are learnt from."""
+        """The metrics of the training rows."""
         return self.metrics[TRAIN]
 
 
 @dataclass(frozen=True, slots=True)
 class CrossValidation:
-    """What the rounds of a training are worth on queries that it has not seen: one history a fold, equally long."""
+    """Performance on unseen queries after every round: one history per fold, equally long."""
 
     histories: tuple[tuple[RoundRecord, ...], ...] = field(repr=False)  # measures of the fold under ``holdout``
     stop_metric: str
@@ -48,11 +48,11 @@ class CrossValidation:
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """What was measured, the stop metric first."""
+        """Names of the measures, the stop metric first."""
         return tuple(self.histories[0][0].metrics[HOLDOUT])
 
     def values(self, measure: str, round_number: int | None = None) -> list[float]:
-        """Return the measure of every fold on its held-out queries after a round, the best one where left out."""
+        """Return the measure of every fold on its held-out queries after a round, by default the best one."""
         at = (round_number or self.best_round) - 1
         return [history[at].metrics[HOLDOUT][measure] for history in self.histories]
 
@@ -62,12 +62,12 @@ class CrossValidation:
         return fsum(values) / len(values)
 
     def deviation(self, measure: str, round_number: int | None = None) -> float:
-        """Return the standard deviation over the folds, n - 1 below."""
+        """Return the standard deviation over the folds, with n - 1 degrees of freedom."""
         values, mean = self.values(measure, round_number), self.mean(measure, round_number)
         return sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
     def to_dict(self) -> dict[str, JSON]:
-        """Return the best round, what was measured then, and the curves over all rounds, as plain values."""
+        """Return the best round, its metrics and the curves over all rounds, as plain values."""
         rounds = range(1, len(self.histories[0]) + 1)
         return {
             "folds": len(self.histories),
@@ -102,9 +102,9 @@ class CrossValidation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueryValues:
-    """A metric query by query: its mean stands in a record."""
+    """A metric per query; a record has its mean."""
 
-    values: npt.NDArray[np.float64]  # (n_queries,) NaN where a query does not count
+    values: npt.NDArray[np.float64]  # (n_queries,) NaN if a query does not count
     weights: (
         npt.NDArray[np.float64] | None
     )  # (n_queries,) see rankmill.scorer.metrics.per_query.PreparedQueries.weights
@@ -112,16 +112,16 @@ class QueryValues:
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """The forest up to its best round, and how it got there."""
+    """The forest up to its best round, and the history of its training."""
 
     forest: Forest
     best_round: int
     history: tuple[RoundRecord, ...] = field(repr=False)
-    profile: Profile | None = field(default=None, repr=False)  # where the time went, if that was asked for
-    cross_validation: CrossValidation | None = field(default=None, repr=False)  # what said how many rounds, if it did
-    # the metrics of the best round by set and metric, as in its record, but for the deviance, which has no queries
+    profile: Profile | None = field(default=None, repr=False)  # time per phase, if requested
+    cross_validation: CrossValidation | None = field(default=None, repr=False)  # chose the number of rounds
+    # the metrics of the best round per query, by set and metric, without the deviance, which has no queries
     by_query: Mapping[str, Mapping[str, QueryValues]] = field(default_factory=dict, repr=False, compare=False)
-    # their 95 % intervals over queries by set and metric, where they have been computed
+    # their 95 % intervals over queries by set and metric, if computed
     intervals: Mapping[str, Mapping[str, tuple[float, float]]] | None = field(default=None, repr=False, compare=False)
 
 
@@ -161,7 +161,7 @@ class Curves:
 
 
 def _plain(value: float) -> float | None:
-    """Return None for what JSON has no number for."""
+    """Return None for NaN and infinities, which JSON cannot express."""
     return value if isfinite(value) else None
 
 
@@ -173,8 +173,8 @@ PHASES = (GRADIENTS, *GROWING, UPDATE, VALID_SPLITS, METRICS, REST)
 class Profile:
     """Mean seconds that a round spent in each phase, in the order of ``PHASES``.
 
-    Phases inside a tree are timed by the first worker, its waiting for the others included.  The first round is left
-    out where there are others: it also loads the kernels, or compiles them.
+    Phases inside a tree are timed by the first worker, including its waiting for the others.  The first round is left
+    out if there are others, since it loads or compiles the kernels.
     """
 
     n_rounds: int  # rounds that were timed
@@ -188,7 +188,7 @@ class Profile:
 
     @property
     def total(self) -> float:
-        """Seconds a round."""
+        """Seconds per round."""
         return sum(self.seconds.values())
 
     def to_dict(self) -> dict[str, JSON]:
@@ -236,7 +236,7 @@ class PhaseTimer:
         return self._grown(grower) if self.on else nullcontext()
 
     def profile(self) -> Profile | None:
-        """Return the mean of the rounds; None if the stopwatch was off."""
+        """Return the mean of the rounds; None if timing was off."""
         return Profile.of(self._rounds) if self.on else None
 
     @contextmanager

@@ -25,7 +25,7 @@ class TrainingReport:
     """What ``rankmill train`` prints."""
 
     model: str  # web@7
-    new: bool  # else a version with the same bytes and facts was there
+    new: bool  # false: a version with the same bytes and facts existed
     sha256: str
     bytes: int
     trees: int
@@ -79,7 +79,7 @@ class TrainingReport:
         return "\n".join(lines)
 
     def _kept(self) -> str:
-        """Say how much of the training is in the model."""
+        """Describe how many rounds the model keeps."""
         base, trained = self.rounds_of_base, self.rounds_trained
         if base:
             on_top = f"{self.rounds - base} of {trained} trained on top of it"
@@ -111,9 +111,9 @@ def train_and_register(
 ) -> TrainedVersion:
     """Train on ``dataset`` and register the model as the next version of ``name``.
 
-    Messages and, where there is no bar, progress go to ``options.on_message``, or stderr where that is left out; ``log_every`` is
-    that of :class:`rankmill.trainer.progress.TrainingProgress`, ``reason`` that of the registration.  What can be refused is refused
-    before the training, with the errors of :func:`rankmill.trainer.multi_seed_training.train_candidate` and of the registry.
+    Messages and, without a bar, progress go to ``options.on_message``, by default to stderr; ``log_every`` is that of
+    :class:`rankmill.trainer.progress.TrainingProgress`, ``reason`` that of the registration.  Invalid input is refused before
+    the training, with the errors of :func:`rankmill.trainer.multi_seed_training.train_candidate` and of the registry.
     """
     check_name(name)
     say = options.on_message or to_stderr
@@ -140,7 +140,7 @@ def train_and_register(
 
 
 def starting_model(reference: str | None, registry: Path) -> StartingModel | None:
-    """Find the model to resume or to correct: a file, or NAME@7 of the registry; None where there is none."""
+    """Find the model to resume or to correct: a file, or NAME@7 of the registry; None if there is none."""
     if reference is None:
         return None
     forest, identity = find_model(reference, registry)

@@ -1,9 +1,8 @@
 """Manifest of a registered version: data, code, parameters, metrics and lineage.
 
-The manifest holds what decides the bytes of the model, and what was measured with it: the same data, code and parameters
-say the same, so that they are registered once.  What was so at the time and does not decide them (the versions of
-libraries, the machine, a model that was resumed: the bytes are those of one go) is in the
-attachment ``circumstances``; it is kept as it was at the first registration.
+The manifest holds what determines the bytes of the model, and its metrics: equal data, code and parameters give equal
+manifests, so that they are registered once.  Facts that do not determine the bytes (versions of libraries, the machine, a
+resumed model) are in the attachment ``circumstances``, as they were at the first registration.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from rankmill.trainer.training_options import StartingModel
     from rankmill.trainer.training_result import QueryValues, TrainingResult
 
-MOST_SOURCES = 100  # of a kind; of more only their number and a digest of the list are written
+MOST_SOURCES = 100  # per kind; with more, only their number and a digest of the list are written
 LIBRARIES = ("rankmill", "numpy", "numba", "llvmlite", "polars", "pyarrow", "duckdb", "joblib", "pydantic")
 
 Intervals = Mapping[str, Mapping[str, tuple[float, float]]]  # by split and metric
@@ -72,7 +71,7 @@ def facts_of(dataset: Dataset, result: TrainingResult, base: StartingModel | Non
 
 
 def facts_of_forest(dataset: Dataset, forest: Forest, base: StartingModel | None = None) -> TrainingFacts:
-    """Return what the manifest says of a forest of ``dataset``, but for how good it is."""
+    """Return the manifest of a forest of ``dataset`` without its metrics."""
     learnt_from = forest.info.get(LEARNT_FROM)
     return TrainingFacts(
         features=forest.feature_names,
@@ -97,7 +96,7 @@ def attachments_of(
 ) -> dict[str, bytes]:
     """Return what is registered beside the manifest of ``forest``: the sketch of the queries trained on, and the circumstances.
 
-    The queries of the ``base`` are among them where they are known: the whole model has seen these, too.
+    They include the queries of ``base``, if known: the whole model has seen these, too.
     """
     queries = sketch_of_training(dataset, forest)
     if base is not None and base.queries is not None:
@@ -138,7 +137,7 @@ def dataset_facts(dataset: Dataset) -> DatasetFacts:
 
 
 def changed_parameters(parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """Name the parameters that are not as `TrainParameters` has them by default, in its order.
+    """Return the names of the parameters that differ from the defaults of `TrainParameters`, in its order.
 
     >>> changed_parameters({"max_leaves": 31, "seed": 8, "n_rounds": 20, "preset": "defaults@1"})
     ('n_rounds', 'seed')
@@ -147,7 +146,7 @@ def changed_parameters(parameters: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def metrics_of(result: TrainingResult) -> dict[str, dict[str, float]]:
-    """Return what the best round measured, by split and metric; a mean over no query at all is left out."""
+    """Return the metrics of the best round, by split and metric; means over no query are left out."""
     found = {split: without_nan(metrics) for split, metrics in result.history[result.best_round - 1].metrics.items()}
     if result.cross_validation is not None:
         cv = result.cross_validation
@@ -156,7 +155,7 @@ def metrics_of(result: TrainingResult) -> dict[str, dict[str, float]]:
 
 
 def intervals_of(by_query: Mapping[str, Mapping[str, QueryValues]]) -> Intervals:
-    """Return the 95 % intervals over queries of the metrics by split, where there are two queries or more."""
+    """Return the 95 % intervals over queries of the metrics by split, if there are two queries or more."""
     found = {}
     for split, metrics in by_query.items():
         limits = {name: interval_of_mean(each.values, weights=each.weights) for name, each in metrics.items()}
@@ -165,13 +164,13 @@ def intervals_of(by_query: Mapping[str, Mapping[str, QueryValues]]) -> Intervals
 
 
 def shape_of(forest: Forest) -> Mapping[str, Any]:
-    """Return what there is to say of a forest that is more than one sum of trees, one a round."""
+    """Return the shape of a forest with several outputs, or several trees per round."""
     shape = {"n_outputs": forest.n_outputs, "link": forest.link, "trees_a_round": forest.trees_a_round}
     return shape if forest.trees_a_round > 1 or forest.link != "identity" else {}
 
 
 def without_nan(values: Mapping[str, float]) -> dict[str, float]:
-    """Return ``values`` by name but for those that are NaN: means over no query at all."""
+    """Return ``values`` by name without NaN, the mean over no query."""
     return {name: value for name, value in values.items() if not isnan(value)}
 
 
@@ -186,7 +185,7 @@ def _split_rule(meaning: Meaning) -> SplitRule:
 
 
 def _sources(files: Sequence[SourceFile]) -> InputFiles:
-    """Return the files, if they are not too many; else how many, how large, and the digest of what would be here."""
+    """Return the files or, if they are too many, their number, their size and the digest of their list."""
     listed = tuple(InputFile(**file.model_dump(mode="json", exclude_none=True)) for file in files)
     n_bytes = sum(file.size for file in files)
     if len(listed) <= MOST_SOURCES:

@@ -40,13 +40,13 @@ class Team:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        # at 0 the number of the task; at w the number of the last one that worker w has done
+        # flag 0: number of the current task; flag w: number of the last task that worker w has done
         self._flags = np.full(size * _LINE, _ABSENT, dtype=np.int64)
         self._flags[0] = 0
         self._number = 0
         self._task: Task | None = None
         self._failure: BaseException | None = None
-        self.may_spin = size <= available_cores()  # nobody may spin on a core that another needs
+        self.may_spin = size <= available_cores()  # no spinning on a core that another worker needs
         self._spins = _SPINS if self.may_spin else 1
         self.signals = HeldSignals()
 
@@ -55,7 +55,7 @@ class Team:
         if self.size == 1:
             task(0)
             return
-        self.signals.hold()  # until all are done: they wait for each other inside
+        self.signals.hold()  # until all are done: workers wait for each other inside
         try:
             self._task = task
             self._number += 1
@@ -70,7 +70,7 @@ class Team:
     def share(self, n: int, least: int, task: Callable[[int, int, int], object]) -> None:
         """Run ``task(first, last, worker)`` so that the ranges of all workers make up 0 .. n.
 
-        Alone where a worker would get fewer than ``least``.
+        Worker 0 does all if a worker would get fewer than ``least``.
         """
         if n < least * self.size:
             task(0, n, 0)
@@ -92,7 +92,7 @@ class Team:
             self._post(worker, _STOPPED)
 
     def gather(self) -> None:
-        """Wait for the helpers; where they cannot start (joblib nested twice runs calls one by one), work alone."""
+        """Wait for the helpers; if they cannot start (joblib nested twice runs calls one by one), work alone."""
         deadline = time.monotonic() + _START_SECONDS
         while any(_kernels.watch(self._flags, worker * _LINE, _ABSENT, 1) == _ABSENT for worker in range(1, self.size)):
             if time.monotonic() > deadline:
@@ -108,7 +108,7 @@ class Team:
         _kernels.post(self._flags, worker * _LINE, value)
 
     def _next(self, worker: int, seen: int) -> int:
-        """Wait until the flag of ``worker`` is another than ``seen`` and return it."""
+        """Wait until the flag of ``worker`` differs from ``seen`` and return it."""
         rounds = 0
         while (value := int(_kernels.watch(self._flags, worker * _LINE, seen, self._spins))) == seen:
             rounds += 1
@@ -131,7 +131,7 @@ def with_team(n_threads: int, run: Callable[[Team], Result]) -> Result:
         return run(team)
 
     def employ() -> None:
-        # with one helper joblib runs it in this very thread, which is what is wanted
+        # with one helper joblib runs it in this thread, as intended
         Parallel(n_jobs=n_threads - 1, require="sharedmem")(
             delayed(team.serve)(worker) for worker in range(1, n_threads)
         )

@@ -33,9 +33,9 @@ class NoOptions:
 
 @dataclass(frozen=True, slots=True)
 class PairHessians:
-    """Pairs of rows that move each other's gradient: entries of the Hessian off its diagonal, each pair once.
+    """Pairs of rows with a mixed second derivative: off-diagonal entries of the Hessian, each pair once.
 
-    ``hessian`` is ``-d2L / ds_first ds_second``, so that a step of all rows of a set D together meets
+    ``hessian`` is ``-d2L / ds_first ds_second``, so that a joint step of the rows of a set D has the hessian
     ``sum of h over D - 2 (sum of the hessians of pairs inside D)`` (METHODS 1).
     """
 
@@ -44,42 +44,42 @@ class PairHessians:
     hessian: npt.NDArray[np.float64]  # (m,)
 
     def copy(self) -> PairHessians:
-        """Return them in arrays of their own."""
+        """Return a copy with its own arrays."""
         return PairHessians(self.first.copy(), self.second.copy(), self.hessian.copy())
 
 
 class Objective(ABC):
-    """A loss L over the scores of one set of rows, to be minimised; each has a file of its own here.
+    """A loss L over the scores of one set of rows, to be minimised.
 
-    Trees fit ``-g`` and leaves take Newton steps, so ``h`` must be 0 or more; where the true second derivative is
+    Trees fit ``-g`` and leaves take Newton steps, so ``h`` must be 0 or more; if the true second derivative is
     not, the objective writes a surrogate and its docstring says which.  Arrays have shape (n_rows,), or (n_outputs,
-    n_rows) where there are several outputs.  Scores are those that the loss sees: offsets included.
+    n_rows) if there are several outputs.  Scores include offsets.
 
     Parameters
     ----------
     rows
-        What is learnt from, or what the loss is measured on.
+        The rows to learn from, or to measure the loss on.
     parameters
-        Those that losses share: ``metric``, ``gain``, ``sigma``, ``truncation``, ``lambda_normalisation``, ``seed``.
+        The parameters that losses share: ``metric``, ``gain``, ``sigma``, ``truncation``, ``lambda_normalisation``, ``seed``.
     options
-        Of the class's own ``Options``, a group of options (``rankmill.foundation.options``).
+        An instance of the class's ``Options``, a group of options (``rankmill.foundation.options``).
 
     Raises
     ------
     InvalidParameter, TrainingDataRejected
-        The parameters, or the rows, are none that this loss can take.
+        The loss does not accept the parameters or the rows.
     """
 
     name: ClassVar[str]  # stable: written into the model file
-    sums_over: ClassVar[str]  # ROWS or QUERIES: what the loss is a sum of, and what a sample leaves out as a whole
-    criteria: ClassVar[tuple[str, ...]]  # by which splits may be chosen, the default first: of rwse, se, ole
+    sums_over: ClassVar[str]  # ROWS or QUERIES: the terms of the loss, and the unit of sampling
+    criteria: ClassVar[tuple[str, ...]]  # criteria for choosing splits, the default first: of rwse, se, ole
     additive: ClassVar[bool] = False  # a sum of terms with one score each: ole is rwse then (METHODS 1, Theorem 1)
-    learns_labels: ClassVar[bool] = False  # fits ``rows.targets``, which may be any numbers, and not grades alone
-    takes_pairs: ClassVar[bool] = False  # sums over ``rows.pairs`` where there are such, and not over pairs of grades
-    bytes_a_pair: ClassVar[int] = 16  # while pairs are listed, the list included
-    stops_by_deviance: ClassVar[bool] = False  # scores order rows otherwise than targets do: stop by the loss
+    learns_labels: ClassVar[bool] = False  # fits ``rows.targets``, which may be any numbers, not only grades
+    takes_pairs: ClassVar[bool] = False  # sums over ``rows.pairs`` if given, instead of pairs of grades
+    bytes_a_pair: ClassVar[int] = 16  # memory while pairs are listed, the list included
+    stops_by_deviance: ClassVar[bool] = False  # scores do not order rows as targets do: stop by the loss
     Options: ClassVar[type[Any]] = NoOptions
-    n_outputs: int = 1  # scores of a row: a step grows a tree for each
+    n_outputs: int = 1  # scores per row: a step grows a tree for each
     steps_a_round: int = 1  # gradient steps that make up one round
     link: str = "identity"  # how outputs become one score: see rankmill.scorer.links
 
@@ -88,12 +88,12 @@ class Objective(ABC):
 
     @cached_property
     def starting_score(self) -> float:
-        """What :meth:`start` returns, computed once: it may sort all rows, and several places ask for it."""
+        """The result of :meth:`start`, computed once, since it may sort all rows."""
         return self.start()
 
     @abstractmethod
     def start(self) -> float:
-        """Return the score that every row starts from, besides its offset; 0 where there are several outputs."""
+        """Return the score that every row starts from, besides its offset; 0 if there are several outputs."""
 
     @abstractmethod
     def gradients(
@@ -111,7 +111,7 @@ class Objective(ABC):
         """Return the weighted parts of L, (n_rows,) or (n_queries,) as ``sums_over`` says; g differentiates their sum."""
 
     def deviance(self, scores: npt.NDArray[np.float64]) -> float:
-        """Return the loss as people report it; where a class does not say otherwise, the mean of its parts."""
+        """Return the loss as it is usually reported; by default the mean of its parts."""
         parts = self.losses(scores)
         return fsum(parts.tolist()) / max(1, len(parts))
 
@@ -125,17 +125,16 @@ class Objective(ABC):
     ) -> npt.NDArray[np.float64] | None:
         """Return the step (n_leaves,) of each leaf before shrinkage, or None for Newton's.
 
-        Leaf l holds ``rows[starts[l]:starts[l + 1]]``, those that the tree was grown from.  ``scores`` are those that
-        the gradients saw, but for the outputs before this one, which have moved already.
+        Leaf l holds ``rows[starts[l]:starts[l + 1]]``, those that the tree was grown from.  ``scores`` are those
+        of the gradients, but earlier outputs have already been updated.
         """
         return None
 
     def pair_hessians(self, step: int, scores: npt.NDArray[np.float64], least: float, team: Team) -> PairHessians:
         """Return the pairs of the gradients of this step, for ``ole``.
 
-        Pairs with a hessian below ``least`` are drawn with probability hessian / least, keyed by seed, step and
-        rows, and then count ``least``: sums stay right on average.  0: all pairs.  The arrays may be written anew by the
-        next call.
+        Pairs with a hessian below ``least`` are kept with probability hessian / least, keyed by seed, step and rows, and then
+        have the hessian ``least``: sums are unbiased.  0: all pairs.  The next call may overwrite the arrays.
         """
         raise InvalidParameter(f"{self.name} has no pair hessians")
 
@@ -150,7 +149,7 @@ class Objective(ABC):
     ) -> npt.NDArray[np.float64]:
         """Return the hessian (n_leaves,) of the pairs of this step that lie inside each leaf.
 
-        ``leaf_of_row`` (n_rows,) is -1 for rows that belong to none, ``whole`` the sum over all pairs.
+        ``leaf_of_row`` (n_rows,) is -1 for rows in no leaf, ``whole`` the sum over all pairs.
         """
         pairs = self.pair_hessians(step, scores, 0.0, team)
         inside = np.zeros(n_leaves, dtype=np.float64)
@@ -159,28 +158,27 @@ class Objective(ABC):
 
     @property
     def most_pairs(self) -> int:
-        """How many pairs :meth:`pair_hessians` lists at most."""
+        """Maximum number of pairs that :meth:`pair_hessians` lists."""
         return 0
 
     @property
     def most_leaf_pairs(self) -> int:
-        """How many pairs :meth:`hessian_inside` lists at most."""
+        """Maximum number of pairs that :meth:`hessian_inside` lists."""
         return self.most_pairs
 
     def bytes_held(self, rows: RankedRows) -> int:
-        """Return the bytes of the arrays that it keeps besides those of ``rows``, which it was made of."""
+        """Return the bytes of the arrays that it holds besides those of ``rows``."""
         return array_bytes(self, rows)
 
     def final_weights(self, n_rounds: int) -> tuple[float, float]:
-        """Return what every tree, and the start, are multiplied with after ``n_rounds`` rounds."""
+        """Return the factors of every tree and of the start after ``n_rounds`` rounds."""
         return 1.0, 1.0
 
 
 def array_bytes(owner: object, but_for: object = None) -> int:
     """Return the bytes of all arrays that ``owner`` holds, each once, without those that ``but_for`` holds too.
 
-    Looks into attributes of our own classes, into mappings, tuples and lists, and at what methods are bound to; not into
-    closures.
+    Follows attributes of our own classes, mappings, tuples, lists and the objects of bound methods, but not closures.
 
     >>> shared = np.zeros(10)
     >>> array_bytes((shared[2:], np.zeros(3), [shared]), but_for=[shared])

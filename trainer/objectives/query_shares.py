@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rankmill.trainer.objectives.protocol import Floats, PairHessians
 from rankmill.trainer.workers import Team
 
-# kernel(first query, last query, ends, fill, first rows, second rows, hessians): counts pairs, or writes them
+# kernel(first query, last query, ends, fill, first rows, second rows, hessians) counts pairs, or writes them
 PairKernel = Callable[
     [
         int,
@@ -27,14 +27,14 @@ PairKernel = Callable[
 
 
 class QueryShares:
-    """Ranges of queries, one a worker, with about as much work in each.
+    """Ranges of queries, one per worker, with about equal work.
 
     Parameters
     ----------
     work
-        Shape (n_queries,), 0 or more: how much there is to do for each query.
+        Shape (n_queries,), 0 or more: the work of each query.
     least
-        Work that is worth another worker; with less than that for each, one does all.
+        Minimum work per worker; with less, one worker does all.
     """
 
     def __init__(self, work: npt.NDArray[np.int64], least: int) -> None:
@@ -69,7 +69,7 @@ class QueryShares:
 
 
 class Workspaces:
-    """Arrays of given shapes and types for each worker that asks."""
+    """Arrays of given shapes and types, one set per worker."""
 
     def __init__(self, *arrays: tuple[tuple[int, ...], type[np.generic]]) -> None:
         self._arrays = arrays

@@ -24,7 +24,7 @@ def learns_labels(written: str) -> bool:
 
 
 def stops_by_deviance(written: str) -> bool:
-    """Whether scores of the objective order rows otherwise than grades do; errors as :func:`canonical`."""
+    """Whether scores of the objective may order rows differently from grades; errors as :func:`canonical`."""
     return objective_class(parse_spelling(written)[0]).stops_by_deviance
 
 
@@ -66,7 +66,7 @@ def criterion_of(objective: Objective, parameters: TrainParameters) -> str:
 
 
 def takes_exact_steps(objective: Objective, criterion: str, parameters: TrainParameters) -> bool:
-    """Tell whether pairs inside a leaf are left out of its hessian; by default where splits are chosen in that way.
+    """Return whether the hessian of a leaf leaves out pairs inside it; by default if splits are chosen that way.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """The names of objectives, and the syntax of their options: ``quantile(alpha=0.9)``.
 
-No objective is imported before it is asked for.
+An objective is imported on first use.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ OBJECTIVES: Mapping[str, str] = {
     "yetirank": "rankmill.trainer.objectives.pairwise.yetirank:YetiRank",
 }
 
-_NAMED = tuple(name for name in OBJECTIVES if name != "user")  # a function has to be handed over instead
-_ELSEWHERE = {  # as LightGBM, XGBoost, CatBoost, RankLib and gbm call them, in small letters
+_NAMED = tuple(name for name in OBJECTIVES if name != "user")  # needs a function instead
+_ELSEWHERE = {  # their names in LightGBM, XGBoost, CatBoost, RankLib and gbm, in lower case
     "lambdarank": "lambdamart",
     "rank": "lambdamart",
     "mart": "l2",
@@ -77,7 +77,7 @@ _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0
 
 
 class HasOptions(Protocol):
-    """What the spelling of an objective asks of its class; the rest is :class:`rankmill.trainer.objectives.protocol.Objective`."""
+    """What the spelling of an objective needs of its class; the rest is :class:`rankmill.trainer.objectives.protocol.Objective`."""
 
     Options: ClassVar[type[Any]]
 
@@ -95,7 +95,7 @@ def class_named(name: str) -> type[HasOptions]:
 
 
 def canonical(written: str) -> str:
-    """Return the one way to write an objective.
+    """Return the canonical spelling of an objective.
 
     >>> canonical(" l2 ()")
     'l2'
@@ -112,7 +112,7 @@ def canonical(written: str) -> str:
 
 
 def parse_spelling(written: str) -> tuple[str, dict[str, str]]:
-    """Return the name and the options, each still as it is written; one without a name has the name ``""``.
+    """Return the name and the options, as text; an option without a name has the name ``""``.
 
     >>> parse_spelling("quantile(alpha=0.9)")
     ('quantile', {'alpha': '0.9'})
@@ -122,7 +122,7 @@ def parse_spelling(written: str) -> tuple[str, dict[str, str]]:
     Raises
     ------
     InvalidParameter
-        It is written in another form, or an option comes twice.
+        The syntax is wrong, or an option is repeated.
     """
     found = _FORM.fullmatch(written)
     if found is None:
@@ -146,7 +146,7 @@ def options_of(objective: str, kind: type[Any], given: Mapping[str, str]) -> Any
     Raises
     ------
     InvalidParameter
-        The objective has no such option, or a value is none that it can take.
+        The objective has no such option, or a value is invalid.
     """
     known = [field.name for field in fields(kind)]
     types = {field.name: str(field.type) for field in fields(kind)}
@@ -162,7 +162,7 @@ def options_of(objective: str, kind: type[Any], given: Mapping[str, str]) -> Any
 
 
 def spelling_of(objective: str, options: Any) -> str:
-    """Return the one way to write an objective: its options that differ from their defaults, in their order."""
+    """Return the canonical spelling of an objective: with the options that differ from their defaults, in order."""
     changed = [
         f"{field.name}={getattr(options, field.name)}"
         for field in fields(options)

@@ -47,8 +47,8 @@ class UserObjective(Objective):
 
     It is called once a round with all rows and has to write ``g`` and ``h``, both (n_rows,) float64: the derivatives of the
     loss by each score, or lambdas that have no loss, and hessians of 0 or more.  ``targets`` (n_rows,) float64 are the
-    labels, or the grades where there are none; query q has the rows ``starts[q]`` to ``starts[q + 1]``.  Scores start
-    from 0.  Weights are not handed over, so there may be none.  There is no deviance.
+    labels, or the grades if there are none; query q has the rows ``starts[q]`` to ``starts[q + 1]``.  Scores start
+    from 0.  Weights are not supported.  There is no deviance.
 
     Examples
     --------
@@ -125,10 +125,9 @@ def remember_objective(function: Lambdas) -> str:
 def remember_delta(function: Delta) -> str:
     """Remember ``delta(grades, i, j)`` for ``lambdamart(delta=..)``, and return its name.
 
-    ``grades`` (n,) int32 are those of one query in the order of the ranks; i < j are ranks from 0.  What it returns, or the
-    absolute value of it, is what swapping the two is worth; it must be finite.  It is compiled by Numba, once a process,
-    and called through its address for every pair: some 30 ns on top of what it does itself, and the kernels need not
-    be compiled anew.
+    ``grades`` (n,) int32 are those of one query in the order of the ranks; i < j are ranks from 0.  The absolute value of the
+    result is the change of the metric when the two swap; it must be finite.  Numba compiles the function once per process.
+    It is called by its address for every pair, which costs some 30 ns besides its own work; no kernel is recompiled.
 
     Examples
     --------
@@ -163,14 +162,14 @@ def remember_delta(function: Delta) -> str:
 
 
 def delta_of(name: str) -> Any:
-    """Return the compiled swap delta of that name; InvalidParameter where none is remembered."""
+    """Return the compiled swap delta of that name; InvalidParameter if none is remembered."""
     if name not in _DELTAS:
         raise InvalidParameter(f"lambdamart(delta={name}): unknown function; pass it as Ranker(delta={name})")
     return _DELTAS[name]
 
 
 def spelled(objective: Any, delta: Any) -> Any:
-    """Return the objective as text, after remembering the functions among the two; other values as they came.
+    """Return the objective as text, after remembering the functions among the two; other values are returned unchanged.
 
     >>> def mine(scores, targets, starts, g, h): ...
     >>> spelled(mine, None), spelled("ranknet", None)
@@ -196,7 +195,7 @@ def spelled(objective: Any, delta: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class LambdaCheck:
-    """What :func:`check_lambdas` found.
+    """The result of :func:`check_lambdas`.
 
     Attributes
     ----------
@@ -222,9 +221,9 @@ def check_lambdas(
     tolerance: float = 1e-4,
     seed: int = 0,
 ) -> LambdaCheck:
-    """Tell whether lambdas are the derivatives of some loss as long as the order of the scores stays (Burges 2010, 4.3).
+    """Check whether lambdas are the gradient of some loss while the order of the scores does not change (Burges 2010, 4.3).
 
-    By Poincare's lemma they are if and only if ``dg_i/ds_j = dg_j/ds_i`` everywhere; this looks at one point, by central
+    By Poincare's lemma they are if and only if ``dg_i/ds_j = dg_j/ds_i`` everywhere; this checks one point, by central
     differences too small to change the order.
 
     Parameters
@@ -234,11 +233,11 @@ def check_lambdas(
     targets
         (n,) labels of a few documents: the function is called 2 n times.
     starts
-        Of the queries; left out: all documents are of one.
+        Offsets of the queries; by default there is one query.
     scores
-        (n,) where to look, no two of a query nearer than 0.001; left out: some that are keyed by ``seed``.
+        (n,) scores at which to check, at least 0.001 apart within a query; by default random, by ``seed``.
     tolerance
-        Asymmetry that counts as none.
+        Maximum asymmetry of a gradient.
 
     Examples
     --------
@@ -284,7 +283,7 @@ def _jacobian(function: Lambdas, labels: Floats, bounds: npt.NDArray[np.int64], 
 
 
 def swap_filler(function: Any, grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> Callable[..., None]:
-    """Return what writes a table of weights from a compiled delta: see ``Weighing.fill``."""
+    """Return the function that writes a table of weights from a compiled delta: see ``Weighing.fill``."""
 
     def fill(
         order: npt.NDArray[np.uint32], first: int, last: int, depth: int, cells: npt.NDArray[np.int64], table: Floats

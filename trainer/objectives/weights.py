@@ -28,7 +28,7 @@ def check_weights(weights: npt.NDArray[np.float64]) -> None:
 
 
 def relative_weights(weights: npt.NDArray[np.float64] | None, n_rows: int) -> npt.NDArray[np.float64]:
-    """Return the weights divided by their mean, (n_rows,) float64; empty where there are none.
+    """Return the weights divided by their mean, (n_rows,) float64; empty if there are none.
 
     Raises
     ------

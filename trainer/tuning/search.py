@@ -1,11 +1,11 @@
 """Hyperparameter search: trials sampled from a search space, compared on held-out queries.
 
-Trial 0 has the parameters as they were given; those from 1 on are drawn.  What a trial comes to depends on nothing but the
+Trial 0 has the parameters as they were given; those from 1 on are drawn.  The result of a trial depends only on the
 data, its parameters and the code, so the table has the same bytes for any number of workers and after any kill.
 
 Successive halving (Jamieson & Talwalkar 2016) trains many trials for a few rounds, the best of them for more, and so on.  The
-resource is boosting rounds, and a trial resumes from what it has, so a rung costs only the new rounds.  What learns slowly looks
-worse in the first rungs than it is: a space of very small learning rates is for random search.
+resource is boosting rounds, and a trial resumes from what it has, so a rung costs only the new rounds.  Trials that learn slowly look
+worse in the first rungs than they are: search very small learning rates at random.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class TunePlan:
 
     @property
     def most_trainings(self) -> int:
-        """Trials of all rungs, and repeats."""
+        """Number of trainings: trials of all rungs, and repeats."""
         options, left, found = self.options, self.options.trials + 1, 0
         for rung in self.rungs:
             found, left = found + left, rung.kept
@@ -86,7 +86,7 @@ class TunePlan:
 
     @property
     def rungs(self) -> list[Rung]:
-        """The steps of successive halving; one where every trial gets all rounds."""
+        """The steps of successive halving; one if every trial gets all rounds."""
         factor = self.options.factor if self.options.search == "halving" else self.options.trials + 2
         return rungs_of(self.options.trials + 1, self.parameters.n_rounds, factor)
 
@@ -103,7 +103,7 @@ def plan_tuning(
     Raises
     ------
     InvalidParameter
-        The space leaves the bounds of a parameter, rounds are both varied and what is halved, or objectives are compared by
+        The space exceeds the bounds of a parameter, halving is used while rounds are searched, or objectives are compared by
         their own losses.
     TrainingDataRejected, rankmill.foundation.errors.InputError, rankmill.foundation.errors.InputError
         As :func:`rankmill.trainer.train_on_dataset.plan_of`.
@@ -140,11 +140,11 @@ def tune(plan: TunePlan, out: Path, *, fresh: bool = False, on_trial: OnTrial | 
     Parameters
     ----------
     plan
-        What :func:`plan_tuning` has returned.
+        From :func:`plan_tuning`.
     out
-        A folder, made if need be.
+        A folder, created if missing.
     fresh
-        Remove what another search has left there.
+        Remove another search from there.
     on_trial
         Called as trials are done, in no order.
 
@@ -163,7 +163,7 @@ def tune(plan: TunePlan, out: Path, *, fresh: bool = False, on_trial: OnTrial | 
     best = [trial for trial in search.ranking()[: options.best] if search.last[trial].score is not None]
     seeds = [parameters.seed, *_other_seeds(parameters.seed, options.repeat)] if options.repeat else []
     again = search.outcomes_of([search.task(trial, None, seed) for trial in best for seed in seeds])
-    if seeds:  # what stood still on a lower rung has now all rounds, too
+    if seeds:  # trials stopped on a lower rung now have all rounds, too
         search.last |= {trial: again[trial, parameters.seed] for trial in best}
         search.rung_of |= dict.fromkeys(best, len(plan.rungs) - 1)
     table = Table(
@@ -190,7 +190,7 @@ def tune(plan: TunePlan, out: Path, *, fresh: bool = False, on_trial: OnTrial | 
 
 
 class _Search:
-    """A search that is under way: what was drawn, and what has come of it."""
+    """A running search: its sampled parameters and outcomes."""
 
     def __init__(self, plan: TunePlan, out: Path, fresh: bool, on_trial: OnTrial | None) -> None:  # noqa: FBT001
         self._plan, self._out, self._on_trial = plan, out, on_trial
@@ -227,9 +227,9 @@ class _Search:
         )
 
     def outcomes_of(self, tasks: Sequence[Task]) -> dict[tuple[int, int], Outcome]:
-        """Do what was not done before; return all outcomes by trial and seed."""
+        """Run the tasks without an outcome; return all outcomes by trial and seed."""
         found, missing = {}, []
-        for task in tasks:  # before a process is started for nothing
+        for task in tasks:  # known outcomes need no process
             known = self.store.read(task.name).get(task.rounds)
             if known is None:
                 missing.append(task)
@@ -255,7 +255,7 @@ class _Search:
                 break
 
     def ranking(self) -> list[int]:
-        """Order trials: those that came further first (a score after few rounds is none beside one after all), then by score."""
+        """Order trials by the rung reached, the highest first (scores of different rungs are not comparable), then by score."""
         sound = {trial: outcome.score for trial, outcome in self.last.items() if outcome.score is not None}
         by_rung = [
             {trial: sound[trial] for trial in sound if self.rung_of[trial] == rung}
@@ -280,8 +280,7 @@ def _other_seeds(seed: int, repeat: int) -> Iterable[int]:
 def _run(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Outcome]]:
     """Yield every task with its outcome as it is done.
 
-    Each worker is a process that trains with one thread: a team of threads inside one would be nested, which joblib runs one
-    after another.
+    Each worker is a process that trains with one thread: joblib would run a nested team of threads one after another.
     """
     if workers == 1 or len(tasks) < 2:
         for task in tasks:
@@ -301,12 +300,12 @@ def _run_in_worker(task: Task) -> tuple[Task, Outcome]:
     return task, run_trial(task)
 
 
-LEAST_ROUNDS = 10  # of the first rung: before that, trials differ by chance
+LEAST_ROUNDS = 10  # of the first rung: with fewer, trials differ by chance
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One step: how many rounds its trials have in all, and how many of the trials go on."""
+    """One step: total rounds of its trials, and how many of them continue."""
 
     rounds: int
     kept: int
@@ -315,8 +314,8 @@ class Rung:
 def rungs_of(n_trials: int, n_rounds: int, factor: int) -> list[Rung]:
     """Return the rungs of a search, the last with all rounds.
 
-    A ``factor``-th of the trials goes on, rounded down, and one at least; rounds grow by ``factor`` from rung to rung.  There
-    are as many rungs as leave a trial for the last, and the first ``LEAST_ROUNDS``.
+    A ``factor``-th of the trials continues, rounded down, at least one; rounds grow by ``factor`` from rung to rung.  There are
+    as many rungs as possible with a trial left for the last and ``LEAST_ROUNDS`` for the first.
 
     >>> rungs_of(9, 90, 3)
     [Rung(rounds=10, kept=3), Rung(rounds=30, kept=1), Rung(rounds=90, kept=1)]
@@ -347,6 +346,6 @@ def ordered(scores: Mapping[int, float | None], *, higher_is_better: bool) -> li
 
 
 def surviving(scores: Mapping[int, float | None], rung: Rung, *, higher_is_better: bool) -> Sequence[int]:
-    """Return the trials that go on after ``rung``, in their own order; those that failed never do."""
+    """Return the trials that continue after ``rung``, in their own order; those that failed never do."""
     best = ordered(scores, higher_is_better=higher_is_better)[: rung.kept]
     return sorted(trial for trial in best if scores[trial] is not None)

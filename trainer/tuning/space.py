@@ -1,6 +1,6 @@
 """The search space of a hyperparameter search.
 
-``a..b`` is a range, both ends in it, drawn uniformly or with ``:log`` so that every ratio is as likely as any other; values
+``a..b`` is a range, both ends included, drawn uniformly or with ``:log`` so that every ratio is as likely as any other; values
 with commas are choices.  The draw of a parameter is a pure function of (seed, trial, its name): one more trial, or one more
 parameter in the space, changes nothing that was drawn before.
 """
@@ -22,7 +22,7 @@ from rankmill.foundation.records import JSON
 from rankmill.foundation.scalars import real_number, text, truth, whole_number
 from rankmill.trainer.parameters import TrainParameters
 
-DIGITS = 4  # that a drawn number has: people will read it, and write it down
+DIGITS = 4  # significant digits of a sampled number, for readers
 
 DEFAULT: Mapping[str, str] = {
     "objective": "lambdamart,rank_xendcg,query_rmse,l2",
@@ -55,22 +55,22 @@ _KINDS = {field.name: str(field.type) for field in fields(TrainParameters)}
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Some values, each as likely."""
+    """Some values, equally likely."""
 
     values: tuple[Any, ...]
 
     def at(self, share: float) -> Any:
-        """Return the value that has ``share``, in [0, 1), of them below it."""
+        """Return the value at the quantile ``share``, in [0, 1)."""
         return self.values[floor(share * len(self.values))]
 
     def ends(self) -> tuple[Any, ...]:
-        """Return what must be allowed for all of them to be so."""
+        """Return the values to check against the bounds."""
         return self.values
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from ``low`` to ``high``, both in it; ``whole`` ones only, or with ``DIGITS`` digits."""
+    """Numbers from ``low`` to ``high``, both included; integers if ``whole``, else with ``DIGITS`` digits."""
 
     low: float
     high: float
@@ -78,7 +78,7 @@ class Range:
     whole: bool = False
 
     def at(self, share: float) -> Any:
-        """Return the number that has ``share``, in [0, 1), of the range below it."""
+        """Return the number at the quantile ``share``, in [0, 1)."""
         high = self.high + 1 if self.whole else self.high
         if self.logarithmic:
             found = exp(log(self.low) + share * (log(high) - log(self.low)))
@@ -88,13 +88,13 @@ class Range:
         return min(max(found, self.low), self.high)  # rounding must not leave the range
 
     def ends(self) -> tuple[Any, ...]:
-        """Return what must be allowed for all of them to be so."""
+        """Return the values to check against the bounds."""
         return self.low, self.high
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What is drawn, by the names of the parameters."""
+    """The searched parameters, by name."""
 
     parts: Mapping[str, Choices | Range]
 
@@ -103,11 +103,11 @@ class Space:
         return {name: part.at(share_of(seed, trial, name)) for name, part in self.parts.items()}
 
     def but(self, other: Space) -> Space:
-        """Return this space with the parts of another over its own."""
+        """Return this space updated with the parts of ``other``."""
         return Space(dict(sorted({**self.parts, **other.parts}.items())))
 
     def check(self, base: TrainParameters) -> None:
-        """Raise InvalidParameter if a part leaves the bounds of its parameter."""
+        """Raise InvalidParameter if a part exceeds the bounds of its parameter."""
         for name, part in self.parts.items():
             for value in part.ends():
                 replace(base, **{name: value})
@@ -129,7 +129,7 @@ def share_of(seed: int, trial: int, name: str) -> float:
 
 
 def default_space(without: Sequence[str] = ()) -> Space:
-    """Return the default, but for the parameters that are given as they are to be."""
+    """Return the default space without the parameters that are fixed."""
     return space_of({name: values for name, values in DEFAULT.items() if name not in without}, "the default space")
 
 
@@ -139,7 +139,7 @@ def read_space(path: Path) -> Space:
     Raises
     ------
     InvalidParameter
-        There is no such file, it breaks a rule of TOML, or names what cannot be searched.
+        There is no such file, it is not valid TOML, or names a parameter that cannot be searched.
     """
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -174,12 +174,12 @@ def space_of(given: Mapping[str, Any], where: str) -> Space:
     Raises
     ------
     InvalidParameter
-        A parameter is unknown or not for searching, or its values are none; the message begins with ``where``.
+        A parameter is unknown or not for searching, or its values are invalid; the message begins with ``where``.
     """
     if not given:
         raise InvalidParameter(f"{where}: expected at least one parameter to vary, found none")
     parts: dict[str, Choices | Range] = {}
-    for name in sorted(given):  # whatever the order they are given in
+    for name in sorted(given):  # in an order that does not depend on ``given``
         if name not in _KINDS:
             hint = name_hint(name, _KINDS, "see rankmill train --help")
             raise InvalidParameter(f"{where}: unknown parameter {name!r}; {hint}")
@@ -212,12 +212,12 @@ def _part(name: str, given: Any) -> Choices | Range:
 
 
 def _parts_of(text: str) -> list[str]:
-    """Cut at the commas that stand in no brackets: objectives have options."""
+    """Split at the commas outside of brackets: objectives have options."""
     return re.split(r",\s*(?![^()]*\))", text)
 
 
 def _value(kind: str, given: Any) -> Any:
-    """Return a value of a parameter; ValueError if it is none."""
+    """Return a value of a parameter; ValueError if it is invalid."""
     if kind == "str":
         return text("value", given).strip()
     if kind == "bool":

@@ -20,7 +20,7 @@ _SHOWN_ERRORS = 100
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A trial: what was drawn, what it came to, and what it did with other seeds (by seed), where that was asked."""
+    """A trial: its sampled values, its outcome and, if requested, its outcomes with other seeds."""
 
     trial: int
     values: Mapping[str, Any]
@@ -29,7 +29,7 @@ class Row:
 
     @property
     def scores(self) -> list[float]:
-        """Its scores over seeds, its own first; one that failed is left out."""
+        """Its scores over seeds, its own first; failures are left out."""
         found = [self.outcome, *self.repeats.values()]
         return [each.score for each in found if each.score is not None]
 
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def over_seeds(self) -> Spread | None:
-        """The chance in it, where it has two scores or more."""
+        """The spread over seeds, if it has two scores or more."""
         return Spread.of(self.scores) if len(self.scores) > 1 else None
 
     def to_dict(self) -> dict[str, JSON]:
@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """All trials: those that came furthest first, of these the best score, of equal ones the first trial; failures last."""
+    """All trials: by rung reached, then by score, then by number; failures last."""
 
     rows: Sequence[Row]
     parameters: TrainParameters
@@ -65,7 +65,7 @@ class Table:
 
     @cached_property
     def winner(self) -> Row:
-        """The best mean over seeds among those that were repeated; where none were, the best score."""
+        """The best mean over seeds among repeated trials; without repeats, the best score."""
         best = [row for row in self.rows if row.repeats] or self.rows[:1]
         return max(best, key=lambda row: (row.mean if self.higher_is_better else -row.mean, -row.trial))
 
@@ -136,7 +136,7 @@ def _shown(value: Any) -> str:
 
 
 def _toml(value: Any) -> str:
-    """Write a value of a parameter as TOML does."""
+    """Return a value of a parameter in TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):

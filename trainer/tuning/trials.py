@@ -1,8 +1,8 @@
 """One trial of a search: a training with sampled parameters and its score on held-out queries, stored in a file.
 
-A search is a folder with one file a trial, each replaced in one step.  ``search.json`` says which search it is; a folder of another
-one is refused.  A damaged file counts as none.  No file holds a time or a path, so a search that was killed leaves what an
-undisturbed one does, for any number of workers.
+A search is a folder with one file per trial, each replaced atomically.  ``search.json`` says which search it is; a folder of
+another search is refused.  A damaged file is ignored.  No file holds a time or a path, so a search that was killed and resumed
+leaves the same files as an uninterrupted one, for any number of workers.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from rankmill.trainer.train_on_dataset import cross_validate, train
 from rankmill.trainer.training_options import TrainingOptions
 
 SEARCH, TRIALS, CHECKPOINTS, TABLE, WINNER = "search.json", "trials", "checkpoints", "table.json", "winner.toml"
-MOST_WORDS = 300  # of what a failure says
+MOST_WORDS = 300  # maximum characters of an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a trial has come to with so many rounds at most; ``error`` says why to nothing."""
+    """The result of a trial with at most ``rounds`` rounds; ``error`` says why it failed."""
 
     rounds: int
     score: float | None = left_out()
@@ -43,7 +43,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFile:
-    """One trial: what was drawn, and its outcomes, that of the fewest rounds first."""
+    """One trial: its sampled values and its outcomes, fewest rounds first."""
 
     search: str
     trial: int
@@ -53,14 +53,14 @@ class TrialFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a worker is to do; all of it plain values, so that it can be sent to a process."""
+    """A task of a worker, in plain values that can be sent to a process."""
 
     dataset: Path
     out: Path
     search: str  # the key of the search
     trial: int
-    values: Mapping[str, Any]  # that were drawn
-    base: TrainParameters  # which they replace; together they may be none
+    values: Mapping[str, Any]  # sampled
+    base: TrainParameters  # updated with ``values``; the result may be invalid
     seed: int
     rounds: int
     by_folds: bool
@@ -69,12 +69,12 @@ class Task:
 
     @property
     def name(self) -> str:
-        """What its file is called: the seed is the second part where it is repeated."""
+        """The name of its file; the seed is the second part if it is a repeat."""
         return f"{self.trial:05d}-{self.seed}"
 
     @property
     def parameters(self) -> TrainParameters:
-        """Those to train with; InvalidParameter if they do not go together."""
+        """The parameters of the training; InvalidParameter if they are inconsistent."""
         return replace(self.base, **{**self.values, "seed": self.seed, "n_rounds": self.rounds})
 
 
@@ -86,12 +86,12 @@ class TrialStore:
 
     @classmethod
     def begin(cls, folder: Path, facts: Mapping[str, Any], *, fresh: bool = False) -> TrialStore:
-        """Take ``folder`` for the search that ``facts`` decide, and go on with what is in it.
+        """Open ``folder`` for the search with these ``facts``, and resume it if it has begun.
 
         Raises
         ------
         InvalidParameter
-            The folder holds another search, and ``fresh`` does not say that it may go, or something else.
+            The folder holds another search and ``fresh`` is false, or it holds something else.
         """
         key = sha256(canonical_json(facts)).hexdigest()
         path, data = folder / SEARCH, canonical_json({"key": key, **facts}) + b"\n"
@@ -117,11 +117,11 @@ class TrialStore:
 
     @property
     def key(self) -> str:
-        """What decides the search."""
+        """The key of the search."""
         return self._key
 
     def read(self, name: str) -> dict[int, Outcome]:
-        """Return the outcomes of a trial by the rounds that it was given."""
+        """Return the outcomes of a trial by number of rounds."""
         try:
             found = from_json(TrialFile, self._path(name).read_bytes(), name)
         except (OSError, IntegrityError):
@@ -140,11 +140,11 @@ class TrialStore:
         write_atomically(self._path(name), canonical_json(as_json(file)) + b"\n")
 
     def publish(self, name: str, data: bytes) -> None:
-        """Write what the search has come to."""
+        """Write a result of the search."""
         write_atomically(self._folder / name, data)
 
     def remove_checkpoints(self) -> None:
-        """Remove what trials need for resuming."""
+        """Remove the checkpoints of trials."""
         shutil.rmtree(self._folder / CHECKPOINTS, ignore_errors=True)
 
     def _path(self, name: str) -> Path:
@@ -152,14 +152,14 @@ class TrialStore:
 
 
 def _is_staged(path: Path) -> bool:
-    """Whether a killed search has left it before it had anything else."""
+    """Return whether ``path`` is a partial search.json that a killed search left."""
     return path.name.startswith(f".{SEARCH}.")
 
 
 def run_trial(task: Task) -> Outcome:
-    """Do what is asked, write it to the trial's file, and return it; what was done before is only read.
+    """Run the task, write its outcome to the trial's file, and return it; a known outcome is only read.
 
-    A trial that cannot be trained is an outcome as well; what says something of the machine or the dataset's files is raised.
+    A trial that cannot be trained is an outcome, too; errors of the machine or of the dataset's files are raised.
     """
     store = TrialStore(task.out, task.search)
     known = store.read(task.name).get(task.rounds)
@@ -167,10 +167,10 @@ def run_trial(task: Task) -> Outcome:
         return known
     try:
         outcome = _trained(task)
-    except Exception as error:  # a combination that cannot be is worth knowing, and no reason to end the search
+    except Exception as error:  # an invalid combination is an outcome, and does not end the search
         of_combination = isinstance(error, InvalidParameter | TrainingDataRejected)
         if not of_combination and isinstance(error, OSError | MemoryError | RankmillError):
-            raise  # of the machine or the dataset: may be otherwise next time
+            raise  # of the machine or the dataset: a retry may succeed
         words = " ".join(f"{type(error).__name__}: {error}".split())
         outcome = Outcome(rounds=task.rounds, error=words[:MOST_WORDS])
     store.write(task.name, outcome, trial=task.trial, values=task.values)

@@ -17,7 +17,7 @@ from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
-_LEAST_WORK = 20_000  # documents a worker: some 300 us
+_LEAST_WORK = 20_000  # minimum documents per worker: some 300 us
 
 
 @options
@@ -34,7 +34,7 @@ class ListNetOptions:
 class ListNet(ListLoss):
     """Minimise the sum over lists of ``-w sum t_i log p_i``, p the softmax of the scores (METHODS 3.18).
 
-    g = w (p - t), h = w p (1 - p), pairs curve by w p_i p_j: all exact.  Targets t sum to 1 over a list; one without any
+    g = w (p - t), h = w p (1 - p), pair hessians w p_i p_j: all exact.  Targets t sum to 1 over a list; a list without any
     gain has none and does not count.  Uses ``gain`` and, for samples of pairs, ``seed`` of the parameters.
 
     Raises
@@ -93,12 +93,12 @@ class ListNet(ListLoss):
 
 
 class Softmax(ListNet):
-    """:class:`ListNet` under the name that other trainers give it."""
+    """:class:`ListNet` under its name in other libraries."""
 
     name: ClassVar[str] = "softmax"
 
 
-_LEAST_DRAWN_WORK = 10_000  # documents a worker: some 300 us
+_LEAST_DRAWN_WORK = 10_000  # minimum documents per worker: some 300 us
 
 
 @options
@@ -118,11 +118,11 @@ class RankXendcg(ListLoss):
 
     p is the softmax of the scores, u uniform in (0, 1), drawn for each step and keyed by (seed, step, query, place in the
     list): the draw depends on the order of rows.  With linear gain 2^y is y + 1.  h = w p (1 - p) is exact; **g is the
-    gradient only for terms = 1**.  Otherwise it is the gradient times diag(H) H^-1 to so many terms of
+    gradient only for terms = 1**.  Otherwise it is the gradient times diag(H) H^-1, by ``terms`` terms of
     Neumann's series, which is how LightGBM minimises (Bruch 2020, appendix), so that steps -g / h account for the other
     documents; it sums to 0 all the same.  Since g is no derivative, ``ole`` has no meaning here.
 
-    ``losses`` are those of the draws of the last step; the deviance takes every u as 1/2.  Uses ``gain`` and ``seed``.
+    ``losses`` use the draws of the last step; the deviance uses u = 1/2.  Uses ``gain`` and ``seed``.
 
     Raises
     ------
@@ -163,7 +163,7 @@ class RankXendcg(ListLoss):
         return self._losses(scores, self._targets)
 
     def losses_at_rest(self, scores: Floats) -> Floats:
-        """Return the same with every u at 1/2."""
+        """Return the same with every u = 1/2."""
         return self._losses(scores, self._at_rest)
 
     def _losses(self, scores: Floats, targets: Floats) -> Floats:

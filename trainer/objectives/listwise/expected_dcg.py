@@ -39,14 +39,14 @@ class ExpectedDcg(ListLoss):
     gains
         (n_rows,) of the documents.
     rewards
-        (n_rows,) gains less the smallest of the list: DCG of these differs from DCG by a constant of the list.
+        (n_rows,) gains minus the smallest of the list, which changes DCG by a constant per list.
     scales
-        (n_queries,) what an ideal DCG less a DCG is multiplied with, 0 where a list does not count.
+        (n_queries,) factor of (ideal DCG - DCG), 0 if a list does not count.
     ideal
         (n_queries,) DCG@k of the best order.
     """
 
-    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")  # a surrogate h has no exact second derivative of the loss
+    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")  # a surrogate h is no exact second derivative of the loss
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters) -> None:
         metric = parse_metric(parameters.metric)
@@ -80,12 +80,12 @@ class ExpectedDcg(ListLoss):
 
 
 _MOST_SAMPLES = 100_000
-_LEAST_WORK = 10_000  # draws, or pairs, a worker: some 300 us
+_LEAST_WORK = 10_000  # minimum draws or pairs per worker: some 300 us
 
 
 @options
 class ApxDcgOptions:
-    """How ``apxdcg`` takes the expectation."""
+    """Options of ``apxdcg``: how the expectation is computed."""
 
     samples: int = option(
         default=16, least=2, most=_MOST_SAMPLES, help="Number of random orders to sample per list and step."
@@ -99,31 +99,31 @@ class ApxDcgOptions:
 
 
 class ApxDcg(ExpectedDcg):
-    r"""Maximise E[DCG@k] or E[nDCG@k] over orders drawn with strengths exp(s) (METHODS 3.19); the slides take f > 0 itself.
+    r"""Maximise E[DCG@k] or E[nDCG@k] over orders drawn with strengths exp(s) (METHODS 3.19); the slides use f > 0 itself.
 
-    An order is drawn from the top, each place from what is left with probabilities in proportion to strength.  With
+    An order is drawn from the top, each place from the remaining documents with probability proportional to strength.  With
     G_p the DCG from place p on and p_i^(p) the probability of i at place p, the gradient is that of the score function,
     d log P / d s_i = 1 - sum of p_i^(p) over the places up to that of i, place by place:
 
         dE / ds_i = E[sum_p (G_p - b_p) ([i stands at p] - p_i^(p))]
 
-    Lists of up to ``exact`` documents take the expectation itself, over the sets that can stand before a place (2^n
-    of them do what n! orders would).  Longer ones take the mean over ``samples`` orders, keyed by (seed, step, query, place in
-    the list), with b_p the mean of G_p over the other samples: right on average, and it sums to 0 over the list in every
-    draw.  Draws depend on the order of rows.
+    Lists of up to ``exact`` documents use the exact expectation, over the sets that can come before a place (2^n sets
+    replace n! orders).  Longer lists use the mean over ``samples`` orders, keyed by (seed, step, query, place in the list),
+    with b_p the mean of G_p over the other samples: unbiased, and the gradient sums to 0 over the list in every draw.  Draws
+    depend on the order of rows.
 
-    The loss is not convex: **h is a surrogate**, positive wherever g is not 0,
+    The loss is not convex: **h is a surrogate**, positive if g is not 0,
 
         h_i = E[sum_p p_i^(p) (1 - p_i^(p)) (gain_i + mean gain at p) / 2 (discount_p - mean of the later discounts)],
 
-    sums over the places up to that of i, gains less the smallest of the list.  It is the size that g_i would have if
-    a document were to gain the difference of the discounts by standing at p and not later, with 1/2 (a + b) for
-    |a - b|, times 1 - p: steps g / h are about 2 at most, as LambdaMART's are.  (The hessian of the bound that Jensen's
-    inequality gives, G_p in place of the last two factors, is a true one, but ten times as large: training crawls.)  So
-    ``ole`` is not for this loss.
+    sums over the places up to that of i, gains minus the smallest of the list.  It has the size that g_i would have if a
+    document gained the difference of the discounts by being at p and not later, with 1/2 (a + b) for |a - b|, times 1 - p:
+    steps g / h are at most about 2, as in LambdaMART.  (The hessian of the bound from Jensen's inequality, G_p in place of
+    the last two factors, is a true one, but ten times as large: training becomes very slow.)  ``ole`` is therefore not
+    available.
 
-    A list of one grade does not count.  ``losses`` are exact for short lists, and for others estimated by draws that
-    no step changes.  Uses ``metric`` (ndcg, dcg, with or without cutoff), ``gain`` and ``seed``.
+    A list of one grade does not count.  ``losses`` are exact for short lists, and otherwise estimated with draws that are the
+    same for all steps.  Uses ``metric`` (ndcg, dcg, with or without cutoff), ``gain`` and ``seed``.
 
     Raises
     ------
@@ -161,7 +161,7 @@ class ApxDcg(ExpectedDcg):
         self._shares.each(team, share)
 
     def losses(self, scores: Floats) -> Floats:
-        """Return the expected metric's distance from its ideal, times the weight, (n_queries,)."""
+        """Return the ideal minus the expected metric, times the weight, (n_queries,)."""
         out, options = np.empty(len(self.weights)), self._options
         floats, whole, _ = self._work.of(0)
         _expected_kernels.expected_dcg_losses(
@@ -182,22 +182,21 @@ class StochasticRankOptions:
 class StochasticRank(ExpectedDcg):
     r"""Maximise the mean of DCG@k or nDCG@k of ``s + noise z``, z independent and standard normal.
 
-    What is taken from Ustimenko & Prokhorenkova is the smoothed metric and the estimate of its gradient by **coordinate
-    conditional sampling**: for each of ``samples`` draws of z and each document i, its own z_i is integrated out. With the
-    others fixed at x_j = s_j + noise z_j, DCG jumps by (gain_i - gain_j)(discount_r - discount_{r+1}) where i passes
-    the document j at rank r of the others, so
+    From Ustimenko & Prokhorenkova come the smoothed metric and the estimate of its gradient by **coordinate conditional
+    sampling**: for each of ``samples`` draws of z and each document i, its own z_i is integrated out.  With the others fixed at
+    x_j = s_j + noise z_j, DCG jumps by (gain_i - gain_j)(discount_r - discount_{r+1}) when i passes the document j at rank r
+    of the others, so
 
         d/ds_i = mean over draws of  sum_j jump_ij phi((x_j - s_i) / noise) / noise,
 
-    which is right on average.  The mean over the list, 0 for the true gradient, is taken away.  What is **not**
-    taken is their scale-free smoothing (noise that grows with the scores, and the shift that makes it consistent) and
-    the Langevin noise of their boosting.  Draws are keyed by (seed, step, query, place in the list), so they depend on
-    the order of rows.
+    which is unbiased.  The mean over the list, 0 for the true gradient, is subtracted.  **Not** used are their scale-free
+    smoothing (noise that grows with the scores, and the shift that makes it consistent) and the Langevin noise of their
+    boosting.  Draws are keyed by (seed, step, query, place in the list), so they depend on the order of rows.
 
     The loss is not convex: **h is a surrogate**, the same sum with \|jump\| phi / noise^2, as a pair of LambdaMART has
-    sigma times its slope.  So ``ole`` is not for it.  A list of one grade does not count; ``losses`` are estimated by
-    draws that no step changes, and are steps in the scores.  Uses ``metric`` (ndcg, dcg, with or without cutoff),
-    ``gain`` and ``seed``.
+    sigma times its slope.  ``ole`` is therefore not available.  A list of one grade does not count; ``losses`` are estimated
+    with draws that are the same for all steps, and are step functions of the scores.  Uses ``metric`` (ndcg, dcg, with or
+    without cutoff), ``gain`` and ``seed``.
 
     Raises
     ------
@@ -232,7 +231,7 @@ class StochasticRank(ExpectedDcg):
         self._shares.each(team, share)
 
     def losses(self, scores: Floats) -> Floats:
-        """Return the estimated metric's distance from its ideal, times the weight, (n_queries,)."""
+        """Return the ideal minus the estimated metric, times the weight, (n_queries,)."""
         out, options = np.empty(len(self.weights)), self._options
         floats, whole = self._work.of(0)
         _expected_kernels.smoothed_dcg_losses(

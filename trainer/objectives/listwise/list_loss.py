@@ -19,12 +19,12 @@ from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
-DRAWS, PAIRS = 1, 2  # what a key is for, so that draws for one do not repeat those for the other
-AT_REST = 0  # the step of what is drawn for a deviance: the same after every round
+DRAWS, PAIRS = 1, 2  # purposes of keys, so that the draws of one do not repeat those of the other
+AT_REST = 0  # the step for the draws of a deviance: the same after every round
 
 
 def mixed_lists(rows: RankedRows) -> npt.NDArray[np.bool_]:
-    """Return which queries hold two grades, (n_queries,); TrainingDataRejected if none does."""
+    """Return a mask (n_queries,) of the queries with two grades; TrainingDataRejected if there is none."""
     mixed = np.empty(rows.n_queries, dtype=np.bool_)
     _kernels.holds_two_grades(rows.grades, rows.starts, mixed)
     if not mixed.any():
@@ -42,10 +42,10 @@ def gains_of(rows: RankedRows, parameters: TrainParameters) -> Floats:
 
 
 class ListLoss(Objective):
-    """A loss that is a sum over queries and sees differences of scores only: it starts from 0.
+    """A loss that is a sum over queries and depends only on differences of scores: it starts from 0.
 
-    A list counts with the mean of the weights of its documents times the weight of its query, relative to the mean
-    over all lists: scaling either changes nothing.
+    The weight of a list is the mean of the weights of its documents times the weight of its query, relative to the mean over
+    all lists: scaling either changes nothing.
     """
 
     sums_over: ClassVar[str] = QUERIES
@@ -53,7 +53,7 @@ class ListLoss(Objective):
     _starts: npt.NDArray[np.int64]  # (n_queries + 1,)
     _seed: int
     _shares: QueryShares
-    weights: Floats  # (n_queries,) of the lists, 0 where one does not count
+    weights: Floats  # (n_queries,) of the lists, 0 if a list does not count
 
     def start(self) -> float:
         """Return 0: only differences of scores matter to this loss."""
@@ -65,12 +65,12 @@ class ListLoss(Objective):
 
     @property
     def most_pairs(self) -> int:
-        """All pairs of all lists."""
+        """The number of all pairs of all lists."""
         sizes = np.diff(self._starts)
         return int((sizes * (sizes - 1) // 2).sum())
 
     def _product_pairs(self, step: int, masses: Floats, scales: Floats, least: float, team: Team) -> PairHessians:
-        """Return ``scales[q] masses[i] masses[j]`` of all pairs of the lists; those below ``least`` are drawn."""
+        """Return ``scales[q] masses[i] masses[j]`` of all pairs of the lists; those below ``least`` are sampled."""
         key = key_of(self._seed, step, PAIRS)
         return self._shares.pairs(
             team,
@@ -80,11 +80,11 @@ class ListLoss(Objective):
         )
 
     def losses_at_rest(self, scores: Floats) -> Floats:
-        """Return the losses (n_queries,) with draws, if there are any, that no step changes."""
+        """Return the losses (n_queries,) with draws, if any, that are the same for all steps."""
         return self.losses(scores)
 
 
 def key_of(seed: int, step: int, purpose: int) -> np.uint64:
-    """Return the key of what is drawn at a step for a purpose."""
+    """Return the key of the draws of a step for a purpose."""
     of_step = random_bits(np.uint64(random_bits(np.uint64(seed), step)), purpose)
     return np.uint64(of_step)

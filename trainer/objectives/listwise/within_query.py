@@ -18,15 +18,15 @@ from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
-_LEAST_WORK = 100_000  # documents a worker: some 300 us
+_LEAST_WORK = 100_000  # minimum documents per worker: some 300 us
 
 
 class QueryRmse(ListLoss):
     """Minimise the sum of ``w (r - mean of r over its query)^2 / 2`` with r = s - y and the weighted mean.
 
-    The same as ``w_i w_j (r_i - r_j)^2 / (2 W)`` over the pairs of a query, W the sum of its weights: so documents keep
-    weights of their own (a document's times its query's, relative) and gradients still sum to 0.  g = w (r - mean),
-    h = w (1 - w / W), pairs curve by w_i w_j / W: all exact.  y is the label, or the grade where there are none.
+    The same as ``w_i w_j (r_i - r_j)^2 / (2 W)`` over the pairs of a query, W the sum of its weights: documents keep
+    their own weights (a document's times its query's, relative), and gradients still sum to 0.  g = w (r - mean),
+    h = w (1 - w / W), pair hessians w_i w_j / W: all exact.  y is the label, or the grade if there are no labels.
 
     Uses ``seed`` of the parameters for samples of pairs.  TrainingDataRejected for bad weights.
     """
@@ -68,7 +68,7 @@ class QueryRmse(ListLoss):
         return self._product_pairs(step, self._of_rows, self._inverse, least, team)
 
 
-_LEAST_SHIFT_WORK = 2_000  # documents a worker: some 300 us
+_LEAST_SHIFT_WORK = 2_000  # minimum documents per worker: some 300 us
 
 
 @options
@@ -83,11 +83,11 @@ class QueryCrossEntropyOptions(TwoClasses):
 class QueryCrossEntropy(ListLoss):
     """Minimise the sum of ``w ((1 - alpha) l(s, y) + alpha l(s + c, y))``, l the log-loss, y whether a document is relevant.
 
-    c is, for every query and at any scores, the shift that makes its part least, so that part sees differences of
-    scores only; a query of one class has none, and its part is 0.  Documents keep weights of their own (theirs
-    times their query's, relative).  With p the probability at s + c and d = w p (1 - p): g = w (p - y), which sums to 0
-    over the query, h = d (1 - d / sum of d), pairs curve by d d' / sum of d; to these comes (1 - alpha) of the
-    plain log-loss.  All exact, since c is where the derivative by c vanishes.
+    c is, for every query and given scores, the shift that minimises its part, so that part depends only on differences of
+    scores; a query of one class has no minimum, and its part is 0.  Documents keep their own weights (theirs times their
+    query's, relative).  With p the probability at s + c and d = w p (1 - p): g = w (p - y), which sums to 0 over the query,
+    h = d (1 - d / sum of d), pair hessians d d' / sum of d; (1 - alpha) of the plain log-loss is added.  All are exact, since
+    the derivative with respect to c is 0.
 
     The deviance is the weighted mean.  Uses ``seed`` of the parameters for samples of pairs.
 

@@ -20,7 +20,7 @@ from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 Floats = npt.NDArray[np.float64]
-_LEAST_WORK = 100_000  # pairs a worker: some 300 us
+_LEAST_WORK = 100_000  # minimum pairs per worker: some 300 us
 
 
 @options
@@ -44,20 +44,20 @@ class GbRank(Objective):
     r"""Fit, in every round, a small forest g_k to absolute targets, and average: ``h_k = (k h_{k-1} + eta g_k) / (k + 1)``.
 
     Every pair, i better than j, with ``h(x_i) < h(x_j) + tau`` gives x_i the target ``h(x_j) + tau`` and x_j the target
-    ``h(x_i) - tau``, h = h_{k-1} (METHODS 3.16).  The targets of a row count as so many rows of a least squares fit would: g =
-    W (g_k - mean target), h = W, with W the sum of their weights; rows without targets have neither.  The weight of a
-    target is that of its pair, see :class:`PairObjective`; a given pair counts with ``|2 P - 1|`` times its own.
+    ``h(x_i) - tau``, h = h_{k-1} (METHODS 3.16).  The targets of a row are fitted by least squares: g = W (g_k - mean target),
+    h = W, with W the sum of their weights; both are 0 for rows without targets.  The weight of a target is that of its pair,
+    see :class:`PairObjective`; a given pair has ``|2 P - 1|`` times its own weight.
 
-    g_k consists of ``trees`` trees, each shrunk by ``learning_rate`` as in any boosting.  Training adds up S = g_1 + ..
-    + g_k.  As h_0 is 0, ``h_k = eta S / (k + 1)``, so eta is part of the weights of the final forest.  There is no loss of S
-    alone, so no deviance; :meth:`losses` are ``w max(0, h_j - h_i + tau)^2 / 2`` of the scores as they are given.  During
-    training, metrics see S plus the offset: the same order as the final forest's where there are no offsets.  ``rwse`` is the least squares of
-    the fit, and so is ``ole``; ``se`` would take rows without targets for rows that are fitted well.
+    g_k consists of ``trees`` trees, each shrunk by ``learning_rate`` as usual.  Training adds up S = g_1 + ..
+    + g_k.  As h_0 is 0, ``h_k = eta S / (k + 1)``, so eta is part of the weights of the final forest.  S alone has no loss,
+    so there is no deviance; :meth:`losses` are ``w max(0, h_j - h_i + tau)^2 / 2`` of the given scores.  During training,
+    metrics see S plus the offset, which gives the order of the final forest if there are no offsets.  ``rwse`` and ``ole``
+    are the least squares of the fit; ``se`` would treat rows without targets as perfectly fitted.
 
     Raises
     ------
     InvalidParameter
-        Training with ``keep`` is resumed: which pairs were misranked in earlier rounds is not in the model.
+        Training with ``keep`` is resumed: the model does not hold the pairs misranked in earlier rounds.
     TrainingDataRejected
         There is no pair.
     """
@@ -122,7 +122,7 @@ class GbRank(Objective):
         return found
 
     def deviance(self, scores: Floats) -> float:
-        """Refuse: the scores of training are sums, of which only averages have a loss."""
+        """Refuse: training scores are sums, and only averages have a loss."""
         raise InvalidParameter("gbrank has no deviance, because it averages rounds; use a metric")
 
     def final_weights(self, n_rounds: int) -> tuple[float, float]:

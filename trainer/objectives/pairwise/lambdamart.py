@@ -42,19 +42,19 @@ class LambdaMartOptions:
 class LambdaMart(PairObjective):
     r"""Minimise the sum of ``|dZ_ij| log(1 + exp(-sigma (s_i - s_j)))`` over pairs with y_i > y_j (METHODS 3.15).
 
-    dZ_ij is the change of the metric when i and j swap ranks and nothing else moves: see :mod:`rankmill.scorer.metrics.swaps`.
-    Only pairs with at least one document among the first ``truncation`` by score count.  dZ and the order are frozen
-    within a round, so h is the derivative of g at fixed dZ; so are the factors of ``lambda_normalisation``, with which
-    :meth:`losses` are weighed too.
+    dZ_ij is the change of the metric when i and j swap ranks: see :mod:`rankmill.scorer.metrics.swaps`.
+    Only pairs with at least one document in the top ``truncation`` by score count.  dZ and the order are fixed within a
+    round, so h is the derivative of g at fixed dZ.  The factors of ``lambda_normalisation`` are fixed too, and also weight
+    :meth:`losses`.
 
-    Of the parameters ``metric``, ``gain``, ``sigma``, ``truncation``, ``lambda_normalisation`` and ``seed`` count.
+    Uses ``metric``, ``gain``, ``sigma``, ``truncation``, ``lambda_normalisation`` and ``seed`` of the parameters.
 
     Raises
     ------
     InvalidParameter
         The metric has no swap deltas.
     TrainingDataRejected
-        No query holds two grades, so there is nothing to learn.
+        No query holds two grades.
     """
 
     name: ClassVar[str] = "lambdamart"
@@ -107,14 +107,14 @@ class LambdaLoss(PairObjective):
     r"""Minimise the sum of ``delta |G_i - G_j| log(1 + exp(-sigma (s_i - s_j)))`` over pairs with y_i > y_j.
 
     With d = |r_i - r_j|, D(r) = log2(r + 1) and G the gain over the ideal DCG@k: delta = |1/D(d) - 1/D(d + 1)| (eqn 17 of
-    the paper, where the logarithm is to the base 2).  Unlike in ``lambdamart`` a pair weighs the more the nearer its
-    ranks are, whatever they are.  ``truncation``, ``sigma`` and frozen ranks are as there; ``lambda_normalisation`` is not
-    looked at: it is no part of the published loss, and cost 2 points of NDCG@10 on MQ2008.
+    the paper, with base 2).  Unlike in ``lambdamart`` the weight of a pair grows as its ranks get closer, wherever they are.
+    ``truncation``, ``sigma`` and fixed ranks are as there; ``lambda_normalisation`` is not used: it is not in the published
+    loss, and cost 2 points of NDCG@10 on MQ2008.
 
     Raises
     ------
     InvalidParameter
-        The metric is not ``ndcg`` or ``ndcg@k``, of which k rules the ideal only.
+        The metric is not ``ndcg`` or ``ndcg@k``, whose k affects only the ideal.
     TrainingDataRejected
         No query holds two grades.
     """
@@ -129,7 +129,7 @@ class LambdaLoss(PairObjective):
         ideal = PreparedQueries(rows.grades, rows.starts, Policy(gain=parameters.gain)).divisor(metric)
         longest = int(np.diff(rows.starts).max(initial=0))
         inverse = discounts(longest + 1)
-        steps = np.zeros(2 * longest + _kernels.LANES)  # of d at longest + d
+        steps = np.zeros(2 * longest + _kernels.LANES)  # index longest + d holds distance d
         steps[longest + 1 : 2 * longest + 1] = inverse[1:] - inverse[:-1]
         weighing = Weighing(
             shape=_kernels.BY_STEP,

@@ -31,8 +31,8 @@ Cells = npt.NDArray[np.int64]
 Prepare = Callable[[Order, int, int], None]
 Fill = Callable[[Order, int, int, int, Cells, Floats], None]
 
-_LEAST_WORK = 60_000  # pairs a worker: some 200 us
-_MOST_CELLS = 1 << 20  # of a table of weights, 8 MB a worker; more than one query only if they fit
+_LEAST_WORK = 60_000  # minimum pairs per worker: some 200 us
+_MOST_CELLS = 1 << 20  # of a table of weights, 8 MB per worker; several queries at a time only if they fit
 _SHAPES = {swaps.BY_RANK: _kernels.BY_RANK, swaps.BY_PLACE: _kernels.BY_PLACE, swaps.TABLE: _kernels.TABLE}
 
 
@@ -41,7 +41,7 @@ PER_PAIR = "query"
 
 @options
 class PairOptions:
-    """What losses over pairs can be told."""
+    """Options of losses over pairs."""
 
     normalise: str = option(
         default="none",
@@ -63,7 +63,7 @@ def _nothing(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighing:
-    """What pairs of a query weigh besides the weights that the user gives; see ``_kernels.PairWeights`` for the shapes."""
+    """The weights of the pairs of a query besides the user's weights; see ``_kernels.PairWeights`` for the shapes."""
 
     shape: int
     values: Floats  # (n_rows,)
@@ -77,7 +77,7 @@ class Weighing:
 
     @classmethod
     def of_swaps(cls, deltas: SwapDeltas) -> Weighing:
-        """Weigh pairs by what swapping them does to a metric."""
+        """Weight pairs by the change of a metric when they swap."""
         return cls(
             shape=_SHAPES[deltas.shape],
             values=deltas.values,
@@ -92,7 +92,7 @@ class Weighing:
 
     @classmethod
     def even(cls, rows: RankedRows) -> Weighing:
-        """Let all pairs weigh 1."""
+        """Give all pairs the weight 1."""
         longest = int(np.diff(rows.starts).max(initial=0)) + _kernels.LANES
         return cls(
             shape=_kernels.EVEN,
@@ -104,14 +104,13 @@ class Weighing:
 
 
 class PairObjective(Objective):
-    """A loss over pairs: those of documents of different grades, or ``rows.pairs`` where there are such.
+    """A loss over pairs: those of documents of different grades, or ``rows.pairs`` if given.
 
-    A pair counts with the product of the weights of its documents, with that of its query, and if it is given with its
-    own; each of the three is taken relative to its mean, so that only ratios matter, and gradients of a query still sum
-    to 0.  Documents of equal score are ranked by a jitter keyed by (seed, step, row), in :meth:`losses` by (seed, 0,
-    row).  Of given pairs the target probability of the better one is its own; pairs of the same two documents,
-    contradicting ones too, are one pair with the sum of their weights and the mean of their targets, which is the same
-    loss but for a constant.
+    The weight of a pair is the product of the weights of its documents and of its query, and of its own weight if it is given;
+    each of the three is relative to its mean, so that only ratios matter, and gradients of a query still sum to 0.  Equal
+    scores are ranked by a jitter keyed by (seed, step, row), in :meth:`losses` by (seed, 0, row).  A given pair has its own
+    target probability; pairs of the same two documents, even contradicting ones, are merged into one with the sum of the
+    weights and the mean of the targets, which is the same loss up to a constant.
     """
 
     sums_over: ClassVar[str] = QUERIES
@@ -123,7 +122,7 @@ class PairObjective(Objective):
         return 0.0
 
     def _set_up(self, rows: RankedRows, weighing: Weighing, rules: PairRules) -> None:
-        """Take the rows in; called by the constructors.  TrainingDataRejected if no pair weighs anything."""
+        """Prepare the rows; called by the constructors.  TrainingDataRejected if no pair has a weight above 0."""
         grades, starts = rows.grades, rows.starts
         sizes = np.diff(starts)
         self._grades, self._starts = grades, starts
@@ -142,7 +141,7 @@ class PairObjective(Objective):
                 if rows.pairs is None
                 else "there is no pair, so there is nothing to learn"
             )
-        # a query without pairs that weigh anything: scale 0 lets the kernel pass over it without sorting
+        # a query without pairs of positive weight gets scale 0, so the kernel skips it without sorting
         scales = np.where((n_pairs > 0) & self._weighed(weighing), weighing.scales, 0.0)
         if not scales.any():
             raise TrainingDataRejected(
@@ -159,7 +158,7 @@ class PairObjective(Objective):
         self._longest = int(sizes.max(initial=0))
         self._rules = rules._replace(truncation=min(rules.truncation, weighing.depth))
         top = np.minimum(self._rules.truncation, sizes)
-        seen = top * sizes - top * (top + 1) // 2  # pairs of which one is above the truncation
+        seen = top * sizes - top * (top + 1) // 2  # pairs with a document above the truncation
         self._room = np.concatenate(([0], np.cumsum(np.minimum(n_pairs, seen))))
         work = np.where(scales != 0.0, (n_pairs if rows.pairs is not None else sizes * top) + 8 * sizes, sizes)
         self._shares = QueryShares(work, _LEAST_WORK)
@@ -171,14 +170,14 @@ class PairObjective(Objective):
             and rules.fraction >= 1.0
             and weighing.shape != _kernels.TABLE
         )
-        # kept from round to round: it is nearly right the next time
+        # kept from round to round: it is nearly sorted for the next one
         self._order = np.arange(rows.n_rows, dtype=np.uint32)
         self._factors = np.zeros(rows.n_queries)
         self._workspaces: dict[int, tuple[Order, Floats]] = {}
         self._found: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], Floats] | None = None
 
     def _weighed(self, weighing: Weighing) -> npt.NDArray[np.bool_]:
-        """Return which queries (n_queries,) have pairs with any weight: of documents that differ in what is weighed by."""
+        """Return a mask (n_queries,) of the queries with pairs of positive weight: documents with different values."""
         n_queries = len(self._starts) - 1
         if weighing.shape == _kernels.EVEN:
             return np.ones(n_queries, dtype=np.bool_)
@@ -191,7 +190,7 @@ class PairObjective(Objective):
         return np.bincount(of_query[differ], minlength=n_queries) > 0
 
     def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
-        """Write g and h, both (n_rows,); queries are shared out so that every worker has about as many pairs."""
+        """Write g and h, both (n_rows,); queries are divided so that every worker has about the same number of pairs."""
         key = self._key(step)
 
         def quick(first: int, last: int, worker: int) -> None:
@@ -218,11 +217,11 @@ class PairObjective(Objective):
         return fsum(self.losses(scores).tolist()) / total if total > 0.0 else 0.0
 
     def pair_hessians(self, step: int, scores: Floats, least: float, team: Team) -> PairHessians:
-        """Return the pairs of the gradients of this step, query by query; their arrays are written anew by the next call.
+        """Return the pairs of the gradients of this step, query by query; the next call overwrites their arrays.
 
-        Pairs whose hessian is below ``least`` are drawn, see :class:`Objective`.
+        Pairs whose hessian is below ``least`` are sampled, see :class:`Objective`.
         """
-        room = int(self._room[-1]) + team.size  # each worker may write a cell more than it has pairs
+        room = int(self._room[-1]) + team.size  # each worker may write one cell more than it has pairs
         if self._found is None or len(self._found[0]) < room:
             self._found = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room)
         key, out = self._key(step), self._found
@@ -253,9 +252,9 @@ class PairObjective(Objective):
     def hessian_inside(
         self, step: int, scores: Floats, leaf_of_row: npt.NDArray[np.int32], n_leaves: int, whole: float, team: Team
     ) -> Floats:
-        """Return the hessian (n_leaves,) of the pairs inside each leaf; no pair is listed where they weigh by place.
+        """Return the hessian (n_leaves,) of the pairs inside each leaf; no pair is listed if weights are by place.
 
-        Sums are those of whole numbers, 2^61 for all pairs, so that they do not depend on who adds up what.
+        Sums are of integers, 2^61 for all pairs, so that they do not depend on the split of work.
         """
         if not self._quick:
             return super().hessian_inside(step, scores, leaf_of_row, n_leaves, whole, team)
@@ -277,16 +276,16 @@ class PairObjective(Objective):
 
     @property
     def most_pairs(self) -> int:
-        """Pairs of different grades above the truncation, or given ones."""
+        """The number of pairs of different grades above the truncation, or of given ones."""
         return int(self._room[-1])
 
     @property
     def most_leaf_pairs(self) -> int:
-        """None where pairs weigh by place."""
+        """0 if weights are by place."""
         return 0 if self._quick else self.most_pairs
 
     def _ranked(self, key: np.uint64, scores: Floats, first: int, last: int, worker: int) -> SortedRows:
-        """Return the order that the worker sorts in; where weights depend on it, sort these queries and prepare the weights."""
+        """Return the sort arrays of the worker; if weights depend on the order, sort these queries and prepare the weights."""
         if worker not in self._workspaces:
             spare, work = np.empty(self._longest, np.uint32), np.zeros((8, self._longest + _kernels.LANES))
             self._workspaces[worker] = spare, work
@@ -302,7 +301,7 @@ class PairObjective(Objective):
     def _terms(
         self, out: PairTerms, key: np.uint64, scores: Floats, first: int, last: int, worker: int, begin: int = 0
     ) -> int:
-        """Go over the pairs of these queries one by one; return where the list of hessians, from ``begin`` on, ends."""
+        """Process the pairs of these queries one by one; return the end of the list of hessians, which starts at ``begin``."""
         w, depth = self._weighing, self._rules.truncation
         while first < last:
             until, table = last, NONE

@@ -13,10 +13,10 @@ from rankmill.trainer.objectives.weights import relative_weights
 
 
 def merged_pairs(given: PreferencePairs | None, starts: npt.NDArray[np.int64]) -> GivenPairs:
-    """Return the pairs with those of the same two documents made one: the sum of their weights, the mean of their targets.
+    """Merge pairs of the same two documents into one, with the sum of their weights and the mean of their targets.
 
     The logistic and the exponential loss are linear in the target, so the sum of losses stays the same.  Weights are
-    taken relative to their mean; ``starts`` (n_queries + 1,) holds the rows of each query.
+    relative to their mean; ``starts`` (n_queries + 1,) holds the rows of each query.
 
     Raises
     ------

@@ -25,8 +25,8 @@ class RankNetOptions:
 class RankNet(PairObjective):
     r"""Minimise the sum of ``(1 - P) sigma (s_i - s_j) + log(1 + exp(-sigma (s_i - s_j)))`` over pairs (METHODS 3.13).
 
-    P is the target probability that i belongs above j: 1 where y_i > y_j, or that of a given pair.  The parameters
-    ``sigma`` and ``seed`` count; ``truncation`` does not, the option of that name does.
+    P is the target probability that i belongs above j: 1 if y_i > y_j, or that of a given pair.  Uses ``sigma`` and ``seed``
+    of the parameters; ``truncation`` is an option of its own, not the parameter.
 
     Raises
     ------
@@ -57,9 +57,9 @@ class RankNet(PairObjective):
 class RankBoost(PairObjective):
     r"""Minimise the sum of ``exp(s_j - s_i)`` over pairs of which i belongs above j (METHODS 3.14).
 
-    A given pair with the target probability P counts ``P exp(s_j - s_i) + (1 - P) exp(s_i - s_j)``.  Beyond a difference
-    of 30 the loss goes on along its tangent, and h stays what it is there: a surrogate, without which one pair would
-    drown all others.  Of the parameters only ``seed`` counts; ``sigma`` does not.
+    A given pair with the target probability P counts ``P exp(s_j - s_i) + (1 - P) exp(s_i - s_j)``.  Beyond a difference of
+    30 the loss continues along its tangent with constant h, a surrogate that keeps one pair from dominating all others.
+    Uses ``seed`` of the parameters, but not ``sigma``.
 
     Raises
     ------

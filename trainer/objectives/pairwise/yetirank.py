@@ -22,7 +22,7 @@ from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 Floats = npt.NDArray[np.float64]
-_LEAST_WORK = 5_000  # documents times permutations a worker: some 300 us
+_LEAST_WORK = 5_000  # minimum documents times permutations per worker: some 300 us
 
 
 @options
@@ -44,10 +44,10 @@ class YetiRankOptions:
 class YetiRank(Objective):
     r"""Minimise the sum of ``w_ij log(1 + exp(-sigma (s_i - s_j)))`` over pairs with y_i > y_j.
 
-    w_ij is the mean over permutations of ``decay^(r - 1) |G_i - G_j|`` where i and j stand at the ranks r and r + 1 of the
-    permutation, 0 elsewhere; G is the gain.  Permutations are drawn from the scores of the round, keyed by (seed, step,
-    row), and frozen in it: h is the derivative of g at fixed w.  The paper weighs a pair by how sure its grades are,
-    which is not known here, and by 1/r; CatBoost by |y_i - y_j| and powers of a decay, which linear gain gives.
+    w_ij is the mean over permutations of ``decay^(r - 1) |G_i - G_j|`` if i and j are at the ranks r and r + 1 of the
+    permutation, else 0; G is the gain.  Permutations are drawn from the scores of the round, keyed by (seed, step, row), and
+    fixed within it: h is the derivative of g at fixed w.  The paper weights a pair by the certainty of its grades, which is
+    not known here, and by 1/r; CatBoost by |y_i - y_j| and powers of a decay, as linear gain does.
 
     A pair counts with the product of the weights of its documents, relative to their mean, and with that of its query.
     Of the parameters ``gain``, ``sigma`` and ``seed`` count; given pairs do not.

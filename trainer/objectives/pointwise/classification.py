@@ -79,7 +79,7 @@ class Logistic2(Bernoulli):
 
 
 def _balanced(classes: Floats, weights: Floats) -> Floats:
-    """Return weights (n_rows,) of mean 1 by which both classes sum up to the same; one class alone keeps its weights."""
+    """Return weights (n_rows,) with mean 1 and equal sums of both classes; a single class keeps its weights."""
     if len(weights) == 0:
         weights = np.ones(len(classes))
     ones = fsum(weights[classes > 0.5].tolist())
@@ -94,7 +94,7 @@ class AdaBoost(Pointwise):
     """Minimise ``w exp(-(2y - 1) s)``, y = 1 from the threshold on, else 0 (METHODS 3.6; gbm guide 4.2).
 
     g = -(2y - 1) h and h is the loss itself, so Newton's leaf is the guide's; the sign of the gradient printed there is
-    wrong.  Exponents beyond +-300 count as that much.  Start: ``1/2 log(sum y w e^-o / sum (1 - y) w e^o)``.
+    wrong.  Exponents are clamped to +-300.  Start: ``1/2 log(sum y w e^-o / sum (1 - y) w e^o)``.
     """
 
     name: ClassVar[str] = "adaboost"
@@ -140,12 +140,12 @@ class LogistRank(Pointwise):
     is ``yt = scale yb``: g = -w yt, h = w scale |yb| (1 - |yb|).
 
     leaf=paper
-        ``sum w yt / sum w |yt (2 - |yt|)|`` as printed.  Terms vanish at |yt| = 2, where top documents of a score near
-        -0.7 are, and F starts there where few documents are good: so the sum below is never less than Newton's.
+        ``sum w yt / sum w |yt (2 - |yt|)|`` as printed.  Terms vanish at |yt| = 2, where top documents have a score near
+        -0.7, and F starts there if few documents are good: the denominator is therefore at least Newton's.
     leaf=newton
         ``sum w scale yb / sum w scale |yb| (1 - |yb|)``.
 
-    Start: the weighted mean of y - o, as printed; it is no minimum.  Deviance: the sum of losses over the sum of w.
+    Start: the weighted mean of y - o, as printed; it is not a minimum.  Deviance: the sum of losses over the sum of w.
     """
 
     name: ClassVar[str] = "logistrank"

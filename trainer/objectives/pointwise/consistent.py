@@ -23,9 +23,9 @@ _LEAST_LISTED = 16_384  # rows of queries a worker
 
 
 def normalised_gains(rows: RankedRows, parameters: TrainParameters) -> Floats:
-    """Return each document's gain over the greatest DCG of its list, uncut, (n_rows,); all 0 where that is 0.
+    """Return each document's gain over the ideal DCG of its list, without cutoff, (n_rows,); 0 if that is 0.
 
-    Gain ``linear`` takes labels of any number from 0 on where there are some; ``exp`` takes grades.
+    Gain ``linear`` uses labels of 0 or more if there are labels; ``exp`` needs grades.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def normalised_gains(rows: RankedRows, parameters: TrainParameters) -> Floats:
 
 
 def _check_gains(found: Floats) -> None:
-    """Raise TrainingDataRejected where all are 0."""
+    """Raise TrainingDataRejected if all are 0."""
     if not found.any():
         raise TrainingDataRejected(
             "no query has a relevant document, so there is nothing to learn; check the grades and"
@@ -59,14 +59,14 @@ def _check_gains(found: Floats) -> None:
 
 
 class _NormalisedGains(Pointwise):
-    """Learns gains divided by the list's greatest DCG."""
+    """Learns gains divided by the list's ideal DCG."""
 
     def _targets_of(self, rows: RankedRows, parameters: TrainParameters) -> Floats:
         return normalised_gains(rows, parameters)
 
 
 class ConsistentL2(_NormalisedGains, SquaredError):
-    """Minimise ``w (t - s)^2 / 2``, t the gain over the list's greatest DCG (METHODS 3.12).
+    """Minimise ``w (t - s)^2 / 2``, t the gain over the list's ideal DCG (METHODS 3.12).
 
     A list in which nothing is relevant has targets 0.  Otherwise as :class:`SquaredError`.
     """
@@ -74,7 +74,7 @@ class ConsistentL2(_NormalisedGains, SquaredError):
     name: ClassVar[str] = "consistent_l2"
 
     def start(self) -> float:
-        """Return the mean, after a look at the gains."""
+        """Return the mean, after a check of the gains."""
         _check_gains(self._targets)
         return super().start()
 
@@ -88,7 +88,7 @@ class ConsistentKL(_NormalisedGains, Poisson):
     name: ClassVar[str] = "consistent_kl"
 
     def start(self) -> float:
-        """Return Poisson's start, after a look at the gains."""
+        """Return Poisson's start, after a check of the gains."""
         _check_gains(self._targets)
         return super().start()
 
@@ -96,9 +96,9 @@ class ConsistentKL(_NormalisedGains, Poisson):
 class ConsistentCosine(Objective):
     """Minimise ``W (|t| - <s, t> / |s|)`` of every list, t as for :class:`ConsistentL2`.
 
-    This is ``|t|`` times (1 - cosine).  The expected loss of scores s is a constant minus ``<s, E[t]> / |s|``, so it is least
-    where s points along E[t], which is the order of the best expected NDCG.  The cosine alone divides t by |t|, and so
-    by something else than the greatest DCG of the list: its minimum need not be that order.
+    This is ``|t|`` times (1 - cosine).  The expected loss of scores s is a constant minus ``<s, E[t]> / |s|``, so it is
+    minimal if s points along E[t], which gives the order with the best expected NDCG.  The cosine alone divides t by |t|
+    instead of the list's ideal DCG: its minimum need not be that order.
 
     With a = s / |s|: ``g_i = -W (t_i - <a, t> a_i) / |s|``.  The true second derivative ``W (<a, t> + 2 a_i t_i - 3 <a, t>
     a_i^2) / |s|^2`` may be below 0; the h written is ``W |t| / |s|^2``, no less than that of Gauss and Newton (with b = t
@@ -107,8 +107,8 @@ class ConsistentCosine(Objective):
     scores are all 0, which offsets can cause, |s| counts as 1.  A list in which nothing is relevant has no loss.
 
     W is the mean of the list's document weights times its query weight, relative to the mean.  Criterion ``ole`` is
-    not permitted: the Hessian's entries have either sign, a group of documents may have none or a negative hessian,
-    so there is no best step by it.  Deviance: the weighted mean of |t| - <s, t> / |s| over the lists that have a loss.
+    not permitted: the Hessian's entries have either sign, a group of documents may have a hessian of 0 or less,
+    so there is no best step.  Deviance: the weighted mean of |t| - <s, t> / |s| over the lists that have a loss.
     """
 
     name: ClassVar[str] = "consistent_cosine"
@@ -131,7 +131,7 @@ class ConsistentCosine(Objective):
         return 1.0
 
     def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
-        """Write g and h, queries shared out among the workers."""
+        """Write g and h, queries divided among the workers."""
 
         def share(first: int, last: int, _: int) -> None:
             kernels.cosine(scores, self._targets, self._starts, self._weights, first, last, g, h)

@@ -23,7 +23,7 @@ LEAST_RIDGE = 1e-9  # of the largest diagonal element, added to the joint Newton
 class CoxPH(Objective):
     """Minimise Cox's negative partial log-likelihood over all rows (METHODS 3.8; gbm guide 4.6, corrected).
 
-    A row has a time t, its label (or grade), and an event d: 1 where it was seen, 0 where the time is censored.  With
+    A row has a time t, its label (or grade), and an event d: 1 if it was observed, 0 if the time is censored.  With
     R_i = the sum of w_j e^s_j over the risk set {j: t_j >= t_i}::
 
         L   = sum_i w_i d_i (log R_i - s_i)
@@ -34,8 +34,8 @@ class CoxPH(Objective):
     are sorted by time once, then every gradient takes O(n).  A high score is an early event.  Queries play no part.
 
     Leaves: one Newton step for all leaves of a tree together, over the rows that the tree was grown from, with their
-    own risk sets.  The system is singular by a constant, which moves no risk: ``lambda_l2`` and 1e-9 of its largest
-    diagonal element are added to the diagonal, so that a leaf that no event knows of stays where it is.
+    own risk sets.  The system is singular, since a constant changes no risk: ``lambda_l2`` and 1e-9 of its largest diagonal
+    element are added to the diagonal, so that a leaf in no risk set does not move.
 
     Criterion ``ole`` is not permitted: every two rows share risk sets, whatever their queries, so the exact hessian of
     a group needs n^2 pairs.  Start: 0.  Deviance: ``2 / sum w`` times L with log(R_i / w_i) for log R_i.
@@ -57,7 +57,7 @@ class CoxPH(Objective):
         self._space = np.empty((4, n), dtype=np.float64)
 
     def start(self) -> float:
-        """Return 0: a constant moves no risk."""
+        """Return 0: a constant changes no risk."""
         weighed = self._events != 0
         if len(self._weights):
             weighed &= self._weights > 0.0

@@ -18,8 +18,8 @@ from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
-LEAST_ROWS = 32_768  # rows a worker, for passes of some nanoseconds a row
-LEAST_LEAF_ROWS = 16_384  # rows of leaves a worker
+LEAST_ROWS = 32_768  # minimum rows per worker, for passes of some nanoseconds per row
+LEAST_LEAF_ROWS = 16_384  # minimum rows of leaves per worker
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,7 +29,7 @@ class Pointwise(Objective):
 
     The weight of a document is its own times that of its query; only ratios of weights matter.  The target y is the
     label, or the grade where there are no labels.  Deviance is ``deviance_factor`` times the weighted mean of the
-    terms: 2 where people report twice the negative log-likelihood.
+    terms: 2 if twice the negative log-likelihood is usual.
     """
 
     sums_over: ClassVar[str] = ROWS
@@ -44,7 +44,7 @@ class Pointwise(Objective):
         self._offsets = np.empty(0) if rows.offsets is None else np.ascontiguousarray(rows.offsets, dtype=np.float64)
 
     def _targets_of(self, rows: RankedRows, parameters: TrainParameters) -> Floats:
-        """Return what is learnt, (n_rows,)."""
+        """Return the targets, (n_rows,)."""
         return np.ascontiguousarray(rows.targets, dtype=np.float64)
 
     @abstractmethod
@@ -56,7 +56,7 @@ class Pointwise(Objective):
         """Write the terms of all rows, weighted."""
 
     def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
-        """Write g and h, rows shared out among the workers."""
+        """Write g and h, rows divided among the workers."""
         team.share(len(self._targets), LEAST_ROWS, lambda first, last, _: self._derive(scores, first, last, g, h))
 
     def losses(self, scores: Floats) -> Floats:
@@ -71,7 +71,7 @@ class Pointwise(Objective):
 
 
 def share_leaves(team: Team, starts: npt.NDArray[np.int64], task: Callable[[int, int], object]) -> None:
-    """Run ``task(first_leaf, last_leaf)`` so that all leaves are done once, every worker with about as many rows."""
+    """Run ``task(first_leaf, last_leaf)`` once for every leaf; workers get about the same number of rows."""
     n_leaves, n_rows = len(starts) - 1, int(starts[-1])
     if n_rows < LEAST_LEAF_ROWS * team.size:
         task(0, n_leaves)
@@ -89,12 +89,12 @@ class TwoClasses:
 
 
 def classes_of(targets: Floats, threshold: float) -> Floats:
-    """Return 1 where the target reaches the threshold, else 0; same shape."""
+    """Return 1 if the target reaches the threshold, else 0; same shape."""
     return (targets >= threshold).astype(np.float64)
 
 
 def check_both_classes(name: str, classes: Floats, weights: Floats, threshold: float) -> None:
-    """Raise TrainingDataRejected unless documents of weight are on both sides of the threshold."""
+    """Raise TrainingDataRejected unless documents of positive weight are on both sides of the threshold."""
     weighed = classes if len(weights) == 0 else classes[weights > 0.0]
     if weighed.all() or not weighed.any():
         side = "none" if not weighed.any() else "every one"

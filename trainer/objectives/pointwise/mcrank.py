@@ -37,7 +37,7 @@ class McRankOptions(GradeOptions):
 
 
 class _Grades(Pointwise):
-    """What losses over the probabilities of grades have in common: labels play no part, offsets have no meaning."""
+    """Base class of losses over the probabilities of grades, which use neither labels nor offsets."""
 
     learns_labels: ClassVar[bool] = False
     _link: ClassVar[str]
@@ -49,7 +49,7 @@ class _Grades(Pointwise):
         self.link = f"{self._link}_{options.score}"
 
     def start(self) -> float:
-        """Return 0 for every output, after a look at the grades."""
+        """Return 0 for every output, after a check of the grades."""
         least, highest = int(self._grades.min()), int(self._grades.max())
         if least == highest:
             raise TrainingDataRejected(
@@ -73,8 +73,8 @@ class McRank(_Grades):
     Source: Li, Burges & Wu 2007.  g_k = w (p_k - [y = k]), h_k = w p_k (1 - p_k): with criterion ``rwse`` (the same as
     ``wse``) this is robust LogitBoost (Li 2010), with ``se`` McRank as published.  ``friedman_factor`` divides h by
     (K - 1) / K, so that every leaf is Friedman's (2001, algorithm 6) ``(K - 1) / K sum(-g) / sum(p (1 - p))`` and all
-    gains shrink alike; h is no derivative then.  All outputs start from 0.  The score is the expected grade or gain.
-    A grade above the outputs, in rows that are only watched, counts as the highest.  Deviance: the weighted mean loss.
+    gains shrink alike; h is then not the derivative.  All outputs start from 0.  The score is the expected grade or gain.
+    A grade above the outputs, in eval sets, counts as the highest.  Deviance: the weighted mean loss.
     """
 
     name: ClassVar[str] = "mcrank"
@@ -94,10 +94,10 @@ class McRank(_Grades):
 
 
 class Ordinal(_Grades):
-    """Minimise the sum over k of ``w (log(1 + e^f_k) - [y <= k] f_k)``: L models of P(y <= k), each by itself.
+    """Minimise the sum over k of ``w (log(1 + e^f_k) - [y <= k] f_k)``: L separate models of P(y <= k).
 
     Source: METHODS 3.10; Li, Burges & Wu 2007, section 4.  Output k = 0 .. L - 1 is the logit of P(y <= k); each is
-    ``bernoulli`` started from 0: g_k = w (p_k - [y <= k]), h_k = w p_k (1 - p_k).  What a grade gets is the difference
+    ``bernoulli`` started from 0: g_k = w (p_k - [y <= k]), h_k = w p_k (1 - p_k).  The probability of a grade is the difference
     of neighbours, clipped at 0 (:mod:`rankmill.scorer.links`).  Deviance: the weighted mean loss, all outputs together.
     """
 
@@ -127,5 +127,5 @@ class Ordinal(_Grades):
 
     @staticmethod
     def _outputs(values: Floats) -> Floats:
-        """Return what has a value a row and output as (n_outputs, n_rows); grades 0 and 1 have one output, which comes without the first axis."""
+        """Return ``values`` as (n_outputs, n_rows); the single output of grades 0 and 1 comes without the first axis."""
         return values if values.ndim == 2 else values[None]

@@ -27,7 +27,7 @@ class SquaredError(Pointwise):
     deviance_factor: ClassVar[float] = 2.0
 
     def start(self) -> float:
-        """Return the weighted mean of the targets less their offsets."""
+        """Return the weighted mean of the targets minus their offsets."""
         rest = self._targets - self._offsets if len(self._offsets) else self._targets
         return float(kernels.weighted_mean(rest, self._weights))
 
@@ -39,13 +39,13 @@ class SquaredError(Pointwise):
 
 
 class Residuals:
-    """Weighted quantiles of the residuals y - s, in leaves and over all rows; sorted exactly, whatever their order was."""
+    """Weighted quantiles of the residuals y - s, in leaves and over all rows; independent of their order."""
 
     def __init__(self, targets: Floats, weights: Floats, offsets: Floats) -> None:
         self._targets, self._weights = targets, weights
         self._offsets = offsets if len(offsets) else np.zeros(len(targets))
         n = len(targets)
-        self._space = np.empty(n), np.empty(n), np.empty(n), np.empty(n)  # no memory before they are written
+        self._space = np.empty(n), np.empty(n), np.empty(n), np.empty(n)  # take no memory before they are written
 
     def of_start(self, alpha: float) -> float:
         """Return the quantile of y - o."""
@@ -62,7 +62,7 @@ class Residuals:
     def of_leaves_clipped(
         self, delta: float, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team
     ) -> Floats:
-        """Return each leaf's median, and added to it the mean of what residuals lie off it, at most delta of each."""
+        """Return each leaf's median plus the mean of (residual - median), clipped to +-delta."""
         return self._leaves(0.5, delta, scores, rows, starts, team)
 
     def of_sizes(self, alpha: float, scores: Floats) -> float:
@@ -109,10 +109,9 @@ class Quantile(Pointwise):
     """Minimise ``w (alpha max(y - s, 0) + (1 - alpha) max(s - y, 0))``: the alpha-quantile of y (METHODS 3.3).
 
     Source: gbm guide 4.5, where z is the gradient and leaves are quantiles of the residuals, not of z.  g = -w alpha
-    where y > s, w (1 - alpha) where y < s, 0 where they are equal.  The second derivative is 0 wherever there is one;
-    the h written is the weight w, so criterion ``se`` is the only one with a meaning: the others would be the same
-    under another name, and are refused.  Start and leaves are weighted quantiles of the residuals; where a value holds
-    just alpha of the weight, the middle between it and the next one.
+    if y > s, w (1 - alpha) if y < s, else 0.  The second derivative is 0 where it exists; the h written is the weight w.  Only
+    criterion ``se`` is allowed, since the others would be the same.  Start and leaves are weighted quantiles of the residuals;
+    if a value reaches exactly alpha of the weight, the midpoint between it and the next one.
     """
 
     name: ClassVar[str] = "quantile"
@@ -173,9 +172,9 @@ class HuberOptions:
 class Huber(Pointwise):
     """Minimise ``w r^2 / 2`` where |r| <= delta, ``w delta (|r| - delta / 2)`` beyond; r = y - s (METHODS 3.4).
 
-    Source: Friedman 2001, algorithm 4 (M-TreeBoost).  delta is the weighted alpha-quantile of |r| over all rows, found
-    anew for every gradient; ``losses`` and leaves use the one of the last gradient (before any, that of the scores
-    given), ``deviance`` always that of the scores given, so that it depends on nothing before.  g = w clip(s - y,
+    Source: Friedman 2001, algorithm 4 (M-TreeBoost).  delta is the weighted alpha-quantile of |r| over all rows, computed
+    for every gradient; ``losses`` and leaves use that of the last gradient (before any, that of the given scores),
+    ``deviance`` always that of the given scores, so that it has no history.  g = w clip(s - y,
     +-delta).  The second derivative is w within delta and 0 beyond; the h written is w everywhere, so ``se`` is the
     only criterion.  Start: the weighted median of y - o, as there is no delta yet.  Leaves: the weighted median of
     their residuals plus the weighted mean of clip(r - median, +-delta), Friedman's one step towards the minimum.
@@ -197,7 +196,7 @@ class Huber(Pointwise):
         return self._residuals.of_start(0.5)
 
     def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
-        """Find delta, then write g and h."""
+        """Compute delta, then write g and h."""
         self._delta = delta = self._residuals.of_sizes(self._alpha, scores)
 
         def share(first: int, last: int, _: int) -> None:
@@ -229,16 +228,16 @@ class Huber(Pointwise):
         kernels.huber_losses(scores, self._targets, self._weights, self._delta_at(scores), out)
 
 
-LIMIT = 19.0  # scores beyond +-19 count as that much, as in gbm and R's glm
+LIMIT = 19.0  # scores beyond +-19 count as +-19, as in gbm and R's glm
 
 
 class Poisson(Pointwise):
-    """Minimise ``w (e^s - y s)``, y a count or any number from 0 on (METHODS 3.7; gbm guide 4.7).
+    """Minimise ``w (e^s - y s)``, y a count or any number of 0 or more (METHODS 3.7; gbm guide 4.7).
 
-    g = w (e^s - y), h = w e^s; beyond +-19 the exponential goes on as a straight line, so that g stays the derivative
-    of the loss, and h is the one at +-19.  Start and leaves are exact: ``log(sum w y / sum w e^s)``, held so that no
-    score of the leaf passes +-19, which is also where a leaf without any count goes.  Deviance: twice the weighted
-    mean of the loss (without the term log y! that no score changes).
+    g = w (e^s - y), h = w e^s; beyond +-19 the exponential continues as a straight line, so that g stays the derivative
+    of the loss, and h is the one at +-19.  Start and leaves are exact: ``log(sum w y / sum w e^s)``, limited so that no
+    score of the leaf passes +-19, where a leaf without counts ends, too.  Deviance: twice the weighted
+    mean of the loss (without the term log y! which does not depend on scores).
     """
 
     name: ClassVar[str] = "poisson"
