@@ -38,6 +38,17 @@ def refused(kind: type[BaseException], *facts: object) -> Iterator[pytest.Except
     assert not unnamed(text, *facts), f"not named: {', '.join(unnamed(text, *facts))}; the message: {text}"
 
 
+def only_line(stderr: str) -> str:
+    r"""Return the one line that a command wrote to ``stderr`` before it failed.
+
+    >>> only_line("rankmill: no such file\n")
+    'no such file'
+    """
+    assert stderr.startswith("rankmill: "), stderr
+    assert stderr.index("\n") == len(stderr) - 1, stderr
+    return stderr.removeprefix("rankmill: ")[:-1]
+
+
 def _whole(fact: str) -> str:
     """Return the pattern of ``fact`` that is no part of a longer name or number."""
     number = bool(re.fullmatch(r"[\d.,]+", fact))

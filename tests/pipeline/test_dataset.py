@@ -123,9 +123,8 @@ def test_what_is_no_dataset_or_a_damaged_one(tmp_path):
         lambda dataset: list(dataset.feature_batches()),
         lambda dataset: list(dataset.shard_batches(dataset.manifest.shards[0])),
     ):
-        with pytest.raises(DatasetFormatError) as caught:
+        with refused(DatasetFormatError, shard, "digest", "ingest"):
             read(Dataset.open(out))
-        assert str(caught.value) == f"{shard}: bytes differ from the digest in the name; ingest the data again"
     shard.write_bytes(data[:-1])
     with refused(DatasetFormatError, "shard", "bytes"):
         Dataset.open(out)

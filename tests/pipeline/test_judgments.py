@@ -19,7 +19,7 @@ from rankmill.pipeline.sources.files import find_files
 from rankmill.pipeline.sql import query_dataset
 from rankmill.pipeline.statistics.describe_dataset import describe
 from tests import naive_judgments
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}
 FEATURES = ("x", "z")
@@ -472,10 +472,10 @@ def test_what_is_counted_is_told(tmp_path):
     command += ["--aggregate", "mean"]
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0, shown.output
-    assert "judged    by 4 judgments from 1 file; 1 of documents that have no row" in shown.output
-    assert "1 document judged more than once, 1 of them with different grades" in shown.output
-    assert f"rejected  1 judgment, listed in {tmp_path / 'out' / '_judgment_rejects.parquet'}" in shown.output
-    assert f"unjudged  2 rows, kept for re-ranking in {tmp_path / 'out' / '_unjudged'}" in shown.output
+    assert not unnamed(shown.output, "4 judgments", "1 file", "1 of documents")
+    assert not unnamed(shown.output, "1 document", "more than once", "1 of them")
+    assert not unnamed(shown.output, "1 judgment", tmp_path / "out" / "_judgment_rejects.parquet")
+    assert not unnamed(shown.output, "2 rows", tmp_path / "out" / "_unjudged")
     (listed,) = pq.read_table(tmp_path / "out" / "_judgment_rejects.parquet").to_pylist()
     assert (listed["source"], listed["line"], listed["column"], listed["text"]) == ("j", 5, 7, "q 0 c bad")
     facts = json.loads(CliRunner().invoke(app, [*command, "--overwrite", "--json"]).stdout)

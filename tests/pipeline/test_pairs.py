@@ -20,7 +20,7 @@ from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.pairs.add_pairs import add_pairs
 from rankmill.pipeline.statistics.describe_dataset import describe
 from tests import naive_preferences
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 SHARES = {"train": 0.5, "valid": 0.3, "test": 0.2}
 COLUMNS = ("qid", "better", "worse", "weight", "probability")
@@ -255,7 +255,7 @@ def test_the_first_pairs_that_do_not_fit_are_put_aside_in_the_order_of_the_files
     files = [
         write_pairs(tmp_path / f"{name}{suffix}", part) for name, part in (("b", pairs[half:]), ("a", pairs[:half]))
     ]
-    refused = [pair for pair in pairs if pair in wrong]
+    wrong_pairs = [pair for pair in pairs if pair in wrong]
     seen = set()
     for block in (1, 50, 1 << 20):
         out = tmp_path / f"out-{block}"
@@ -265,7 +265,7 @@ def test_the_first_pairs_that_do_not_fit_are_put_aside_in_the_order_of_the_files
         assert found_in(dataset)[0] == naive_preferences.joined(rows_of(dataset), good)[0]
         assert not (out / "_rejects.parquet").exists()
         listed = pq.read_table(out / "_pair_rejects.parquet").to_pylist()
-        words = [pair[0] if pair[0] == "zz" else pair[2] for pair in refused]
+        words = [pair[0] if pair[0] == "zz" else pair[2] for pair in wrong_pairs]
         assert [word in reject["reason"] for word, reject in zip(words, listed, strict=True)] == [True] * 9
         assert [reject["source"] for reject in listed] == sorted(reject["source"] for reject in listed)
         seen.add((out / "_pair_rejects.parquet").read_bytes())
@@ -273,10 +273,9 @@ def test_the_first_pairs_that_do_not_fit_are_put_aside_in_the_order_of_the_files
         with pytest.raises(DataRejected) as first:
             ingest([judged], tmp_path / "no", pairs=files, options=IngestOptions(block_size=block))
         assert words[0] in str(first.value)
-        with pytest.raises(TooManyRejects) as caught:
+        with refused(TooManyRejects, first.value, "max_rejects 8", tmp_path / "no.rejects.parquet"):
             ingest([judged], tmp_path / "no", pairs=files, options=IngestOptions(max_rejects=8, block_size=block))
         beside = tmp_path / "no.rejects.parquet"
-        assert str(caught.value) == f"{first.value} (and more bad rows than max_rejects 8 allows; listed in {beside})"
         assert pq.read_table(beside).to_pylist() == listed
         assert not (tmp_path / "no").exists()
     assert len(seen) == 1
@@ -386,9 +385,8 @@ def test_a_damaged_file_of_pairs_is_named(tmp_path, judged):
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
     for read in (Dataset.pairs, Dataset.verify):
-        with pytest.raises(DatasetFormatError) as caught:
+        with refused(DatasetFormatError, file, "digest", "ingest"):
             read(Dataset.open(tmp_path / "out"))
-        assert str(caught.value) == f"{file}: bytes differ from the digest in the name; ingest the data again"
     file.write_bytes(data[:-1])
     with refused(DatasetFormatError, "shard", "bytes"):
         Dataset.open(tmp_path / "out")
@@ -445,10 +443,7 @@ def test_commands_tell_of_pairs(tmp_path, judged):
     told = run.invoke(app, [*add, "--overwrite", "--json"])
     assert json.loads(told.stdout)["pairs"] == len(wanted)
     told = run.invoke(app, [*add, "--overwrite", "--buckets", "8"])
-    assert (
-        str(told.exception)
-        == f"--buckets applies to judgments only; with --format pairs the rows of {tmp_path / 'later'} do not change: leave it out"
-    )
+    assert not unnamed(str(told.exception), "--buckets", "--format pairs", tmp_path / "later")
 
 
 def test_contradictions_are_counted_as_they_are_defined():

@@ -13,6 +13,7 @@ from rankmill import Ranker
 from rankmill.array_rows import Extras, rows_of
 from rankmill.arrays import directions_by_name, matrix_of
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from tests.refusals import refused
 
 COLUMNS = {"a": [1, None, 3], "b": [0.5, 1e300, -2.25], "c": [True, False, None], "d": [None, None, None]}
 EXPECTED = np.array([[1, 0.5, 1, np.nan], [np.nan, np.inf, 0, np.nan], [3, -2.25, np.nan, np.nan]], np.float32)
@@ -43,7 +44,7 @@ def test_pandas_is_the_same_matrix():
     same(matrix_of(frame.astype({"a": "Int64", "c": "boolean", "d": "float32"})))
     same(matrix_of(frame[["d", "c", "b", "a"]], ("a", "b", "c", "d")))
     for column, kind in (("text", ["x", "y", "z"]), ("kind", pandas.Categorical([1, 2, 1]))):
-        with pytest.raises(TrainingDataRejected, match=rf"column '{column}' holds .*; give every feature as a number"):
+        with refused(TrainingDataRejected, f"'{column}'", "feature"):
             matrix_of(frame.assign(**{column: kind}))
 
 
@@ -73,7 +74,7 @@ def test_decimals_are_numbers():
 
 
 def test_columns_of_one_name_are_refused():
-    with pytest.raises(TrainingDataRejected, match="two columns 'a'"):
+    with refused(TrainingDataRejected, "two columns", "'a'"):
         matrix_of(pa.table([[1.0], [2.0]], names=["a", "a"]))
 
 
@@ -103,9 +104,9 @@ def test_grades_and_weights_may_come_from_any_library():
     assert rows_of(x, pl.Series(y), qid, Extras(sample_weight=pl.Series(weight))).digest == expected
     assert rows_of(x, pa.array(y), qid, Extras(sample_weight=pa.chunked_array([weight]))).digest == expected
     assert rows_of(x, np.array(y, dtype=object), qid, Extras(sample_weight=weight)).digest == expected
-    with pytest.raises(TrainingDataRejected, match=r"row 1: expected a grade.* found nan"):
+    with refused(TrainingDataRejected, "row 1", "grade", "nan"):
         rows_of(x, [0, None, 1], qid)
-    with pytest.raises(TrainingDataRejected, match="y holds object; grades are whole numbers"):
+    with refused(TrainingDataRejected, "y", "object", "grades"):
         rows_of(x, np.array([0, "good", 1], dtype=object), qid)
     pandas = pytest.importorskip("pandas")
     assert (
@@ -116,70 +117,70 @@ def test_grades_and_weights_may_come_from_any_library():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ([1.0, -1.0], "row 1: expected a weight of 0 or more, found -1.0"),
-        ([np.nan, 1.0], "row 0: expected a weight of 0 or more, found nan"),
-        ([1.0], r"a number for each of the 2 rows, got float64 of shape \(1,\)"),
-        (["a", "b"], "a number for each of the 2 rows"),
+        ([1.0, -1.0], ("row 1", "weight", "-1.0")),
+        ([np.nan, 1.0], ("row 0", "weight", "nan")),
+        ([1.0], ("2 rows", "float64", "(1,)")),
+        (["a", "b"], "2 rows"),
     ],
 )
 def test_bad_weights_are_refused(weights, message):
-    with pytest.raises(TrainingDataRejected, match=message):
+    with refused(TrainingDataRejected, message):
         rows_of(np.zeros((2, 1), np.float32), [0, 1], np.zeros(2), Extras(sample_weight=weights))
 
 
 def test_a_missing_query_id_is_refused():
     for qid in ([1.0, np.nan], ["a", None]):
-        with pytest.raises(TrainingDataRejected, match="row 1: expected a query id"):
+        with refused(TrainingDataRejected, "row 1", "query id"):
             Ranker().fit(np.zeros((2, 1)), [0, 1], qid=np.array(qid, dtype=object if None in qid else float))
 
 
 def test_pandas_missing_query_id_is_refused():
     pandas = pytest.importorskip("pandas")
     for qid in (np.array([1, pandas.NA], dtype=object), pandas.Series(["a", pandas.NA], dtype="string")):
-        with pytest.raises(TrainingDataRejected, match="row 1: expected a query id, found <NA>"):
+        with refused(TrainingDataRejected, "row 1", "query id", "<NA>"):
             Ranker().fit(np.zeros((2, 1)), [0, 1], qid=qid)
 
 
 def test_query_ids_of_several_kinds_are_refused():
-    with pytest.raises(TrainingDataRejected, match="qid must hold ids of one kind, numbers or text, found int and str"):
+    with refused(TrainingDataRejected, "qid", "int", "str"):
         Ranker().fit(np.zeros((2, 1)), [0, 1], qid=np.array([1, "a"], dtype=object))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"X": [[1, 2], [3]]}, "^X is ragged; give rows of equal length"),
-        ({"X": np.array([[1, 2], [3]], dtype=object)}, "X holds a value that is not a number"),
-        ({"y": [[0], [1, 2]]}, "^y is ragged"),
-        ({"qid": [[0], [1, 2]]}, "qid is ragged"),
-        ({"qid": None, "group": [[0], [1, 2]]}, "group is ragged"),
-        ({"sample_weight": [[0], [1, 2]]}, "sample_weight is ragged"),
-        ({"eval_set": ([[1, 2], [3]], [0, 1], [0, 0])}, "eval set 'valid': X is ragged"),
-        ({"X": np.zeros((0, 2)), "y": [], "qid": []}, "have no rows"),
-        ({"X": np.zeros((0, 2)), "y": [], "qid": None, "group": []}, "have no rows"),
-        ({"eval_set": (np.zeros((0, 2)), [], [])}, "eval set 'valid': X, y and qid have no rows"),
+        ({"X": [[1, 2], [3]]}, ("X", "ragged")),
+        ({"X": np.array([[1, 2], [3]], dtype=object)}, ("X", "value")),
+        ({"y": [[0], [1, 2]]}, ("y", "ragged")),
+        ({"qid": [[0], [1, 2]]}, ("qid", "ragged")),
+        ({"qid": None, "group": [[0], [1, 2]]}, ("group", "ragged")),
+        ({"sample_weight": [[0], [1, 2]]}, ("sample_weight", "ragged")),
+        ({"eval_set": ([[1, 2], [3]], [0, 1], [0, 0])}, ("eval set 'valid'", "X", "ragged")),
+        ({"X": np.zeros((0, 2)), "y": [], "qid": []}, "no rows"),
+        ({"X": np.zeros((0, 2)), "y": [], "qid": None, "group": []}, "no rows"),
+        ({"eval_set": (np.zeros((0, 2)), [], [])}, ("eval set 'valid'", "no rows")),
     ],
     ids=str,
 )  # fmt: skip
 def test_ragged_and_empty_arrays_are_refused_in_one_line(change, message):
     given = {"X": [[1, 2], [3, 4]], "y": [0, 1], "qid": [0, 0]}
-    with pytest.raises(TrainingDataRejected, match=message) as caught:
+    with refused(TrainingDataRejected, message) as caught:
         Ranker().fit(**{**given, **change})
     assert "\n" not in str(caught.value)
 
 
 def test_a_feature_without_a_name_is_refused():
     table = pa.table([[1.0, 2.0], [2.0, 1.0]], names=["a", ""])
-    with pytest.raises(TrainingDataRejected, match="feature 1 needs a unique name, found ''"):
+    with refused(TrainingDataRejected, "feature 1", "unique", "''"):
         Ranker().fit(table, [0, 1], qid=[0, 0])
     pandas = pytest.importorskip("pandas")
-    with pytest.raises(TrainingDataRejected, match="X has two columns '1'"):
+    with refused(TrainingDataRejected, "X", "two", "'1'"):
         Ranker().fit(pandas.DataFrame(np.zeros((2, 2)), columns=[1, "1"]), [0, 1], qid=[0, 0])
 
 
 @pytest.mark.parametrize("group", [[2.0], [-1, 3], [[2]], ["2"]], ids=str)
 def test_sizes_that_are_no_sizes_are_refused(group):
-    with pytest.raises(TrainingDataRejected, match="fit group must hold the sizes of the queries"):
+    with refused(TrainingDataRejected, "group", "sizes"):
         Ranker().fit(np.zeros((2, 1)), [0, 1], group=group)
 
 
@@ -188,27 +189,27 @@ def test_directions_by_column_are_directions_by_name():
     assert directions_by_name(None, names) == {}
     assert directions_by_name({"b": 1}, names) == directions_by_name({1: 1}, names) == {"b": 1}
     assert directions_by_name(np.array([0, 1, -1]), names) == {"a": 0, "b": 1, "c": -1}
-    with pytest.raises(InvalidParameter, match=r"no column 3, only 0 \.\. 2"):
+    with refused(InvalidParameter, "column 3", "0", "2"):
         directions_by_name({3: 1}, names)
-    with pytest.raises(InvalidParameter, match="2 directions for 3 features"):
+    with refused(InvalidParameter, "2 directions", "3 features"):
         directions_by_name([1, 1], names)
 
 
 @pytest.mark.parametrize(
     ("monotone", "message"),
     [
-        ([-0.5, 0, 0], r"monotone\['a'\] must be a whole number, got -0\.5"),
-        ([1, None, 0], r"monotone\['b'\] must be a whole number, got None"),
-        ([1, [0], 0], r"monotone\['b'\] must be a whole number, got \[0\]"),
-        ({"a": "1"}, r"monotone\['a'\] must be a whole number, got '1'"),
-        ("a:1", r"must be a mapping such as \{'bm25': 1\}, or a number for every column, got 'a:1'"),
-        (1, "must be a mapping .* got 1"),
-        (np.array(1), "must be a mapping"),
-        ({0.5: 1}, r"a column must be a whole number, got 0\.5"),
-        ({"a": 1, 0: -1}, "the feature 'a' is given twice"),
+        ([-0.5, 0, 0], ("monotone['a']", "-0.5")),
+        ([1, None, 0], ("monotone['b']", "None")),
+        ([1, [0], 0], ("monotone['b']", "[0]")),
+        ({"a": "1"}, ("monotone['a']", "'1'")),
+        ("a:1", ("mapping", "'a:1'")),
+        (1, ("mapping", "1")),
+        (np.array(1), "mapping"),
+        ({0.5: 1}, ("column", "0.5")),
+        ({"a": 1, 0: -1}, ("feature 'a'", "twice")),
     ],
     ids=str,
 )
 def test_directions_that_are_none_are_refused(monotone, message):
-    with pytest.raises(InvalidParameter, match=message):
+    with refused(InvalidParameter, message):
         directions_by_name(monotone, ("a", "b", "c"))

@@ -18,6 +18,7 @@ from typer.main import get_command
 from rankmill import __version__, cli
 from rankmill.cli import UsageError
 from rankmill.foundation import errors, exit_codes
+from tests.refusals import only_line, refused, unnamed
 from tests.waiting import LIMIT, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,16 +138,16 @@ def test_version(capsys) -> None:
 
 def test_an_unknown_command_is_usage_with_the_nearest_name(capsys) -> None:
     assert cli.execute(["trian"]) == 2
-    assert capsys.readouterr().err == "rankmill: unknown command 'trian'; did you mean 'train'?\n"
+    assert not unnamed(only_line(capsys.readouterr().err), "'trian'", "'train'")
     assert cli.execute(["data", "ingst"]) == 2
-    assert capsys.readouterr().err == "rankmill: data: unknown command 'ingst'; did you mean 'ingest'?\n"
+    assert not unnamed(only_line(capsys.readouterr().err), "data", "'ingst'", "'ingest'")
     assert cli.execute(["ingest", "a.csv"]) == 2
-    assert capsys.readouterr().err == "rankmill: unknown command 'ingest'; did you mean 'data ingest'?\n"
+    assert not unnamed(only_line(capsys.readouterr().err), "'ingest'", "'data ingest'")
 
 
 def test_an_unknown_option_is_usage(capsys) -> None:
     assert cli.execute(["train", "--leaves", "3"]) == 2
-    assert capsys.readouterr().err == "rankmill: train: unknown option '--leaves'; did you mean '--max-leaves'?\n"
+    assert not unnamed(only_line(capsys.readouterr().err), "train", "'--leaves'", "'--max-leaves'")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +216,7 @@ def test_an_option_given_twice_keeps_both_values_or_is_refused(words: tuple[str,
             parsed, _, _ = command.make_parser(context).parse_args(args=list(given))
             assert parsed[param.name] == ["1", "2"], param.opts
         else:
-            with pytest.raises(UsageError, match="it takes one value, found 2"):
+            with refused(UsageError, "one", "2"):
                 command.parse_args(context, given)
 
 

@@ -15,6 +15,7 @@ from rankmill.pipeline.options import IngestOptions
 from rankmill.run.observers import Files, files_of
 from rankmill.scorer.metrics import Policy
 from rankmill.trainer.parameters import TrainParameters
+from tests.refusals import refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,7 +69,7 @@ def test_judgments_may_come_in_files_of_their_own(tmp_path: Path) -> None:
     config = read(tmp_path, ingest='qrels = ["qrels/*"]\naggregate = "majority"')
     assert config.ingest.qrels == ("qrels/*",)
     assert config.ingest.options == IngestOptions(aggregate="majority")
-    with pytest.raises(ConfigError, match=r"\[ingest\] unknown value of aggregate 'medain'; did you mean 'median'\?"):
+    with refused(ConfigError, "[ingest]", "aggregate", "'medain'", "'median'"):
         read(tmp_path, ingest='aggregate = "medain"')
 
 
@@ -204,9 +205,7 @@ def test_a_mistake_is_one_line_with_file_and_key(tmp_path: Path, where: str, tex
 
 @pytest.mark.parametrize("out", ["", ".", "dataset", "stages/x", "./report", ".ranked", "a/../model"])
 def test_lists_are_not_put_where_something_else_of_the_run_is(tmp_path: Path, out: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r"rankmill.toml: \[rerank\] out: .* is used for other files in the work folder"
-    ):
+    with refused(ConfigError, "rankmill.toml", "[rerank] out", "work folder"):
         read(tmp_path, rest=f'[rerank]\ncandidates = ["c.txt"]\nout = "{out}"')
 
 
@@ -242,7 +241,7 @@ def test_dates_of_the_file_are_those_of_the_command(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no\.toml: no such file"):
+    with refused(InputError, "no.toml", "no such file"):
         read_config(tmp_path / "no.toml")
     with pytest.raises(InputError, match="no such file"):
         read_config(tmp_path)

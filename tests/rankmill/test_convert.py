@@ -16,6 +16,7 @@ from rankmill.scorer.exchange.conversion import missing_as_zero
 from rankmill.scorer.exchange.formats import WRITERS
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import predict
+from tests.refusals import unnamed
 from tests.scorer.exchange_cases import peer
 from tests.scorer.forests import random_forest
 
@@ -150,9 +151,9 @@ def test_what_text_leaves_out_is_as_it_was_to_the_other_tool(tmp_path, capsys) -
         assert written == sorted(predict(Forest.load(tmp_path / "m.rankmill"), values).tolist(), reverse=True)
     capsys.readouterr()
     assert execute(convert) == 0
-    assert "--absent missing if it read such" in capsys.readouterr().out
+    assert not unnamed(capsys.readouterr().out, "--absent missing")
     assert execute([*convert, "--absent", "nothing"]) == 2
-    assert "unknown meaning of what is absent 'nothing'" in capsys.readouterr().err
+    assert not unnamed(capsys.readouterr().err, "'nothing'")
 
 
 def test_a_model_that_lightgbm_has_learnt_from_text_scores_that_text(tmp_path, capsys) -> None:
@@ -178,7 +179,7 @@ def test_a_model_that_lightgbm_has_learnt_from_text_scores_that_text(tmp_path, c
     ]
     rerank = ["rerank", str(tmp_path / "c.txt"), "-m", str(tmp_path / "m.rankmill"), "-o", str(tmp_path / "r.tsv")]
     assert execute(convert) == 0
-    assert "--features f0..f3 gives its features their names here" in capsys.readouterr().out
+    assert not unnamed(capsys.readouterr().out, "--features f0..f3")
     assert execute(rerank) == 10
     assert "with --features" in capsys.readouterr().err
     assert execute([*convert, "--features", "f0..f3"]) == 0
@@ -211,7 +212,7 @@ def test_missing_values_keep_their_way_or_go_where_zero_goes(tmp_path, capsys) -
     assert execute([*arguments, "--missing", "zero"]) == 0
     assert out.read_bytes() == WRITERS["ranklib"](missing_as_zero(forest), "m").data
     assert execute([*arguments, "--missing", "zeros", "--overwrite"]) == 2
-    assert "did you mean 'zero'?" in capsys.readouterr().err
+    assert not unnamed(capsys.readouterr().err, "'zero'")
 
 
 @pytest.mark.parametrize("source", ["lightgbm", "xgboost"])

@@ -11,6 +11,7 @@ from rankmill.scorer.exchange.conversion import missing_as_zero
 from rankmill.scorer.predict import predict
 from tests import naive_exchange
 from tests.rankmill.small_ranker import planted_arrays, small
+from tests.refusals import refused
 from tests.scorer.exchange_cases import peer, rows_for
 from tests.scorer.test_exchange_c import compiled, scores
 
@@ -32,7 +33,7 @@ def write_refused(forest, write):
     """Whether the forest has several outputs, which ``write`` then refuses."""
     if forest.link == "identity":
         return False
-    with pytest.raises(ConversionRefused, match="cannot combine"):
+    with refused(ConversionRefused, "combine"):
         write(forest, "web")
     return True
 

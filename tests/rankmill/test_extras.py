@@ -9,6 +9,7 @@ from rankmill import Ranker
 from rankmill.array_rows import Extras, rows_of
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from tests.rankmill.small_ranker import planted_arrays, small
+from tests.refusals import refused
 
 
 def everything(seed=3, n=60, n_queries=9):
@@ -133,11 +134,11 @@ def test_regression_learns_real_numbers_and_ranking_refuses_them():
     by_label = small(objective="l2", n_rounds=40, learning_rate=0.3).fit(X, y, label=real, qid=qid)
     assert by_label.history_[-1].train["ndcg@10"] > 0.5
     assert np.allclose(by_label.predict(X), by_y.predict(X))
-    with pytest.raises(TrainingDataRejected, match="expected a grade, a whole number of 0 or more"):
+    with refused(TrainingDataRejected, "grade", "0"):
         small().fit(X, real, qid=qid)
-    with pytest.raises(InvalidParameter, match="lambdamart learns grades"):
+    with refused(InvalidParameter, "lambdamart", "grades"):
         small().fit(X, y, label=real, qid=qid)
-    with pytest.raises(TrainingDataRejected, match="row 7: expected a finite label"):
+    with refused(TrainingDataRejected, "row 7", "label"):
         small(objective="l2").fit(X, np.where(np.arange(400) == 7, np.nan, real), qid=qid)
 
 
@@ -171,35 +172,35 @@ def test_eval_sets_take_the_same_by_name():
         for n in range(1, fitted.best_round_ + 1)
     ]
     assert fitted.evals_result_["valid"]["deviance"][: len(expected)] == pytest.approx(expected)
-    with pytest.raises(InvalidParameter, match="eval set 'valid': unknown column 'ofset'; did you mean 'offset'"):
+    with refused(InvalidParameter, "eval set 'valid'", "column", "'ofset'", "'offset'"):
         Ranker().fit(X, y, qid=qid, eval_set=(X, y, {"qid": qid, "ofset": y}))
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"event": [0, 2, 1]}, r"row 1: expected an event, 1 \(seen\) or 0 \(censored\), found 2"),
-        ({"offset": [0, 1]}, r"offset must hold a number for each of the 3 rows, got int64 of shape \(2,\)"),
-        ({"offset": [0, np.inf, 0]}, "row 1: expected a finite offset, found inf"),
-        ({"query_weight": [1, 2, 3]}, r"row 1: its query has the weight 1\.0 in another row, found 2\.0"),
-        ({"query_weight": {4: 1.0}}, "query_weight has no weight for the query 5"),
-        ({"query_weight": [1, -1]}, r"query 5: expected a weight of 0 or more, found -1\.0"),
-        ({"query_weight": [1, 2, 3, 4]}, "each of the 3 rows, or for each of the 2 queries"),
-        ({"pairs": [[0, 2]]}, "pair 0, rows 0 and 2: expected two rows of one query"),
-        ({"pairs": [[0, 1], [0, 3]]}, r"pair 1, rows 0 and 3: expected two rows, 0 \.\. 2"),
-        ({"pairs": [[0, 0]]}, "found one twice"),
-        ({"pairs": [0, 1]}, r"pairs must have shape \(p, 2\)"),
-        ({"pairs": [[0, 1]], "pair_weight": [-1]}, "expected a weight of 0 or more"),
-        ({"pairs": [[0, 1]], "pair_probability": [1.5]}, r"expected a probability in \[0, 1\]"),
-        ({"pairs": [[0, 1]], "pair_weight": [1, 2]}, "pair_weight must hold a number for each of the 1 pairs"),
-        ({"pair_weight": [1]}, "need pairs; give pairs too"),
-        ({"offset": [0, 1, 2], "init_score": [0, 1, 2]}, "are the same argument"),
+        ({"event": [0, 2, 1]}, ("row 1", "event", "2.0")),
+        ({"offset": [0, 1]}, ("offset", "3 rows", "int64", "(2,)")),
+        ({"offset": [0, np.inf, 0]}, ("row 1", "offset", "inf")),
+        ({"query_weight": [1, 2, 3]}, ("row 1", "weight 1.0", "2.0")),
+        ({"query_weight": {4: 1.0}}, ("query_weight", "query 5")),
+        ({"query_weight": [1, -1]}, ("query 5", "weight", "-1.0")),
+        ({"query_weight": [1, 2, 3, 4]}, ("3 rows", "2 queries")),
+        ({"pairs": [[0, 2]]}, ("pair 0", "rows 0 and 2", "query")),
+        ({"pairs": [[0, 1], [0, 3]]}, ("pair 1", "rows 0 and 3", "0 .. 2")),
+        ({"pairs": [[0, 0]]}, "twice"),
+        ({"pairs": [0, 1]}, ("pairs", "(p, 2)")),
+        ({"pairs": [[0, 1]], "pair_weight": [-1]}, ("weight", "0")),
+        ({"pairs": [[0, 1]], "pair_probability": [1.5]}, ("probability", "[0, 1]")),
+        ({"pairs": [[0, 1]], "pair_weight": [1, 2]}, ("pair_weight", "1 pairs")),
+        ({"pair_weight": [1]}, "pairs"),
+        ({"offset": [0, 1, 2], "init_score": [0, 1, 2]}, "same argument"),
     ],
     ids=str,
 )  # fmt: skip
 def test_what_is_wrong_is_named_as_the_user_wrote_it(given, message):
     x = np.zeros((3, 1), np.float32)
-    with pytest.raises((InvalidParameter, TrainingDataRejected), match=message) as caught:
+    with refused((InvalidParameter, TrainingDataRejected), message) as caught:
         rows_of(x, [0, 1, 0], np.array([4, 4, 5]), Extras.of(given))
     assert "\n" not in str(caught.value)
 
@@ -218,5 +219,5 @@ def test_going_on_with_other_columns_is_refused(name):
     first = small(**own).fit(X, y, qid=qid, **{name: given})
     small(**{**own, "n_rounds": 3}).fit(X, y, qid=qid, resume=first, **{name: given})
     for other in ({name: column()}, {}):
-        with pytest.raises(InvalidParameter, match="other data: its dataset_digest"):
+        with refused(InvalidParameter, "dataset_digest"):
             small(**{**own, "n_rounds": 3}).fit(X, y, qid=qid, resume=first, **other)

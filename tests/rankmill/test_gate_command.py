@@ -17,6 +17,7 @@ from rankmill.registry import Registry
 from rankmill.registry.stored_records import AliasPolicy, GateOutcome
 from rankmill.scorer.metrics.conventions import named_convention
 from tests.rankmill.gate_case import dataset_of, rows_of, trained
+from tests.refusals import refused, unnamed
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +73,13 @@ def test_who_does_not_pass_is_recorded_too_and_leaves_with_11(store, data, capsy
     capsys.readouterr()
     assert run(store, "gate", "web", "--on", str(data.path)) == 11  # a bare name is the latest version
     out, err = capsys.readouterr()
-    assert "web@3 did not pass" in out
-    assert err.startswith(
-        "rankmill: web@3 did not pass the gate for production: ndcg@10 against web@1, the current version: -"
-    )
+    assert not unnamed(out, "web@3", "not pass")
+    assert not unnamed(err, "web@3", "gate", "production", "ndcg@10", "web@1")
     assert err.count("\n") == 1
     entry = store.log("web")[-1].change
     assert (entry.op, entry.version, entry.passed, entry.baseline) == ("gate", 3, False, 1)
     assert run(store, "promote", "web@3") == 11
-    assert "version 3 did not pass the gate" in capsys.readouterr().err
+    assert not unnamed(capsys.readouterr().err, "version 3", "gate")
     assert store.state("web").target("production") == 1
     assert run(store, "promote", "web@3", "--force") == 0
     assert store.log("web")[-1].change.op == "force"
@@ -108,7 +107,7 @@ def test_the_stored_report_is_shown_again(store, data, capsys) -> None:
     assert run(store, "gate", "web@1", "--show") == 0
     assert "web@1 passed" in capsys.readouterr().out
     assert run(store, "gate", "web@2", "--show") == 2
-    assert "web@2 has no gate result for production; rankmill models gate web@2 --on DATASET" in capsys.readouterr().err
+    assert not unnamed(capsys.readouterr().err, "web@2", "production", "rankmill models gate web@2 --on DATASET")
     gate(store, "web@3", data, "test")
     assert run(store, "gate", "web@3", "--show") == 0  # looking is no verdict
 
@@ -125,25 +124,22 @@ def test_metric_margin_and_convention_are_what_the_alias_asks_for(store, data, c
     assert other.report.metric == "map"
     assert other.shortfall == "expected metric ndcg@5, found map; --metric (metric in [gate]) sets it"
     assert "it does not allow a promotion: expected metric" in other.render()
-    with pytest.raises(PromotionRefused, match="did not measure what the alias asks for"):
+    with refused(PromotionRefused, "alias"):
         store.promote("web", 2)
     store.protect("web", "production", AliasPolicy(convention="0" * 64))
     assert run(store, "gate", "web@1", "--on", str(data.path)) == 2
-    assert "which has no name" in capsys.readouterr().err
+    assert not unnamed(capsys.readouterr().err, "no name")
     store.protect("web", "production", AliasPolicy(metric="ndgc@10"))
     assert run(store, "gate", "web@1", "--on", str(data.path)) == 2
     assert run(store, "alias", "web", "production", "--protect", "--metric", "ndgc@10") == 2
-    assert (
-        "the policy of the alias requires the metric ndgc@10: unknown metric 'ndgc'; did you mean"
-        in capsys.readouterr().err
-    )
+    assert not unnamed(capsys.readouterr().err, "policy", "ndgc@10", "'ndgc'")
 
 
 def test_a_production_that_moved_meanwhile_asks_for_another_gate(store, data) -> None:
     gate(store, "web@1", data, "test")
     gate(store, "web@2", data, "test")
     store.promote("web", 1)
-    with pytest.raises(PromotionRefused, match="compared with"):
+    with refused(PromotionRefused, "compared"):
         store.promote("web", 2)
 
 
@@ -175,5 +171,5 @@ def test_a_report_of_another_gate_is_named_instead_of_shown(store, capsys, repor
     )  # fmt: skip
     found = store.record_gate("web", outcome, report)
     assert run(store, "gate", "web@1", "--show") == 13
-    assert f"web@1: the gate is entry {found.number} of the log, but its report has format" in capsys.readouterr().err
+    assert not unnamed(capsys.readouterr().err, "web@1", f"entry {found.number}", "format")
     assert run(store, "show", "web@1") == 0

@@ -29,6 +29,7 @@ from rankmill.scorer.explain_metric import explain_metric
 from rankmill.scorer.metrics import Policy
 from rankmill.scorer.options import JudgedOptions, RerankOptions
 from rankmill.scorer.rerank import rerank
+from tests.refusals import refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -88,11 +89,11 @@ def test_a_new_option_is_one_declaration() -> None:
     class Speed:
         warp: int = option(default=1, help="How fast.", least=1, most=9)
 
-    with pytest.raises(InvalidParameter, match=r"^warp must be in 1 \.\. 9, got 10$"):
+    with refused(InvalidParameter, "warp", "1 .. 9", "10"):
         Speed(warp=10)
-    with spelled_for_a_command_line(), pytest.raises(InvalidParameter, match=r"^--warp must be in 1 \.\. 9, got 10$"):
+    with spelled_for_a_command_line(), refused(InvalidParameter, "--warp", "1 .. 9", "10"):
         Speed(warp=10)
-    with pytest.raises(InvalidParameter, match=r"^warp must be a whole number, got 1\.5$"):
+    with refused(InvalidParameter, "warp", "1.5"):
         Speed(warp=1.5)
 
 

@@ -12,6 +12,7 @@ from sklearn.base import clone
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from tests.rankmill.small_ranker import planted_arrays, small
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +58,14 @@ def test_columns_of_a_frame_are_found_by_name(arrays):
     assert np.array_equal(ranker.predict(frame.select(names[::-1])), expected)
     assert np.array_equal(ranker.predict(frame.to_arrow()), expected)
     assert small().fit(frame.to_arrow(), y, qid=qid).forest_.to_bytes() == ranker.forest_.to_bytes()
-    with pytest.raises(TrainingDataRejected, match="has no column 'b', a feature"):
+    with refused(TrainingDataRejected, "column", "'b'"):
         ranker.predict(frame.drop("b"))
-    with pytest.raises(TrainingDataRejected, match="X has 3 features, the ranker was fitted on 4"):
+    with refused(TrainingDataRejected, "X", "3 features", "4"):
         ranker.predict(X[:, :3])
 
 
 def test_predict_before_fit_says_so(arrays):
-    with pytest.raises(InvalidParameter, match="call fit first"):
+    with refused(InvalidParameter, "call fit"):
         small().predict(arrays[0])
 
 
@@ -75,7 +76,7 @@ def test_grades_may_be_large_where_the_gain_is_linear(arrays):
 
 def test_an_eval_set_that_cannot_tell_is_refused(arrays):
     X, y, qid = arrays
-    with pytest.raises(TrainingDataRejected, match="cannot decide when to stop"):
+    with refused(TrainingDataRejected, "stop"):
         small().fit(X, y, qid=qid, eval_set=[(X, y * 0, qid)])
 
 
@@ -102,16 +103,16 @@ def test_the_eval_set_decides_how_many_rounds_are_kept(arrays):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"y": -1.0}, TrainingDataRejected, "row 0: expected a grade"),
-        ({"y": 0.5}, TrainingDataRejected, r"found 0\.5"),
-        ({"y": float("nan")}, TrainingDataRejected, "found nan"),
-        ({"qid": None}, InvalidParameter, "either qid"),
-        ({"group": [10] * 40}, InvalidParameter, "either qid"),
-        ({"qid": None, "group": [7] * 40}, TrainingDataRejected, "sum to 280 for 400 rows"),
-        ({"qid": np.arange(399)}, TrainingDataRejected, "400, 400 and 399 rows"),
+        ({"y": -1.0}, TrainingDataRejected, ("row 0", "grade")),
+        ({"y": 0.5}, TrainingDataRejected, "0.5"),
+        ({"y": float("nan")}, TrainingDataRejected, "nan"),
+        ({"qid": None}, InvalidParameter, "qid"),
+        ({"group": [10] * 40}, InvalidParameter, "qid"),
+        ({"qid": None, "group": [7] * 40}, TrainingDataRejected, ("280", "400 rows")),
+        ({"qid": np.arange(399)}, TrainingDataRejected, ("400, 400", "399 rows")),
         ({"X": np.zeros(400)}, TrainingDataRejected, "n_features"),
-        ({"X": np.zeros((400, 0))}, TrainingDataRejected, "at least one feature"),
-        ({"eval_set": [[1, 2, 3]]}, InvalidParameter, r"must be \(X, y, qid\), or \(X, y\) with eval_qid"),
+        ({"X": np.zeros((400, 0))}, TrainingDataRejected, "feature"),
+        ({"eval_set": [[1, 2, 3]]}, InvalidParameter, ("(X, y, qid)", "eval_qid")),
     ],
 )
 def test_bad_input_is_refused(arrays, change, error, message):
@@ -120,10 +121,10 @@ def test_bad_input_is_refused(arrays, change, error, message):
     if "y" in change:
         given["y"][0] = change["y"]
         change = {}
-    with pytest.raises(error, match=message):
+    with refused(error, message):
         small().fit(**{**given, **change})
 
 
 def test_unknown_parameters_are_refused():
-    with pytest.raises(InvalidParameter, match="unknown parameter 'max_leafs'"):
+    with refused(InvalidParameter, "parameter", "'max_leafs'"):
         Ranker().set_params(max_leafs=3)

@@ -18,6 +18,7 @@ from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import evaluate_queries, mean_of
 from rankmill.trainer.parameters import TrainParameters
 from tests.rankmill.small_ranker import planted_arrays, small
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -105,15 +106,15 @@ def test_going_on_is_training_in_one_go(arrays, tmp_path, form):
 def test_going_on_with_other_rows_or_parameters_is_refused(arrays):
     X, y, qid = arrays
     model = small().fit(X, y, qid=qid)
-    with pytest.raises(InvalidParameter, match="other data: its dataset_digest is"):
+    with refused(InvalidParameter, "dataset_digest"):
         small().fit(X[:-10], y[:-10], qid=qid[:-10], resume=model)
-    with pytest.raises(InvalidParameter, match="max_leaves was 5 and is now 6"):
+    with refused(InvalidParameter, "max_leaves", "5", "6"):
         small(max_leaves=6).fit(X, y, qid=qid, resume=model)
     with pytest.raises(InvalidParameter, match="binspec_digest"):
         small(max_bin=15).fit(X, y, qid=qid, resume=model)
-    with pytest.raises(InvalidParameter, match="not both"):
+    with refused(InvalidParameter, "both"):
         small().fit(X, y, qid=qid, resume=model, init_model=model)
-    with pytest.raises(InvalidParameter, match="needs a fitted ranker"):
+    with refused(InvalidParameter, "fitted"):
         small().fit(X, y, qid=qid, resume=small())
 
 
@@ -129,7 +130,7 @@ def test_importances_are_shares_of_gain_or_of_splits(arrays):
     inner = ranker.forest_.node_feature[ranker.forest_.node_feature >= 0]
     splits = ranker.set_params(importance_type="split").feature_importances_
     assert np.allclose(splits, np.bincount(inner, minlength=5) / len(inner))
-    with pytest.raises(InvalidParameter, match="unknown value of importance_type 'gian'; did you mean 'gain'"):
+    with refused(InvalidParameter, "importance_type", "gian", "gain"):
         small(importance_type="gian").fit(X, y, qid=qid)
 
 
@@ -146,7 +147,7 @@ def test_scores_never_fall_with_a_monotone_feature(arrays):
     line[:, 0] = np.linspace(-3, 3, 50)
     assert (np.diff(by_name.predict(line)) >= 0.0).all()
     assert by_name.get_params()["monotone"] == {"f0": 1}
-    with pytest.raises(InvalidParameter, match="unknown feature 'age'"):
+    with refused(InvalidParameter, "feature", "'age'"):
         small(monotone={"age": 1}).fit(X, y, qid=qid)
 
 
@@ -194,7 +195,7 @@ def test_numbers_of_any_kind_are_parameters(arrays):
     more = small(n_rounds=np.int64(1), learning_rate=np.float32(0.1), max_bin=20)
     assert more.fit(X, y, qid=qid, init_model=plain).forest_.n_trees == 9
     for name, value in (("max_bin", 20.5), ("n_threads", 1.5), ("n_rounds", "8"), ("max_leaves", None)):
-        with pytest.raises(InvalidParameter, match=f"{name} must be a whole number, got {value!r}"):
+        with refused(InvalidParameter, name, repr(value)):
             small(**{name: value}).fit(X, y, qid=qid)
 
 
@@ -228,16 +229,16 @@ def test_going_on_may_watch_a_set_with_higher_grades(arrays):
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"eval_names": ["a", "b"]}, InvalidParameter, "eval_names has 2 entries for 1 eval sets"),
-        ({"eval_group": []}, InvalidParameter, "eval_group has 0 entries for 1 eval sets"),
-        ({}, InvalidParameter, "eval set 'valid': needs either qid"),
-        ({"eval_group": [[9] * 40]}, TrainingDataRejected, "eval set 'valid': group must hold .* sum to 360 for 400"),
+        ({"eval_names": ["a", "b"]}, InvalidParameter, ("eval_names", "2", "1")),
+        ({"eval_group": []}, InvalidParameter, ("eval_group", "0", "1")),
+        ({}, InvalidParameter, ("eval set 'valid'", "qid")),
+        ({"eval_group": [[9] * 40]}, TrainingDataRejected, ("eval set 'valid'", "group", "360", "400")),
     ],
     ids=str,
 )
 def test_eval_sets_that_do_not_go_together_are_refused(arrays, given, error, message):
     X, y, qid = arrays
-    with pytest.raises(error, match=message):
+    with refused(error, message):
         small().fit(X, y, qid=qid, eval_set=[(X, y)], **given)
     with pytest.raises(TrainingDataRejected, match="X has 3 features"):
         small().fit(X, y, qid=qid, eval_set=(X[:, :3], y, qid))
@@ -247,5 +248,5 @@ def test_threads_change_nothing_and_fewer_than_none_are_refused(arrays):
     X, y, qid = arrays
     expected = small().fit(X, y, qid=qid).forest_
     assert small(n_threads=3).fit(X, y, qid=qid).forest_ == expected
-    with pytest.raises(InvalidParameter, match="n_threads must be 0 or more, got -1"):
+    with refused(InvalidParameter, "n_threads", "0", "-1"):
         small(n_threads=-1).fit(X, y, qid=qid)

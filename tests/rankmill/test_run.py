@@ -18,6 +18,7 @@ from rankmill.pipeline.synth import write_synthetic
 from rankmill.registry import Registry
 from rankmill.run.stage_choice import STAGE_NAMES
 from rankmill.run.work import Work
+from tests.refusals import only_line, refused, unnamed
 
 CONFIG = """
 work = "out"
@@ -183,14 +184,14 @@ def test_only_the_pattern_is_a_pattern(tmp_path: Path) -> None:
     assert _expand(folder / "sub", "key", ("../*.txt",)) == (folder / "sub/../a.txt",)
     assert _expand(folder, "key", (f"{tmp_path}/c*/a.*",)) == (folder / "a.txt",)
     assert _expand(folder, "key", ("sub",)) == (folder / "sub/b.txt",)
-    with pytest.raises(InputError, match=r"^key: no file matches"):
+    with refused(InputError, "key", "matches"):
         _expand(folder, "key", ("s[u]b",))
 
 
 def test_a_configuration_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert execute(["run"]) == 2
-    assert capsys.readouterr().err.startswith("rankmill: rankmill.toml: no such file; create a configuration")
+    assert not unnamed(capsys.readouterr().err, "rankmill.toml", "no such file")
 
 
 def test_a_model_that_cannot_rank_the_candidates_is_not_promoted(project: Path, capsys) -> None:
@@ -214,7 +215,7 @@ def test_who_does_not_pass_is_registered_and_production_ranks_on(project: Path, 
     assert (report["gate"]["passed"], report["gate"]["baseline"]) == (False, 1)
     assert (report["ranked"]["model"]["name"], report["ranked"]["model"]["number"]) == ("web", 1)
     assert "rerank: skipped, nothing has changed" in err
-    assert err.splitlines()[-1].startswith("rankmill: web@2 did not pass the gate for production: ")
+    assert not unnamed(err.splitlines()[-1], "web@2", "gate", "production")
     store = Registry(project / "registry")
     assert store.state("web").target("production") == 1
     head = store.state("web").head
@@ -230,7 +231,7 @@ def test_a_first_version_that_does_not_pass_ranks_nothing(project: Path, capsys)
     assert run(project, "--json") == 11
     out, err = capsys.readouterr()
     assert json.loads(out)["ranked"] is None
-    assert "rerank: skipped, nothing is ranked, as no version is promoted yet" in err
+    assert not unnamed(err, "rerank", "skipped", "no version")
 
 
 def test_an_alias_that_nobody_protects_needs_no_gate(project: Path, capsys) -> None:
@@ -247,10 +248,7 @@ def test_promoting_to_a_protected_alias_without_a_gate_is_said_before_anything_i
         Registry(project / "registry").prepare(protected=("production",))
     (project / "rankmill.toml").write_text(CONFIG.replace("[gate]\nmargin = 0.2\n", "[promote]\n"))
     assert run(project) == 2
-    assert capsys.readouterr().err == (
-        f"rankmill: [promote]: production is protected in {project / 'registry'}: it moves only to versions that passed the gate;"
-        " use the section [gate] instead of [promote]\n"
-    )
+    assert not unnamed(only_line(capsys.readouterr().err), "[promote]", "production", project / "registry", "[gate]")
     assert not list(project.glob("out/*"))
 
 
@@ -277,7 +275,7 @@ def test_a_run_does_not_compare_with_what_it_replaces(project: Path, capsys) -> 
     assert "[gate] against: " in capsys.readouterr().err
     (project / "rankmill.toml").write_text(CONFIG.replace("margin = 0.2", 'margin = 0.2\nagainst = "old"'))
     assert run(project) == 2
-    assert "no such dataset" in capsys.readouterr().err
+    assert not unnamed(capsys.readouterr().err, "dataset")
     assert not list(project.glob("out/*"))
 
 

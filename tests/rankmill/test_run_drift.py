@@ -15,6 +15,7 @@ from rankmill.pipeline.statistics.dataset_drift import compare
 from rankmill.run import DRIFT
 from rankmill.run.drift import KEPT, NEXT, DriftFound, check_drift, drift_of, keep_for_next
 from tests.pipeline.test_drift import make
+from tests.refusals import refused
 
 PREVIOUS = DriftSection()
 
@@ -71,7 +72,7 @@ def test_the_first_run_keeps_what_the_next_one_compares_with(data, work):
     keep_for_next(data["b"], work)
     third = look(data["c"], work)
     assert (third.report["against"], third.alarms) == (data["b"].digest, ("b",))
-    with pytest.raises(DriftAlarm, match=r"drifted from the former dataset in b; see .*drift\.json"):
+    with refused(DriftAlarm, "b", "drift.json"):
         third.require()
 
 
@@ -108,9 +109,9 @@ def test_what_was_found_stands_after_the_run_went_through(data, work):
 
 def test_mistakes_are_said_before_anything_is_run(data, work):
     check_drift(PREVIOUS, work.parent, work / "dataset")
-    with pytest.raises(ConfigError, match="is replaced by this run"):
+    with refused(ConfigError, "replaced"):
         check_drift(DriftSection(against="work/dataset"), work.parent, work / "dataset")
-    with pytest.raises(InputError, match="no such dataset"):
+    with refused(InputError, "dataset"):
         check_drift(DriftSection(against="nowhere"), work.parent, work / "dataset")
 
 
@@ -118,7 +119,7 @@ def test_what_is_kept_and_damaged_is_said(data, work):
     look(data["a"], work)
     keep_for_next(data["a"], work)
     (work / KEPT).write_bytes(b"?")
-    with pytest.raises(DatasetFormatError, match="delete it"):
+    with refused(DatasetFormatError, "delete"):
         look(data["b"], work)
     (work / KEPT).unlink()
     assert look(data["b"], work).report["against"] is None

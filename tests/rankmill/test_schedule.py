@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rankmill.cron import Ticks
 from rankmill.foundation.errors import InputError
 from rankmill.scheduler import LOOK, Scheduler
+from tests.refusals import refused
 
 NIGHTLY = "0 2 * * *"
 EVENING = datetime(2026, 11, 20, 22, tzinfo=UTC)
@@ -78,18 +79,18 @@ def test_the_date_of_a_run_is_that_of_the_clocks_it_goes_by() -> None:
 @pytest.mark.parametrize(
     ("line", "zone", "message"),
     [
-        ("0 2 * *", "UTC", "expected five fields"),
-        ("0 0 2 * * *", "UTC", "found 6"),
-        ("0 25 * * *", "UTC", "found a bad hour"),
-        ("0 2 30 2 *", "UTC", "found a bad day-of-month"),
-        ("@daily", "UTC", "expected five fields"),
-        (NIGHTLY, "Berlin", "unknown 'Berlin'"),
+        ("0 2 * *", "UTC", "five fields"),
+        ("0 0 2 * * *", "UTC", "6"),
+        ("0 25 * * *", "UTC", "hour"),
+        ("0 2 30 2 *", "UTC", "day-of-month"),
+        ("@daily", "UTC", "five fields"),
+        (NIGHTLY, "Berlin", "Berlin"),
         (NIGHTLY, "../etc", "unknown"),
         (NIGHTLY, "", "unknown"),
     ],
 )
 def test_a_line_or_a_time_zone_that_is_none_is_refused(line: str, zone: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         Ticks(line, zone)
 
 

@@ -82,7 +82,7 @@ def test_preconditions_hold_or_nothing_happens(web: Registry) -> None:
 def test_what_cannot_be_rolled_back_says_why(web: Registry) -> None:
     with refused(UnknownModel, "version 1", "only"):
         web.rollback("web", alias="shadow")
-    with refused(UnknownModel, "production"):
+    with refused(UnknownModel, "'production'"):
         web.rollback("web", alias="prodution")
     with refused(UnknownModel, "version 9"):
         web.rollback("web", to=9)

@@ -178,7 +178,7 @@ def test_named_models_only(shop: Registry, wait: Callable[[float], None]) -> Non
     assert list(shop.gc("other", rules=RULES).models) == ["other"]
     assert [v.number for v in shop.versions("shop") if v.marked_in] == []
     assert [v.number for v in shop.versions("other") if v.marked_in] == [1]
-    with refused(UnknownModel, "shop"):
+    with refused(UnknownModel, "'shop'"):
         shop.gc("shopp")
 
 

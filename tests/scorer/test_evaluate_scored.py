@@ -17,7 +17,7 @@ from rankmill.foundation.errors import CandidatesRejected, DataRejected, InputEr
 from rankmill.scorer.evaluate import evaluate_scored
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.scored_file import read_scored
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 METRICS = [parse_metric(name) for name in ("ndcg@2", "ndcg", "err", "map", "mrr", "precision@1")]
 NDCG = [Metric("ndcg")]
@@ -133,7 +133,7 @@ def test_judgments_rule_over_grades_of_the_file_and_know_what_was_not_retrieved(
     assert (counts.n_unjudged_documents, counts.n_unjudged_queries, counts.n_missing_queries) == (1, 1, 2)
     text = found.render()
     assert "all judged documents of the query" in text
-    assert "1 scored queries are not judged: left out" in text
+    assert not unnamed(text, "1", "not judged")
     assert "2 judged queries were not scored" in text
 
 
@@ -154,9 +154,8 @@ def test_complete_counts_judged_queries_that_were_not_scored(tmp_path, rule, y):
 def test_judgments_need_ids_and_a_query_in_common(tmp_path):
     qrels = tmp_path / "qrels"
     qrels.write_text("other 0 d1 1\n")
-    with pytest.raises(CandidatesRejected) as caught:
+    with refused(CandidatesRejected, qrels, "'b'"):
         evaluate_scored(scored_table(), NDCG, POLICY, qrels=qrels)
-    assert str(caught.value) == f"scored table: expected queries judged in {qrels}, found none, not even 'b'"
     qrels.write_text(QRELS)
     with refused(CandidatesRejected, "doc_id", "row"):
         evaluate_scored(scored_table().drop_columns("doc_id"), NDCG, POLICY, qrels=qrels)
@@ -206,11 +205,8 @@ def test_counts_of_grades_must_belong_to_the_list(tmp_path):
     without_c = counts.filter(pc.not_equal(counts["qid"], "c"))  # grade 0 and unknown grades need no count
     assert evaluate_scored(table, NDCG, POLICY, grade_counts=without_c).record() == found.record()
     for foreign in (counts.filter(pc.not_equal(counts["grade"], 4)), counts.slice(0, 0)):
-        with pytest.raises(CandidatesRejected) as caught:
+        with refused(CandidatesRejected, "grade counts", "grade 4", "'a'", "0"):
             evaluate_scored(table, NDCG, POLICY, grade_counts=foreign)
-        assert str(caught.value) == (
-            "grade counts: expected grade 4 at least 1 times for query 'a', found 0; these grade counts belong to another list"
-        )
     without_a_grade = counts.set_column(1, "grade", pa.array([None] * len(counts), pa.int32()))
     for broken in (counts.drop_columns("grade"), without_a_grade):
         with refused(CandidatesRejected, "qid, grade, count"):
@@ -232,16 +228,14 @@ def test_no_grades_at_all_names_the_cure(tmp_path, drop):
     table = scored_table([("a", "d1", 1.0, None)])
     path = tmp_path / "scored.parquet"
     pq.write_table(table.drop_columns("grade") if drop else table, path)
-    with pytest.raises(InputError) as caught:
+    with refused(InputError, path, "grades", "qrels FILE"):
         evaluate_scored(path, NDCG, POLICY)
-    assert str(caught.value) == f"{path}: it has no grades; give the judgments with qrels FILE"
 
 
 def test_scores_that_are_no_numbers_name_row_and_query(tmp_path):
     for bad in (math.nan, None):
-        with pytest.raises(CandidatesRejected) as caught:
+        with refused(CandidatesRejected, "score", "row 2", "'a'"):
             evaluate_scored(scored_table([("a", "d1", 1.0, 0), ("a", "d2", bad, 0)]), NDCG, POLICY)
-        assert str(caught.value) == "scored table: expected a number as score, found none in row 2, query 'a'"
     path = tmp_path / "a.tsv"
     path.write_text("qid\tscore\tgrade\na\tNaN\t1\n")
     with refused(MalformedLine, "a.tsv:2:3", "score", "'NaN'"):
@@ -275,9 +269,8 @@ def test_ids_that_are_no_text_are_refused(column):
     table = scored_table([("a", "d1", 1.0, 0)])
     garbled = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"d\xff"))
     table = table.set_column(table.column_names.index(column), column, garbled)
-    with pytest.raises(CandidatesRejected) as caught:
+    with refused(CandidatesRejected, "UTF-8", repr(column)):
         evaluate_scored(table, NDCG, POLICY)
-    assert str(caught.value) == f"scored table: expected UTF-8 text in column {column!r}, found other bytes"
 
 
 def test_wrong_columns_types_and_files(tmp_path):

@@ -94,7 +94,7 @@ def test_evaluate_writes_values_per_query(workplace, tmp_path):
 
 
 def test_models_that_are_not_there(workplace, tmp_path, monkeypatch):
-    with refused(InputError, "web"):
+    with refused(InputError, "'web'"):
         call("rerank", "c.txt", "--model", "wbe", "-o", "out")
     with pytest.raises(InputError, match="web"):
         call("rerank", "c.txt", "--model", "web@7", "-o", "out")

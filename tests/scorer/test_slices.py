@@ -186,7 +186,7 @@ def test_columns_of_candidates(tmp_path, name):
 
 def test_what_cannot_be_sliced_by_is_refused(tmp_path):
     table = scored()
-    with refused(InputError, "market"):
+    with refused(InputError, "'market'"):
         evaluate(table, by=["markte"])
     with refused(CandidatesRejected, "by doc_id", "'d0'"):
         evaluate(table, by=["doc_id"])

@@ -16,6 +16,7 @@ from rankmill.scorer.predict import predict
 from rankmill.trainer.early_stopping import EarlyStopping
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
+from tests.refusals import refused
 from tests.trainer.planted import boost_rows, fit, rows_of, small_data
 
 
@@ -59,7 +60,7 @@ def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch,
 def test_blocks_of_other_rows_are_refused(data):
     train, valid, binspec = data
     other = replace(rows_of(valid, binspec, width=16), grades=train[1], starts=train[2])
-    with pytest.raises(TrainingDataRejected, match=r"expected the bins of \(1\d+, 7\) rows and features, found \("):
+    with refused(TrainingDataRejected, "bins", "7)"):
         boost_rows(
             other,
             None,
@@ -130,41 +131,41 @@ def test_leaf_rows_obey_the_bound_and_add_up(data):
 
 def test_no_rows_are_refused(data):
     empty = (np.empty((0, 7), np.float32), np.empty(0, np.int32), np.zeros(1, np.int64))
-    with pytest.raises(TrainingDataRejected, match="no rows"):
+    with refused(TrainingDataRejected, "rows"):
         fit((empty, data[1], data[2]))
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("learning_rate", 0.0, r"learning_rate must be in \(0, 1\], got 0.0"),
+        ("learning_rate", 0.0, ("learning_rate", "(0, 1]", "0.0")),
         ("learning_rate", float("nan"), "learning_rate"),
-        ("max_leaves", 1, "max_leaves must be in 2"),
-        ("lambda_l2", -1.0, "lambda_l2 must be a number of 0 or more, got -1.0"),
+        ("max_leaves", 1, ("max_leaves", "2")),
+        ("lambda_l2", -1.0, ("lambda_l2", "0", "-1.0")),
         ("lambda_l2", float("inf"), "lambda_l2"),
-        ("objective", "lambdamat", "did you mean 'lambdamart'"),
-        ("gain", "expo", "did you mean 'exp'"),
+        ("objective", "lambdamat", "'lambdamart'"),
+        ("gain", "expo", "'exp'"),
         ("sigma", 0.0, "sigma"),
         ("seed", -1, "seed"),
-        ("seed", 1.5, r"seed must be a whole number, got 1\.5"),
-        ("n_rounds", "10", "n_rounds must be a whole number, got '10'"),
-        ("max_leaves", True, "max_leaves must be a whole number, got True"),
-        ("max_leaves", float("inf"), "max_leaves must be a whole number"),
-        ("max_leaves", np.arange(99), r"max_leaves must be a whole number, got array\(\[ 0,"),
-        ("learning_rate", "0.1", "learning_rate must be a number, got '0.1'"),
-        pytest.param("sigma", 10**400, "sigma must be a number", id="sigma-huge"),
-        ("sigma", None, "sigma must be a number, got None"),
-        ("lambda_normalisation", "no", "lambda_normalisation must be true or false, got 'no'"),
-        ("objective", 3, "objective must be text, got 3"),
-        ("stop_metric", None, "stop_metric must be text, got None"),
-        ("monotone", {"a": -0.5}, r"monotone\['a'\] must be a whole number, got -0\.5"),
-        ("monotone", {"a": 2}, r"monotone\['a'\] must be -1, 0 or 1, got 2"),
-        ("monotone", {0: 1}, "monotone must map feature names to directions"),
-        ("monotone", [1, 0], "monotone must map feature names to directions"),
+        ("seed", 1.5, ("seed", "1.5")),
+        ("n_rounds", "10", ("n_rounds", "'10'")),
+        ("max_leaves", True, ("max_leaves", "True")),
+        ("max_leaves", float("inf"), ("max_leaves", "whole number")),
+        ("max_leaves", np.arange(99), ("max_leaves", "array([ 0,")),
+        ("learning_rate", "0.1", ("learning_rate", "'0.1'")),
+        pytest.param("sigma", 10**400, ("sigma", "number"), id="sigma-huge"),
+        ("sigma", None, ("sigma", "None")),
+        ("lambda_normalisation", "no", ("lambda_normalisation", "'no'")),
+        ("objective", 3, ("objective", "text", "3")),
+        ("stop_metric", None, ("stop_metric", "text", "None")),
+        ("monotone", {"a": -0.5}, ("monotone['a']", "-0.5")),
+        ("monotone", {"a": 2}, ("monotone['a']", "-1", "2")),
+        ("monotone", {0: 1}, ("monotone", "directions")),
+        ("monotone", [1, 0], ("monotone", "directions")),
     ],
 )
 def test_parameters_out_of_bounds_are_refused(name, value, message):
-    with pytest.raises(InvalidParameter, match=message) as caught:
+    with refused(InvalidParameter, message) as caught:
         TrainParameters(**{name: value})
     assert "\n" not in str(caught.value)
 
@@ -194,12 +195,12 @@ def test_a_direction_of_zero_says_nothing(data):
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ([("a", range(255))], "'a': expected at most 254 ascending edges, found 255; bin the data again"),
-        ([("a", [1.0, 1.0])], "'a': expected at most 254 ascending edges, found 2 that do not ascend"),
-        ([("a", [np.nan])], "found 1 that do not ascend"),
-        ([("a", [1.0]), ("", [1.0])], "feature 1 needs a unique name, found ''"),
-        ([("a", [1.0]), ("a", [1.0])], "feature 1 needs a unique name, found 'a' again"),
-        ([], "found 0 for 0"),
+        ([("a", range(255))], ("'a'", "254", "255")),
+        ([("a", [1.0, 1.0])], ("'a'", "254", "2", "ascend")),
+        ([("a", [np.nan])], ("1", "ascend")),
+        ([("a", [1.0]), ("", [1.0])], ("feature 1", "unique", "''")),
+        ([("a", [1.0]), ("a", [1.0])], ("feature 1", "unique", "'a'")),
+        ([], "0"),
     ],
     ids=str,
 )
@@ -207,7 +208,7 @@ def test_features_without_a_name_or_with_edges_that_are_none_are_refused(feature
     bins = np.ones((4, len(features)), np.uint8)
     rows = RankedRows(np.array([0, 1, 0, 1], np.int32), np.array([0, 4]), [bins])
     edges = [np.array(cuts, np.float32) for _, cuts in features]
-    with pytest.raises(TrainingDataRejected, match=message):
+    with refused(TrainingDataRejected, message):
         boost_rows(rows, None, edges, [name for name, _ in features], TrainParameters(n_rounds=1), max_grade=1)
 
 

@@ -9,6 +9,7 @@ from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from tests.naive_points import cox_loss
+from tests.refusals import refused
 from tests.trainer.planted import boost_rows
 from tests.trainer.point_cases import derivatives, gradient_error, hessian_error, objective_on, rows_with, steps_of
 
@@ -129,9 +130,9 @@ def test_a_leaf_that_no_event_knows_of_stays_and_one_leaf_alone_too():
 
 
 def test_nothing_can_be_learnt_without_events():
-    with pytest.raises(TrainingDataRejected, match="no row has an event"):
+    with refused(TrainingDataRejected, "event"):
         objective_on("coxph", rows_with(labels=[1.0, 2.0], events=[0, 0])).start()
-    with pytest.raises(TrainingDataRejected, match="no row has an event"):
+    with refused(TrainingDataRejected, "event"):
         objective_on("coxph", rows_with(labels=[1.0, 2.0], events=[0, 1], weights=[1, 0])).start()
 
 

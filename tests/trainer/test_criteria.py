@@ -14,6 +14,7 @@ from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 from tests import naive, naive_ole
+from tests.refusals import refused
 from tests.trainer.planted import fit, rows_of, small_data
 from tests.trainer.small_case import small_case
 
@@ -205,18 +206,18 @@ def test_drawn_pairs_have_the_right_sums_on_average():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"criterion": "ole", "grow": "oblivious", "objective": "ranknet"}, "'ole' does not work with grow 'oblivious'"),
-        ({"criterion": "ole", "monotone": {"f0": 1}}, "monotone constraints do not work with criterion"),
-        ({"criterion": "rwse", "objective": "laplace"}, "criterion 'rwse' does not work with laplace, which supports se"),
-        ({"leaf": "exact", "objective": "laplace"}, "leaf 'exact' does not work with laplace"),
-        ({"criterion": "olé"}, "unknown value of criterion 'olé'; did you mean 'ole'"),
-        ({"leaf": "newtn"}, "unknown value of leaf 'newtn'; did you mean 'newton'"),
-        ({"ole_features": -1}, "ole_features must be in 0"),
-        ({"ole_pairs": -1.0}, "ole_pairs must be a number of 0 or more"),
+        ({"criterion": "ole", "grow": "oblivious", "objective": "ranknet"}, ("'ole'", "'oblivious'")),
+        ({"criterion": "ole", "monotone": {"f0": 1}}, ("monotone", "criterion")),
+        ({"criterion": "rwse", "objective": "laplace"}, ("'rwse'", "laplace", "se")),
+        ({"leaf": "exact", "objective": "laplace"}, ("leaf 'exact'", "laplace")),
+        ({"criterion": "olé"}, ("criterion", "'olé'", "'ole'")),
+        ({"leaf": "newtn"}, ("leaf", "newtn", "newton")),
+        ({"ole_features": -1}, ("ole_features", "0")),
+        ({"ole_pairs": -1.0}, ("ole_pairs", "0")),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused(parameters, message):
-    with pytest.raises(InvalidParameter, match=message):
+    with refused(InvalidParameter, message):
         fit(small_data(), n_rounds=1, **parameters)
 
 

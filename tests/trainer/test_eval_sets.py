@@ -14,6 +14,7 @@ from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training_result import PHASES
+from tests.refusals import refused
 from tests.trainer.planted import boost_rows, fit, planted, rows_of, small_data
 
 
@@ -67,36 +68,36 @@ def test_what_a_callback_raises_is_raised():
 
 @pytest.mark.parametrize(
     ("names", "message"),
-    [(["train"], "got 'train' again"), (["a", "b", "a"], "must be unique and not 'train'; got 'a' again")],
+    [(["train"], "'train'"), (["a", "b", "a"], ("unique", "'train'", "'a'"))],
 )
 def test_names_of_sets_must_differ(names, message):
     data = small_data()
-    with pytest.raises(InvalidParameter, match=message):
+    with refused(InvalidParameter, message):
         fit(data, eval_sets=[(name, data[1]) for name in names])
 
 
 def test_unusable_sets_and_metrics_are_refused():
     data = small_data()
     x, grades, _ = data[1]
-    with pytest.raises(TrainingDataRejected, match="'b' has no rows"):
+    with refused(TrainingDataRejected, "'b'"):
         fit(data, eval_sets=[("a", data[1]), ("b", (x[:0], grades[:0], np.zeros(1, np.int64)))])
-    with pytest.raises(TrainingDataRejected, match="no query of the a split has a relevant document"):
+    with refused(TrainingDataRejected, "a split", "relevant"):
         fit(data, eval_sets=[("a", (x, grades * 0, data[1][2]))])
-    with pytest.raises(InputError, match="did you mean 'map'"):
+    with refused(InputError, "'map'"):
         fit(data, options={"eval_metrics": ["mop"]})
-    with pytest.raises(InvalidParameter, match="monotone: unknown feature 'f22'; did you mean 'f2'"):
+    with refused(InvalidParameter, "monotone", "feature", "'f22'", "'f2'"):
         fit(data, monotone={"f22": 1})
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda bins: [bins[:-1]], r"eval set 'valid': expected the bins of \d+ rows, found \d+"),
-        (lambda bins: [bins, bins[:1]], "eval set 'valid': bins of shape .* do not fit"),
-        (lambda bins: [bins[:, :-1]], "eval set 'valid': bins of shape .* do not fit"),
-        (lambda bins: [bins[:5], np.hstack([bins[5:], bins[5:]])], "eval set 'valid': bins of shape .* at row 5 do not fit"),
-        (lambda bins: [], r"eval set 'valid': expected the bins of \d+ rows, found 0"),
-        (lambda bins: [np.full_like(bins, 255)], "eval set 'valid': feature 0: bin above its"),
+        (lambda bins: [bins[:-1]], ("eval set 'valid'", "bins", "rows")),
+        (lambda bins: [bins, bins[:1]], ("eval set 'valid'", "bins", "shape")),
+        (lambda bins: [bins[:, :-1]], ("eval set 'valid'", "bins", "shape")),
+        (lambda bins: [bins[:5], np.hstack([bins[5:], bins[5:]])], ("eval set 'valid'", "bins", "row 5")),
+        (lambda bins: [], ("eval set 'valid'", "bins", "rows", "0")),
+        (lambda bins: [np.full_like(bins, 255)], ("eval set 'valid'", "feature 0", "bin")),
     ],
 )  # fmt: skip
 def test_bins_of_other_rows_or_features_are_refused(change, message):
@@ -105,7 +106,7 @@ def test_bins_of_other_rows_or_features_are_refused(change, message):
     edges = [feature.edges[:200] for feature in binspec.features]
     thin = replace(binspec, features=tuple(replace(f, edges=e) for f, e in zip(binspec.features, edges, strict=True)))
     watched = replace(rows, bins=change(rows_of(valid, thin).bins[0]))
-    with pytest.raises(TrainingDataRejected, match=message):
+    with refused(TrainingDataRejected, message):
         boost_rows(
             rows_of(train, thin), [("valid", watched)], edges, binspec.feature_names,
             TrainParameters(n_rounds=1), max_grade=4, n_threads=1,
@@ -130,7 +131,7 @@ def test_weights_of_documents_reach_the_loss():
     heavy = np.where(np.arange(n) % 2, 1.0, 5.0)
     assert fit(data, weights=heavy).forest.to_bytes() != fit(data).forest.to_bytes()
     assert np.array_equal(fit(data, weights=np.full(n, 2.0)).forest.node_value, fit(data).forest.node_value)
-    with pytest.raises(TrainingDataRejected, match="row 3: expected a weight of 0 or more, found nan"):
+    with refused(TrainingDataRejected, "row 3", "weight", "nan"):
         fit(data, weights=np.where(np.arange(n) == 3, np.nan, 1.0))
 
 

@@ -22,6 +22,7 @@ from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical, class_na
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team, with_team
+from tests.refusals import refused
 from tests.trainer.planted import fit, planted, rows_of, small_data
 
 NAMES = list(dict.fromkeys({where: name for name, where in reversed(OBJECTIVES.items())}.values()))
@@ -58,7 +59,7 @@ def test_what_a_class_says_of_itself_fits_together(name):
     assert objective.link == "identity" or objective.n_outputs > 1 or objective.link.startswith("ordinal")
     scores = shaped(objective, rows)
     if name in NO_DEVIANCE:
-        with pytest.raises(InvalidParameter, match=f"{name} has no deviance"):
+        with refused(InvalidParameter, name, "deviance"):
             objective.deviance(scores)
         return
     parts = objective.losses(scores)
@@ -147,9 +148,7 @@ def test_a_criterion_works_or_is_refused_with_a_reason(name, criterion):
         assert np.isfinite(forest.node_value).all()
         assert (forest.node_gain >= 0.0).all()
     else:
-        with pytest.raises(
-            InvalidParameter, match=f"criterion '{criterion}' does not work with {objective.name}, which supports"
-        ):
+        with refused(InvalidParameter, "criterion", f"'{criterion}'", objective.name):
             fit(data, objective=name, criterion=criterion, n_rounds=2)
 
 
@@ -207,6 +206,5 @@ def test_the_objective_of_the_guide_works(monkeypatch):
 
 
 def test_options_are_named_by_their_objective_and_not_as_flags():
-    with spelled_for_a_command_line(), pytest.raises(InvalidParameter) as raised:
+    with spelled_for_a_command_line(), refused(InvalidParameter, "apxdcg(samples)", "2 .. 100000", "1"):
         canonical("apxdcg(samples=1)")
-    assert str(raised.value) == "apxdcg(samples) must be in 2 .. 100000, got 1"

@@ -13,6 +13,7 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.listwise import _expected_kernels, expected_dcg
 from rankmill.trainer.workers import with_team
 from tests import naive_lists as naive
+from tests.refusals import refused
 from tests.trainer.list_case import SIZES, derivatives, objective_for, random_lists, starts_of
 from tests.trainer.planted import fit, small_data
 
@@ -276,23 +277,23 @@ def test_a_list_of_one_grade_does_not_count(objective):
 
 @pytest.mark.parametrize("name", ["apxdcg", "stochasticrank"])
 def test_what_cannot_be_learnt_from_is_refused(name):
-    with pytest.raises(TrainingDataRejected, match="two different grades"):
+    with refused(TrainingDataRejected, "different grades"):
         objective_for(name, [1, 1, 0], [2, 1])
-    with pytest.raises(InvalidParameter, match=f"metric 'map' cannot be optimised by {name}"):
+    with refused(InvalidParameter, "metric 'map'", name):
         objective_for(name, [1, 0], metric="map")
 
 
 @pytest.mark.parametrize(
     ("objective", "message"),
     [
-        ("apxdcg(samples=1)", r"apxdcg\(samples\) must be in 2 \.\. 100000, got 1"),
-        ("apxdcg(exact=13)", r"apxdcg\(exact\) must be in 0 \.\. 12, got 13"),
-        ("stochasticrank(noise=0)", r"stochasticrank\(noise\) must be a number above 0"),
-        ("stochasticrank(samples=0)", r"stochasticrank\(samples\) must be in 1 \.\. 100000"),
+        ("apxdcg(samples=1)", ("apxdcg(samples)", "2 .. 100000", "1")),
+        ("apxdcg(exact=13)", ("apxdcg(exact)", "0 .. 12", "13")),
+        ("stochasticrank(noise=0)", ("stochasticrank(noise)", "0")),
+        ("stochasticrank(samples=0)", ("stochasticrank(samples)", "1 .. 100000")),
     ],
 )
 def test_options_out_of_bounds_are_refused(objective, message):
-    with pytest.raises(InvalidParameter, match=message):
+    with refused(InvalidParameter, message):
         objective_for(objective, [0, 1])
 
 

@@ -13,6 +13,7 @@ from rankmill.scorer.predict import predict
 from rankmill.trainer.objectives.pairwise import gbrank
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import with_team
+from tests.refusals import refused
 from tests.trainer import planted
 from tests.trainer.pair_case import build, case, derivatives
 
@@ -185,15 +186,15 @@ def tree_of(forest, t, x):
 def test_what_it_cannot_do_is_said():
     rows, scores = case(5)
     for options, message in (
-        ("tau=0", "must be a number above 0"),
-        ("eta=-1", "must be a number above 0"),
-        ("trees=0", r"must be in 1 \.\."),
+        ("tau=0", "above 0"),
+        ("eta=-1", "above 0"),
+        ("trees=0", "1 .."),
     ):
-        with pytest.raises(InvalidParameter, match=message):
+        with refused(InvalidParameter, message):
             build(rows, f"gbrank({options})")
-    with pytest.raises(InvalidParameter, match="gbrank has no deviance"):
+    with refused(InvalidParameter, "gbrank", "deviance"):
         build(rows, "gbrank").deviance(scores)
-    with pytest.raises(InvalidParameter, match="cannot be resumed"):
+    with refused(InvalidParameter, "resumed"):
         derivatives(build(rows, "gbrank(keep=true, trees=2)"), scores, step=5)
-    with pytest.raises(TrainingDataRejected, match="no query has documents of two different grades"):
+    with refused(TrainingDataRejected, "different grades"):
         build(RankedRows(np.array([1, 1], np.int32), np.array([0, 2]), []), "gbrank")

@@ -9,6 +9,7 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.links import apply_link
 from rankmill.trainer.objectives.pointwise import document_loss as pointwise_module
 from tests.naive_points import softmax
+from tests.refusals import refused
 from tests.trainer.planted import fit, small_data
 from tests.trainer.point_cases import (
     derivatives,
@@ -113,13 +114,13 @@ def test_far_scores_keep_finite_derivatives():
 
 
 def test_what_it_refuses():
-    with pytest.raises(InvalidParameter, match=r"mcrank\(score\) .rank.; known: grade, gain"):
+    with refused(InvalidParameter, "mcrank(score)", "grade, gain"):
         objective_on("mcrank(score=rank)", ROWS)
     with pytest.raises(TrainingDataRejected, match=r"mcrank\(max_grade"):
         objective_on("mcrank(max_grade=2)", ROWS).start()
-    with pytest.raises(TrainingDataRejected, match="two grades or more"):
+    with refused(TrainingDataRejected, "two grades"):
         objective_on("ordinal", rows_with(grades=[1, 1])).start()
-    with pytest.raises(TrainingDataRejected, match="so many grades"):
+    with refused(TrainingDataRejected, "many grades"):
         objective_on("mcrank(score=gain)", rows_with(grades=[0, 60])).start()
     assert objective_on("ordinal(max_grade=6)", ROWS).n_outputs == 6
     # what is only watched may have other grades than what is learnt

@@ -18,6 +18,7 @@ from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team, with_team
 from tests import naive
+from tests.refusals import refused
 
 PLAIN = {"lambda_normalisation": False, "truncation": 10**6}
 
@@ -188,13 +189,13 @@ def test_weights_multiply_pairs(normalise, n):
     ("weights", "message"),
     [
         ([1.0], "shape"),
-        ([1.0, -1.0], "row 1: .* found -1.0"),
+        ([1.0, -1.0], ("row 1", "-1.0")),
         ([np.nan, 1.0], "row 0"),
-        ([0.0, 0.0], "all weights are 0"),
+        ([0.0, 0.0], ("weights", "0")),
     ],
 )
 def test_weights_that_weigh_nothing_sensible_are_refused(weights, message):
-    with pytest.raises(TrainingDataRejected, match=message):
+    with refused(TrainingDataRejected, message):
         gradients([1.0, 2.0], [1, 0], weights=np.array(weights))
 
 

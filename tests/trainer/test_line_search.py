@@ -11,6 +11,7 @@ from rankmill.scorer.predict import predict
 from rankmill.trainer.line_search import EVALUATIONS, FARTHEST, best_step
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
+from tests.refusals import refused
 from tests.trainer.planted import fit, rows_of, small_data
 
 
@@ -94,5 +95,5 @@ def test_the_same_bytes_for_any_threads():
 
 
 def test_an_unknown_search_is_named():
-    with pytest.raises(InvalidParameter, match="unknown value of step_search 'lines'; did you mean 'line'"):
+    with refused(InvalidParameter, "step_search", "lines", "line"):
         TrainParameters(step_search="lines")

@@ -15,6 +15,7 @@ from rankmill.trainer.objectives.listwise import cross_entropy, list_loss, listm
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.workers import Team, with_team
 from tests import naive_lists as naive
+from tests.refusals import refused
 from tests.trainer.list_case import SIZES, derivatives, objective_for, random_lists, starts_of
 from tests.trainer.planted import fit, small_data
 
@@ -413,22 +414,20 @@ def test_lists_that_say_nothing_do_not_count():
 
 @pytest.mark.parametrize("objective", ["listnet", "listmle", "rank_xendcg"])
 def test_what_cannot_be_learnt_from_is_refused(objective):
-    with pytest.raises(TrainingDataRejected, match="two different grades"):
+    with refused(TrainingDataRejected, "different grades"):
         objective_for(objective, [1, 1, 0], [2, 1])
-    with pytest.raises(TrainingDataRejected, match="query weights must have shape"):
+    with refused(TrainingDataRejected, "query weights", "shape"):
         objective_for(objective, [1, 0], query_weights=np.ones(2))
-    with pytest.raises(TrainingDataRejected, match="all weights are 0"):
+    with refused(TrainingDataRejected, "weights", "0"):
         objective_for(objective, [1, 0], weights=np.zeros(2))
 
 
 def test_options_out_of_bounds_are_refused():
-    with pytest.raises(
-        InvalidParameter, match=r"unknown value of listnet\(target\) 'grade'; did you mean 'exp_grade'\?"
-    ):
+    with refused(InvalidParameter, "listnet(target)", "'grade'", "'exp_grade'"):
         objective_for("listnet(target=grade)", [0, 1])
-    with pytest.raises(InvalidParameter, match=r"alpha\) must be in \[0, 1\], got 2"):
+    with refused(InvalidParameter, "query_cross_entropy(alpha)", "[0, 1]", "2.0"):
         objective_for("query_cross_entropy(alpha=2)", [0, 1])
-    with pytest.raises(InvalidParameter, match=r"terms\) must be in 1 \.\. 10, got 0"):
+    with refused(InvalidParameter, "rank_xendcg(terms)", "1 .. 10", "0"):
         objective_for("rank_xendcg(terms=0)", [0, 1])
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.pointwise import document_loss as pointwise_module
+from tests.refusals import refused
 from tests.trainer.point_cases import (
     derivatives,
     gradient_error,
@@ -95,8 +96,8 @@ def test_the_same_bits_for_any_team(leaf, monkeypatch):
 
 
 def test_what_it_refuses():
-    for wrong, hint in [("leaf=paper2", r"logistrank\(leaf\) 'paper2'; did you mean"), ("top=-1", r"top\) must be 0")]:
-        with pytest.raises(InvalidParameter, match=hint):
+    for wrong, hint in [("leaf=paper2", ("logistrank(leaf)", "paper2")), ("top=-1", ("top)", "0"))]:
+        with refused(InvalidParameter, hint):
             objective_on(f"logistrank({wrong})", rows_with(grades=GRADES))
-    with pytest.raises(TrainingDataRejected, match="two classes"):
+    with refused(TrainingDataRejected, "classes"):
         objective_on("logistrank(threshold=9)", rows_with(grades=GRADES)).start()

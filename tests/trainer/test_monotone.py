@@ -10,6 +10,7 @@ import pytest
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.predict import predict
 from rankmill.trainer.parameters import TrainParameters
+from tests.refusals import refused
 from tests.trainer.planted import boost_rows, fit, rows_of, small_data
 
 DIRECTIONS = {"f0": 1, "f1": -1}
@@ -89,13 +90,13 @@ def test_sigma_changes_no_constrained_tree_by_squared_error():
 @pytest.mark.parametrize("objective", ["mcrank", "ordinal"])
 def test_scores_that_are_made_of_probabilities_have_neither_directions_nor_offsets(objective):
     """Outputs that all rise with a feature say nothing of the expected grade; that of ordinal would fall."""
-    with pytest.raises(InvalidParameter, match="monotone constraints need one score per document"):
+    with refused(InvalidParameter, "monotone", "one score"):
         fit(small_data(), objective=objective, monotone=DIRECTIONS, n_rounds=1)
     train, valid, binspec = small_data()
     offsets = np.ones(len(train[1])), np.ones(len(valid[1]))
     for given in ((offsets[0], None), (None, offsets[1])):
         rows = [replace(rows_of(p, binspec), offsets=o) for p, o in zip((train, valid), given, strict=True)]
-        with pytest.raises(InvalidParameter, match="offsets need one score per document"):
+        with refused(InvalidParameter, "offsets", "one score"):
             boost_rows(
                 rows[0], [("valid", rows[1])], [f.edges for f in binspec.features], binspec.feature_names,
                 TrainParameters(objective=objective), max_grade=4,

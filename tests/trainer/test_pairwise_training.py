@@ -8,6 +8,7 @@ import pytest
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.rows import RankedRows
+from tests.refusals import refused
 from tests.trainer import planted
 from tests.trainer.pair_case import build, case, derivatives
 
@@ -67,30 +68,30 @@ def test_what_cannot_be_learnt_from_is_refused():
             build(rows, objective)
     build(rows, "ranknet(ties=true)")
     none = PreferencePairs(*(np.empty(0, t) for t in (np.int32, np.int32, float, float)), np.array([0, 0]))
-    with pytest.raises(TrainingDataRejected, match="there is no pair"):
+    with refused(TrainingDataRejected, "pair"):
         build(RankedRows(np.array([1, 0], np.int32), np.array([0, 2]), [], pairs=none), "ranknet")
     for better, worse, probability, message in (
-        (0, 0, 1.0, "two different rows"),
-        (0, 2, 1.0, "rows of the query"),
-        (0, 1, 1.5, "a probability"),
+        (0, 0, 1.0, "different rows"),
+        (0, 2, 1.0, ("rows", "query")),
+        (0, 1, 1.5, "probability"),
     ):
         one = PreferencePairs(
             np.array([better], np.int32), np.array([worse], np.int32), np.ones(1), np.array([probability]),
             np.array([0, 1]),
         )  # fmt: skip
-        with pytest.raises(TrainingDataRejected, match=f"pair 0: expected {message}"):
+        with refused(TrainingDataRejected, "pair 0", message):
             build(RankedRows(np.array([1, 0], np.int32), np.array([0, 2]), [], pairs=one), "ranknet")
     rows, _ = case(0)
     for objective, message in (
-        ("ranknet(normalise=pair)", r"unknown value of ranknet\(normalise\) \'pair\'; known: none, query"),
-        ("rankboost(pair_fraction=0)", r"must be in \(0, 1\]"),
-        ("lambdamart(max_grade=90)", r"must be in 0 \.\. 52"),
-        ("ranknet(truncation=-1)", r"must be in 0 \.\."),
-        ("yetirank(permutations=0)", r"must be in 1 \.\."),
-        ("yetirank(decay=1.5)", r"must be in \(0, 1\]"),
-        ("yetirank(noise=white)", r"unknown value of yetirank\(noise\) \'white\'; known: logistic, gumbel"),
+        ("ranknet(normalise=pair)", ("ranknet(normalise)", "'pair'", "none, query")),
+        ("rankboost(pair_fraction=0)", "(0, 1]"),
+        ("lambdamart(max_grade=90)", "0 .. 52"),
+        ("ranknet(truncation=-1)", "0 .."),
+        ("yetirank(permutations=0)", "1 .."),
+        ("yetirank(decay=1.5)", "(0, 1]"),
+        ("yetirank(noise=white)", ("yetirank(noise)", "'white'", "logistic, gumbel")),
     ):
-        with pytest.raises(InvalidParameter, match=message):
+        with refused(InvalidParameter, message):
             build(rows, objective)
 
 
@@ -109,7 +110,7 @@ def test_pairs_that_no_swap_weighs_are_refused_instead_of_learning_nothing(objec
         np.array([0, 1], np.int32), np.array([2, 3], np.int32), np.ones(2), np.ones(2), np.array([0, 2])
     )
     rows = RankedRows(np.array(grades, np.int32), np.array([0, 4]), [], pairs=pairs)
-    with pytest.raises(TrainingDataRejected, match="swapping the documents of a pair never changes the metric"):
+    with refused(TrainingDataRejected, "pair", "metric"):
         build(rows, objective, metric=metric)
     build(rows, "ranknet")
 
@@ -125,5 +126,5 @@ def test_a_query_whose_pairs_weigh_nothing_counts_nothing():
 
 
 def test_lambdaloss_is_for_ndcg():
-    with pytest.raises(InvalidParameter, match="lambdaloss supports the metrics ndcg"):
+    with refused(InvalidParameter, "lambdaloss", "metrics", "ndcg"):
         build(case(0)[0], "lambdaloss", metric="map")

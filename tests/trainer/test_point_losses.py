@@ -13,6 +13,7 @@ from rankmill.trainer.objectives.pointwise import _kernels as _point_kernels
 from rankmill.trainer.objectives.pointwise import document_loss as pointwise_module
 from rankmill.trainer.workers import Team
 from tests.naive_points import least, quantile_range, term
+from tests.refusals import refused
 from tests.trainer.point_cases import (
     derivatives,
     gradient_error,
@@ -382,15 +383,15 @@ def test_deviances_are_those_of_the_gbm_guide():
 @pytest.mark.parametrize("label", [0.0, 1.0])
 def test_one_class_alone_is_refused_as_training_and_measured_otherwise(written, label):
     objective = objective_on(written, rows_with(labels=[label] * 3))
-    with pytest.raises(TrainingDataRejected, match="two classes"):
+    with refused(TrainingDataRejected, "classes"):
         objective.start()
     assert math.isfinite(objective.deviance(np.zeros(3)))
 
 
 def test_counts_are_none_below_zero_and_not_all_zero():
-    with pytest.raises(TrainingDataRejected, match=r"found -1.0 in row 1"):
+    with refused(TrainingDataRejected, "-1.0", "row 1"):
         objective_on("poisson", rows_with(labels=[0.0, -1.0]))
-    with pytest.raises(TrainingDataRejected, match="every label is 0"):
+    with refused(TrainingDataRejected, "label", "0"):
         objective_on("poisson", rows_with(labels=[0.0, 2.0], weights=[1.0, 0.0])).start()
 
 

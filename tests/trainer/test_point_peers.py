@@ -14,6 +14,7 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
+from tests.refusals import refused
 from tests.trainer.planted import boost_rows
 from tests.trainer.point_cases import objective_on
 
@@ -181,8 +182,8 @@ def test_losses_whose_hessian_says_nothing_refuse_to_split_by_it():
     rows, spec = ranked()
     for written in ("laplace", "quantile", "huber"):
         for criterion in ("rwse", "ole"):
-            with pytest.raises(InvalidParameter, match="supports se"):
+            with refused(InvalidParameter, "supports"):
                 train(written, rows, spec, criterion=criterion)
     for written in ("coxph", "consistent_cosine"):
-        with pytest.raises(InvalidParameter, match="supports rwse, se"):
+        with refused(InvalidParameter, "rwse, se"):
             train(written, rows, spec, criterion="ole")

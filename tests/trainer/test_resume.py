@@ -11,6 +11,7 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer import round_metrics
 from rankmill.trainer.growing import tree as tree_module
 from rankmill.trainer.resuming import trees_of
+from tests.refusals import refused
 from tests.trainer.planted import fit, planted, small_data
 
 
@@ -87,18 +88,18 @@ def test_thresholds_become_the_bins_again():
     bins = np.concatenate([tree.threshold for tree in trees])[inner]
     back = [np.append(edges[f], np.inf)[b - 1] for f, b in zip(forest.node_feature[inner], bins, strict=True)]
     assert np.array_equal(np.array(back, np.float32), forest.thresholds[inner])
-    with pytest.raises(InvalidParameter, match="is not a bin edge of the data"):
+    with refused(InvalidParameter, "bin edge"):
         trees_of(forest, [cuts[:-9:2] for cuts in edges])
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_leaves": 9}, r"max_leaves was 8 and is now 9; a resumed training must keep its parameters"),
-        ({"learning_rate": 0.2}, r"learning_rate was 0\.1 and is now 0\.2"),
-        ({"monotone": {"f1": 1}}, r"monotone was \{\} and is now \{'f1': 1\}"),
-        ({"n_rounds": 29}, "n_rounds counts all rounds and must be at least the 30 of the model, got 29"),
-        ({"options": {"info": {"dataset_digest": "b" * 64}}}, "other data: its dataset_digest is aaaaaaaaaaaa, that of the data bbb"),
+        ({"max_leaves": 9}, ("max_leaves", "8", "9")),
+        ({"learning_rate": 0.2}, ("learning_rate", "0.1", "0.2")),
+        ({"monotone": {"f1": 1}}, ("monotone", "{}", "{'f1': 1}")),
+        ({"n_rounds": 29}, ("n_rounds", "30", "29")),
+        ({"options": {"info": {"dataset_digest": "b" * 64}}}, "dataset_digest"),
     ],
     ids=str,
 )  # fmt: skip
@@ -106,7 +107,7 @@ def test_what_differs_is_named(change, message):
     data, info = small_data(), {"dataset_digest": "a" * 64}
     forest = fit(data, watch=False, options={"info": info}).forest
     options = {"info": info, "resume": forest, **change.get("options", {})}
-    with pytest.raises(InvalidParameter, match=message) as caught:
+    with refused(InvalidParameter, message) as caught:
         fit(data, watch=False, **{**change, "options": options})
     assert "\n" not in str(caught.value)
 
@@ -129,5 +130,5 @@ def test_other_features_are_named():
     (train, valid, binspec), other = small_data(), planted(3, n_features=7)
     forest = fit((train, valid, binspec), watch=False, n_rounds=2).forest
     renamed = replace(binspec, features=(replace(binspec.features[0], name="g0"), *binspec.features[1:]))
-    with pytest.raises(InvalidParameter, match="other features: the data lack 'f0'"):
+    with refused(InvalidParameter, "features", "'f0'"):
         fit((other, valid, renamed), watch=False, options={"resume": forest})

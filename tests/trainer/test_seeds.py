@@ -26,6 +26,7 @@ from rankmill.trainer.round_metrics import measure
 from rankmill.trainer.seeds import checked_seeds
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.version_facts import facts_of
+from tests.refusals import refused
 from tests.trainer.small_dataset import SMALL, small_dataset
 
 SEEDS = (1, 2, 3)
@@ -253,28 +254,28 @@ def test_on_top_of_a_base_model_the_base_is_there_once(dataset: Dataset) -> None
 
 def test_an_average_cannot_be_gone_on_with(dataset: Dataset, kept: Path) -> None:
     forest = candidate_of(dataset, kept, "average").forest
-    with pytest.raises(InvalidParameter, match="average of several seeds"):
+    with refused(InvalidParameter, "average", "seeds"):
         training.train(dataset, replace(SMALL, seed=1), TrainingOptions(resume=StartingModel(forest)))
 
 
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"seeds": (1, 2), "choose": "worst"}, "unknown value of choose 'worst'; known: best, average"),
-        ({"seeds": (1, 2, 1)}, "1 is given 2 times"),
-        ({"seeds": (1, -2)}, "found -2"),
-        ({"seeds": (1, 2), "choose": "average", "parameters": {"objective": "mcrank"}}, "come from probabilities"),
+        ({"seeds": (1, 2), "choose": "worst"}, ("choose", "'worst'", "best, average")),
+        ({"seeds": (1, 2, 1)}, ("1", "2 times")),
+        ({"seeds": (1, -2)}, "-2"),
+        ({"seeds": (1, 2), "choose": "average", "parameters": {"objective": "mcrank"}}, "probabilities"),
     ],
 )
 def test_what_cannot_be_is_refused_before_the_training(dataset: Dataset, asked, message: str) -> None:
     parameters = replace(SMALL, **asked.pop("parameters", {}))
-    with pytest.raises(InvalidParameter, match=message):
+    with refused(InvalidParameter, message):
         plan_candidate(dataset, parameters, TrainingOptions(), SeedOptions(**asked))
 
 
 def test_without_a_valid_split_only_the_average_is_permitted(tmp_path: Path) -> None:
     alone = small_dataset(tmp_path, {"train": 1.0}, queries=30)
-    with pytest.raises(InvalidParameter, match="the best of several seeds is chosen on the valid split"):
+    with refused(InvalidParameter, "seeds", "valid"):
         plan_candidate(alone, SMALL, TrainingOptions(), SeedOptions(seeds=(1, 2)))
     found = candidate_of(alone, None, "average", seeds=(1, 2))
     assert found.noise_floor == {}
@@ -285,7 +286,7 @@ def test_a_forest_with_a_link_is_not_averaged(dataset: Dataset) -> None:
     forest = training.train(
         dataset, replace(SMALL, objective="mcrank", n_rounds=1), TrainingOptions(n_threads=1)
     ).forest
-    with pytest.raises(InvalidParameter, match="only models with link identity"):
+    with refused(InvalidParameter, "link identity"):
         average([forest, forest])
 
 

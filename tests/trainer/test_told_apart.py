@@ -11,6 +11,7 @@ from rankmill import Ranker, cross_validate
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.spelling import _ELSEWHERE, OBJECTIVES, canonical
 from rankmill.trainer.objectives.user import remember_objective
+from tests.refusals import refused
 
 RNG = np.random.default_rng(5)
 N_QUERIES, LENGTH = 40, 12
@@ -57,7 +58,7 @@ def test_a_stop_metric_without_a_value_is_refused_only_where_it_decides():
     first, watched = halves(np.zeros(len(X), dtype=int))
     parameters = {"objective": "ranknet", "query_fraction": 0.5, **SMALL}
     watched[2] = {"qid": QID[~SEEN], "pairs": pairs[: (~SEEN).sum() // 2]}
-    with pytest.raises(TrainingDataRejected, match=r"set stop_metric to deviance or rounds_by to oob"):
+    with refused(TrainingDataRejected, "stop_metric", "rounds_by"):
         Ranker(**parameters).fit(**first, pairs=pairs, eval_set=[tuple(watched)])
     for cure in ({"rounds_by": "oob"}, {"stop_metric": "deviance"}):
         assert Ranker(**parameters, **cure).fit(**first, pairs=pairs, eval_set=[tuple(watched)]).best_round_ >= 1
@@ -74,7 +75,7 @@ def test_what_is_wrong_with_the_train_split_is_not_said_of_an_eval_set(objective
 def test_gains_that_are_all_0_are_refused_instead_of_learnt(objective: str):
     with pytest.raises(TrainingDataRejected, match=r"gain.*linear"):
         Ranker(objective=objective, **SMALL).fit(X, np.abs(SIGNAL), qid=QID)
-    with pytest.raises(TrainingDataRejected, match="no query has a relevant document"):
+    with refused(TrainingDataRejected, "query", "relevant"):
         Ranker(objective=objective, **SMALL).fit(X, np.zeros(len(X)), qid=QID)
     scores = Ranker(objective=objective, gain="linear", **SMALL).fit(X, np.exp(SIGNAL), qid=QID).predict(X)
     assert np.corrcoef(scores, SIGNAL)[0, 1] > 0.5
@@ -89,7 +90,7 @@ def test_names_of_other_tools_are_answered_with_ours(theirs: str):
 
 
 def test_a_name_in_capitals_is_answered_and_a_bad_option_says_whose_it_is():
-    with pytest.raises(InvalidParameter, match="did you mean 'lambdamart'"):
+    with refused(InvalidParameter, "'lambdamart'"):
         canonical("LambdaMART")
     with pytest.raises(InvalidParameter, match="known: lambdamart, l2") as unknown:
         canonical("zzzzz")
@@ -103,7 +104,7 @@ def test_a_function_of_another_form_is_refused_before_training():
     def theirs(y_true, y_pred):  # as LightGBM takes it
         return y_pred - y_true, np.ones_like(y_pred)
 
-    with pytest.raises(InvalidParameter, match=r"expected a function \(scores, targets, starts, g, h\)"):
+    with refused(InvalidParameter, "(scores, targets, starts, g, h)"):
         remember_objective(theirs)
 
 

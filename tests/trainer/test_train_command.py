@@ -19,6 +19,7 @@ from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.objectives import spelling
 from rankmill.trainer.parameters import MachineOptions, TrainParameters
 from rankmill.trainer.training_result import PHASES
+from tests.refusals import unnamed
 
 SMALL = ["--n-rounds", "3", "--max-leaves", "3", "--n-threads", "1"]
 
@@ -39,7 +40,7 @@ def test_it_says_what_it_trains_on_and_what_is_new(dataset: str, capsys) -> None
         out, err = capsys.readouterr()
         assert out.startswith(word)
         assert "on 31 bins" in err or "31 bins (" in err
-        assert "no valid split, so all 3 rounds are kept" in err
+        assert not unnamed(err, "no valid split", "3 rounds")
         assert execute(["train", dataset, "--name", "web", *SMALL, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["new"] is False, new
 
@@ -239,7 +240,7 @@ def test_several_seeds_are_trained_and_told(split_dataset: str, capsys) -> None:
     assert f"{best['trees']} trees" in out
     assert f"seed {best['chosen']}: " in out
     assert out.count("(taken)") == 1
-    assert "noise floor across seeds, valid ndcg@10: " in out
+    assert not unnamed(out, "noise floor", "ndcg@10")
     assert execute(["models", "show", "web@1"]) == 0
     assert "seeds 1, 2, 3: their average" in capsys.readouterr().out
 

@@ -23,6 +23,7 @@ from rankmill.trainer.tuning import search, trials
 from rankmill.trainer.tuning.search import plan_tuning, tune
 from rankmill.trainer.tuning.space import space_of
 from rankmill.trainer.tuning.table import Table
+from tests.refusals import refused, unnamed
 from tests.trainer.small_dataset import SMALL, small_dataset
 from tests.waiting import LIMIT, until
 
@@ -169,7 +170,7 @@ def test_what_may_be_otherwise_next_time_is_not_recorded(dataset: Dataset, tmp_p
 def test_where_all_fail_the_first_says_why(dataset: Dataset, tmp_path: Path) -> None:
     base = replace(BASE, objective="gbrank", step_search="line")
     plan = plan_tuning(dataset, base, space_of({"max_leaves": "4..8"}, "t"), TuneOptions(trials=2, workers=1))
-    with pytest.raises(InvalidParameter, match="every trial failed; the first error: InvalidParameter"):
+    with refused(InvalidParameter, "trial", "InvalidParameter"):
         tune(plan, tmp_path / "t")
 
 
@@ -200,13 +201,13 @@ def test_a_folder_of_another_search_is_refused_or_let_go_of(dataset: Dataset, tm
     options = TuneOptions(trials=1, repeat=0, workers=1)
     searched(dataset, tmp_path / "t", options)
     other = plan_tuning(dataset, BASE, space_of({"max_leaves": "2..3"}, "t"), options)
-    with pytest.raises(InvalidParameter, match="contains a search with other data, parameters, space, seed or code"):
+    with refused(InvalidParameter, "search", "parameters, space, seed"):
         tune(other, tmp_path / "t")
     assert len(tune(other, tmp_path / "t", fresh=True).rows) == 2
     assert len(list((tmp_path / "t/trials").iterdir())) == 2
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign/precious.txt").write_text("mine")
-    with pytest.raises(InvalidParameter, match="contains other files"):
+    with refused(InvalidParameter, "files"):
         tune(other, tmp_path / "foreign", fresh=True)
     damaged = next((tmp_path / "t/trials").iterdir())
     before = damaged.read_bytes()
@@ -218,18 +219,18 @@ def test_a_folder_of_another_search_is_refused_or_let_go_of(dataset: Dataset, tm
 @pytest.mark.parametrize(
     ("options", "space", "message"),
     [
-        ({"search": "grid"}, {}, "unknown value of search 'grid'; known: random, halving"),
-        ({"trials": 0}, {}, "trials must be in 1 .."),
-        ({"search": "halving"}, {"n_rounds": "10..90"}, "n_rounds cannot be varied with successive halving"),
+        ({"search": "grid"}, {}, ("search", "'grid'", "random, halving")),
+        ({"trials": 0}, {}, ("trials", "1")),
+        ({"search": "halving"}, {"n_rounds": "10..90"}, ("n_rounds", "halving")),
     ],
 )
 def test_what_cannot_be_searched_is_refused(dataset: Dataset, options, space, message: str) -> None:
-    with pytest.raises(InvalidParameter, match=message):
+    with refused(InvalidParameter, message):
         plan_tuning(dataset, BASE, space_of(space or {"sigma": "1..2"}, "t"), TuneOptions(**options))
 
 
 def test_losses_of_different_objectives_are_not_compared(dataset: Dataset) -> None:
-    with pytest.raises(InvalidParameter, match="losses of different objectives"):
+    with refused(InvalidParameter, "objectives"):
         plan_tuning(dataset, replace(BASE, stop_metric="deviance"), SPACE, TuneOptions())
 
 
@@ -251,7 +252,7 @@ def test_the_command(dataset: Dataset, tmp_path: Path, capsys) -> None:
     ]
     assert execute([*command, "--objective", "l2"]) == 0
     printed = capsys.readouterr()
-    assert "2 random trials of 6 parameters, compared by ndcg@10 on the valid split" in printed.err  # not the objective
+    assert not unnamed(printed.err, "2 random trials", "6 parameters", "ndcg@10", "valid")  # not the objective
     assert '[train]\nobjective = "l2"\nmetric = "ndcg@10"\nn_rounds = 4' in printed.out
     assert execute([*command, "--objective", "l2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -260,7 +261,7 @@ def test_the_command(dataset: Dataset, tmp_path: Path, capsys) -> None:
     assert execute([*command, "--vary", "max_leaves=2..4"]) == 2
     assert "--fresh" in capsys.readouterr().err
     assert execute([*command, "--vary", "max_leafs=2..4"]) == 2
-    assert "did you mean 'max_leaves'?" in capsys.readouterr().err
+    assert not unnamed(capsys.readouterr().err, "'max_leaves'")
 
 
 @pytest.mark.slow

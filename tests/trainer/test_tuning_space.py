@@ -12,6 +12,7 @@ from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.tuning.search import LEAST_ROUNDS, rungs_of, surviving
 from rankmill.trainer.tuning.space import DEFAULT, DIGITS, default_space, parse_vary, read_space, share_of, space_of
 from tests.naive_tuning import halving
+from tests.refusals import refused
 
 N = 4000
 
@@ -100,35 +101,35 @@ def test_a_file_says_the_same_as_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"learning_rat": "0.1..0.2"}, "t: unknown parameter 'learning_rat'; did you mean 'learning_rate'?"),
-        ({"seed": "1..9"}, "t: seed cannot be varied: the search would only select a lucky seed"),
-        ({"learning_rate": "0.3..0.1"}, r"t: learning_rate: expected LOW..HIGH, .* found '0.3..0.1'"),
-        ({"lambda_l2": "0..1:log"}, "t: lambda_l2: expected"),
-        ({"max_leaves": "2.5..9"}, "t: max_leaves: expected"),
-        ({"max_leaves": [2.5]}, "t: max_leaves: expected"),
-        ({"max_leaves": []}, "t: max_leaves: expected"),
-        ({"learning_rate": "0.1..0.2:lin"}, "t: learning_rate: expected"),
-        ({"lambda_normalisation": "maybe"}, "t: lambda_normalisation: expected"),
-        ({"objective": 3}, "t: objective: expected"),
-        ({}, "t: expected at least one parameter to vary"),
+        ({"learning_rat": "0.1..0.2"}, ("t", "'learning_rat'", "'learning_rate'")),
+        ({"seed": "1..9"}, "t: seed"),
+        ({"learning_rate": "0.3..0.1"}, ("t: learning_rate", "LOW..HIGH", "'0.3..0.1'")),
+        ({"lambda_l2": "0..1:log"}, "lambda_l2"),
+        ({"max_leaves": "2.5..9"}, "max_leaves"),
+        ({"max_leaves": [2.5]}, "max_leaves"),
+        ({"max_leaves": []}, "max_leaves"),
+        ({"learning_rate": "0.1..0.2:lin"}, "learning_rate"),
+        ({"lambda_normalisation": "maybe"}, "lambda_normalisation"),
+        ({"objective": 3}, "objective"),
+        ({}, ("t", "one parameter")),
     ],
 )
 def test_what_is_no_space_is_refused(given, message: str) -> None:
-    with pytest.raises(InvalidParameter, match=message) as caught:
+    with refused(InvalidParameter, message) as caught:
         space_of(given, "t")
     assert "\n" not in str(caught.value)
 
 
 def test_bounds_of_parameters_are_kept(tmp_path: Path) -> None:
-    with pytest.raises(InvalidParameter, match=r"learning_rate must be in \(0, 1\]"):
+    with refused(InvalidParameter, "learning_rate", "(0, 1]"):
         space_of({"learning_rate": "0.5..2"}, "t").check(TrainParameters())
-    with pytest.raises(InvalidParameter, match="unknown objective 'lambdamard'"):
+    with refused(InvalidParameter, "objective", "'lambdamard'"):
         space_of({"objective": "l2,lambdamard"}, "t").check(TrainParameters())
-    for text, message in (("a = = 1", r"space.toml:1:5: "), ("", "expected at least one parameter to vary")):
+    for text, message in (("a = = 1", "space.toml:1:5"), ("", "one parameter")):
         (tmp_path / "space.toml").write_text(text)
-        with pytest.raises(InvalidParameter, match=message):
+        with refused(InvalidParameter, message):
             read_space(tmp_path / "space.toml")
-    with pytest.raises(InvalidParameter, match="found no file"):
+    with refused(InvalidParameter, "file"):
         read_space(tmp_path / "none.toml")
     with pytest.raises(InvalidParameter, match="expected NAME="):
         parse_vary(["learning_rate"])

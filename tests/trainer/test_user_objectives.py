@@ -15,6 +15,7 @@ from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer.objectives.pairwise import pair_loss as pairwise
 from rankmill.trainer.objectives.user import check_lambdas, remember_delta, remember_objective, spelled
 from rankmill.trainer.workers import with_team
+from tests.refusals import refused
 from tests.trainer.pair_case import build, case, derivatives
 
 
@@ -138,21 +139,21 @@ def test_what_is_wrong_with_a_function_is_said():
     def unknown(grades, i, j):
         return grades[i] + "a"
 
-    with pytest.raises(InvalidParameter, match="unknown function; pass it as Ranker"):
+    with refused(InvalidParameter, "function", "Ranker"):
         build(rows, "user(nobody)")
-    with pytest.raises(InvalidParameter, match="unknown function; pass it as Ranker"):
+    with refused(InvalidParameter, "function", "Ranker"):
         build(rows, "lambdamart(delta=nobody)")
-    with pytest.raises(InvalidParameter, match="weights are not passed"):
+    with refused(InvalidParameter, "weights"):
         build(weighted, f"user({remember_objective(squared)})")
-    with pytest.raises(InvalidParameter, match=r"row 0: expected a finite g and an h of 0 or more, found 0\.0 and nan"):
+    with refused(InvalidParameter, "row 0", "g", "h", "0.0", "nan"):
         derivatives(build(rows, f"user({remember_objective(forgets)})"), scores)
-    with pytest.raises(InvalidParameter, match="no loss to measure"):
+    with refused(InvalidParameter, "loss"):
         build(rows, "user(forgets)").losses(scores)
-    with pytest.raises(InvalidParameter, match="expected a finite number for every pair"):
+    with refused(InvalidParameter, "finite", "pair"):
         derivatives(build(rows, f"lambdamart(delta={remember_delta(bottomless)})"), scores)
-    with pytest.raises(InvalidParameter, match="Numba cannot compile"):
+    with pytest.raises(InvalidParameter, match="Numba"):
         remember_delta(unknown)
-    with pytest.raises(InvalidParameter, match="a named function"):
+    with refused(InvalidParameter, "named function"):
         remember_objective(lambda scores, targets, starts, g, h: None)
-    with pytest.raises(InvalidParameter, match="for the objective lambdamart"):
+    with refused(InvalidParameter, "objective lambdamart"):
         spelled("ranknet", reciprocal_gain)
