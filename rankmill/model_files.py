@@ -20,6 +20,7 @@ from rankmill.registry.model_registry import Registry, Version
 from rankmill.registry.names import check_name, default_folder
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_service import find_model
+from rankmill.scorer.train_test_overlap import splits_trained_on
 from rankmill.trainer.version_facts import dataset_facts, shape_of, sketch_of_training
 
 
@@ -107,7 +108,7 @@ def register_file(
     attachments = {}
     if opened is not None:
         facts = replace(facts, dataset=dataset_facts(opened))
-        queries = sketch_of_training(opened, forest)
+        queries = sketch_of_training(opened, splits_trained_on(forest))
         attachments[TRAIN_QUERIES] = queries.to_bytes()
     there = registry.versions(name) if name in registry.names() else []
     if dataset is None and metrics is None:  # nothing is told that the file does not say: whoever has it knows as much

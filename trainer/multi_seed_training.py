@@ -25,6 +25,7 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.training_facts import Metrics, NoiseFloor, SeedFacts, SeedsFacts, TrainingFacts
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
+from rankmill.scorer.train_test_overlap import splits_trained_on
 from rankmill.trainer import train_on_dataset as training
 from rankmill.trainer.checkpoints import Checkpoints, FinishedTrainings, training_key
 from rankmill.trainer.combined_forests import BaseModel, after_base, average
@@ -216,7 +217,7 @@ def train_candidate(
     return Candidate(
         forest=forest,
         facts=facts,
-        attachments=attachments_of(dataset, forest, options.resume, options.base_model),
+        attachments=attachments_of(dataset, options.resume, options.base_model, splits_trained_on(forest)),
         seeds=tuple(trainings),
         choose=seeds.choose,
         chosen=chosen,

@@ -33,9 +33,8 @@ from rankmill.foundation.training_facts import (
 )
 from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.scorer.metrics.significance import interval_of_mean
-from rankmill.scorer.train_test_overlap import splits_trained_on
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.training_result import REFIT
+from rankmill.trainer.training_result import REFIT, TRAIN
 from rankmill.trainer.training_rows import LEARNT_FROM
 
 if TYPE_CHECKING:
@@ -90,24 +89,24 @@ def facts_of_forest(dataset: Dataset, forest: Forest, base: StartingModel | None
 
 def attachments_of(
     dataset: Dataset,
-    forest: Forest,
     resumed: StartingModel | None = None,
     base: StartingModel | None = None,
+    splits: Sequence[str] = (TRAIN,),
 ) -> dict[str, bytes]:
-    """Return what is registered beside the manifest of ``forest``: the sketch of the queries trained on, and the circumstances.
+    """Return what is registered beside the manifest: the sketch of the queries trained on (``splits``), and the circumstances.
 
     They include the queries of ``base``, if known: the whole model has seen these, too.
     """
-    queries = sketch_of_training(dataset, forest)
+    queries = sketch_of_training(dataset, splits)
     if base is not None and base.queries is not None:
         queries = queries.union(base.queries)
     circumstances = replace(circumstances_now(), resumed=None if resumed is None else resumed.facts())
     return {TRAIN_QUERIES: queries.to_bytes(), CIRCUMSTANCES: canonical_json(as_json(circumstances)) + b"\n"}
 
 
-def sketch_of_training(dataset: Dataset, forest: Forest) -> QuerySketch:
-    """Return the sketch of the queries of ``dataset`` that ``forest`` was trained on."""
-    return QuerySketch.of(qids for split in splits_trained_on(forest) for qids, _ in dataset.query_batches(split))
+def sketch_of_training(dataset: Dataset, splits: Sequence[str]) -> QuerySketch:
+    """Return the sketch of the queries of ``splits``."""
+    return QuerySketch.of(qids for split in splits for qids, _ in dataset.query_batches(split))
 
 
 def circumstances_now() -> Circumstances:
