@@ -1,8 +1,12 @@
-"""Slow, obvious twins of the sample of rows and of what is counted of a column that is not held."""
+"""Slow, obvious twins of draws: samples of rows, what is counted of a column that is not held, weights, noise."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from statistics import NormalDist
+
+import numpy as np
 
 from tests.naive import hash_of_id, mixed
 
@@ -39,3 +43,37 @@ def neighbours(values: list[float], atoms: list[float]) -> list[float]:
         found |= {max((value for value in values if value < atom), default=atom)}
         found |= {min((value for value in values if value > atom), default=atom)}
     return sorted(found - set(atoms))
+
+
+def bits_of(key: int, *numbers: int) -> int:
+    """64 bits of a key and numbers, each of which picks an element of the splitmix64 sequence of what is before it."""
+    for number in numbers:
+        key = mixed((key + number * 0x9E3779B97F4A7C15) & _WORD)
+    return key
+
+
+def uniform_of(bits: int) -> float:
+    """A number between 0 and 1 from the upper 52 of 64 bits."""
+    return ((bits >> 12) + 0.5) / 2**52
+
+
+def bayesian_weight(seed: int, step: int, number: int, temperature: float) -> float:
+    """Weight of query or document ``number`` in this step."""
+    return (-math.log(uniform_of(bits_of(seed, 6, step, number)))) ** temperature
+
+
+def chances(sizes, fraction: float):
+    """min(1, size / mu) with the mu at which they add up to the fraction, by bisection."""
+    low, high = 1e-12, 2 * sum(sizes) / (fraction * len(sizes))
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        if sum(min(1.0, size / middle) for size in sizes) > fraction * len(sizes):
+            low = middle
+        else:
+            high = middle
+    return np.array([min(1.0, size / high) for size in sizes])
+
+
+def noisy(gain: float, score: float, deviation: float, key: int, node: int, feature: int) -> float:
+    """What the best split of a feature is compared by where there is noise; ``score`` is G^2 / (H + lambda) before the split."""
+    return math.sqrt(score + gain) + deviation * NormalDist().inv_cdf(uniform_of(bits_of(key, node, feature)))

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
-from rankmill.foundation.kernels.elementary import MAGIC
+from rankmill.foundation.kernels.elementary import MAGIC, exp_clipped, log_positive
 from rankmill.foundation.kernels.instructions import bits_of, load_acquire, store_release
+from rankmill.foundation.kernels.randoms import uniform
 
 
 @kernel
@@ -48,6 +49,28 @@ def total_of(values, counted):
         if counted[i]:
             total += values[i]
     return total
+
+
+@kernel
+def powers_of_exponentials(keys, power, out):
+    """out[i] = (-ln u) ** power, u uniform between 0 and 1 from the 64 random bits keys[i]."""
+    for i in range(keys.shape[0]):
+        out[i] = exp_clipped(power * log_positive(max(-log_positive(uniform(keys[i])), 1e-12)))
+
+
+@kernel
+def uniforms(keys, out):
+    """out[i] = a number between 0 and 1 from the 64 random bits keys[i]."""
+    for i in range(keys.shape[0]):
+        out[i] = uniform(keys[i])
+
+
+@kernel
+def add_squares(values, starts, factor, out):
+    """out[q] += sum of (factor * values[i]) ** 2 over rows starts[q] .. starts[q + 1]."""
+    for q in range(starts.shape[0] - 1):
+        for i in range(starts[q], starts[q + 1]):
+            out[q] += (factor * values[i]) * (factor * values[i])
 
 
 @kernel

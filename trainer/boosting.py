@@ -20,7 +20,7 @@ from rankmill.trainer import _kernels as row_kernels
 from rankmill.trainer.assembly import forest_of, trees_a_round
 from rankmill.trainer.checkpoints import Checkpoint
 from rankmill.trainer.early_stopping import EarlyStopping
-from rankmill.trainer.growing.grower import Grower
+from rankmill.trainer.growing.grower import Grower, LeafRules
 from rankmill.trainer.growing.histogram import total_of
 from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.layout import ROW
@@ -28,11 +28,11 @@ from rankmill.trainer.line_search import best_step
 from rankmill.trainer.objectives.protocol import QUERIES, PairHessians
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.objectives.weights import document_weights
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import ALL, NONE, TrainParameters
 from rankmill.trainer.resuming import check_resumable, trees_of
 from rankmill.trainer.round_metrics import RoundMetrics, starting_scores
 from rankmill.trainer.rows import TrainingData
-from rankmill.trainer.sampling import OutOfBag, RoundSample, Sampler
+from rankmill.trainer.sampling import Bootstrap, OutOfBag, RoundSample, Sampler, noise_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.training_result import (
     GRADIENTS,
@@ -166,12 +166,26 @@ class _Training:
             )
         self.sampler = Sampler(train.starts, len(data.feature_names), self.parameters)
         self.exact_leaves = takes_exact_steps(self.objective, self.criterion, self.parameters)
+        self._check_pairs()
         self.out_of_bag = (
             OutOfBag(self.objective, self.sampler, self.parameters, train.offsets)
             if parameters.rounds_by == "oob"
             else None
         )
         self.stopwatch = PhaseTimer(on=options.profile)
+
+    def _check_pairs(self) -> None:
+        """Refuse what needs sums over single rows where pairs inside a side or a leaf count."""
+        p = self.parameters
+        if self.criterion == "ole" and p.random_strength > 0.0:
+            raise InvalidParameter(
+                "random_strength does not work with criterion 'ole'; use rwse or se, or set random_strength to 0"
+            )
+        if p.bootstrap != NONE and (self.criterion == "ole" or self.exact_leaves):
+            raise InvalidParameter(
+                "bootstrap does not work with criterion 'ole' or leaf 'exact'; use rwse or se with leaf newton, or set"
+                " bootstrap to none"
+            )
 
     def _check_link(self) -> None:
         if self.objective.link == "identity":
@@ -306,6 +320,7 @@ class _RoundGrower:
             self._weights = document_weights(training.rows)
             if not len(self._weights):
                 self._weights = np.ones(n, dtype=np.float64)
+        self._bootstrap = Bootstrap(training.rows.starts, training.parameters, team)
 
     def replay(self, round_number: int, trees: Sequence[Tree]) -> list[Tree]:
         """Add trees that have been grown before."""
@@ -330,9 +345,10 @@ class _RoundGrower:
             with training.stopwatch.phase(GRADIENTS):
                 objective.gradients(step, self.scores, self._g, self._h, team)
             with training.stopwatch.growing(self._grower):
-                grown += [self._tree(step, output, sample) for output in range(objective.n_outputs)]
+                drawn = self._bootstrap.drawn(sample, step, self._g, self._h)
+                grown += [self._tree(round_number, step, output, drawn) for output in range(objective.n_outputs)]
         if self._searched:
-            grown = self._scaled(grown, sample, before)
+            grown = self._scaled(grown, drawn, before)
         self._estimate(round_number, before)
         return grown
 
@@ -366,8 +382,8 @@ class _RoundGrower:
         least = whole / max(per_row * self._training.bins.n_rows, FEWEST_DRAWN_PAIRS) if per_row else 0.0
         return training.objective.pair_hessians(step, self.scores, least, self._team)
 
-    def _tree(self, step: int, output: int, sample: RoundSample) -> Tree:
-        training, objective = self._training, self._training.objective
+    def _tree(self, round_number: int, step: int, output: int, sample: RoundSample) -> Tree:
+        training, objective, p = self._training, self._training.objective, self._training.parameters
         paired = training.criterion == "ole" or training.exact_leaves
         # every pair adds its hessian to the h of both rows
         whole = 0.5 * total_of(self._h, self._team) if paired else 0.0
@@ -375,19 +391,29 @@ class _RoundGrower:
         def inside(leaf_of_row: npt.NDArray[np.int32], n_leaves: int) -> npt.NDArray[np.float64]:
             return objective.hessian_inside(step, self.scores, leaf_of_row, n_leaves, whole, self._team)
 
+        g, h = self._of(self._g, output), self._of(self._h, output)
+        sampled = sample.rows is not None or sample.weights is not None
         return self._grower.grow(
-            self._of(self._g, output),
-            self._of(self._h, output),
+            _weighted(g, sample.weights),
+            _weighted(h, sample.weights),
             self._of(self.scores, output),
             rows=sample.rows,
             features=sample.features,
-            weights=self._weights,
+            weights=None if self._weights is None else _weighted(self._weights, sample.weights),
             pairs=self._pairs(step, whole),
-            inside_leaves=inside if training.exact_leaves else None,
-            leaf_steps=partial(objective.leaf_steps, output, self.scores),
+            leaves=LeafRules(
+                inside=inside if training.exact_leaves else None,
+                steps=partial(objective.leaf_steps, output, self.scores),
+                of_all=(g, h) if p.leaf_rows == ALL and sampled else None,
+            ),
+            noise=noise_of(p, round_number, (step - 1) * objective.n_outputs + output + 1, len(g)),
         )
 
     def _of(self, values: npt.NDArray[np.float64], number: int) -> npt.NDArray[np.float64]:
         """Return the part of ``values`` that belongs to tree ``number`` of a round."""
         n_outputs = self._training.objective.n_outputs
         return values if n_outputs == 1 else values[number % n_outputs]
+
+
+def _weighted(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64]:
+    return values if weights is None else values * weights

@@ -24,6 +24,9 @@ ROUNDS_BY = ("valid", "test", "oob", "cv")
 REFITS = NONE, ALL = ("none", "all")
 STEP_SEARCHES = ("none", "line")
 L2_SCALES = (NONE, "mean_hessian")
+BOOTSTRAPS = _, BAYESIAN, MVS = (NONE, "bayesian", "mvs")
+BOOTSTRAP_UNITS = QUERY, DOCUMENT = ("query", "document")
+LEAF_ROWS = ("sample", ALL)
 SEARCHES = ("random", "halving")
 CHECKPOINT_SECONDS = 300.0  # a kill loses at most this, plus the current round
 CHOICES = ("best", "average")  # of several seeds
@@ -257,6 +260,40 @@ class TrainParameters:
         above=0.0,
         most=1.0,
     )
+    bootstrap: str = option(
+        default="none",
+        help="Weights of queries or documents, drawn anew for each tree: bayesian, (-ln u)^bagging_temperature; mvs,"
+        " minimal-variance sampling: the more likely drawn the larger its gradient, and weighted by 1 / probability.",
+        choices=BOOTSTRAPS,
+        always_stored=False,
+    )
+    bootstrap_by: str = option(
+        default="query",
+        help="What the weights of bootstrap belong to: query or document. With mvs, query_fraction or row_fraction is the"
+        " expected share of those that have a gradient.",
+        choices=BOOTSTRAP_UNITS,
+        always_stored=False,
+    )
+    bagging_temperature: float = option(
+        default=1.0,
+        help="With bootstrap bayesian: spread of the weights; 0: all are 1.",
+        least=0,
+        most=100,
+        always_stored=False,
+    )
+    leaf_rows: str = option(
+        default="sample",
+        help="What leaf values are computed from: sample (documents and weights that the tree was grown from) or all"
+        " (all documents, without weights of bootstrap).",
+        choices=LEAF_ROWS,
+        always_stored=False,
+    )
+    random_strength: float = option(
+        default=0.0,
+        help="Noise on split scores, in units of what chance alone scores; it fades over the rounds. 0: none.",
+        least=0,
+        always_stored=False,
+    )
     sigma: float = option(default=1.0, help="Steepness (sigma) of the pairwise logistic loss.", above=0)
     truncation: int = option(
         default=30,
@@ -284,6 +321,18 @@ class TrainParameters:
             raise InvalidParameter(
                 f"monotone constraints do not work with {spelled('criterion')} 'ole'; use rwse or se, or leave monotone out"
             )
+        if self.bootstrap == MVS:
+            other = "row_fraction" if self.bootstrap_by == QUERY else "query_fraction"
+            if getattr(self, other) < 1.0:
+                raise InvalidParameter(
+                    f"{spelled('bootstrap')} 'mvs' draws each {self.bootstrap_by} and cannot be combined with"
+                    f" {spelled(other)}; set it to 1"
+                )
+            if self.rounds_by == "oob":
+                raise InvalidParameter(
+                    f"{spelled('rounds_by')} 'oob' needs a sample that does not depend on gradients, but"
+                    f" {spelled('bootstrap')} is 'mvs'; use another of the two"
+                )
         if self.grow == "oblivious":
             if self.monotone:
                 raise InvalidParameter(

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.kernels.elementary import exp_negative
 from rankmill.foundation.kernels.randoms import all_random_bits, random_bits
 from rankmill.trainer import _kernels
+from rankmill.trainer.growing.grower import SplitNoise
+from rankmill.trainer.growing.histogram import total_of
 from rankmill.trainer.layout import ROW
 from rankmill.trainer.objectives.protocol import QUERIES, Objective
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import BAYESIAN, DOCUMENT, MVS, NONE, QUERY, TrainParameters
+from rankmill.trainer.workers import Team
 
-_QUERIES, _ROWS, _FEATURES, _APART, _FOLDS = 1, 2, 3, 4, 5  # streams of one seed that never meet
+_QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+)  # streams of one seed that never meet
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +36,7 @@ class RoundSample:
 
     rows: npt.NDArray[np.int32] | None  # ascending
     features: npt.NDArray[np.uint8] | None  # (n_features,), 1 where drawn
+    weights: npt.NDArray[np.float64] | None = None  # (n_rows,) of gradients and hessians; None: all 1
 
 
 class Sampler:
@@ -39,11 +53,12 @@ class Sampler:
         """Return the sample of the tree of this round, 1, 2, .."""
         p = self._parameters
         rows: npt.NDArray[np.int32] | None = None
-        if p.query_fraction < 1.0:
+        by_mvs = p.bootstrap_by if p.bootstrap == MVS else ""  # drawn later, when gradients are known
+        if p.query_fraction < 1.0 and by_mvs != QUERY:
             queries = self._smallest(_QUERIES, round_number, np.arange(len(self._starts) - 1), p.query_fraction)
             sizes = np.diff(self._starts)
             rows = np.flatnonzero(np.repeat(np.isin(np.arange(len(sizes)), queries), sizes)).astype(ROW)
-        if p.row_fraction < 1.0:
+        if p.row_fraction < 1.0 and by_mvs != DOCUMENT:
             of = np.arange(self._starts[-1], dtype=ROW) if rows is None else rows
             rows = self._smallest(_ROWS, round_number, of, p.row_fraction).astype(ROW)
         features: npt.NDArray[np.uint8] | None = None
@@ -76,6 +91,85 @@ class Sampler:
         equal = np.flatnonzero(keys == bound)[: many - len(below)]
         drawn: npt.NDArray[np.int64] = items[np.sort(np.concatenate([below, equal]))].astype(np.int64)
         return drawn
+
+
+class Bootstrap:
+    """Draws weights of queries or documents for each tree; how they weigh depends on (seed, step, number) and, by ``mvs``, gradients.
+
+    ``bayesian`` (Prokhorenkova et al. 2018, CatBoost): weights ``(-ln u) ** bagging_temperature``, u uniform.
+
+    ``mvs`` (Ibragimov & Gusev 2019): with probability ``p = min(1, v / mu)`` a unit is drawn and weighs ``1 / p``, so that
+    sums are right on average; mu makes the p add up to the fraction asked for, and v is
+    ``sqrt(g^2 + lambda h^2)``, over all outputs and all documents of the unit.  lambda stands for the square of a leaf value and is
+    ``(sum |g| / sum h)^2`` here, so that the scale of the loss does not matter.
+    """
+
+    def __init__(self, starts: npt.NDArray[np.int64], parameters: TrainParameters, team: Team) -> None:
+        self._parameters, self._team = parameters, team
+        self._sizes = np.diff(starts) if parameters.bootstrap_by == QUERY else None
+        n = len(starts) - 1 if self._sizes is not None else int(starts[-1])
+        self._starts = starts if self._sizes is not None else np.arange(n + 1, dtype=np.int64)
+        self._units = np.arange(n)
+
+    def drawn(
+        self, sample: RoundSample, step: int, g: npt.NDArray[np.float64], h: npt.NDArray[np.float64]
+    ) -> RoundSample:
+        """Return ``sample`` with the weights of this step, whose gradients and hessians are ``g`` and ``h``."""
+        p = self._parameters
+        if p.bootstrap == NONE or (p.bootstrap == MVS and min(p.query_fraction, p.row_fraction) == 1.0):
+            return sample
+        keys = _keys(p.seed, _BOOTSTRAP, step, self._units)
+        weights = np.empty(len(keys), dtype=np.float64)
+        if p.bootstrap == BAYESIAN:
+            _kernels.powers_of_exponentials(keys, p.bagging_temperature, weights)
+            return replace(sample, weights=self._of_rows(weights))
+        _kernels.uniforms(keys, weights)
+        chances = self._chances(np.atleast_2d(g), np.atleast_2d(h))
+        drawn = weights < chances
+        if not drawn.any():
+            drawn[np.argmax(chances)] = True
+        weights = np.where(drawn, 1.0 / np.where(drawn, chances, 1.0), 0.0)
+        return replace(sample, rows=np.flatnonzero(self._of_rows(drawn)).astype(ROW), weights=self._of_rows(weights))
+
+    def _of_rows(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values if self._sizes is None else np.repeat(values, self._sizes)
+
+    def _chances(self, g: npt.NDArray[np.float64], h: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the probability of each unit, from ``g`` and ``h`` (n_outputs, n_rows)."""
+        slope, curvature = (sum(total_of(output, self._team) for output in values) for values in (g, h))
+        squares = np.zeros(len(self._units), dtype=np.float64)
+        for gradients, hessians in zip(g, h, strict=True):
+            _kernels.add_squares(gradients, self._starts, 1.0, squares)
+            _kernels.add_squares(hessians, self._starts, slope / curvature if curvature > 0.0 else 0.0, squares)
+        fraction = self._parameters.row_fraction if self._sizes is None else self._parameters.query_fraction
+        return chances_of(np.sqrt(squares), fraction)
+
+
+def chances_of(sizes: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[np.float64]:
+    """Return ``min(1, sizes / mu)``, with the mu at which they add up to ``fraction`` of the number of sizes above 0.
+
+    >>> chances_of(np.array([0.0, 1.0, 1.0, 2.0, 100.0]), 0.5)
+    array([0.  , 0.25, 0.25, 0.5 , 1.  ])
+    """
+    ascending = np.sort(sizes[sizes > 0.0])
+    n = len(ascending)
+    if n == 0:
+        return np.zeros(len(sizes), dtype=np.float64)
+    below = np.cumsum(ascending)  # of the j + 1 smallest, if these alone have less than 1
+    left = fraction * n - np.arange(n - 1, -1, -1)  # of the sum of chances, for them
+    j = np.flatnonzero((ascending * left <= below) & (left > 0.0))[-1]
+    chances: npt.NDArray[np.float64] = np.minimum(1.0, sizes * left[j] / below[j])
+    return chances
+
+
+def noise_of(parameters: TrainParameters, round_number: int, tree: int, n_rows: int) -> SplitNoise:
+    """Return the noise on the splits of tree ``tree``, 1, 2, .. of all rounds, which belongs to this round.
+
+    It fades as in CatBoost: with n documents and L = the rounds before times the learning rate, by ``n / (n + exp(L))``.
+    """
+    key = np.uint64(random_bits(np.uint64(random_bits(np.uint64(parameters.seed), _NOISE)), tree))
+    left = n_rows * exp_negative(-(round_number - 1) * parameters.learning_rate)
+    return SplitNoise(parameters.random_strength * left / (1.0 + left), key)
 
 
 def queries_apart(

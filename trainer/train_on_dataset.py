@@ -44,6 +44,7 @@ from rankmill.trainer.training_rows import (
 
 _BYTES_A_ROW = 4 + 29  # grade; what metrics keep
 _BYTES_AN_OUTPUT = 24  # of a training row: score, gradient, hessian.  The grower and the objective add their own
+_BYTES_A_WEIGHTED_ROW = 56  # keys, chances and weights of the rows, and weighted gradients and hessians
 _BYTES_A_SAMPLED_ROW = 48  # keys of the rows, those that are drawn and the others, while a sample is drawn
 _BYTES_OF_LOSSES = 40  # a part of the loss: itself, and a Python number while they are summed
 _BYTES_A_PACKED_PAIR = 24  # twice 16; about half of them are inside a child of the root, and copied
@@ -102,6 +103,8 @@ class TrainingPlan:
         a_row = _BYTES_A_ROW + Grower.BYTES_A_ROW + self.n_outputs * _BYTES_AN_OUTPUT
         if min(p.query_fraction, p.row_fraction) < 1.0:
             a_row += _BYTES_A_SAMPLED_ROW
+        if p.bootstrap != NONE:
+            a_row += _BYTES_A_WEIGHTED_ROW
         if p.rounds_by == "oob" or p.step_search == "line":
             a_row += 8 + 24 * self.n_outputs  # losses; scores before a round, on trial, and between the two
         linked = 8 if self.n_outputs > 1 else 0  # what outputs make up

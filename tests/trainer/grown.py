@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from rankmill.trainer.growing.grower import Grower
+from rankmill.trainer.growing.grower import Grower, LeafRules
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.parameters import TrainParameters
@@ -57,5 +57,5 @@ def trees_of(name, criterion, data=None, *, n_rounds=2, weights=None, offsets=0.
         inside = partial(_inside, objective, step, scores, 0.5 * h.sum()) if exact else None
         for output in range(objective.n_outputs):
             slope, hessian, score = (a if objective.n_outputs == 1 else a[output] for a in (g, h, scores))
-            tree = grower.grow(slope, hessian, score, weights=searched_by, pairs=pairs, inside_leaves=inside)
+            tree = grower.grow(slope, hessian, score, weights=searched_by, pairs=pairs, leaves=LeafRules(inside))
             yield tree, bins, slope.copy(), hessian.copy(), searched_by

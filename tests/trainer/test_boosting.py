@@ -33,6 +33,12 @@ WAYS = [
     {"objective": "l2"},
     {"monotone": {"f0": 1}},
     {"query_fraction": 0.5, "row_fraction": 0.7, "feature_fraction": 0.6},
+    {"random_strength": 1.0, "min_rows_in_leaf": 30},
+    {"random_strength": 1.0, "grow": "oblivious", "max_depth": 3, "min_rows_in_leaf": 30},
+    {"bootstrap": "bayesian", "lambda_l2": 2.0, "l2_scale": "mean_hessian"},
+    {"bootstrap": "bayesian", "bootstrap_by": "document", "leaf_rows": "all", "criterion": "se"},
+    {"bootstrap": "mvs", "query_fraction": 0.5, "grow": "oblivious", "max_depth": 3},
+    {"bootstrap": "mvs", "bootstrap_by": "document", "row_fraction": 0.5, "leaf_rows": "all"},
 ]
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.trainer.objectives.listwise import _expected_kernels, expected_dcg
+from rankmill.foundation.kernels import elementary
+from rankmill.trainer.objectives.listwise import expected_dcg
 from rankmill.trainer.workers import with_team
 from tests import naive_lists as naive
 from tests.refusals import refused
@@ -38,7 +39,7 @@ def test_normal_quantiles():
     tails = np.logspace(-16, -1, 400)
     for u in [*tails, *np.linspace(0.01, 0.99, 501), *(1 - tails[tails > 1e-14])]:
         expected = NormalDist().inv_cdf(u)
-        assert _expected_kernels.normal(u) == pytest.approx(expected, rel=1e-10, abs=1e-13)
+        assert elementary.normal(u) == pytest.approx(expected, rel=1e-10, abs=1e-13)
 
 
 def test_the_twin_s_orders_have_probabilities_that_sum_to_one_and_its_gradient_is_that_of_its_value():

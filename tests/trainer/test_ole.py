@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rankmill.trainer.growing.grower import Grower
+from rankmill.trainer.growing.grower import Grower, LeafRules
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.parameters import TrainParameters
@@ -48,7 +48,7 @@ def grow(bins, g, h, pairs, team=None, *, exact_leaves=False, rows=None, **param
     def inside(leaf_of_row, n_leaves):
         return np.array([sum(c for a, b, c in pairs if leaf_of_row[a] == leaf_of_row[b] == k) for k in range(n_leaves)])
 
-    tree = grower.grow(g, h, scores, pairs=found, inside_leaves=inside if exact_leaves else None, rows=rows)
+    tree = grower.grow(g, h, scores, pairs=found, leaves=LeafRules(inside if exact_leaves else None), rows=rows)
     return tree, scores
 
 

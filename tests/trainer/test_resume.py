@@ -38,6 +38,10 @@ def two_ways(first_rounds, *, options=None, **parameters):
         {"watch": False, "options": {"n_threads": 3}},
         {"watch": False, "query_fraction": 0.6, "row_fraction": 0.7, "feature_fraction": 0.5},
         {"objective": "l2", "row_fraction": 0.5, "early_stopping_rounds": 0},
+        {"random_strength": 1.0},
+        {"bootstrap": "bayesian", "bootstrap_by": "document", "watch": False},
+        {"bootstrap": "bayesian", "objective": "mcrank", "rounds_by": "oob", "row_fraction": 0.7, "n_rounds": 20},
+        {"bootstrap": "mvs", "query_fraction": 0.5, "leaf_rows": "all", "step_search": "line", "watch": False},
     ],
     ids=str,
 )

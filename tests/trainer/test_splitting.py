@@ -81,7 +81,7 @@ def test_counted_search_obeys_the_row_bound_exactly(seed):
         np.arange(50 + state.LOOK_AHEAD, dtype=np.int32), h, rules,
         state.Nodes(table, np.array([[-np.inf, np.inf]]), none, none, none, none, none),
         state.Histograms(hist[None], none, none),
-        state.Search(gains, np.zeros((2, 1, 4), np.int64), np.full((1, 16), np.inf), np.empty((1, 4, 256)),
+        state.Search(gains, np.zeros((2, 1)), np.zeros((2, 1, 4), np.int64), np.full((1, 16), np.inf), np.empty((1, 4, 256)),
                      np.zeros((1, 2, 256), np.int64)),
     )  # fmt: skip
     assert gains[0, 0] == pytest.approx(max(allowed, default=0.0), rel=1e-12)

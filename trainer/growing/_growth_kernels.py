@@ -81,12 +81,13 @@ def _count(crew, node, bins, rows, table, histograms):
 @kernel
 def _settle(child, node, crew, rules, nodes, search):
     """Let the node wait with the best split that the workers found (of equals the lowest feature), or leave it a leaf."""
-    gains, splits, table, best = search.gains, search.splits, nodes.table, 0
+    splits, table, best = search.splits, nodes.table, 0
+    keys = search.gains if rules.noise == 0.0 else search.keys
     for worker in range(1, crew.size):
-        more = gains[child, worker] - gains[child, best]
-        if more > 0.0 or (more == 0.0 and splits[child, worker, 0] < splits[child, best, 0]):
+        key, best_key = keys[child, worker], keys[child, best]
+        if key > best_key or (key == best_key and splits[child, worker, 0] < splits[child, best, 0]):
             best = worker
-    gain = gains[child, best]
+    gain = search.gains[child, best]
     if not (may_split(table, node, rules) and gain > 0.0):
         release_slot(nodes, node)
         return
@@ -345,11 +346,12 @@ def _write_level_split(split, level, table, pool):
 
 
 @kernel(inline="always")
-def _choose_level_split(crew, level, nodes, histograms, search):
+def _choose_level_split(crew, level, rules, nodes, histograms, search):
     """Take the best split that the workers found, of equals the lowest feature; ``state[NODE]`` -1: there is none."""
     best = 0
+    keys = search.gains if rules.noise == 0.0 else search.keys
     for worker in range(1, crew.size):
-        if search.gains[0, worker] > search.gains[0, best]:
+        if keys[0, worker] > keys[0, best]:
             best = worker
     nodes.state[NODE] = -1
     if search.gains[0, best] > 0.0:
@@ -439,7 +441,7 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
                 return
             if crew.worker == 0:
                 tick(crew, SEARCHING)
-                _choose_level_split(crew, level, nodes, histograms, search)
+                _choose_level_split(crew, level, rules, nodes, histograms, search)
                 tick(crew, DECIDING)
             if not meet(crew):
                 return

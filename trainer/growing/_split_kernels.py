@@ -16,8 +16,9 @@ from __future__ import annotations
 import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
-from rankmill.foundation.kernels.elementary import MAGIC
+from rankmill.foundation.kernels.elementary import MAGIC, normal
 from rankmill.foundation.kernels.instructions import bits_of, float_of
+from rankmill.foundation.kernels.randoms import random_bits, uniform
 from rankmill.trainer.growing._histogram_kernels import column_of, count_sides
 from rankmill.trainer.growing._partition_kernels import goes_left
 from rankmill.trainer.growing._state_kernels import (
@@ -194,38 +195,71 @@ def _write_split(f, highest, histogram, last, total, work, split_out):
         split_out[2] = 1
 
 
+# -- noise -----------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def score_of(total, rules):
+    """Return G^2 / (H + lambda) of a packed sum; 0 where it has no hessian, and without noise, where nobody needs it."""
+    if rules.noise == 0.0 or total & LOW == 0:
+        return 0.0
+    g = np.float64(total >> np.int64(32)) * rules.unit_g
+    return g * g / (np.float64(total & LOW) * rules.unit_h + rules.lambda_l2)
+
+
+@kernel
+def compared_by(gain, score, node, f, rules):
+    """Return what the best split of feature ``f`` is compared by with those of other features: its gain, or with noise.
+
+    The noise is a normal number of (tree, node, feature), added to sqrt(score + gain), where ``score`` is that of the node.
+    So it rises with the gain: an upper bound of the gain gives one of it.
+    """
+    if rules.noise == 0.0:
+        return gain
+    if gain <= 0.0:
+        return -np.inf
+    bits = random_bits(random_bits(rules.noise_key, node), f)
+    return np.sqrt(score + gain) + rules.noise * normal(uniform(bits))
+
+
 # -- one node --------------------------------------------------------------------------------------------------------
 
 
 @kernel
 def best_split(
-    histogram, total, needed, bins, first_feature, last_feature, rules, low, high, work, gain_out, split_out, of_feature
-):
+    histogram, total, needed, node, bins, first_feature, last_feature, rules, low, high, work, gain_out, key_out, split_out,
+    of_feature,
+):  # fmt: skip
     """Best (feature, bin, side of the missing) of one node over a range of features, its rows not known.
 
     ``histogram`` (n_features, 256) int64 and their sum ``total``; a side has ``needed`` packed steps of hessian at
-    least.  ``gain_out[0]`` gets the gain beyond the least one (0: no split), ``split_out`` gets [feature, bin, missing
-    left, packed sum of the left side], ``of_feature`` (n_features,) the gain of each feature's best split.  With
+    least.  ``gain_out[0]`` gets the gain beyond the least one (0: no split), ``key_out[0]`` what it was compared by,
+    ``split_out`` [feature, bin, missing left, packed sum of the left side], ``of_feature`` (n_features,) what each feature's
+    best split is compared by.  With
     ``rules.constrained`` the children's values lie in ``low`` .. ``high`` and obey ``bins.monotone``.  ``work`` (4, 256)
     float64 is scratch space.
     """
-    best = 0.0
+    best = -np.inf
     split_out[0] = -1
     gain_out[0] = 0.0
+    key_out[0] = best
     of_feature[first_feature:last_feature] = -np.inf
     if total & LOW == 0:
         return
+    score = score_of(total, rules)
     for f in range(first_feature, last_feature):
         if not bins.enabled[f]:
             continue
         last = bins.n_bins[f]  # one past the last bin that may end the left side
         _feature_gains(histogram[f], last, total, needed, bins.monotone[f], low, high, rules, work)
         highest = _best_of_feature(work[1], work[2], histogram[f, 0] != 0, last)
-        of_feature[f] = highest
-        if highest > best:
-            best = highest
+        key = compared_by(highest, score, node, f, rules)
+        of_feature[f] = key
+        if highest > 0.0 and key > best:
+            best = key
+            gain_out[0] = highest
             _write_split(f, highest, histogram[f], last, total, work, split_out)
-    gain_out[0] = best
+    key_out[0] = best
 
 
 @kernel
@@ -237,20 +271,29 @@ def search_node(crew, child, node, first_feature, last_feature, bins, rules, nod
         total_h = np.float64(table[node, TOTAL] & LOW)
         needed = max(needed, (rules.min_rows - 0.5) * total_h / (table[node, LAST] - table[node, FIRST]))
     best_split(
-        histograms.pool[slot], table[node, TOTAL], needed, bins, first_feature, last_feature, rules,
+        histograms.pool[slot], table[node, TOTAL], needed, node, bins, first_feature, last_feature, rules,
         nodes.ranges[node, 0], nodes.ranges[node, 1], search.work[worker], search.gains[child, worker:],
-        search.splits[child, worker], search.uppers[slot],
+        search.keys[child, worker:], search.splits[child, worker], search.uppers[slot],
     )  # fmt: skip
 
 
 @kernel
-def _next_to_count(uppers, enabled, first_feature, last_feature, best, of_feature):
-    """Return the feature whose bound is highest, of equals the lowest; -1 where none can beat ``best`` of ``of_feature``."""
+def _least_key(rules):
+    """Return what splits must be compared by to more than: a gain is positive, one with noise may be anything."""
+    return 0.0 if rules.noise == 0.0 else -np.inf
+
+
+@kernel
+def _next_to_count(uppers, enabled, first_feature, last_feature, least, best, of_feature):
+    """Return the feature whose bound is highest, of equals the lowest.
+
+    -1 where none is above ``least`` and could beat ``best``, which ``of_feature`` has.
+    """
     f = np.int64(-1)
     for other in range(first_feature, last_feature):
         if enabled[other] and (f < 0 or uppers[other] > uppers[f]):
             f = other
-    if f < 0 or uppers[f] <= 0.0 or uppers[f] < best or (uppers[f] == best and f > of_feature):
+    if f < 0 or uppers[f] <= least or uppers[f] < best or (uppers[f] == best and f > of_feature):
         return np.int64(-1)
     return f
 
@@ -261,7 +304,7 @@ def search_counted(
 ):
     """As :func:`search_node` for child 0, with the sides counted row by row.
 
-    ``search.uppers``, the gains that the search without rows has found, are upper bounds.  Features are counted from the
+    ``search.uppers``, what the search without rows has compared features by, are upper bounds.  Features are counted from the
     highest down, until none is left that could beat what has been found; those counted become -inf.
     """
     table, worker, slot = nodes.table, crew.worker, nodes.table[node, SLOT]
@@ -269,11 +312,13 @@ def search_counted(
     total_h = np.float64(total & LOW)
     least_h = rules.fine_least_h if with_hessians else 0.0
     counts, work, split = search.counts[worker], search.work[worker], search.splits[0, worker]
-    best = 0.0
+    least = best = _least_key(rules)
+    score = score_of(total, rules)
     split[0] = -1
+    search.gains[0, worker] = 0.0
     counts[1] = 0
     while True:
-        f = _next_to_count(uppers, bins.enabled, first_feature, last_feature, best, split[0])
+        f = _next_to_count(uppers, bins.enabled, first_feature, last_feature, least, best, split[0])
         if f < 0:
             break
         uppers[f] = -np.inf
@@ -300,10 +345,12 @@ def search_counted(
         if not weightless:
             _forbid_small_sides(counts, prefix, total_h, NO, YES, last, rules.min_rows, least_h, work[2])
         highest = _best_of_feature(work[1], work[2], missing != 0, last)
-        if highest > best or (highest == best and best > 0.0 and f < split[0]):
-            best = highest
+        key = compared_by(highest, score, node, f, rules)
+        if highest > 0.0 and (key > best or (key == best and f < split[0])):
+            best = key
+            search.gains[0, worker] = highest
             _write_split(f, highest, histogram[f], last, total, work, split)
-    search.gains[0, worker] = best
+    search.keys[0, worker] = best
 
 
 # -- all leaves of a level -------------------------------------------------------------------------------------------
@@ -355,6 +402,15 @@ def _level_gains(f, level, counts, counted, least_h, bins, rules, table, pool, w
 
 
 @kernel
+def level_score(level, rules, table):
+    """Return the sum of :func:`score_of` over the leaves of a level."""
+    score = 0.0
+    for node in range(level[0], level[1]):
+        score += score_of(table[node, TOTAL], rules)
+    return score
+
+
+@kernel
 def _write_level_choice(f, highest, any_missing, last, work, split_out):
     b, left = _first_of(highest, work[1], work[2], any_missing, last)
     split_out[0] = f
@@ -368,8 +424,10 @@ def search_level(crew, level, first_feature, last_feature, bins, rules, table, h
 
     ``level`` is (first node, last node).  ``search.splits[0, worker]`` gets [feature, bin, missing left].
     """
-    work, split, best = search.work[crew.worker], search.splits[0, crew.worker], 0.0
+    work, split, best = search.work[crew.worker], search.splits[0, crew.worker], -np.inf
+    score = level_score(level, rules, table)
     split[0] = -1
+    search.gains[0, crew.worker] = 0.0
     for f in range(first_feature, last_feature):
         if not bins.enabled[f]:
             continue
@@ -378,11 +436,13 @@ def search_level(crew, level, first_feature, last_feature, bins, rules, table, h
             f, level, search.counts[crew.worker], NO, 0.0, bins, rules, table, histograms.pool, work
         )
         highest = _best_of_feature(work[1], work[2], any_missing, last)
-        search.uppers[0, f] = highest
-        if highest > best:
-            best = highest
+        key = compared_by(highest, score, level[0], f, rules)
+        search.uppers[0, f] = key
+        if highest > 0.0 and key > best:
+            best = key
+            search.gains[0, crew.worker] = highest
             _write_level_choice(f, highest, any_missing, last, work, split)
-    search.gains[0, crew.worker] = best
+    search.keys[0, crew.worker] = best
 
 
 @kernel
@@ -393,12 +453,15 @@ def search_level_counted(
     with_hessians = not rules.by_h
     least_h = rules.fine_least_h if with_hessians else 0.0
     counts, uppers = search.counts[crew.worker], search.uppers[0]
-    work, split, best = search.work[crew.worker], search.splits[0, crew.worker], 0.0
+    work, split = search.work[crew.worker], search.splits[0, crew.worker]
+    least = best = _least_key(rules)
+    score = level_score(level, rules, table)
     first_node, last_node = level
     split[0] = -1
+    search.gains[0, crew.worker] = 0.0
     counts[: last_node - first_node, 1] = 0
     while True:
-        f = _next_to_count(uppers, bins.enabled, first_feature, last_feature, best, split[0])
+        f = _next_to_count(uppers, bins.enabled, first_feature, last_feature, least, best, split[0])
         if f < 0:
             break
         uppers[f] = -np.inf
@@ -410,10 +473,12 @@ def search_level_counted(
             )  # fmt: skip
         any_missing = _level_gains(f, level, counts, YES, least_h, bins, rules, table, histograms.pool, work)
         highest = _best_of_feature(work[1], work[2], any_missing, last)
-        if highest > best or (highest == best and best > 0.0 and f < split[0]):
-            best = highest
+        key = compared_by(highest, score, first_node, f, rules)
+        if highest > 0.0 and (key > best or (key == best and f < split[0])):
+            best = key
+            search.gains[0, crew.worker] = highest
             _write_level_choice(f, highest, any_missing, last, work, split)
-    search.gains[0, crew.worker] = best
+    search.keys[0, crew.worker] = best
 
 
 # -- may a split stand? ----------------------------------------------------------------------------------------------

@@ -70,6 +70,8 @@ class Rules(NamedTuple):
     fine_w: float = 1.0  # .. of what splits are searched by
     fine_h: float = 1.0  # .. of hessian
     fine_least_h: float = 0.0  # the least sum of hessians of a side in fine steps
+    noise: float = 0.0  # standard deviation of the noise on square roots of scores, 0: none
+    noise_key: Any = np.uint64(0)  # of the tree, uint64
 
 
 class Crew(NamedTuple):
@@ -137,8 +139,9 @@ class Search(NamedTuple):
     """What workers find, and their scratch buffers."""
 
     gains: Any  # (2, size)
+    keys: Any  # (2, size): what splits are compared by where there is noise
     splits: Any  # (2, size, 4) int64: feature, bin, missing left, packed sum of the left side
-    uppers: Any  # (n_slots, n_features): the gain of each feature's best split
+    uppers: Any  # (n_slots, n_features): what each feature's best split is compared by, its gain if there is no noise
     work: Any  # (size, 4, 256)
     counts: Any  # (size, 2, 256) int64; (size, n_leaves, 2, 256) for levels
 

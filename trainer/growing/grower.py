@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
 from typing import ClassVar
 
 import numpy as np
@@ -40,6 +42,42 @@ LeafSteps = Callable[
 ]  # rows in the order of leaves, where each leaf begins among them, the team
 
 InsideLeaves = Callable[[npt.NDArray[np.int32], int], npt.NDArray[np.float64]]  # leaf of every row, number of leaves
+
+
+@dataclass(frozen=True, slots=True)
+class LeafRules:
+    """How leaf values differ from a Newton step over the rows that the tree was grown from.
+
+    Attributes
+    ----------
+    inside
+        For exact steps, -G / (H - 2 C + lambda): called with the leaf of every row (n_rows,) int32, -1 for none, and how
+        many leaves there are; returns C of each, the hessian of all pairs inside it.
+    steps
+        Called with rows, the starts of leaves in them, and the team; returns the step of each leaf, or None for Newton's.
+    of_all
+        (g, h), both (n_rows,), from which leaf values are computed, over all rows; None: those that the tree was grown
+        from, over its rows.
+    """
+
+    inside: InsideLeaves | None = None
+    steps: LeafSteps | None = None
+    of_all: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitNoise:
+    """Noise on what features are compared by in the split search, for one tree.
+
+    ``strength`` times sqrt(sum g^2 / sum h) is its standard deviation on the scale of sqrt(sum of G^2 / H): what a
+    group of rows whose gradients are independent and 0 on average scores by chance.  ``key`` is that of the tree.
+    """
+
+    strength: float
+    key: np.uint64
+
+
+_NEWTON, _SILENCE = LeafRules(), SplitNoise(0.0, np.uint64(0))
 
 
 class Grower:
@@ -86,6 +124,7 @@ class Grower:
         counted_leaves = (p.leaves // 2,) if self._oblivious else ()
         self._search = table.Search(
             gains=np.zeros((2, size)),
+            keys=np.zeros((2, size)),
             splits=np.zeros((2, size, 4), dtype=np.int64),
             uppers=np.zeros((pool.n_slots, n_features)),
             work=aligned_empty((size, 4, BINS_A_FEATURE), np.float64),
@@ -115,8 +154,8 @@ class Grower:
         features: npt.NDArray[np.uint8] | None = None,
         weights: npt.NDArray[np.float64] | None = None,
         pairs: PairHessians | None = None,
-        inside_leaves: InsideLeaves | None = None,
-        leaf_steps: LeafSteps | None = None,
+        leaves: LeafRules = _NEWTON,
+        noise: SplitNoise = _SILENCE,
     ) -> Tree:
         """Grow one tree from g and h, both (n_rows,), and add its leaves to ``scores`` (n_rows,) in place.
 
@@ -133,31 +172,32 @@ class Grower:
             (n_rows,) what splits are chosen by instead of h: the weights of documents, for criterion ``se``.
         pairs
             For criterion ``ole``: the pairs of rows that do not move against each other inside a leaf.
-        inside_leaves
-            For exact steps of leaves, -G / (H - 2 C + lambda): called with the leaf of every row (n_rows,) int32, -1 for
-            none, and how many leaves there are; returns C of each, the hessian of all pairs inside it.
-        leaf_steps
-            Called with rows, the starts of leaves in them, and the team; returns the step of each leaf, or None for
-            Newton's.
+        leaves
+            How leaf values are computed, where it is not from G and H of the rows.
+        noise
+            Added to what features are compared by; gains in the tree are true ones.
         """
         histogram_scale, leaf_scale = scales_of(gradients, hessians, self._team)
         searched, fine_scale = hessians, leaf_scale
         if weights is not None:
             searched = weights
             histogram_scale, fine_scale = scales_of(gradients, weights, self._team)
-        self._lambdas = self._lambda_l2(searched), self._lambda_l2(hessians)
+        self._lambdas = (
+            self._lambda_l2(searched),
+            self._lambda_l2(hessians if leaves.of_all is None else leaves.of_all[1]),
+        )
+        deviation = noise.strength and noise.strength * self._chance(gradients, searched)
         self._choose(features)
         n = self._start(gradients, searched, histogram_scale, rows)
         rules = self._rules(n, histogram_scale, fine_scale, leaf_scale, by_h=weights is None, paired=pairs is not None)
+        rules = rules._replace(noise=deviation, noise_key=noise.key)
         if pairs is not None:
             self._start_pairs(pairs, histogram_scale, rows)
         self._grow_nodes(n, table.Derivatives(gradients, searched, hessians), rules)
-        tree = self._finish(
-            gradients, hessians, leaf_scale, n, scores, inside_leaves, leaf_steps, searched_by_h=weights is None
-        )
-        if rows is not None:
-            self._add_to_others(tree, rows, scores)
-        return tree
+        if leaves.of_all is not None:
+            gradients, hessians = leaves.of_all
+            _, leaf_scale = scales_of(gradients, hessians, self._team)
+        return self._finish(gradients, hessians, leaf_scale, n, rows, scores, leaves, by_h=weights is None)
 
     def _grow_nodes(self, n: int, derivatives: table.Derivatives, rules: table.Rules) -> None:
         """Split nodes from the root on, by all workers where there is enough to do for them."""
@@ -265,6 +305,11 @@ class Grower:
             return float(p.lambda_l2)
         return float(p.lambda_l2) * total_of(hessians, self._team) / len(hessians)
 
+    def _chance(self, gradients: npt.NDArray[np.float64], hessians: npt.NDArray[np.float64]) -> float:
+        """Return sqrt(sum g^2 / sum h), 0 where there is no h."""
+        total = total_of(hessians, self._team)
+        return sqrt(total_of(gradients * gradients, self._team) / total) if total > 0.0 else 0.0
+
     def _start_pairs(self, pairs: PairHessians, scale: PackingScale, rows: npt.NDArray[np.int32] | None) -> None:
         """Give the root those pairs of which both rows belong to the tree."""
         if len(self._pairs.pairs) < len(pairs.first):
@@ -303,11 +348,11 @@ class Grower:
         hessians: npt.NDArray[np.float64],
         scale: PackingScale,
         n: int,
+        rows: npt.NDArray[np.int32] | None,
         scores: npt.NDArray[np.float64],
-        inside_leaves: InsideLeaves | None,
-        leaf_steps: LeafSteps | None,
+        rules: LeafRules,
         *,
-        searched_by_h: bool,
+        by_h: bool,
     ) -> Tree:
         """Sum the leaves exactly, take their steps, add them to the scores."""
         p, order = self._parameters, self._rows.rows
@@ -317,8 +362,10 @@ class Grower:
         leaves = np.flatnonzero(~divided)
         leaves = leaves[np.argsort(first[leaves], kind="stable")]
         starts = np.append(first[leaves], n)
+        if rules.of_all is not None and rows is not None:
+            order, starts = self._by_leaf(leaves)
         sums = np.zeros((len(nodes), 2), dtype=np.int64)
-        sums[leaves] = self._leaf_sums(gradients, hessians, scale, starts)
+        sums[leaves] = self._leaf_sums(gradients, hessians, scale, order, starts)
         for node in np.flatnonzero(divided)[::-1].tolist():  # children come after their parent
             sums[node] = sums[left[node]] + sums[left[node] + 1]
         hessian = sums[:, 1] / scale.hessian + self._lambdas[1]
@@ -326,27 +373,37 @@ class Grower:
         enough = sums[:, 1] >= p.min_hessian_in_leaf * scale.hessian
         values = np.zeros(len(nodes), dtype=SCORE)
         np.divide(-(sums[:, 0] / scale.gradient), hessian, out=values, where=enough & (hessian > 0.0))
-        if inside_leaves is not None:
-            inside = inside_leaves(self._leaf_of_row(starts, n), len(leaves))
+        if rules.inside is not None:
+            inside = rules.inside(self._leaf_of_row(order, starts), len(leaves))
             values[leaves] = self._exact_steps(sums[leaves], scale, inside)
             _average_over_children(nodes, values)
-        own = None if leaf_steps is None else leaf_steps(order[:n], starts, self._team)
+        own = None if rules.steps is None else rules.steps(order[: starts[-1]], starts, self._team)
         if own is not None:
             values[leaves] = own
             _average_over_children(nodes, values)
         if self._oblivious:
             self._keep_parents_value(nodes, enough & (sums[:, 1] > 0), values)
-        elif searched_by_h:
+        elif by_h:
             np.clip(values, *self._nodes.ranges[: len(nodes)].T, out=values)
         elif self._monotone.any():
             self._keep_directions(nodes, values)
         values *= p.learning_rate
         leaf_values = values[leaves]
         self._team.share(
-            n,
+            int(starts[-1]),
             _LEAST_ROWS,
             lambda first, last, _: row_kernels.add_leaves(order, starts, leaf_values, first, last, scores),
         )
+        tree = self._tree_of(values)
+        if rows is not None and rules.of_all is None:
+            self._add_to_others(tree, rows, scores)
+        return tree
+
+    def _tree_of(self, values: npt.NDArray[np.float64]) -> Tree:
+        """Return the tree that has been grown, with these values of its nodes."""
+        nodes = self._nodes.table[: len(values)]
+        left = nodes[:, table.LEFT]
+        divided = left >= 0
         return Tree(
             feature=np.where(divided, nodes[:, table.FEATURE], -1).astype(np.int32),
             threshold=np.where(divided, nodes[:, table.THRESHOLD], -1).astype(np.int32),
@@ -355,14 +412,24 @@ class Grower:
             right=np.where(divided, left + 1, -1).astype(np.int32),
             value=values,
             gain=np.where(divided, self._nodes.gains[: len(nodes)], 0.0),
-            rows=nodes[:, table.LAST] - first,
+            rows=nodes[:, table.LAST] - nodes[:, table.FIRST],
         )
+
+    def _by_leaf(self, leaves: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """Return all rows in the order of the ``leaves`` that they reach, and where each leaf begins among them."""
+        places = np.zeros(self._nodes.state[table.N_NODES], dtype=SCORE)
+        places[leaves] = np.arange(len(leaves))
+        reached = np.zeros(self._bins.n_rows, dtype=SCORE)
+        add_tree(self._tree_of(places), self._bins, np.arange(self._bins.n_rows, dtype=ROW), reached, self._team)
+        sizes = np.bincount(reached.astype(np.int64), minlength=len(leaves))
+        return np.argsort(reached, kind="stable").astype(ROW), np.concatenate(([0], np.cumsum(sizes)))
 
     def _leaf_sums(
         self,
         gradients: npt.NDArray[np.float64],
         hessians: npt.NDArray[np.float64],
         scale: PackingScale,
+        order: npt.NDArray[np.int32],
         starts: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.int64]:
         """Return the sums (n_leaves, 2) of gradients and hessians of each leaf, in units of ``scale``."""
@@ -371,7 +438,7 @@ class Grower:
             int(starts[-1]),
             _LEAST_ROWS,
             lambda first, last, worker: row_kernels.leaf_sums(
-                gradients, hessians, scale.gradient, scale.hessian, self._rows.rows, starts, first, last,
+                gradients, hessians, scale.gradient, scale.hessian, order, starts, first, last,
                 shares[worker],
             ),
         )  # fmt: skip
@@ -390,10 +457,10 @@ class Grower:
         np.divide(-(sums[:, 0] / scale.gradient), exact + self._lambdas[1], out=steps, where=sound)
         return steps
 
-    def _leaf_of_row(self, starts: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int32]:
+    def _leaf_of_row(self, order: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         """Return the leaf of every row (n_rows,), -1 where the tree was grown without it."""
         leaf_of_row = np.full(self._bins.n_rows, -1, dtype=np.int32)
-        leaf_of_row[self._rows.rows[:n]] = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
+        leaf_of_row[order[: starts[-1]]] = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
         return leaf_of_row
 
     def _keep_parents_value(

@@ -1,0 +1,173 @@
+"""Weights that are drawn for each tree, by queries or documents, and what leaf values are computed from."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.trainer.growing.grower import Grower, LeafRules
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.sampling import Bootstrap, RoundSample, chances_of
+from rankmill.trainer.workers import Team
+from tests.naive_samples import bayesian_weight, chances
+from tests.refusals import refused
+from tests.trainer.grown import nodes_of
+from tests.trainer.planted import fit, small_data
+from tests.trainer.small_case import TOP, small_case
+
+STARTS = np.array([0, 3, 3, 10, 40, 41, 100])
+WHOLE = RoundSample(None, None)
+
+
+def draw(step, g, h=None, starts=STARTS, **parameters):
+    h = np.ones_like(g) if h is None else h
+    return Bootstrap(starts, TrainParameters(**parameters), Team(1)).drawn(WHOLE, step, g, h)
+
+
+# -- bayesian --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 4.0])
+@pytest.mark.parametrize("by", ["query", "document"])
+def test_weights_are_powers_of_exponential_numbers_of_seed_step_and_number(temperature, by):
+    drawn = draw(
+        4, np.ones(100), bootstrap="bayesian", bootstrap_by=by, bagging_temperature=temperature, seed=11
+    ).weights
+    numbers = np.repeat(np.arange(6), np.diff(STARTS)) if by == "query" else np.arange(100)
+    assert drawn == pytest.approx([bayesian_weight(11, 4, int(n), temperature) for n in numbers], rel=1e-8)
+
+
+def test_the_weight_of_a_query_depends_on_its_number_alone():
+    given = {"bootstrap": "bayesian"}
+    rng = np.random.default_rng(1)
+    one = draw(2, rng.normal(size=100), rng.random(100), **given).weights
+    other = draw(2, rng.normal(size=20), rng.random(20), starts=np.array([0, 7, 9, 20]), **given).weights
+    assert [one[0], one[3]] == [other[0], other[9]]
+    assert one[0] != draw(3, np.ones(100), **given).weights[0]
+    assert one[0] != draw(2, np.ones(100), seed=8, **given).weights[0]
+
+
+def test_a_temperature_of_0_is_no_bootstrap():
+    usual = fit(small_data(), n_rounds=5).forest
+    cold = fit(small_data(), n_rounds=5, bootstrap="bayesian", bagging_temperature=0.0).forest
+    for name in ("node_feature", "node_value", "node_gain"):
+        assert np.array_equal(getattr(usual, name), getattr(cold, name))
+
+
+# -- minimal-variance sampling ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("fraction", [0.05, 0.3, 0.8, 0.99])
+def test_chances_are_proportional_to_sizes_up_to_1_and_add_up_to_the_fraction(seed, fraction):
+    sizes = np.random.default_rng(seed).lognormal(sigma=2.0, size=50)
+    found = chances_of(sizes, fraction)
+    assert found == pytest.approx(chances(sizes, fraction), rel=1e-9)
+    assert found.sum() == pytest.approx(fraction * 50)
+    assert np.all(np.diff(found[np.argsort(sizes)]) >= 0)
+
+
+def test_chances_of_sizes_of_0_and_of_equal_sizes():
+    assert chances_of(np.array([0.0, 0.0, 5.0, 1.0]), 0.75).tolist() == [0, 0, 1, 0.5]  # half of those with a size
+    assert chances_of(np.array([0.0, 5.0, 1.0]), 1.0).tolist() == [0, 1, 1]
+    assert chances_of(np.zeros(4), 0.5).tolist() == [0, 0, 0, 0]
+    assert chances_of(np.ones(4), 0.5).tolist() == [0.5] * 4
+    assert chances_of(np.ones(4), 1e-9).sum() == pytest.approx(4e-9)
+
+
+@pytest.mark.parametrize("by", ["query", "document"])
+def test_weighted_sums_are_right_on_average_and_the_rate_is_met(by):
+    rng = np.random.default_rng(3)
+    starts = np.arange(0, 201, 4)
+    g, h = rng.lognormal(sigma=2.0, size=200) * rng.choice([-1, 1], 200), rng.random(200)
+    fraction = {"query_fraction": 0.3} if by == "query" else {"row_fraction": 0.3}
+    n, rounds = (50 if by == "query" else 200), 4000
+    sums, many = [], []
+    for step in range(1, rounds + 1):
+        drawn = draw(step, g, h, starts=starts, bootstrap="mvs", bootstrap_by=by, **fraction)
+        sums.append((drawn.weights @ g, drawn.weights @ h))
+        many.append(len(drawn.rows) / (4 if by == "query" else 1))
+        assert np.array_equal(np.flatnonzero(drawn.weights), drawn.rows)
+        assert drawn.weights[drawn.rows].min() >= 1.0
+    far = abs(np.mean(sums, axis=0) - [g.sum(), h.sum()]) / (np.std(sums, axis=0) / np.sqrt(rounds))
+    assert far.max() < 4
+    assert np.mean(many) == pytest.approx(0.3 * n, abs=4 * np.std(many) / np.sqrt(rounds))
+
+
+def test_what_has_a_large_gradient_is_always_drawn_with_weight_1():
+    g = np.ones(100)
+    g[[5, 70]] = 1000.0
+    for step in range(1, 30):
+        drawn = draw(step, g, bootstrap="mvs", bootstrap_by="document", row_fraction=0.2)
+        assert drawn.weights[[5, 70]].tolist() == [1.0, 1.0]
+        by_query = draw(step, g, bootstrap="mvs", query_fraction=0.5)
+        for first, last in itertools.pairwise(STARTS):
+            assert len(set(by_query.weights[first:last].tolist())) <= 1  # whole queries
+        assert by_query.weights[[5, 70]].tolist() == [1.0, 1.0]
+
+
+def test_a_sample_is_never_empty_and_does_not_depend_on_the_scale_of_the_loss():
+    rng = np.random.default_rng(5)
+    g, h = rng.normal(size=100), rng.random(100)
+    given = {"bootstrap": "mvs", "bootstrap_by": "document"}
+    assert len(draw(1, g, h, row_fraction=1e-9, **given).rows) == 1
+    one, other = (draw(1, g * f, h * f, row_fraction=0.4, **given) for f in (1.0, 2.0**30))
+    assert np.array_equal(one.weights, other.weights)
+
+
+def test_a_fraction_of_1_is_no_bootstrap():
+    assert draw(1, np.ones(100), bootstrap="mvs") is WHOLE
+
+
+# -- leaf values -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grow", ["best_first", "oblivious"])
+@pytest.mark.parametrize("drawn", [None, np.arange(0, 80, 2, dtype=np.int32)])
+def test_leaf_values_of_all_rows_are_those_of_all_that_reach_the_leaf(grow, drawn):
+    bins, g, h = small_case(4, n=80)
+    layout = BlockedBins.from_batches([bins], 80, np.full(bins.shape[1], TOP, dtype=np.int32))
+    given = TrainParameters(
+        grow=grow, max_leaves=6, max_depth=3, min_rows_in_leaf=1, min_hessian_in_leaf=0.0, learning_rate=0.5
+    )
+    grower, weights, scores = Grower(layout, given, Team(1)), 1.0 + np.arange(80) % 3, np.zeros(80)
+    own = grower.grow(g * weights, h * weights, np.zeros(80), rows=drawn)
+    tree = grower.grow(g * weights, h * weights, scores, rows=drawn, leaves=LeafRules(of_all=(g, h)))
+    assert np.array_equal(own.feature, tree.feature)
+    assert not np.array_equal(own.value, tree.value)
+    for node, rows in enumerate(nodes_of(tree, bins)):
+        if tree.feature[node] < 0 and tree.rows[node] > 0:
+            assert tree.value[node] == pytest.approx(-0.5 * g[rows].sum() / h[rows].sum(), rel=1e-9)
+        if tree.feature[node] < 0:
+            assert np.array_equal(scores[rows], np.full(len(rows), tree.value[node]))
+
+
+def test_leaf_rows_without_a_sample_change_nothing():
+    usual, same = fit(small_data(), n_rounds=4).forest, fit(small_data(), n_rounds=4, leaf_rows="all").forest
+    assert np.array_equal(usual.node_value, same.node_value)
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameters", "facts"),
+    [
+        ({"bootstrap": "mvs", "row_fraction": 0.5}, ("mvs", "query", "row_fraction")),
+        (
+            {"bootstrap": "mvs", "bootstrap_by": "document", "query_fraction": 0.5},
+            ("mvs", "document", "query_fraction"),
+        ),
+        ({"bootstrap": "mvs", "query_fraction": 0.5, "rounds_by": "oob"}, ("mvs", "rounds_by", "oob")),
+        ({"bootstrap": "bayesian", "criterion": "ole"}, ("bootstrap", "ole")),
+        ({"bootstrap": "bayesian", "leaf": "exact", "objective": "ranknet"}, ("bootstrap", "leaf", "exact")),
+        ({"bootstrap": "poisson"}, ("bootstrap", "poisson")),
+    ],
+)
+def test_what_does_not_go_together_is_refused(parameters, facts):
+    with refused(InvalidParameter, *facts):
+        fit(small_data(), **parameters)
