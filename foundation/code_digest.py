@@ -8,12 +8,12 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-OF_TRAINING = ("rankmill.pipeline", "rankmill.scorer", "rankmill.trainer")  # what makes a model of a dataset
+OF_TRAINING = ("rankmill.pipeline", "rankmill.scorer", "rankmill.trainer")  # what determines a model
 
 
 @cache
 def code_digest(*packages: str) -> str:
-    """Return the sha256 over every ``.py`` file of ``packages`` (dotted names) and of the foundation, on which all stand.
+    """Return the sha256 over every ``.py`` file of ``packages`` (dotted names) and of the foundation, which all use.
 
     Paths in the package and bytes count, so it is the same wherever the same code is installed; a comment changes it, too.
     Files are read once a process, 1 MB in all.
@@ -30,7 +30,7 @@ def code_digest(*packages: str) -> str:
 def digest_of_folder(package: str, folder: Path) -> bytes:
     """Return the sha256 over the ``.py`` files below ``folder``, in the order of their paths, as of ``package``."""
     digest = hashlib.sha256()
-    # In a checkout rankmill/pipeline and the like are links: they are followed, as installed they are folders.
+    # In a checkout rankmill/pipeline and others are links, in an installation folders: links are followed.
     paths = [Path(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names]
     files = {path.relative_to(folder).as_posix(): path for path in paths if path.suffix == ".py"}
     for name in sorted(files):

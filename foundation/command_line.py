@@ -29,12 +29,12 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file i
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command`` the options of its groups in their place; what it raises spells options as flags."""
+    """Replace the groups in the signature of ``command`` by their options; its errors spell options as flags."""
     return _TakesOptions(command)
 
 
 class _TakesOptions:
-    """A command with the options of its groups, which are looked up when somebody asks for its signature: one of all at a start."""
+    """A command with the options of its groups, which are made when its signature is read: at a start only for the one called."""
 
     def __init__(self, command: Callable[..., None]) -> None:
         self._command = command

@@ -12,7 +12,7 @@ def available_cores(quota_file: Path = _QUOTA) -> int:
     """Return the number of cores this process may use, 1 or more: its affinity, or less under a container's quota.
 
     ``quota_file`` holds quota and period in microseconds, as cgroup v2 writes them; a part of a core counts only if
-    there is no whole one.  Where there is no such file or it says something else, there is no quota.
+    there is no whole one.  If there is no such file, or it holds something else, there is no quota.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:

@@ -33,13 +33,13 @@ class RankmillError(Exception):
 
 
 class InputError(RankmillError):
-    """The caller asked for something that is not there: a missing file, an unknown name, a value outside its bounds."""
+    """The caller named something that does not exist or is not allowed: a missing file, an unknown name, a value out of bounds."""
 
     exit_code = USAGE
 
     @classmethod
     def unknown(cls, what: str, name: str, known: Iterable[str], cure: str = "there is none yet") -> Self:
-        """Build the error for ``name`` that is none of ``known``: the nearest spelling, all of them, or the cure."""
+        """Build the error for a ``name`` that is not ``known``, with the nearest spelling, all names, or the cure."""
         choices = list(known)
         near = [choice for choice in choices if choice.lower() == name.lower()] or get_close_matches(name, choices, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {_some(choices)}" if choices else cure
@@ -47,9 +47,9 @@ class InputError(RankmillError):
 
 
 def name_hint(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return how a message about the unknown ``name`` ends: the nearest of the ``known`` names, else ``otherwise``.
+    """Return the end of a message about the unknown ``name``: the nearest of the ``known`` names, else ``otherwise``.
 
-    Left out, that is the first of them as an example.
+    The default of ``otherwise`` is the first of them as an example.
 
     >>> name_hint("q77", ["q1", "q7"]), name_hint("x", ["q1", "q7"])
     ("did you mean 'q7'?", "such as 'q1'")
@@ -69,7 +69,7 @@ class MissingLibrary(InputError, ImportError):
 
 
 class ConfigError(InputError):
-    """``rankmill.toml`` breaks a rule; the message has the file, the key, what was found and the cure."""
+    """``rankmill.toml`` is invalid; the message has the file, the key, what was found and the cure."""
 
 
 class InvalidName(InputError):
@@ -81,13 +81,13 @@ class UnknownModel(InputError):
 
 
 class DataRejected(RankmillError):
-    """The data break a rule of the format; nothing was written."""
+    """The data are malformed; nothing was written."""
 
     exit_code = DATA_REJECTED
 
 
 class MalformedLine(DataRejected):
-    """One input line breaks the format.  ``line`` and ``column`` count from 1, as editors do."""
+    """One input line is malformed.  ``line`` and ``column`` count from 1, as editors do."""
 
     def __init__(self, path: Path, line: int, column: int, found: str, expected: str, cure: str = "") -> None:
         super().__init__(path, line, column, found, expected, cure)
@@ -101,7 +101,7 @@ class MalformedLine(DataRejected):
 
 
 class MalformedRow(DataRejected):
-    """One row of a table without lines (Parquet) breaks the format.  ``row`` counts from 1."""
+    """One row of a table without lines (Parquet) is malformed.  ``row`` counts from 1."""
 
     def __init__(self, path: Path, row: int, column: str, found: str, expected: str, cure: str = "") -> None:
         super().__init__(path, row, column, found, expected, cure)
@@ -124,9 +124,9 @@ class ColumnProblem(NamedTuple):
     cure: str = ""
     """What to do about it."""
     options: tuple[tuple[str, str], ...] = ()
-    """Options of the command line, with their values, that do so; a flag has the value ``""``."""
+    """Options of the command line, with their values, that solve it; a flag has the value ``""``."""
     in_rows: bool = False
-    """Whether whoever reads the rows finds it, too, and says as much."""
+    """Whether the reader of the rows reports it, too."""
 
 
 class UnusableColumns(DataRejected):
@@ -138,7 +138,7 @@ class UnusableColumns(DataRejected):
 
     @property
     def options(self) -> dict[str, str]:
-        """Options of the command line with their values, that cure all problems; empty where there is none for one of them."""
+        """Options of the command line with their values, that solve all problems; empty if one of them has none."""
         if not all(problem.options for problem in self.problems):
             return {}
         values: dict[str, list[str]] = {}
@@ -157,7 +157,7 @@ class UnusableColumns(DataRejected):
 
 
 class TooManyRejects(DataRejected):
-    """More rows break the format than ``option``, max_rejects, allows; ``first`` is the first of them in reading order."""
+    """More rows are malformed than ``option``, max_rejects, allows; ``first`` is the first of them in reading order."""
 
     def __init__(self, first: str, limit: int, rejects: str = "", option: str = "max_rejects") -> None:
         super().__init__(first, limit, rejects, option)
@@ -169,31 +169,31 @@ class TooManyRejects(DataRejected):
 
 
 class TrainingDataRejected(DataRejected):
-    """The rows handed over cannot be learnt from: no train split, no two grades in any query."""
+    """The rows cannot be trained on: no train split, no two grades in any query."""
 
 
 class CandidatesRejected(DataRejected):
-    """The candidates or scores cannot be used: features that the model needs are lacking, a score is not a number."""
+    """The candidates or scores cannot be used: features that the model needs are missing, a score is not a number."""
 
 
 class ConversionRefused(DataRejected):
-    """A model cannot be said in the format of another tool, or a model of another tool cannot be said in ours."""
+    """The format of another tool cannot express a model, or ours cannot express a model of another tool."""
 
 
 class PromotionRefused(RankmillError):
-    """A gate did not pass: the version stays registered and the alias stays where it was."""
+    """A gate did not pass: the version stays registered and the alias is unchanged."""
 
     exit_code = GATE_NOT_PASSED
 
 
 class DriftAlarm(RankmillError):
-    """Features are not distributed as they were, and the caller has asked to stop then."""
+    """Features have drifted, and the caller asked to fail in this case."""
 
     exit_code = DRIFT
 
 
 class IntegrityError(RankmillError):
-    """What lies on disk is damaged, incomplete or of another format number."""
+    """Stored data are damaged, incomplete or of another format number."""
 
     exit_code = INTEGRITY
 
@@ -207,36 +207,36 @@ class ModelFormatError(IntegrityError):
 
 
 class LaterEntry(IntegrityError):
-    """An entry of a log is as it was written, and says what this version of rankmill does not know."""
+    """A log entry is intact, but says something that this version of rankmill does not know."""
 
 
 class ConflictError(RankmillError):
-    """Somebody else was faster and has changed what was to be changed; nothing was written, the same again may succeed."""
+    """Another process made a conflicting change first; nothing was written, and a retry may succeed."""
 
     exit_code = TRY_AGAIN
 
 
 class WorkerLost(ConflictError):
-    """A process that worked for us was killed from outside; the same command again goes on."""
+    """A worker process was killed from outside; the same command resumes."""
 
 
 class RunUnderWay(ConflictError):
-    """Another run works in the same folder; the message says which."""
+    """Another run uses the same folder; the message says which."""
 
 
 class Unhealthy(ConflictError):
-    """No run of a work folder has worked for too long; the message says since when, and what is known."""
+    """No run of a work folder has succeeded for too long; the message says since when, and what is known."""
 
 
 def known_code_of(error: BaseException) -> int | None:
-    """Return what a process leaves with after ``error``; None for one that is a bug of ours."""
+    """Return the exit code for ``error``; None if it is a bug."""
     if isinstance(error, RankmillError):
         return error.exit_code
     return INPUT_OUTPUT if isinstance(error, OSError) else None
 
 
 def code_of(error: BaseException) -> int:
-    """Return the same, and for a bug its code; for a signal that of the signal."""
+    """Return the exit code for ``error``, also for bugs and signals."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):

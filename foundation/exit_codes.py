@@ -36,7 +36,7 @@ MEANINGS: dict[int, str] = {
 
 
 def ruling(codes: Iterable[int]) -> int:
-    """Return the one of ``codes`` that rules where several apply: 13, then 10, 12, 11; any other before these; 0 for none.
+    """Return the one of ``codes`` that takes precedence: any code not named here, then 13, 10, 12, 11; 0 for none.
 
     >>> ruling([GATE_NOT_PASSED, DRIFT])
     12

@@ -1,7 +1,7 @@
 """Delay interrupts and termination signals while workers wait for each other.
 
-Python runs the handlers of signals in the main thread, between any two of its steps: what they raise there could leave the
-other workers of a team in a kernel that waits for the first one, for ever.
+Python runs the handlers of signals in the main thread, between any two of its steps: an exception there could leave the
+other workers of a team waiting for ever in a kernel.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class HeldSignals:
-    """Context manager; between :meth:`hold` and :meth:`release` signals wait, and at the release their handler is called.
+    """Context manager; between :meth:`hold` and :meth:`release` signals are delayed, and their handlers run at the release.
 
-    Signals that are not handled in Python are left alone, and so are all of them in other threads than the main one, in
-    which nothing is raised.
+    Signals without a Python handler are not affected.  In other threads than the main one nothing is done, since no handler
+    runs there.
     """
 
     def __init__(self) -> None:
@@ -40,16 +40,16 @@ class HeldSignals:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._handlers.items():
-            # a handler may have put another one in its place: that stays
+            # a handler that was installed meanwhile stays
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, handler)
 
     def hold(self) -> None:
-        """Let signals wait from now on."""
+        """Delay signals from now on."""
         self._holding = True
 
     def release(self) -> None:
-        """Hand on those that have waited."""
+        """Deliver the delayed signals."""
         self._holding = False
         while self._waiting:
             number = self._waiting.pop(0)

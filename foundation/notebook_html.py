@@ -36,7 +36,7 @@ class ShareCell:
 
 @dataclass(frozen=True, slots=True)
 class HtmlTable:
-    """A table of text and `ShareCell` cells; of more than ``MOST_ROWS`` rows the first are shown, and how many more there are."""
+    """A table of text and `ShareCell` cells; only the first ``MOST_ROWS`` rows are shown, and the number of the others."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[object]]

@@ -46,7 +46,7 @@ _PLAIN: Mapping[str, Callable[[str, Any], object]] = {
     "str": text,
 }  # by the annotation of a field
 _spelling: Callable[[str], str] = str
-_call: ContextVar[str] = ContextVar("_call", default="")  # whose options are written in brackets after its name
+_call: ContextVar[str] = ContextVar("_call", default="")  # name of the call in whose brackets options are written
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
@@ -89,14 +89,13 @@ def option(
     help
         One or two sentences, the same on the command line, in the reference and in Python's help.
     said
-        The other fields of :class:`Option`.  ``least``, ``most``: bounds that are allowed; ``above``, ``below``: bounds that are not (of
-        -inf and inf: whatever is finite).
-        ``choices``: the texts that are allowed, ``""`` among them where it means "left out".  ``size``: bytes, also as text such as
-        ``2GB``.  ``read``: makes the value of the text of a command line (of the list of texts where it may be given more
-        than once, ``repeat``).  ``convert``: makes the value that is kept of the value that is given, however it was given.
-        ``flags``: where they are not the name with dashes.  ``metavar``, ``panel``: as in Typer.  ``on_command_line``: false for
-        what only Python can say.  ``always_stored``: false for an option that files written before it lack; files name it only
-        where it is not the default, so that their bytes stay the same.
+        The other fields of :class:`Option`.  ``least``, ``most``: inclusive bounds; ``above``, ``below``: exclusive bounds (-inf
+        and inf: any finite number).  ``choices``: the allowed texts, ``""`` for "left out".  ``size``: bytes, also as text such as
+        ``2GB``.  ``read``: makes the value from the text of a command line (from a list of texts if it may be given more
+        than once, ``repeat``).  ``convert``: makes the stored value from the given one, wherever it comes from.
+        ``flags``: if they are not the name with dashes.  ``metavar``, ``panel``: as in Typer.  ``on_command_line``: false for
+        what only Python has.  ``always_stored``: false for an option that older files do not have; files contain it only if it
+        differs from the default, so that their bytes stay the same.
     """
     declared: Any = field(
         metadata={_METADATA: Option(help=help, **said)}, default=default, default_factory=default_factory
@@ -105,7 +104,7 @@ def option(
 
 
 def option_like(group: Any, name: str, *, default: Any, otherwise: str = "") -> Any:
-    """Declare an option as that of ``group`` with this name, with another default; ``otherwise`` says what holds where it is left out."""
+    """Declare an option like that of ``group`` with this name, with another default; ``otherwise`` describes that default."""
     said = next(option_of(each) for each in declared_in(group) if each.name == name)
     helped = said.help + (f"  Left out: {otherwise}." if otherwise else "")
     declared: Any = field(default=default, metadata={_METADATA: replace(said, help=helped)})
@@ -113,7 +112,7 @@ def option_like(group: Any, name: str, *, default: Any, otherwise: str = "") -> 
 
 
 def group(*, default_factory: type) -> Any:
-    """Declare a field that holds another group of options, ``default_factory``, whose options count as those of the outer one."""
+    """Declare a field that holds another group of options, ``default_factory``, whose options belong to the outer group, too."""
     return field(default_factory=default_factory, metadata={_GROUP: default_factory})
 
 
@@ -133,7 +132,7 @@ class With:
 
 @dataclass(frozen=True, slots=True)
 class ChangesOf:
-    """Marks what holds only the options of ``group`` that were given, by name: ``Annotated[Mapping[str, Any], ChangesOf(Policy)]``."""
+    """Marks a mapping with only those options of ``group`` that were given: ``Annotated[Mapping[str, Any], ChangesOf(Policy)]``."""
 
     group: type
 
@@ -148,11 +147,11 @@ class Grouped:
     defaults: Mapping[str, Any]  # other than the group's own
 
     def default_of(self, declared: Field[Any]) -> Any:
-        """Return the default of an option here; ``...`` where it must be given."""
+        """Return the default of an option here; ``...`` if it must be given."""
         return self.defaults.get(declared.name, default_of(declared))
 
     def made_of(self, given: Mapping[str, Any]) -> Any:
-        """Return the group, or only what is given of it."""
+        """Return the group, or only the given options of it."""
         found = {each.name: given[each.name] for each in self.options if each.name in given}
         return found if self.changes else made_of(self.kind, {**self.defaults, **found})
 
@@ -162,7 +161,7 @@ def options(kind: type[T]) -> type[T]:
     """Make ``kind`` a group of options: a frozen dataclass that checks itself.
 
     Whatever numbers are given, NumPy's too, are kept as plain int and float: 31.0 is 31 where a whole number is asked for, 31.5 is
-    refused.  What one field cannot say alone is checked by the method ``check_together``, if there is one.
+    refused.  The method ``check_together``, if there is one, checks several fields together.
     """
 
     def check_all(self: Any) -> None:
@@ -180,7 +179,7 @@ def options(kind: type[T]) -> type[T]:
 
 
 def declared_in(kind: Any) -> list[Field[Any]]:
-    """Return the fields of a group of options that were made by :func:`option`, those of its inner groups too, in their order."""
+    """Return the fields of a group of options that were made by :func:`option`, including those of inner groups, in order."""
     found: list[Field[Any]] = []
     for each in fields(kind):
         if _GROUP in each.metadata:
@@ -191,7 +190,7 @@ def declared_in(kind: Any) -> list[Field[Any]]:
 
 
 def grouped(hint: Any) -> Grouped | None:
-    """Return the group of options that the annotation ``hint`` asks for; None where it is another type."""
+    """Return the group of options that the annotation ``hint`` names; None if it is another type."""
     kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     changes = next((mark for mark in marks if isinstance(mark, ChangesOf)), None)
     kind = kind if changes is None else changes.group
@@ -204,7 +203,7 @@ def grouped(hint: Any) -> Grouped | None:
 
 
 def values_of(made: Any) -> dict[str, Any]:
-    """Return the values of all options of a group, those of its inner groups too, by name."""
+    """Return the values of all options of a group, including those of inner groups, by name."""
     found: dict[str, Any] = {}
     for each in fields(made):
         value = getattr(made, each.name)
@@ -225,7 +224,7 @@ def types_in(kind: Any) -> Mapping[str, Any]:
 
 
 def made_from(kind: type[T], given: Mapping[str, Any]) -> T:
-    """Return the group of options that arguments by name ask for; InvalidParameter for a name that is none of them."""
+    """Return the group of options for keyword arguments; InvalidParameter for an unknown name."""
     known = [each.name for each in declared_in(kind)]
     for name in given:
         if name not in known:
@@ -234,7 +233,7 @@ def made_from(kind: type[T], given: Mapping[str, Any]) -> T:
 
 
 def made_of(kind: type[T], given: Mapping[str, Any]) -> T:
-    """Return a group of options of values by name, also by those of its inner groups; what is not given has its default."""
+    """Return a group of options from values by name, including those of inner groups; the others have their defaults."""
     own = {each.name: given[each.name] for each in fields(kind) if each.name in given}  # type: ignore[arg-type]
     inner = {each.name: each.metadata[_GROUP] for each in fields(kind) if _GROUP in each.metadata}  # type: ignore[arg-type]
     return kind(**own, **{name: made_of(within, given) for name, within in inner.items() if name not in own})
@@ -247,7 +246,7 @@ def option_of(declared: Field[Any]) -> Option:
 
 
 def default_of(declared: Field[Any]) -> Any:
-    """Return the default of the option ``declared``; ``...`` where it must be given."""
+    """Return the default of the option ``declared``; ``...`` if it must be given."""
     if declared.default_factory is not MISSING:
         return declared.default_factory()
     return ... if declared.default is MISSING else declared.default
@@ -264,7 +263,7 @@ def defaults_of(*groups: type) -> dict[str, Any]:
 
 
 def takes_options_of(*groups: type) -> Callable[[F], F]:
-    """Show the options of ``groups`` in the place of a function's ``**`` in its signature, and at the end of its docstring.
+    """Show the options of ``groups`` instead of a function's ``**`` in its signature, and at the end of its docstring.
 
     Their names and types for type checkers are in `rankmill.scorer.arguments`.
     """
@@ -282,7 +281,7 @@ def takes_options_of(*groups: type) -> Callable[[F], F]:
 def signature_of(
     function: Callable[..., object], defaults: Mapping[str, Any], types: Mapping[str, Any] | None = None
 ) -> inspect.Signature:
-    """Return the signature of ``function`` with arguments by name in the place of its ``**``, as help and editors show it."""
+    """Return the signature of ``function`` with keyword arguments instead of its ``**``, as help and editors show it."""
     known = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
     hints, by_name = types or {}, inspect.Parameter.KEYWORD_ONLY
     more = [
@@ -309,7 +308,7 @@ def check(made: Any) -> None:
     Raises
     ------
     InvalidParameter
-        A value is of another kind, outside its bounds, or none of the choices; the message has name, bound and value.
+        A value is of another type, out of bounds, or not one of the choices; the message has name, bound and value.
     """
     for each in fields(made):
         if _METADATA not in each.metadata:
@@ -347,7 +346,7 @@ def spelled(name: str) -> str:
 
 
 def respelled(text: str) -> str:
-    """Return ``text`` that names options by their flags, as what is stored does, with each as the caller wrote it.
+    """Return ``text``, in which options are named by flags as in stored texts, with each as the caller wrote it.
 
     >>> respelled("--max-grade 4 allows it")
     'max_grade 4 allows it'
@@ -357,21 +356,21 @@ def respelled(text: str) -> str:
 
 @contextmanager
 def spelled_for_a_command_line() -> Iterator[None]:
-    """Name options in messages by their flags in this context: what runs in it was asked for by a command line."""
+    """Name options in messages by their flags in this context, for callers on a command line."""
     with _spelled_by(lambda name: _FLAGS.get(name, f"--{name.replace('_', '-')}")):
         yield
 
 
 @contextmanager
 def spelled_for_a_file() -> Iterator[None]:
-    """Name options by their keys in this context, though it lies in a command: what runs in it was asked for by a file."""
+    """Name options by their keys in this context, even within a command, for values from a file."""
     with _spelled_by(str):
         yield
 
 
 @contextmanager
 def spelled_in_brackets(call: str) -> Iterator[None]:
-    """Name options in messages as ``call(option)`` in this context of this thread: they were written in brackets after a name."""
+    """Name options in messages as ``call(option)`` in this context of this thread, for options written in brackets."""
     token = _call.set(call)
     try:
         yield

@@ -38,9 +38,9 @@ def fitting_threads(free: int, each: int, wanted: int) -> int:
 def return_large_arrays() -> None:
     """Let glibc's malloc return large arrays to the system when they are freed; elsewhere nothing is done.
 
-    By default it takes the first large array that is freed as a sign that more will come, and keeps up to 32 MiB of each for
-    every thread that allocates, which is more than all the rest of a small bound.  It is set for the process; what it costs is
-    fresh pages, about one part in twenty of the time of an ingest.
+    By default it raises its threshold when the first large array is freed, and keeps up to 32 MiB for every thread that allocates,
+    more than all the rest of a small limit.  The setting is for the process; it costs fresh pages, about 5 % of the time of an
+    ingest.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and sys.platform == "linux":
@@ -59,7 +59,7 @@ def release_freed() -> None:
 
 def peak_bytes() -> int:
     """Return the most memory that this process has had so far."""
-    if sys.platform == "linux":  # what getrusage says there includes the process that this one was started by
+    if sys.platform == "linux":  # getrusage there includes the parent process
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -18,7 +18,7 @@ AFTER, EVERY = 1.0, 0.25
 
 
 def in_notebook() -> bool:
-    """Tell whether this process is the kernel of a notebook."""
+    """Return whether this process is the kernel of a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return hasattr(shell, "kernel")
 
@@ -26,21 +26,21 @@ def in_notebook() -> bool:
 def stderr_console(**options: Any) -> Console:
     """Return a console on stderr, which is a terminal if stderr is one, whatever FORCE_COLOR says.
 
-    A command that a cell of a notebook starts has a terminal that cannot move the cursor up: it counts as none.
+    A command started by a notebook's cell has a terminal that cannot move the cursor up: it does not count.
     """
     terminal = sys.stderr.isatty() and "JPY_PARENT_PID" not in os.environ
     return Console(stderr=True, force_terminal=terminal, **options)
 
 
 def shows_bars(console: Console) -> bool:
-    """Tell whether a bar can be seen: on a terminal, or in a notebook."""
+    """Return whether a bar can be seen: on a terminal, or in a notebook."""
     return bool(console.is_terminal) or in_notebook()
 
 
 class TerminalBar:
     """Context manager that shows a bar between two texts and the time left.
 
-    It does nothing where `shows_bars` says no, and where it is not to be ``shown``.
+    It does nothing unless `shows_bars` is true and it is ``shown``.
     """
 
     def __init__(self, before: str, after: str, console: Console | None, *, shown: bool = True) -> None:
@@ -67,7 +67,7 @@ class TerminalBar:
 
 
 class _NotebookProgress(Progress):
-    """Rewrites one plain output of the cell, in the end to its texts alone; what takes less than a second shows nothing."""
+    """Rewrites one plain output of the cell, in the end with its texts only; steps of less than a second show nothing."""
 
     _output: Any = None
     _next = 0.0

@@ -3,7 +3,7 @@
 A record is a frozen dataclass.  Its fields may be plain values, other records, tuples, lists, mappings, enums, paths, dates and
 NumPy's numbers and arrays.  A field made by :func:`left_out` has no key in the JSON while it is None, so that a record can gain a
 field and old files keep their bytes; one made by :func:`not_in_json` never has one.  Reading is strict (the text ``"7"`` is no number), takes defaults for keys that are not there and
-passes over keys that it does not know, so that old and newer files can both be read.
+ignores unknown keys, so that old and newer files can both be read.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 T = TypeVar("T")
 _LEFT_OUT, _NEVER = "left out while None", "not in JSON"
-_READERS: dict[type, TypeAdapter[Any]] = {}  # made once a type and process
+_READERS: dict[type, TypeAdapter[Any]] = {}  # one per type
 
 
 def left_out() -> Any:
-    """Declare a field whose default is None and which is not in the JSON while it is."""
+    """Declare a field whose default is None and which is not in the JSON while it is None."""
     return field(default=None, metadata={_LEFT_OUT: True})
 
 
@@ -40,7 +40,7 @@ def not_in_json(*, default: Any = MISSING, default_factory: Any = MISSING) -> An
 
 
 def as_json(value: object) -> Any:
-    """Return ``value``, a record or anything made of records, as what :mod:`json` writes: dicts, lists, text, numbers, None.
+    """Return ``value``, a record or anything made of records, as values that :mod:`json` can write: dicts, lists, text, numbers, None.
 
     Keys come in the order of the fields.
 
@@ -103,7 +103,7 @@ def to_line(value: object) -> str:
 def canonical_json(value: object) -> bytes:
     """Return plain values as UTF-8 JSON with sorted keys and no spaces: equal values have equal bytes.
 
-    ValueError for NaN and infinity, TypeError for what JSON does not know.
+    ValueError for NaN and infinity, TypeError for other types.
 
     >>> canonical_json({"b": [1, 0.5], "a": None})
     b'{"a":null,"b":[1,0.5]}'
@@ -112,12 +112,12 @@ def canonical_json(value: object) -> bytes:
 
 
 def from_json(kind: type[T], data: bytes | str | Mapping[str, Any], what: str) -> T:
-    """Return the record of ``kind`` that ``data`` holds: text of JSON, or what was read from it.
+    """Return the record of ``kind`` in ``data``: JSON text, or values read from it.
 
     Raises
     ------
     IntegrityError
-        It is no JSON, or a field is missing or of another type; one line that begins with ``what``, such as a path.
+        It is not JSON, or a field is missing or of another type; one line that begins with ``what``, such as a path.
     """
     from pydantic import ValidationError
 

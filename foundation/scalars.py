@@ -18,7 +18,7 @@ def whole_number(name: str, value: Any) -> int:
     Raises
     ------
     InvalidParameter
-        It is a truth value, text, a fraction, or no single number at all.
+        It is a truth value, text, a fraction, or not a single number.
     """
     plain = _plain(value)
     if isinstance(plain, Integral) and not isinstance(plain, bool):
@@ -29,7 +29,7 @@ def whole_number(name: str, value: Any) -> int:
 
 
 def real_number(name: str, value: Any) -> float:
-    """Return ``value`` as a float, a float32 with all the digits that it has; InvalidParameter if it is no number."""
+    """Return ``value`` as a float, a float32 exactly; InvalidParameter if it is not a number."""
     plain = _plain(value)
     if isinstance(plain, Real | Decimal) and not isinstance(plain, bool):
         try:
@@ -55,7 +55,7 @@ def text(name: str, value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return what a NumPy scalar or an array without axes holds; other values as they are."""
+    """Return the Python value of a NumPy scalar or 0-d array; other values unchanged."""
     return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
 
 

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 LEAST_COLUMNS = 40
 _PAGE, _LABEL = 100, 16  # columns of a line of notes, and of the words it starts with
-_WIDE = 10_000  # where there is no terminal, a table is as wide as its cells
+_WIDE = 10_000  # without a terminal, a table is as wide as its cells
 _EDGES, _GAP = 2, 3  # columns around a table, and between two of its columns
 
 
 def page_width(elsewhere: int) -> int:
-    """Return the columns of the terminal that stdout is, or those that ``COLUMNS`` says; ``elsewhere`` where neither is known."""
+    """Return the columns of the terminal that stdout is, or ``COLUMNS``; ``elsewhere`` if neither is known."""
     return max(LEAST_COLUMNS, get_terminal_size((elsewhere, 24)).columns)
 
 
@@ -60,7 +60,7 @@ def _one_table(header: list[str], rows: list[list[str]], first: int, width: int)
         justify: Literal["left", "right"] = "right" if i and name else "left"  # bars have no name
         table.add_column(Text(name), justify=justify, overflow="fold", min_width=None if i else first)
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # Text: a query may be named like a style
+        table.add_row(*(Text(cell) for cell in row))  # Text: names must not be read as markup
     page = io.StringIO()
     Console(file=page, width=width, color_system=None, force_terminal=False, force_jupyter=False).print(table)
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines() if line.strip())

@@ -16,18 +16,17 @@ Item = TypeVar("Item")
 
 
 class Failure(NamedTuple):
-    """What came of an item: its number, from 0, and the error."""
+    """A failed item: its number, from 0, and the error."""
 
     number: int
     error: Exception
 
 
 def in_order(items: Iterable[Item], work: Callable[[Item], None], threads: int) -> list[Failure]:
-    """Call ``work`` with each of ``items``, in ``threads`` threads; returns the failures, those of the first items first.
+    """Call ``work`` with each of ``items``, in ``threads`` threads; return the failures in the order of items.
 
-    Items are taken one at a time, in their order, by whichever thread is free.  After a failure none is taken any more, but
-    those that have been taken are finished; so the first failure is what one thread alone would have met.  Drawing an
-    item from ``items`` may fail too.
+    A free thread takes the next item, in order.  After a failure no more items are taken, but running ones are finished: the
+    first failure is therefore the one that a single thread would have met.  The iterator ``items`` may fail, too.
     """
     waiting = iter(items)
     taking = threading.Lock()
@@ -49,7 +48,7 @@ def in_order(items: Iterable[Item], work: Callable[[Item], None], threads: int) 
                     except StopIteration:
                         stopped = True
                         return
-                    except Exception as error:  # any: it is raised again by the caller
+                    except Exception as error:  # any: the caller raises it again
                         stopped = True
                         failures.append(Failure(number, error))
                         return
@@ -63,9 +62,9 @@ def in_order(items: Iterable[Item], work: Callable[[Item], None], threads: int) 
         run(threading.Lock())
         return failures
     running = [threading.Lock() for _ in range(threads)]
-    try:  # threads even where the caller has told joblib to use processes
+    try:  # threads even if joblib is set to use processes
         Parallel(n_jobs=threads, require="sharedmem")(delayed(run)(held) for held in running)
-    finally:  # an interrupt ends Parallel alone: wait for the threads, they use what the caller cleans away
+    finally:  # an interrupt ends only Parallel: wait for the threads, which use what the caller cleans up
         stopped = True
         for held in running:
             held.acquire()
@@ -73,9 +72,9 @@ def in_order(items: Iterable[Item], work: Callable[[Item], None], threads: int) 
 
 
 def ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
-    """Yield ``items``, the next of which is made in a thread while its taker is busy with the last.
+    """Yield ``items``; a thread makes the next one while the consumer uses the last.
 
-    Closed early, it waits for what is being made.
+    If closed early, it waits for the item that is being made.
     """
     end = object()
     with ThreadPoolExecutor(1) as thread:

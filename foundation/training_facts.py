@@ -1,7 +1,7 @@
 """Records of a training in the manifest of a registered version, and in its attachment ``circumstances``.
 
 The trainer writes them; the registry, the report and ``models diff`` read them.  Models of other programs are registered as well, so
-whoever reads must expect any fact to be missing.  The facts that every version must state are in :mod:`rankmill.registry.stored_records`.
+readers must expect any fact to be missing.  The facts that every version must state are in :mod:`rankmill.registry.stored_records`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class InputFile:
     size: int
     sha256: str
     split: str | None = left_out()
-    sizes: str | None = left_out()  # digest of the file beside it that says how many rows each query has
+    sizes: str | None = left_out()  # digest of the file of query sizes beside it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +50,14 @@ class PairFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRule:
-    """How queries came into splits: by folds, by time, by shares of a hash, or by the files they stood in."""
+    """How queries were assigned to splits: by folds, by time, by shares of a hash, or by input file."""
 
     column: str | None = left_out()  # of the time
     files: bool | None = left_out()
     fold: int | None = left_out()
     folds: int | None = left_out()
     shares: Mapping[str, float] | None = left_out()
-    time: Mapping[str, str] | None = left_out()  # when a split begins
+    time: Mapping[str, str] | None = left_out()  # start of each split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class DatasetFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherModel:
-    """Another model, by its digest and, where it came from a registry, as NAME@7."""
+    """Another model, by its digest and, if it came from a registry, as NAME@7."""
 
     sha256: str
     model: str | None = left_out()
@@ -113,7 +113,7 @@ class Spread:
 
     mean: float
     deviation: float
-    """Standard deviation, n - 1 below, as that of :class:`rankmill.scorer.comparison.SeedNoise`."""
+    """Standard deviation with n - 1 degrees of freedom, as that of :class:`rankmill.scorer.comparison.SeedNoise`."""
     least: float
     greatest: float
 
@@ -155,20 +155,20 @@ class SeedsFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFacts:
-    """The manifest of a version: what decides the bytes of the model, and what was measured with it."""
+    """The manifest of a version: what determines the bytes of the model, and its metrics."""
 
     features: tuple[str, ...] | None = left_out()
     dataset_digest: str | None = None
     dataset: DatasetFacts | None = left_out()
     binspec_digest: str | None = left_out()
     parameters: Mapping[str, Any] | None = left_out()
-    changed_parameters: tuple[str, ...] | None = left_out()  # that are not as by default
+    changed_parameters: tuple[str, ...] | None = left_out()  # those that differ from the defaults
     code_digest: str | None = left_out()
     max_grade: int | None = left_out()
-    learnt_from: str | None = left_out()  # grades, pairs or both, where there was a choice
+    learnt_from: str | None = left_out()  # grades, pairs or both, if there was a choice
     n_outputs: int | None = (
         left_out()
-    )  # this and the next two: of models that are more than one sum of trees, one a round
+    )  # this and the next two: of models with several outputs, or several trees per round
     link: str | None = left_out()
     trees_a_round: int | None = left_out()
     base_model: OtherModel | None = left_out()
@@ -191,7 +191,7 @@ class TrainingFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What was so when a model was trained and does not decide its bytes: libraries, machine, the model it resumed."""
+    """Facts of a training that do not determine the bytes of the model: libraries, machine, the model it resumed."""
 
     libraries: Mapping[str, str] = field(default_factory=dict)
     python: str | None = left_out()

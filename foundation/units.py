@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from rankmill.foundation.errors import InputError
 
-MIN_MEMORY = 512 * 10**6  # bytes that a command needs at least, libraries and compiled kernels included
+MIN_MEMORY = 512 * 10**6  # minimum bytes of a command, libraries and compiled kernels included
 
 _BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BYTES |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -29,12 +29,12 @@ _SPANS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def parse_span(text: str, option: str) -> timedelta:
-    """Return ``26h``, ``90m``, ``3600s`` or ``2d`` as a span; ``option`` is whose value it is.
+    """Return ``26h``, ``90m``, ``3600s`` or ``2d`` as a span; ``option`` names the option in messages.
 
     Raises
     ------
     InputError
-        It is none, or nothing at all.
+        It is not a span, or it is zero.
 
     >>> parse_span("26h", "--max-age") == timedelta(days=1, hours=2)
     True

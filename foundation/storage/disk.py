@@ -14,7 +14,7 @@ if sys.platform == "darwin":
 
 AT_FDCWD, RENAME_NOREPLACE, RENAME_EXCHANGE = -100, 1, 2  # <fcntl.h> and <linux/fs.h>
 RENAME_EXCL = 4  # <sys/stdio.h> of macOS
-READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # the last: a pipe without a writer waits not
+READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # the last: pipes do not block
 NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -43,22 +43,22 @@ class Disk:
             os.close(descriptor)
 
     def names(self, folder: Path) -> list[str]:
-        """List what lies in ``folder``, in any order; a folder that is not there holds nothing."""
+        """List the names in ``folder``, in any order; a missing folder has none."""
         try:
             return os.listdir(folder)  # noqa: PTH208 (names, not paths)
         except FileNotFoundError:
             return []
 
     def is_folder(self, path: Path) -> bool:
-        """Whether a folder is there."""
+        """Return whether ``path`` is a folder."""
         return path.is_dir()
 
     def is_link(self, path: Path) -> bool:
-        """Whether a symbolic link is there."""
+        """Return whether ``path`` is a symbolic link."""
         return path.is_symlink()
 
     def is_writable(self, folder: Path) -> bool:
-        """Whether this process may make and remove names in the folder."""
+        """Return whether this process may create and remove names in the folder."""
         return os.access(folder, os.W_OK | os.X_OK)
 
     def modified(self, path: Path) -> float:
@@ -66,36 +66,36 @@ class Disk:
         return path.lstat().st_mtime
 
     def size(self, path: Path) -> int:
-        """How many bytes the file has."""
+        """Size of the file in bytes."""
         return path.lstat().st_size
 
     def mode(self, path: Path) -> int:
-        """Who may read and write the file."""
+        """Mode bits of the file."""
         return path.lstat().st_mode
 
     def make_read_only(self, path: Path) -> None:
-        """Let everybody read the file and nobody write it."""
+        """Make the file readable by all and writable by none."""
         path.chmod(0o444)
 
     def link_count(self, path: Path) -> int:
-        """How many names the file has."""
+        """Return the number of names of the file."""
         return path.lstat().st_nlink
 
     def make_folder(self, folder: Path, mode: int = 0o777) -> None:
-        """Make one folder whose parent is there; the umask takes from ``mode``."""
+        """Create one folder in an existing one; the umask applies to ``mode``."""
         folder.mkdir(mode)
 
     def create(self, path: Path, mode: int = 0o444) -> int:
-        """Make a new file, read-only by default, and return a descriptor that can write it once; the umask takes from ``mode``."""
+        """Create a file, read-only by default, and return a descriptor that can write it; the umask applies to ``mode``."""
         return os.open(path, NEW_FLAGS, mode)
 
     def allocate(self, descriptor: int, size: int) -> None:
-        """Have the blocks for ``size`` bytes before they are written, so that a full disk shows first."""
+        """Allocate ``size`` bytes before they are written, so that a full disk is noticed first."""
         if sys.platform != "darwin":  # has no posix_fallocate: a full disk shows in `write`
             os.posix_fallocate(descriptor, 0, size)
 
     def write(self, descriptor: int, data: memoryview) -> int:
-        """Write as much of ``data`` as the system takes and return how much that was."""
+        """Write as much of ``data`` as the system accepts, and return the number of bytes."""
         return os.write(descriptor, data)
 
     def fsync(self, descriptor: int) -> None:
@@ -103,7 +103,7 @@ class Disk:
         _flush(descriptor)
 
     def close(self, descriptor: int) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(descriptor)
 
     def link(self, source: Path, target: Path) -> None:
@@ -111,24 +111,24 @@ class Disk:
         os.link(source, target)
 
     def replace(self, source: Path, target: Path) -> None:
-        """Give the file another name; what had that name before is gone."""
+        """Rename the file; an existing ``target`` is replaced."""
         source.replace(target)
 
     def rename_new(self, source: Path, target: Path) -> None:
-        """Give the file another name; FileExistsError if that name is taken, where rename(2) would replace."""
+        """Rename the file; FileExistsError if ``target`` exists, which rename(2) would replace."""
         if code := _rename(source, target, RENAME_NOREPLACE, RENAME_EXCL):
             raise OSError(code, os.strerror(code), str(source), None, str(target))
 
     def move_folder(self, source: Path, target: Path) -> None:
-        """Give a folder another name; OSError if that name is taken, save by an empty folder, which is gone then."""
+        """Rename a folder; OSError if ``target`` exists, unless it is an empty folder, which is replaced."""
         source.rename(target)
 
     def unlink(self, path: Path) -> None:
-        """Take one name away."""
+        """Remove one name of a file."""
         path.unlink()
 
     def remove_folder(self, folder: Path) -> None:
-        """Take an empty folder away."""
+        """Remove an empty folder."""
         folder.rmdir()
 
     def fsync_folder(self, folder: Path) -> None:
@@ -137,7 +137,7 @@ class Disk:
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Swap two names of one file system in one step; False, with nothing done, where the system cannot.
+    """Swap two names of one file system atomically; False, with nothing done, if the system cannot.
 
     Linux has it (``renameat2`` with ``RENAME_EXCHANGE``), but not for every file system.  OSError if a name is missing.
     """

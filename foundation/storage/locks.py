@@ -21,7 +21,7 @@ class _Opened(Protocol):
 
 
 def try_lock(file: int | _Opened, *, shared: bool = False) -> bool:
-    """Lock an open file; False if another process holds it, OSError where the file system has no locks."""
+    """Lock an open file; False if another process holds it, OSError if the file system has no locks."""
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
@@ -32,16 +32,16 @@ def try_lock(file: int | _Opened, *, shared: bool = False) -> bool:
 
 
 def wait_for_lock(file: int | _Opened) -> None:
-    """Lock an open file as soon as nobody else holds it; where the file system has no locks there is none."""
+    """Wait for the lock on an open file, and take it; without locks in the file system nothing is done."""
     with suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold the lock on ``folder``: of all that look what is in it and then publish something else, one does at a time.
+    """Hold the lock on ``folder``, so that one process at a time reads its contents and then publishes.
 
-    Where the file system has no locks there is none.
+    Without locks in the file system nothing is held.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -52,7 +52,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock on the file; False if there is no file."""
+    """Return whether a process holds the lock on the file; False if there is no file."""
     try:
         with path.open("rb") as file:
             return not try_lock(file)

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 DISK = Disk()
-STAGED = ".staging"  # what the name of everything that is staged next to its destination ends in
+STAGED = ".staging"  # suffix of everything that is staged next to its destination
 NOTHING_CHANGED = "nothing was changed"
 FULL = {errno.ENOSPC, errno.EDQUOT}
-_LEFT_BEHIND = 3600  # seconds after which what has no lock yet, but takes milliseconds, belongs to a killed process
+_LEFT_BEHIND = 3600  # seconds after which something staged without a lock belongs to a killed process
 _NO_ROOM = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -67,9 +67,9 @@ def file_digest(path: Path) -> str:
 
 @contextmanager
 def explain_errors(path: Path, outcome: str = NOTHING_CHANGED, *, room_only: bool = False) -> Iterator[None]:
-    """Raise an OSError anew that names ``path``, not a staged file that nobody knows, and says what the ``outcome`` is.
+    """Raise an OSError again so that it names ``path``, not an unknown staged file, and states the ``outcome``.
 
-    With ``room_only`` only those that say that there is no room, from whatever library, which may name no file or one that is gone.
+    With ``room_only`` only for a full disk, from any library, whose error may name no file or a removed one.
     """
     try:
         yield
@@ -87,7 +87,7 @@ def explain_errors(path: Path, outcome: str = NOTHING_CHANGED, *, room_only: boo
 def write_new(
     disk: Disk, path: Path, parts: Iterable[bytes], *, size: int = 0, flush: bool = True, mode: int = 0o444
 ) -> None:
-    """Write a new file, durable but for its name if ``flush``; ``size`` bytes are allocated first.  After an error there is none."""
+    """Write a new file, with durable bytes if ``flush``; ``size`` bytes are allocated first.  After an error there is no file."""
     descriptor = disk.create(path, mode)
     try:
         try:
@@ -116,7 +116,7 @@ def _allocate(disk: Disk, descriptor: int, size: int) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Put ``data`` at ``path``, replacing what was there, so that a reader sees the old bytes or the new ones."""
+    """Write ``data`` to ``path`` atomically: a reader sees the old bytes or the new ones."""
     for left in staged_for(path):
         if is_left_behind(left):
             left.unlink(missing_ok=True)
@@ -132,18 +132,18 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def new_staged_path(destination: Path) -> Path:
-    """Return a new name next to ``destination``, for what is to be published there."""
+    """Return a new name next to ``destination``, for staging."""
     return destination.with_name(f".{destination.name}.{secrets.token_hex(6)}{STAGED}")
 
 
 def staged_for(destination: Path) -> list[Path]:
-    """Return what is staged for ``destination``, or was left there by killed processes."""
+    """Return the paths staged for ``destination``, including those of killed processes."""
     name = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in destination.name)
     return sorted(destination.parent.glob(f".{name}.*{STAGED}"))
 
 
 def is_left_behind(path: Path) -> bool:
-    """Whether a file or folder is so old that whoever staged it must be gone."""
+    """Return whether a staged file or folder is so old that its process must have ended."""
     with suppress(FileNotFoundError):
         return time.time() - path.stat().st_mtime > _LEFT_BEHIND
     return False
@@ -162,7 +162,7 @@ def keep_by_digest(staged: Path, folder: Path) -> str:
 
 
 def publish_file(staged: Path, destination: Path) -> None:
-    """Sync ``staged``, which is on the same file system, and put it in the place of ``destination``."""
+    """Sync ``staged``, which is on the same file system, and rename it to ``destination``."""
     fsync_file(staged)
     staged.replace(destination)
     fsync_folder(destination.parent)
@@ -179,15 +179,15 @@ def publish_folder(staged: Path, destination: Path) -> None:
 
 
 def publish_new(disk: Disk, staged: Path, target: Path) -> bool:
-    """Give ``staged``, which nobody else knows, the name ``target``; False if another file may have it.
+    """Publish ``staged`` as ``target`` without replacing anything; False if another file may have that name.
 
-    Whoever gets False compares: over NFS the answer to a request may be lost, and the request sent twice, so that the
-    name is taken by our own file.  The staged file may be gone afterwards, or may have two names.
+    After False the caller must compare: over NFS a reply may be lost and the request repeated, so that the name is taken by
+    our own file.  The staged file may be gone afterwards, or may have two names.
 
     Raises
     ------
     OSError
-        The file could not be published, and ``target`` is as it was; or the answer was lost for good.
+        The file could not be published, and ``target`` is as it was; or the reply was lost for good.
     """
     try:
         return _link(disk, staged, target)
@@ -195,7 +195,7 @@ def publish_new(disk: Disk, staged: Path, target: Path) -> bool:
         if error.errno != errno.ESTALE:
             raise
     with suppress(OSError):
-        disk.names(target.parent)  # the server has made the folder anew: look it up again, once
+        disk.names(target.parent)  # the server has recreated the folder: look it up again, once
     return _link(disk, staged, target)
 
 
@@ -203,7 +203,7 @@ def _link(disk: Disk, staged: Path, target: Path) -> bool:
     try:
         disk.link(staged, target)
     except OSError as error:
-        # open(2), O_EXCL on NFS: with two names it worked, whatever the answer; or cp --link has made the other one
+        # open(2), O_EXCL on NFS: two names mean success, whatever the reply; or cp --link has made the other one
         if error.errno == errno.EEXIST or _names_of(disk, staged) == 2:
             return False
         if error.errno not in _NO_HARD_LINKS | FULL:  # tmpfs counts a second name as a file: a rename needs no room
@@ -231,7 +231,7 @@ def _rename(disk: Disk, staged: Path, target: Path, why_not_link: OSError) -> bo
 
 
 def _names_of(disk: Disk, staged: Path) -> int | None:
-    """Return how many names a file has; None if there is no telling."""
+    """Return how many names a file has; None if unknown."""
     try:
         return disk.link_count(staged)
     except FileNotFoundError:

@@ -30,35 +30,35 @@ if TYPE_CHECKING:
     from rankmill.foundation.storage.disk import Disk
 
 OURS_AFTER = 24 * 3600.0  # seconds after which the staged file of a dead process of this machine is removed
-ANYBODYS_AFTER = 7 * 24 * 3600.0  # and that of another machine: a file is staged for moments
+ANYBODYS_AFTER = 7 * 24 * 3600.0  # the same for another machine: files are staged only briefly
 TRY_A_NEW_FILE = errno.EIO
 ATTEMPTS = 2
 Way = Literal["link", "rename"]
 
 
 @contextmanager
-def staging_folder(destination: Path, goes_on: Callable[[Path], bool] | None = None) -> Iterator[Path]:
+def staging_folder(destination: Path, resumable: Callable[[Path], bool] | None = None) -> Iterator[Path]:
     """Yield a new folder next to ``destination``; whatever is left of it at the end is removed.
 
-    Where ``goes_on`` says of a folder that a killed run for ``destination`` left that the work can go on in it, that folder is
-    yielded instead; and where it says so of this one, an interrupt or a request to end leaves it for a later run.
+    If ``resumable`` is true for the folder of a killed run for ``destination``, that folder is yielded instead; if it is true for
+    this one, an interrupt or a request to end leaves it for a later run.
 
-    Folders above that do not exist are made, and removed again if nothing was put into them.
+    Missing parent folders are created, and removed again if they stay empty.
 
-    Its owner holds a lock on a file in it, so that a later run for the same destination can tell what a
-    killed process left (removed here) from the work of a living one (left alone).
+    The owner holds a lock on a file in the folder, so that a later run for the same destination can tell the folders of killed
+    processes (removed here) from those of running ones (left alone).
 
     Raises
     ------
     OSError
-        There is no room on the disk: of whatever library, with ``destination`` as its file name.
+        The disk is full: from any library, with ``destination`` as its file name.
     """
     parent = destination.parent
     made = [above for above in (parent, *parent.parents) if not above.exists()]
     parent.mkdir(parents=True, exist_ok=True)
     for above in made:
         fsync_folder(above.parent)
-    taken = None if goes_on is None else _take_over(destination, goes_on)
+    taken = None if resumable is None else _take_over(destination, resumable)
     _sweep_abandoned(destination)
     folder = new_staged_path(destination) if taken is None else taken[0]
     kept = False
@@ -71,11 +71,11 @@ def staging_folder(destination: Path, goes_on: Callable[[Path], bool] | None = N
             folder.mkdir(mode=0o700)
             with (folder / f"{LOCK_NAME}.new").open("xb") as lock:
                 try_lock(lock)
-                # it gets its name when it is held: a sweeper leaves a folder without it alone
+                # renamed once the lock is held: cleanup skips a folder without this file
                 (folder / f"{LOCK_NAME}.new").rename(folder / LOCK_NAME)
                 yield folder
     except (KeyboardInterrupt, SystemExit):
-        kept = goes_on is not None and goes_on(folder)
+        kept = resumable is not None and resumable(folder)
         raise
     finally:
         if not kept:
@@ -85,14 +85,14 @@ def staging_folder(destination: Path, goes_on: Callable[[Path], bool] | None = N
                 above.rmdir()
 
 
-def _take_over(destination: Path, goes_on: Callable[[Path], bool]) -> tuple[Path, BinaryIO] | None:
-    """Return a folder that a killed run left and that the work ``goes_on`` in, with its lock, held; None if there is none."""
+def _take_over(destination: Path, resumable: Callable[[Path], bool]) -> tuple[Path, BinaryIO] | None:
+    """Return a ``resumable`` folder of a killed run, with its lock held; None if there is none."""
     for folder in staged_for(destination):
         with suppress(OSError):
             lock = (folder / LOCK_NAME).open("rb")
             try:
-                # a sweeper may have been faster: then the file that is held has no name any more
-                if try_lock(lock) and os.fstat(lock.fileno()).st_nlink and goes_on(folder):
+                # a cleanup may have been faster: then the locked file has no name any more
+                if try_lock(lock) and os.fstat(lock.fileno()).st_nlink and resumable(folder):
                     return folder, lock
             except BaseException:
                 lock.close()
@@ -114,19 +114,19 @@ def _sweep_abandoned(destination: Path) -> None:
 
 
 class Staging:
-    """A folder for files that many processes write and publish, of this machine and of others; nobody reads here.
+    """A folder in which many processes, of any machine, stage files; nothing is read here.
 
-    The name of a staged file says whose it is, since not every network file system has locks.
+    The name of a staged file identifies its owner, since not every network file system has locks.
     """
 
     def __init__(self, folder: Path, disk: Disk) -> None:
         self.folder, self._disk = folder, disk
 
     def write(self, data: bytes, *, flush: bool = True) -> Path:
-        """Write a new read-only file, durable but for its name, which is good for publishing only; or not durable.
+        """Write a new read-only file to publish, with durable bytes if ``flush``.
 
-        When its bytes cannot be brought to the disk (EIO) the kernel may have dropped them and still call the next
-        fsync of the file a success.  So that file is given up and its bytes written once more, to a new one.
+        If the bytes cannot be synced (EIO), the kernel may have dropped them and still report success for the next fsync.  The file
+        is therefore abandoned, and the bytes are written again, to a new one.
         """
         for attempt in range(ATTEMPTS):
             staged = self.new_path()
@@ -148,14 +148,14 @@ class Staging:
 
     def _make(self) -> None:
         with suppress(FileExistsError):
-            self._disk.make_folder(self.folder, 0o770)  # for those who write; its name need not be durable
+            self._disk.make_folder(self.folder, 0o770)  # for writers; its name need not be durable
 
     def new_path(self) -> Path:
-        """Name a file that is not there yet, so that it is known whose it is."""
+        """Return an unused name that identifies its owner."""
         return self.folder / f"{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex}"
 
     def write_folder(self, files: Mapping[str, bytes]) -> Path:
-        """Write a new folder of read-only files, all of it durable but for its own name."""
+        """Write a new folder of read-only files, durable except for its own name."""
         staged = self.new_path()
         try:
             try:
@@ -172,19 +172,19 @@ class Staging:
         return staged
 
     def discard(self, staged: Path) -> None:
-        """Remove a staged file, published or not; what cannot be removed now is swept later."""
+        """Remove a staged file, published or not; if it cannot be removed now, it is cleaned up later."""
         with suppress(OSError):
             self._disk.unlink(staged)
 
     def discard_folder(self, staged: Path) -> None:
-        """Do the same to a staged folder."""
+        """Remove a staged folder in the same way."""
         with suppress(OSError):
             for name in sorted(self._disk.names(staged)):
                 self.discard(staged / name)
             self._disk.remove_folder(staged)
 
     def sweep(self) -> None:
-        """Remove what writers that died have left here; best effort."""
+        """Remove the files of dead writers; best effort."""
         with suppress(OSError):
             for name in sorted(self._disk.names(self.folder)):
                 with suppress(OSError):
@@ -195,7 +195,7 @@ class Staging:
                             self._disk.unlink(self.folder / name)
 
     def probe(self) -> Way:
-        """Publish two files under one name, and tell how the first got it; leaves nothing.
+        """Publish two files under one name, and return the method that worked; leave nothing behind.
 
         Raises
         ------
@@ -223,7 +223,7 @@ class Staging:
 
 
 def _keep_for(name: str) -> float:
-    """Seconds for which a file of this name stays: for ever while the process that staged it may live."""
+    """Return for how many seconds to keep a file of this name: for ever while its process may live."""
     host, _, pid = name.rpartition(".")[0].rpartition(".")
     if host != socket.gethostname() or not pid.isdecimal():
         return ANYBODYS_AFTER
@@ -231,11 +231,11 @@ def _keep_for(name: str) -> float:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is a process of this number on this machine, whoever's it is."""
+    """Return whether this machine has a process of this number, of any user."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # of another user
         return True
     return True
