@@ -290,9 +290,8 @@ class _Training:
         return history, (p.keeps_best and stopping.best_round) or len(history)
 
     def _stopping(self) -> EarlyStopping:
-        p = self.parameters
         higher_is_better = self.out_of_bag is not None or self.metrics.stop_metric.higher_is_better
-        return EarlyStopping(p.early_stopping_rounds, higher_is_better, min_improvement=p.min_improvement)
+        return EarlyStopping.of(self.parameters, higher_is_better=higher_is_better)
 
     def _value(self, history: Sequence[RoundRecord]) -> float | None:
         """Return what tells whether the last round was better than those before; None where nothing does."""

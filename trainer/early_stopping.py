@@ -58,16 +58,35 @@ def stop_measure(parameters: TrainParameters, *, graded: bool = True) -> Measure
 
 @dataclass(slots=True)
 class EarlyStopping:
-    """Watch one value, a metric of the valid split for one; equal values do not count as better: the earliest wins."""
+    """Find the best round by one value per round, such as a metric on the valid split.  Of equal values the earliest is the best.
+
+    With a ``window`` of more than one round the values compared are exponential moving means ``m += (value - m) * 2 / (window + 1)``,
+    from the first value on.  They weigh a round by its age: on average by ``(window - 1) / 2`` rounds, as the plain mean of ``window`` rounds does.
+    """
 
     patience: int  # rounds without a better value before stopping; 0: never stop
     higher_is_better: bool = True
     best_round: int = 0
-    best_value: float = float("nan")
-    min_improvement: float = 0.0  # a value is better only if it is so by more than this
+    best_value: float = float("nan")  # smoothed, with a window
+    min_improvement: float = 0.0  # how much better a value must be; must be exceeded
+    window: int = 1
+    _mean: float = float("nan")
+
+    @classmethod
+    def of(cls, parameters: TrainParameters, *, higher_is_better: bool, patience: int | None = None) -> EarlyStopping:
+        """Return the stopping that ``parameters`` describe; ``patience`` overrides theirs."""
+        return cls(
+            parameters.early_stopping_rounds if patience is None else patience,
+            higher_is_better,
+            min_improvement=parameters.min_improvement,
+            window=parameters.stop_window,
+        )
 
     def update(self, round_number: int, value: float) -> bool:
-        """Take the value after round 1, 2, ..; return whether to stop.  NaN is never better."""
+        """Take the value after round 1, 2, ..; return whether to stop.  NaN is never better, and no part of a mean."""
+        if self.window > 1 and value == value:  # noqa: PLR0124 - false for NaN only
+            unknown = self._mean != self._mean
+            value = self._mean = value if unknown else self._mean + (value - self._mean) * (2.0 / (self.window + 1))
         gained = value - self.best_value if self.higher_is_better else self.best_value - value
         better = gained > self.min_improvement
         if better or (self.best_round == 0 and value == value):  # noqa: PLR0124 - false for NaN only

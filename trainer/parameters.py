@@ -163,6 +163,14 @@ class TrainParameters:
     min_improvement: float = option(
         default=0.0, help="Minimum improvement of the stop metric that counts as better; must be exceeded.", least=0
     )
+    stop_window: int = option(
+        default=1,
+        help="Smooth the stop metric before the best round is chosen: exponential moving mean over about this many"
+        " rounds. 1: no smoothing.",
+        least=1,
+        most=MOST,
+        always_stored=False,
+    )
     rounds_by: str = option(
         default="valid",
         help="How to choose the number of rounds: valid (valid split), test (held-out queries of the"

@@ -101,7 +101,8 @@ def cross_validate_rows(
 
     With ``early_stopping_rounds`` a fold ends when its own held-out queries have seen no better value for so long;
     then all are trained for as many rounds as the longest, so that every mean is one of all folds.  The best round is
-    the one with the best mean of the stop metric, better than the best before it by more than ``min_improvement``.
+    the one with the best mean of the stop metric, smoothed over ``stop_window`` rounds, better than the best before it by more
+    than ``min_improvement``.
 
     Neither ``rounds_by``, nor ``options.resume`` and ``options.profile``, nor eval sets mean anything here.  A fold may be
     reported twice, to be made longer.
@@ -142,7 +143,7 @@ def cross_validate_rows(
         for fold, result in enumerate(results)
     )
     measure = stop_measure(parameters, graded=rows.graded)
-    stopping = EarlyStopping(0, measure.higher_is_better, min_improvement=parameters.min_improvement)
+    stopping = EarlyStopping.of(parameters, higher_is_better=measure.higher_is_better, patience=0)
     for i in range(longest):
         stopping.update(i + 1, fsum(history[i].metrics[HOLDOUT][str(measure)] for history in histories) / folds)
     return CrossValidation(histories=histories, stop_metric=str(measure), best_round=stopping.best_round)

@@ -46,6 +46,7 @@ FIXED: Mapping[str, str] = {
     "rounds_by": "the valid split, or without one the folds, choose the number of rounds",
     "keep_rounds": "trials are compared by the rounds that they keep",
     "refit": "trials are compared on the valid split, which must not be learnt from",
+    "stop_window": "trials are compared by what it smooths",
     "holdout_fraction": "no queries of the train split are held out",
     "folds": "trials are compared on them",
     "monotone": "monotone constraints are not searched; give them as an option",

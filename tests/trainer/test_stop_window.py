@@ -1,0 +1,103 @@
+"""The best round by a stop metric that is smoothed over rounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, nan
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.trainer.checkpoints import Checkpoint
+from rankmill.trainer.early_stopping import EarlyStopping
+from rankmill.trainer.parameters import TrainParameters
+from tests.trainer.planted import fit, small_data
+
+SMOOTH = {"learning_rate": 0.5, "n_rounds": 60, "early_stopping_rounds": 6, "stop_window": 8}
+
+
+def best_by_definition(values, window, patience, sign=1.0, least=0.0):
+    """Return the best round and how many are trained: weights (1 - a)^age, the oldest known value counting for all before it."""
+    share = 2.0 / (window + 1)
+    best, best_value, known = 0, -inf, []
+    for number, value in enumerate(values, start=1):
+        if not np.isnan(value):
+            known.append(value)
+            n = len(known)
+            weights = np.array([share * (1.0 - share) ** age for age in range(n)])
+            weights[-1] = (1.0 - share) ** (n - 1)  # of the first value
+            mean = sign * float(weights @ known[::-1])
+            if best == 0 or mean > best_value + least + 1e-12:
+                best, best_value = number, mean
+        if patience and number - best >= patience:
+            return best, number
+    return best, len(values)
+
+
+@given(
+    st.lists(st.sampled_from([nan, *(i / 8 for i in range(9))]), min_size=1, max_size=40),
+    st.integers(2, 20), st.integers(0, 9), st.booleans(), st.sampled_from([0.0, 0.1]),
+)  # fmt: skip
+def test_it_is_the_best_of_the_moving_means(values, window, patience, higher, least) -> None:
+    stopping = EarlyStopping(patience, higher, min_improvement=least + 1e-12, window=window)
+    trained = next((n for n, value in enumerate(values, start=1) if stopping.update(n, value)), len(values))
+    expected = best_by_definition(values, window, patience, 1.0 if higher else -1.0, least)
+    assert (stopping.best_round, trained) == expected
+
+
+def test_one_lucky_round_decides_nothing() -> None:
+    values = [0.5, 0.9, 0.5, 0.6, 0.62, 0.64, 0.66, 0.68, 0.7, 0.7, 0.7, 0.6, 0.5, 0.5]
+    found = {}
+    for window in (1, 8):
+        stopping = EarlyStopping(0, window=window)
+        for n, value in enumerate(values, start=1):
+            stopping.update(n, value)
+        found[window] = stopping.best_round
+    assert found == {1: 2, 8: 11}
+
+
+def test_a_window_of_one_compares_the_values_themselves() -> None:
+    values = [*np.random.default_rng(0).normal(size=50).tolist(), inf]
+    plain, window = EarlyStopping(0), EarlyStopping.of(TrainParameters(early_stopping_rounds=0), higher_is_better=True)
+    for n, value in enumerate(values, start=1):
+        plain.update(n, value)
+        window.update(n, value)
+    assert plain == window
+    assert plain.best_value == inf
+
+
+def test_training_keeps_the_round_that_the_smoothed_curve_says() -> None:
+    found, raw = fit(small_data(), **SMOOTH), fit(small_data(), **{**SMOOTH, "stop_window": 1})
+    values = [record.metrics["valid"]["ndcg@10"] for record in found.history]
+    assert (found.best_round, len(found.history)) == best_by_definition(values, 8, 6)
+    assert found.best_round == found.forest.n_rounds > raw.best_round
+    assert raw.history == found.history[: len(raw.history)]
+    assert found.forest.parameters["stop_window"] == 8
+    assert "stop_window" not in raw.forest.parameters
+
+
+def test_threads_batches_and_resuming_change_nothing(tmp_path) -> None:
+    found = fit(small_data(), **SMOOTH)
+    assert fit(small_data(), batch=7, options={"n_threads": 3}, **SMOOTH).forest == found.forest
+    path, calls = tmp_path / "a.checkpoint", []
+
+    def dies(record) -> None:
+        calls.append(record)
+        if len(calls) == 9:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(small_data(), options={"checkpoint": Checkpoint(path, every=0.0), "on_round": dies}, **SMOOTH)
+    again = fit(small_data(), options={"checkpoint": Checkpoint(path)}, **SMOOTH)
+    assert again.forest.to_bytes() == found.forest.to_bytes()
+    assert again.history == found.history
+    short = fit(small_data(), **{**SMOOTH, "n_rounds": 7})
+    assert fit(small_data(), options={"resume": short.forest}, **SMOOTH).forest.to_bytes() == found.forest.to_bytes()
+
+
+def test_a_window_is_of_a_round_at_least() -> None:
+    with pytest.raises(InvalidParameter, match="stop_window must be in 1"):
+        replace(TrainParameters(), stop_window=0)
