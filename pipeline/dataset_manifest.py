@@ -1,8 +1,7 @@
 """Layout of a dataset on disk: the schema of its manifest, and the names of its files.
 
-Other programs read a dataset as a folder of Parquet files.  Only the shards of rows, in ``features``, have names that they take
-for data: pandas, pyarrow and Spark pass over names that begin with ``_``.  Earlier versions wrote the other names without the
-``_``; a dataset that has such a name keeps it.
+Other programs can read a dataset as a folder of Parquet files.  pandas, pyarrow and Spark skip names that begin with ``_``, so
+they only see the shards of rows in ``features``.  Earlier versions wrote the other names without ``_``; such datasets keep them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ ColumnName = Literal["label", "event", "weight", "offset", "position", "query_we
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     always_written: ClassVar[str] = (
-        ""  # a field that older files have though it is its default; others are left out then
+        ""  # written by older versions even if it is the default; other fields are omitted then
     )
 
     @model_serializer(mode="wrap")
@@ -52,16 +51,16 @@ class SourceFile(_Strict):
     size: Count
     sha256: Digest
     split: SplitName | None = None  # None: the hash of the query decides
-    sizes: Digest | None = None  # of the file beside it that says how many rows each query has, if its lines do not
+    sizes: Digest | None = None  # digest of the companion file with the sizes of queries, if it has one
 
 
 class ShardStatistics(_Strict):
-    """What is known of a shard without reading it: ``statistics/<digest>.parquet``, a row a feature, and two counts."""
+    """Statistics of a shard: ``statistics/<digest>.parquet``, one row per feature, and two counts."""
 
     digest: Digest
     size: Count
-    one_document: Count  # queries of one document
-    one_grade: Count  # queries of two or more documents that all have the same grade
+    one_document: Count  # queries with one document
+    one_grade: Count  # queries with two or more documents of the same grade
 
 
 class Shard(_Strict):
@@ -74,7 +73,7 @@ class Shard(_Strict):
     features_bytes: Count
     queries: Digest  # _queries/<digest>.parquet
     queries_bytes: Count
-    statistics: ShardStatistics | None = None  # None: of an earlier version
+    statistics: ShardStatistics | None = None  # None: written by an earlier version
 
 
 class PairShard(_Strict):
@@ -91,12 +90,12 @@ class PairSet(_Strict):
 
     pairs: Count
     rejected: Count
-    shards: list[PairShard]  # buckets that have pairs, ascending
+    shards: list[PairShard]  # buckets with pairs, ascending
     sources: list[SourceFile]  # sorted by name, then digest
 
 
 class BinSet(_Strict):
-    """The dataset's rows as bins: ``bins/<binspec>/<digest>.parquet``, one file a shard, in the order of the shards."""
+    """A binned copy of the rows: ``bins/<binspec>/<digest>.parquet``, one file per shard, in the order of the shards."""
 
     binspec: Digest
     max_bin: int = Field(ge=15, le=255)
@@ -104,11 +103,11 @@ class BinSet(_Strict):
 
 
 class JudgmentSet(_Strict):
-    """The judgments that came in files of their own and gave the rows their grades."""
+    """Judgments from separate files, which determined the grades of the rows."""
 
-    judgments: Count  # that say a grade
-    ungraded: Count  # that say that there is none
-    without_row: Count  # of those with a grade: of a document that has no row
+    judgments: Count  # with a grade
+    ungraded: Count  # without a grade
+    without_row: Count  # with a grade, but of a document without a row
     repeated: Count  # documents judged more than once
     conflicting: Count  # of these: with different grades
     rejected: Count
@@ -116,15 +115,15 @@ class JudgmentSet(_Strict):
 
 
 class Repeats(_Strict):
-    """Documents that had several rows with a grade."""
+    """Documents with several graded rows."""
 
     documents: Count
     conflicting: Count  # of these: with different grades
-    merged_rows: Count  # rows that went into another one of their document
+    merged_rows: Count  # rows merged into another row of their document
 
 
 class UnjudgedShard(_Strict):
-    """The rows of one hash bucket that nobody has judged: ``_unjudged/<digest>.parquet``."""
+    """The unjudged rows of one hash bucket: ``_unjudged/<digest>.parquet``."""
 
     bucket: Count
     rows: Count
@@ -140,40 +139,42 @@ class SplitCount(_Strict):
 
 
 class GradeCount(_Strict):
-    """How many rows have a grade."""
+    """Number of rows with a grade."""
 
     grade: Count
     rows: Count
 
 
 class FoldChoice(_Strict):
-    """One of K folds of cross-validation: which parts of the queries are which split (`rankmill.pipeline.grouping.query_splits`)."""
+    """One of K folds of cross-validation (see `rankmill.pipeline.grouping.query_splits`)."""
 
     folds: int = Field(ge=3)
     fold: int = Field(ge=1)
 
 
 class Meaning(_Strict):
-    """What the reader was told about the input: without it the numbers could not be read again."""
+    """The options with which the input was read; needed to read it again in the same way."""
 
     absent: Literal["zero", "missing"]
     index_base: Literal[0, 1]
-    split: dict[str, float] | None  # shares of a split by hash; None: see the other rules; by files if there is none
-    labels: Literal["grade", "real"] = "grade"  # what the first number of a line of text was
-    grades: dict[str, int] = {}  # the words that stood for grades
+    split: dict[str, float] | None  # shares of a split by hash; None: another rule, or by files
+    labels: Literal["grade", "real"] = "grade"  # the first number of a LETOR line
+    grades: dict[str, int] = {}  # words and their grades
     negative_grades: Literal["reject", "zero", "unjudged"] = "reject"
-    no_grade: Literal["keep", "zero", "reject"] = "keep"  # what it meant that a row had none
-    time_column: str | None = None  # what the input called the column of times
-    split_time: dict[SplitName, str] | None = None  # when valid and test begin, ISO 8601 in UTC
+    no_grade: Literal["keep", "zero", "reject"] = "keep"  # how rows without a grade are treated
+    time_column: str | None = None  # name of the column of times in the input
+    split_time: dict[SplitName, str] | None = None  # start of valid and test, ISO 8601 in UTC
     folds: FoldChoice | None = None
-    aggregate: Literal["mean", "median", "max", "majority", "latest"] | None = None  # what several judgments made
-    n_features: int | None = None  # as the caller bounded it; text only
-    max_grade: int | None = None  # as the caller bounded it
-    grades_from: GradesFrom = "grade"  # a column, whole labels, all 0, judgments of their own
+    aggregate: Literal["mean", "median", "max", "majority", "latest"] | None = (
+        None  # how judgments of a document are combined
+    )
+    n_features: int | None = None  # given by the caller; text only
+    max_grade: int | None = None  # given by the caller
+    grades_from: GradesFrom = "grade"  # a column, whole labels, all 0, or separate judgments
 
 
 class Manifest(_Strict):
-    """All of the manifest."""
+    """The manifest of a dataset."""
 
     always_written = "bins"
 
@@ -191,20 +192,20 @@ class Manifest(_Strict):
     sources: list[SourceFile]  # sorted by name, then digest
     rejected_rows: Count
     bins: list[BinSet] = []  # oldest first
-    columns: list[ColumnName] = []  # optional ones that rows and queries have, in the order in which they are stored
+    columns: list[ColumnName] = []  # optional columns of rows and queries, in stored order
     pairs: PairSet | None = None
     judgments: JudgmentSet | None = None
     repeats: Repeats | None = None
-    unjudged: list[UnjudgedShard] = []  # buckets that have such rows, ascending
+    unjudged: list[UnjudgedShard] = []  # buckets with unjudged rows, ascending
 
     @property
     def unjudged_rows(self) -> int:
-        """Rows that are kept for re-ranking, apart from the others."""
+        """Number of unjudged rows, which are kept for re-ranking."""
         return sum(shard.rows for shard in self.unjudged)
 
     @property
     def unseen(self) -> tuple[SplitName, ...]:
-        """The splits with queries that no training learns from, in order of preference: valid has at least decided when to stop."""
+        """The splits not used for learning, in order of preference: valid comes last, as it decides when training stops."""
         held_out: tuple[SplitName, ...] = ("test", "valid")
         return tuple(name for name in held_out if name in self.splits and self.splits[name].queries)
 
@@ -213,7 +214,7 @@ class Manifest(_Strict):
         return (json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
     def data_digest(self) -> str:
-        """Return the sha256 over the shard digests and the schema: it names the data, whatever files brought them."""
+        """Return the sha256 over the shard digests and the schema: it identifies the data, whatever files they came from."""
         digest = self.rows_digest()
         if self.pairs is None:
             return digest
@@ -221,7 +222,7 @@ class Manifest(_Strict):
         return hashlib.sha256(json.dumps(data, separators=(",", ":")).encode()).hexdigest()
 
     def rows_digest(self) -> str:
-        """Return the same but for the pairs: what bins depend on."""
+        """Return the same digest without the pairs: bins depend on this one."""
         data = {
             "format": self.format,
             "features": self.features,
@@ -237,9 +238,9 @@ FEATURES = "features"
 QUERIES = "_queries"
 STATISTICS = "_statistics"
 PAIRS = "_pairs"
-UNJUDGED = "_unjudged"  # rows to re-rank
+UNJUDGED = "_unjudged"  # unjudged rows
 BINS = "_bins"
-REPLACED = "_replaced"  # shards of rows that the last change replaced, for readers that opened the dataset before
+REPLACED = "_replaced"  # shards replaced by the last change, for readers that opened the dataset before it
 REJECTS_NAME = "_rejects.parquet"
 PAIR_REJECTS_NAME = "_pair_rejects.parquet"
 JUDGMENT_REJECTS_NAME = "_judgment_rejects.parquet"
@@ -248,23 +249,23 @@ T = TypeVar("T")
 
 
 def earlier_name(name: str) -> str:
-    """Return what earlier versions called ``name``."""
+    """Return the name that earlier versions used for ``name``."""
     return name.removeprefix("_")
 
 
 def path_in(dataset: Path, name: str) -> Path:
-    """Return the path of ``name`` in the folder ``dataset``: its earlier name if it is there by that name alone."""
+    """Return the path of ``name`` in the folder ``dataset``: with its earlier name if only that exists."""
     path, earlier = dataset / name, dataset / earlier_name(name)
     return earlier if not path.exists() and earlier.exists() else path
 
 
 def read_even_if_replaced(shard: Path, read: Callable[[Path], T]) -> T:
-    """Return ``read(shard)``; if the shard has been replaced since its dataset was opened, read it where it was moved to.
+    """Return ``read(shard)``; if the shard was replaced after the dataset was opened, read its old version.
 
     Raises
     ------
     FileNotFoundError
-        It is in neither place.
+        The shard is missing.
     """
     try:
         return read(shard)

@@ -30,7 +30,7 @@ _FOLDERS = (FEATURES, QUERIES, STATISTICS, PAIRS, UNJUDGED)
 
 
 def check_destination(out: Path, *, overwrite: bool) -> None:
-    """Raise InputError if something is at ``out`` that may not be replaced."""
+    """Raise InputError if ``out`` exists and may not be replaced."""
     if not out.exists():
         return
     if not out.is_dir():
@@ -48,18 +48,18 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
 def publish_dataset(
     staged: Path, out: Path, manifest: Manifest, *, overwrite: bool, grown_from: Manifest | None = None
 ) -> None:
-    """Make the shards in ``staged`` the dataset ``out`` in one step; with ``grown_from`` those that this had stay with them.
+    """Publish the shards in ``staged`` as the dataset ``out`` atomically; with ``grown_from`` its shards are kept.
 
-    A new dataset is a rename of the folder.  An older one is replaced by its manifest: shards are named by digest, so
-    the new ones go next to the old ones before, and a reader has either all of the old or all of the new.  The old
-    shards stay until the next replacement, for the readers that have them open; those older still are removed.
+    A new dataset is published by renaming the folder, a replacement by renaming the manifest.  As shards are named by
+    digest, the new ones are first added to the old ones, so a reader sees either the old or the new dataset.  The old
+    shards stay until the next replacement, for readers that have them open; older ones are removed.
 
     Raises
     ------
     InputError
-        Something is in the way.
+        ``out`` exists and may not be replaced.
     ConflictError
-        The dataset is not ``grown_from`` any more.
+        The dataset has changed since ``grown_from``.
     """
     check_destination(out, overwrite=overwrite)
     if not path_in(out, MANIFEST_NAME).exists():
@@ -79,7 +79,7 @@ def _replace(staged: Path, out: Path, manifest: Manifest, grown_from: Manifest |
     if old is not None and old.rows_digest() == manifest.rows_digest():
         manifest = manifest.model_copy(update={"bins": old.bins})
     (staged / MANIFEST_NAME).write_bytes(manifest.to_bytes())
-    fsync_file(staged / MANIFEST_NAME)  # all that takes room is on the disk now: what follows gives it names
+    fsync_file(staged / MANIFEST_NAME)  # all data are on disk now; the rest are renames
     lists = (REJECTS_NAME, PAIR_REJECTS_NAME, JUDGMENT_REJECTS_NAME)
     listed = [name for name in lists if (staged / name).exists()]
     brought: list[Path] = []
@@ -103,7 +103,7 @@ def _replace(staged: Path, out: Path, manifest: Manifest, grown_from: Manifest |
 
 
 def _bring(staged: Path, folder: Path, brought: list[Path]) -> None:
-    """Move the files of ``staged`` to ``folder``; those that it did not have are added to ``brought``, each before it is moved."""
+    """Move the files of ``staged`` to ``folder``; each new one is added to ``brought`` before it is moved."""
     folder.mkdir(exist_ok=True)
     for file in staged.iterdir():
         place = folder / file.name
@@ -114,7 +114,7 @@ def _bring(staged: Path, folder: Path, brought: list[Path]) -> None:
 
 
 def _is_dataset(folder: Path) -> bool:
-    """Say whether ``folder`` may be replaced as a dataset: its manifest has a format number, or is damaged beside features."""
+    """Whether ``folder`` is a dataset: its manifest has a format number, or is damaged and there are features."""
     manifest = path_in(folder, MANIFEST_NAME)
     if not manifest.is_file():
         return False
@@ -125,7 +125,7 @@ def _is_dataset(folder: Path) -> bool:
 
 
 def _old_manifest(out: Path) -> Manifest | None:
-    """Return the manifest in the way, None if it is of another format: what belongs to it is not known then."""
+    """Return the manifest of the existing dataset; None if it is of another format, whose files are unknown."""
     try:
         return read_manifest(out)
     except RankmillError:
@@ -133,7 +133,7 @@ def _old_manifest(out: Path) -> Manifest | None:
 
 
 def _files(manifest: Manifest) -> dict[str, set[str]]:
-    """Return the digests of the shards that ``manifest`` names, by folder."""
+    """Return the digests of the shards in ``manifest``, by folder."""
     return {
         FEATURES: {shard.features for shard in manifest.shards},
         QUERIES: {shard.queries for shard in manifest.shards},
@@ -144,9 +144,9 @@ def _files(manifest: Manifest) -> dict[str, set[str]]:
 
 
 def sweep(out: Path, old: Manifest, new: Manifest) -> None:
-    """Remove the shards of the dataset ``out`` that belong neither to its ``old`` manifest nor to its ``new`` one.
+    """Remove the shards of the dataset ``out`` that are in neither the ``old`` nor the ``new`` manifest.
 
-    The rows of the old one move aside, so that ``features`` has those of the new one alone for whoever reads it as a folder.
+    Old shards of rows are moved to ``_replaced``, so that programs that read the folder ``features`` see only the new ones.
     """
     former, current = _files(old), _files(new)
     for name in _FOLDERS:
@@ -154,7 +154,7 @@ def sweep(out: Path, old: Manifest, new: Manifest) -> None:
             if file.stem not in former[name] | current[name]:
                 file.unlink(missing_ok=True)
             elif name == FEATURES and file.stem not in current[name]:
-                with suppress(OSError):  # the new dataset is complete; the next change moves what is left
+                with suppress(OSError):  # the new dataset is complete; the next change moves the rest
                     (out / REPLACED).mkdir(exist_ok=True)
                     file.rename(out / REPLACED / file.name)
     for file in (out / REPLACED).glob("*.parquet"):

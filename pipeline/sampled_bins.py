@@ -1,22 +1,23 @@
 """Bins of columns that do not fit into memory: quantiles of a sample, with exact counts of frequent values and extremes.
 
-The sample (:func:`sampled_places`): the k rows with the smallest keys.  The key of a row depends on the data alone: it is element p of
-the splitmix64 sequence whose seed is the hash of the query's id, p being the place of the row in its query, from 1.  The sample is
-therefore the same for any memory, batches, threads or order, and the same rows are drawn for every feature (Cohen and Kaplan,
-"Summarizing data using bottom-k sketches", PODC 2007).
+The sample (:func:`sampled_places`): the k rows with the smallest keys.  The key of a row is element p of the splitmix64 sequence
+seeded with the hash of the query's id, where p is the position of the row in its query, from 1.  It depends only on the data, so
+the sample is the same for any memory, batches, threads and order, and for every feature (Cohen and Kaplan, "Summarizing data
+using bottom-k sketches", PODC 2007).
 
 A column (:class:`SampledColumn`) is read twice::
 
-    first pass    minimum, maximum, how many values are missing; values that may be heavy (Misra and Gries, "Finding repeated
+    first pass    minimum, maximum, number of missing values; candidates for heavy values (Misra and Gries, "Finding repeated
                   elements", 1982)
-    second pass   exact counts of these, of zero, of the minimum and of the maximum, and the nearest other values beside each
+                  second pass   exact counts of the candidates, zero, minimum and maximum, and the nearest other values on both sides of each
 
-A value is heavy if more than one row in 1,024 has it, which depends on the multiset of values alone.  Heavy values, zero and the
-extremes are the *atoms*: they keep their exact counts.  Their neighbours are known, so that an atom with a bin of its own is really
-alone in it.  All other rows are shared out equally among the values of the sample that are no atoms (:func:`cumulated`).
+A value is heavy if more than one row in 1,024 has it, which depends only on the multiset of values.  Heavy values, zero and the
+extremes are the *atoms*: they keep their exact counts.  Their neighbours are known, so that an atom with its own bin is really
+alone in it.  All other rows are distributed equally among the sampled values that are not atoms (:func:`cumulated`).
 
-Error: the share of these other rows below an edge is off by more than e with a probability of at most 2 exp(-2 k e^2) in a sample of
-k of them (Dvoretzky, Kiefer and Wolfowitz; Massart, "The tight constant", 1990): 0.2 % at k = 2^20 and a probability of 1 in 2,000.
+Error: for a sample of k of these other rows, the share below an edge is wrong by more than e with a probability of at most
+2 exp(-2 k e^2) (Dvoretzky, Kiefer and Wolfowitz; Massart, "The tight constant", 1990): 0.2 % at k = 2^20 with a probability of
+1 in 2,000.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ if TYPE_CHECKING:
 
 
 SAMPLE_SALT = 0xD1B54A32D192ED03
-_CHUNK_ROWS = 1 << 20  # keys drawn at a time, or those of one query if these are more
+_CHUNK_ROWS = 1 << 20  # keys computed at a time, or those of one query if it has more
 
 Queries = tuple["pa.Array[Any]", npt.NDArray[np.int64]]
 
 
 def sampled_places(batches: Callable[[], Iterator[Queries]], k: int) -> npt.NDArray[np.int64]:
-    """Return where the rows of the ``k`` smallest keys stand, ascending, (min(k, rows),).
+    """Return the row numbers of the ``k`` smallest keys, ascending, (min(k, rows),).
 
-    ``batches`` yields the ids of some queries and how many documents each has, in the order of the rows; it is called
-    twice.  Memory: 40 bytes for each of the ``k``, and a few megabytes.
+    ``batches`` yields the ids and sizes of some queries, in the order of the rows; it is called twice.  Memory: 40 bytes
+    for each of the ``k``, and a few megabytes.
     """
     limit = np.uint64(np.iinfo(np.uint64).max)
     kept = np.empty(0, dtype=np.uint64)
@@ -82,54 +83,54 @@ def _chunks(batches: Iterator[Queries]) -> Iterator[tuple[npt.NDArray[np.uint64]
             low = high
 
 
-COUNTERS = 1023  # four for each of 255 bins: a value heavier than a quarter of a fair bin is counted exactly
-_MISSING, _ZEROS = 1, 2  # cells of the state of the first pass; cell 0 says how many counters are in use
+COUNTERS = 1023  # four for each of 255 bins: values heavier than a quarter of an average bin are counted exactly
+_MISSING, _ZEROS = 1, 2  # cells of the state of the first pass; cell 0 is the number of counters in use
 
 
 class Atoms(NamedTuple):
-    """The values of a column that are counted exactly."""
+    """Values of a column that are counted exactly."""
 
     values: Values
     """(a,) ascending."""
     counts: Masses
     """(a,)"""
     beside: Values
-    """(b,) the nearest other values beside them, ascending."""
+    """(b,) the nearest other values on both sides, ascending."""
 
 
 class SampledColumn:
-    """What is known of one column while it is read twice, batch by batch, in any pieces."""
+    """The state of one column while it is read twice, in batches of any size."""
 
     def __init__(self) -> None:
-        # a hash table of values that may be heavy, by their bits, with their counters
+        # a hash table of candidates for heavy values, by their bits, with their counters
         self._slots = np.full(_kernels.SLOTS, _kernels.FREE, dtype=np.uint32)
         self._counters = np.zeros(_kernels.SLOTS, dtype=np.int64)
         self._state = np.zeros(3, dtype=np.int64)
         self._extremes = np.array([np.inf, -np.inf], dtype=EDGE)
         self._rows = 0
-        # what the second pass counts, ascending, with the nearest other values below and above each
+        # values that the second pass counts, ascending, with the nearest other values below and above each
         self._known = np.empty(0, dtype=EDGE)
         self._counts = np.empty(0, dtype=np.int64)
         self._below = self._above = self._known
 
     @property
     def missing(self) -> int:
-        """Values that are NaN."""
+        """Number of NaN values."""
         return int(self._state[_MISSING])
 
     @property
     def present(self) -> int:
-        """Values that are not."""
+        """Number of other values."""
         return self._rows - self.missing
 
     @property
     def extremes(self) -> tuple[float, float] | None:
-        """The least and the greatest value; None where all are missing."""
+        """The minimum and the maximum; None if all values are missing."""
         low, high = (self._extremes + EDGE(0)).tolist()
         return (low, high) if self.present else None
 
     def first_pass(self, values: Values) -> None:
-        """Take ``values`` (m,) in, for the first time."""
+        """First pass over ``values`` (m,)."""
         spare_values, spare_counters = np.empty(COUNTERS, dtype=np.uint32), np.empty(COUNTERS, dtype=np.int64)
         _kernels.first_pass(
             values, values.view(np.uint32), self._slots, self._counters, spare_values, spare_counters, self._state,
@@ -138,7 +139,7 @@ class SampledColumn:
         self._rows += len(values)
 
     def end_first_pass(self) -> None:
-        """Choose what the second pass counts: the candidates, zero and the extremes."""
+        """Choose the values that the second pass counts: the candidates, zero and the extremes."""
         candidates = self._slots[self._slots != _kernels.FREE].view(EDGE)
         zero = [0.0] if self._state[_ZEROS] else []
         self._known = np.union1d(candidates, np.array([*zero, *(self.extremes or ())], dtype=EDGE))
@@ -147,11 +148,11 @@ class SampledColumn:
         self._above = np.full(len(self._known), np.inf, dtype=EDGE)
 
     def second_pass(self, values: Values) -> None:
-        """Take ``values`` (m,) in, for the second time."""
+        """Second pass over ``values`` (m,)."""
         _kernels.count_known(values, self._known, self._counts, self._below, self._above)
 
     def atoms(self) -> Atoms:
-        """Return the heavy values, zero if it is there, and the extremes."""
+        """Return the heavy values, zero if it occurs, and the extremes."""
         known, counts = self._known, self._counts
         if not len(known):
             return Atoms(known, counts, known)
@@ -171,10 +172,10 @@ class SampledColumn:
 
 
 def cumulated(sample: Values, atoms: Atoms, rows: int) -> tuple[Values, Masses]:
-    """Return distinct values, and how many of ``rows`` rows lie before each and in all: (d,) and (d + 1,).
+    """Return distinct values, and how many of ``rows`` rows are before each and in total: (d,) and (d + 1,).
 
-    Atoms have their own counts.  The values of ``sample`` (k,) that are no atoms share the other rows, of which the values
-    beside atoms have one each where they are not in the sample.
+    Atoms have their exact counts.  The other rows are distributed among the values of ``sample`` (k,) that are not atoms;
+    neighbours of atoms that are not in the sample get one row each.
     """
     present, _ = sort_values(sample)
     light = _without(present, atoms.values)
@@ -193,7 +194,7 @@ def cumulated(sample: Values, atoms: Atoms, rows: int) -> tuple[Values, Masses]:
 
 
 def _without(present: Values, atoms: Values) -> Values:
-    """Return the ascending ``present`` values that are none of ``atoms``."""
+    """Return the ascending ``present`` values that are not among ``atoms``."""
     keep = np.ones(len(present), dtype=np.bool_)
     ends = np.searchsorted(present, atoms, side="right")
     for first, last in zip(np.searchsorted(present, atoms).tolist(), ends.tolist(), strict=True):

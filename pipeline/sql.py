@@ -1,9 +1,9 @@
 """Query a dataset with SQL: DuckDB reads only the files of the dataset, through one view per table.
 
-The database lives in memory.  Before the user's statement runs, access to all files but the dataset's own is shut, no
-extension can be loaded and the settings are locked, so a statement can neither write nor look around; only one ``SELECT``
-(or ``WITH``, ``FROM``, ``DESCRIBE``, ``SUMMARIZE``) is taken.  What does not fit into memory goes to a folder of its own,
-which is removed afterwards.  The settings are those of DuckDB's manual, "Securing DuckDB".
+The database is in memory.  Before the user's statement runs, access to all files except the dataset's is disabled, extensions
+are disabled and the settings are locked, so that a statement can neither write nor read other files.  Only one ``SELECT`` (or
+``WITH``, ``FROM``, ``DESCRIBE``, ``SUMMARIZE``) is accepted.  Data that do not fit into memory are spilled to a temporary folder.
+The settings follow DuckDB's manual, "Securing DuckDB".
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
 
 DEFAULTS = QueryOptions()
-_RESIDENT = 220 * 10**6  # the process with its libraries
-_TRACKED = 0.75  # of the rest: not all that DuckDB takes counts for its own limit
-_MOST_THREADS = 4  # each holds decoded columns
+_RESIDENT = 220 * 10**6  # bytes of the process with its libraries
+_TRACKED = 0.75  # of the rest: DuckDB's limit does not cover all that it allocates
+_MOST_THREADS = 4  # each thread holds decoded columns
 _FETCH_ROWS = 2000
 _ZONED = " WITH TIME ZONE"
 _MOMENT = "TIMESTAMP" + _ZONED
-_CURES = {  # of tables that not every dataset has
+_CURES = {  # for tables that not every dataset has
     "bins": "has no bins yet; run: rankmill data bin {path}",
     "pairs": "has no pairs; add them with rankmill data ingest --pairs FILE",
     "unjudged": "has no unjudged rows; rankmill data ingest keeps them with --unjudged keep or --qrels FILE",
@@ -57,10 +57,9 @@ Row = tuple[Any, ...]
 
 @dataclass(slots=True)
 class Answer:
-    """What a statement returned: names and SQL types of its columns, and its rows, which can be gone through once.
+    """The result of a statement: names and SQL types of its columns, and its rows, which can be iterated once.
 
-    A ``TIMESTAMP WITH TIME ZONE`` is a datetime in UTC.  ``folder`` is a temporary one of our own, there as long as the
-    answer is, for what is written aside.
+    A ``TIMESTAMP WITH TIME ZONE`` is a datetime in UTC.  ``folder`` is a temporary folder that exists as long as the answer.
     """
 
     columns: tuple[str, ...]
@@ -71,23 +70,23 @@ class Answer:
 
 @contextmanager
 def query_dataset(dataset: Dataset, sql: str, options: QueryOptions = DEFAULTS) -> Iterator[Answer]:
-    """Run one SQL statement over the views of ``dataset`` and yield its answer; rows come as they are asked for.
+    """Run one SQL statement over the views of ``dataset`` and yield its answer; rows are computed lazily.
 
-    The views are ``features`` (a missing value is NULL), ``queries``, and where the dataset has them ``bins`` (the newest),
-    ``pairs``, ``unjudged``, ``rejects``, ``judgment_rejects`` and ``pair_rejects``.  ``features`` and ``bins`` say where a row
-    stands besides: ``shard``, the number that ``queries`` has too, and ``row``, from 0.
+    The views are ``features`` (missing values are NULL), ``queries`` and, if the dataset has them, ``bins`` (the newest),
+    ``pairs``, ``unjudged``, ``rejects``, ``judgment_rejects`` and ``pair_rejects``.  ``features`` and ``bins`` also have the columns
+    ``shard``, as in ``queries``, and ``row``, from 0.
 
     Parameters
     ----------
     sql
-        One statement that returns rows and changes nothing.
+        One read-only statement.
     options
-        Bounds on memory and threads.
+        Limits of memory and threads.
 
     Raises
     ------
     InputError
-        The statement is wrong, not of the kind that is allowed, or does not fit in the memory.
+        The statement is invalid, not allowed, or needs more memory.
     DatasetFormatError
         A file of the dataset cannot be read.
     """
@@ -99,7 +98,7 @@ def query_dataset(dataset: Dataset, sql: str, options: QueryOptions = DEFAULTS) 
     ):
         with _explained(memory, dataset, views):
             _restrict(connection, views)
-            relation = connection.sql(_checked(connection, sql))  # names and types; nothing runs yet
+            relation = connection.sql(_checked(connection, sql))  # only names and types; it does not run yet
             columns, types = tuple(map(str, relation.columns)), tuple(relation.types)
             connection.execute(_without_zones(connection, sql, types))
         moments = [_moments(kind) for kind in types]
@@ -108,7 +107,7 @@ def query_dataset(dataset: Dataset, sql: str, options: QueryOptions = DEFAULTS) 
 
 
 def _connection(memory: int, n_threads: int, spill: str) -> Any:
-    """Return an empty database that can load no extension; what does not fit into ``memory`` goes to the folder ``spill``."""
+    """Return an empty database without extensions; data that do not fit into ``memory`` are spilled to the folder ``spill``."""
     import duckdb
 
     return duckdb.connect(
@@ -127,7 +126,7 @@ def _connection(memory: int, n_threads: int, spill: str) -> Any:
 
 
 def _restrict(connection: Any, views: Mapping[str, tuple[str, Sequence[Path]]]) -> None:
-    """Make the ``views`` and let ``connection`` read their files alone, for good."""
+    """Create the ``views`` and restrict ``connection`` permanently to their files."""
     for name, (select, _) in views.items():
         connection.execute(f"CREATE VIEW {name} AS {select}")
     allowed = sorted({os.fspath(file) for _, files in views.values() for file in files})
@@ -138,7 +137,7 @@ def _restrict(connection: Any, views: Mapping[str, tuple[str, Sequence[Path]]]) 
 
 
 def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, Sequence[Path]]]]:
-    """Yield for each view its name, its statement and the files that it reads."""
+    """Yield the name, the statement and the files of each view."""
     manifest = dataset.manifest
     features = [read_even_if_replaced(dataset.features_path(shard), _there) for shard in manifest.shards]
     place = _place(dataset, features)
@@ -164,13 +163,13 @@ def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, Sequence[Path]]]]
 
 
 def _there(path: Path) -> Path:
-    """Return ``path``; FileNotFoundError if nothing is there."""
+    """Return ``path``; FileNotFoundError if it does not exist."""
     path.stat()
     return path
 
 
 def _place(dataset: Dataset, files: Sequence[Path]) -> list[str]:
-    """Return what says where a row stands; nothing where features have these names."""
+    """Return the columns ``shard`` and ``row``, without those that are names of features."""
     if {name.lower() for name in dataset.feature_names} & {"shard", "row", "filename", "file_row_number"}:
         return []
     numbers = ", ".join(
@@ -198,11 +197,11 @@ def _checked(connection: Any, sql: str) -> str:
 
 
 def _without_zones(connection: Any, sql: str, types: Sequence[Any]) -> str:
-    """Return ``sql``, its moments as TIMESTAMP in UTC: as Python objects DuckDB has the others only with pytz."""
+    """Return ``sql`` with times cast to TIMESTAMP in UTC: for other times, DuckDB needs pytz."""
     if not any(_MOMENT in str(kind) for kind in types):
         return sql
     connection.execute(f"CREATE TEMP VIEW rankmill_answer AS {sql}")
-    casts = (_cast(f"#{number}", kind) for number, kind in enumerate(types, start=1))  # names may come twice
+    casts = (_cast(f"#{number}", kind) for number, kind in enumerate(types, start=1))  # names may repeat
     return f"SELECT {', '.join(casts)} FROM rankmill_answer"  # noqa: S608  numbers and types
 
 
@@ -213,8 +212,8 @@ def _cast(column: str, kind: Any) -> str:
 
 
 def _moments(kind: Any) -> Callable[[Any], Any] | None:
-    """Return what puts UTC back to the moments in a value of SQL type ``kind``; None where there are none."""
-    if str(kind) == _MOMENT:  # years that Python has no number for come as text
+    """Return a function that adds UTC to the times in a value of SQL type ``kind``; None if it has no times."""
+    if str(kind) == _MOMENT:  # years outside Python's range are returned as text
         return lambda value: value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
     if _MOMENT not in str(kind) or kind.id not in {"list", "array", "struct", "map"}:
         return None
@@ -242,7 +241,7 @@ def _rows(connection: Any, memory: int, moments: Sequence[Callable[[Any], Any] |
 
 
 def _no_table(error: Exception, dataset: Dataset | None, views: Collection[str]) -> str | None:
-    """Return what to say of a table that is not there; None if ``error`` is another."""
+    """Return the message about a missing table; None for any other ``error``."""
     found = re.match(r"Catalog Error: Table with name (.+) does not exist!", str(error))
     if found is None or dataset is None:
         return None
@@ -254,7 +253,7 @@ def _no_table(error: Exception, dataset: Dataset | None, views: Collection[str])
 
 @contextmanager
 def _explained(memory: int, dataset: Dataset | None = None, views: Collection[str] = ()) -> Iterator[None]:
-    """Turn what DuckDB raises into one line of ours."""
+    """Turn an error of DuckDB into an error with a one-line message."""
     import duckdb
 
     try:
@@ -273,7 +272,7 @@ def _explained(memory: int, dataset: Dataset | None = None, views: Collection[st
 
 
 def _one_line(error: Exception) -> str:
-    """Return the message without the kind of error before it and the excerpt of the statement behind it."""
+    """Return the message without the prefix of its kind and without the excerpt of the statement."""
     message = str(error).split("\n\nLINE ", 1)[0]
     kind, colon, rest = message.partition(" Error: ")
     message = rest if colon and "\n" not in kind else message

@@ -1,4 +1,4 @@
-"""Checks of rows that came through a reader."""
+"""Consistency checks of rows."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def check_one_split(
     Parameters
     ----------
     qid, starts
-        The queries (n_queries,) and the first row of each; rows of a query stand together.
+        The queries (n_queries,) and the first row of each; rows of a query are adjacent.
     split, source
         Split and input file of each row, (n_rows,).
     source_name
-        Name of each input file, for the message.
+        Name of each input file, for error messages.
     """
     low, high = np.minimum.reduceat(split, starts), np.maximum.reduceat(split, starts)
     mixed = np.flatnonzero(low != high)
@@ -56,7 +56,7 @@ def check_one_weight(
     source: npt.NDArray[np.int32],
     source_name: Sequence[str],
 ) -> None:
-    """Raise DataRejected if the rows of a query give it more than one ``weight`` (n_rows,); else as `check_one_split`."""
+    """Raise DataRejected if the rows of a query have different values of ``weight`` (n_rows,); otherwise like `check_one_split`."""
     low, high = np.minimum.reduceat(weight, starts), np.maximum.reduceat(weight, starts)
     mixed = np.flatnonzero(low != high)
     if not len(mixed):
@@ -74,7 +74,7 @@ def check_one_weight(
 def sources_disagree(
     first: tuple[str, ...], first_name: str, other: tuple[str, ...], other_name: str, what: str = "features"
 ) -> str:
-    """Say in which columns, called ``what``, two tables differ; empty if they have the same ones."""
+    """Describe in which columns, called ``what``, two tables differ; empty if they have the same columns."""
     lacking = sorted(set(first) - set(other))
     added = sorted(set(other) - set(first))
     if lacking:

@@ -20,38 +20,38 @@ if TYPE_CHECKING:
     from rankmill.pipeline.dataset_manifest import SplitName
 
 
-LARGE = 0.1  # the custom of those who watch scorecards: below 0.1 no change to speak of, above 0.25 a large one
-FALSE_ALARMS = 0.001  # how often chance alone may raise one among all features and the grades
+LARGE = 0.1  # the usual rule for the PSI: below 0.1 no notable change, above 0.25 a large one
+FALSE_ALARMS = 0.001  # probability of a false alarm among all features and the grades
 _MOST_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnDrift:
-    """How far one feature, or the grades, moved."""
+    """The drift of one feature or of the grades."""
 
     name: str
     psi: float
     expected: float
-    """The mean of the index if nothing has changed."""
+    """The mean PSI if nothing has changed."""
     threshold: float
-    """What it must exceed for an alarm."""
+    """The PSI above which there is an alarm."""
     cells: int
     effective_rows: tuple[float, float]
-    """Independent rows that the rows of the former and of the new dataset are worth."""
+    """Effective number of independent rows in the old and in the new dataset."""
     missing: tuple[float, float]
-    """Share of missing values in the former and in the new dataset."""
+    """Share of missing values in the old and in the new dataset."""
     beyond: float
-    """Share of the new values below the least or above the greatest former one."""
+    """Share of new values outside the range of the old ones."""
 
     @property
     def alarm(self) -> bool:
-        """Whether it moved further than custom and chance allow."""
+        """Whether the PSI is above the threshold."""
         return self.psi > self.threshold
 
 
 @dataclass(frozen=True, slots=True)
 class DriftComparison:
-    """What `compare` found."""
+    """The result of `compare`."""
 
     digest: str
     against: str
@@ -62,13 +62,13 @@ class DriftComparison:
     grades: ColumnDrift
     features: tuple[ColumnDrift, ...]
     came: tuple[str, ...]
-    """Features that the former dataset does not have."""
+    """Features that the old dataset does not have."""
     went: tuple[str, ...]
-    """Features that only the former one has."""
+    """Features that only the old dataset has."""
 
     @property
     def alarms(self) -> tuple[str, ...]:
-        """What moved, came and went, by name."""
+        """Names of drifted, new and missing features."""
         return (*(drift.name for drift in (self.grades, *self.features) if drift.alarm), *self.came, *self.went)
 
     def to_json(self) -> str:
@@ -79,7 +79,7 @@ class DriftComparison:
         return json.dumps({**content, "alarms": self.alarms}, ensure_ascii=False, allow_nan=False)
 
     def render(self, width: int = 120) -> str:
-        """Return it for a person, the largest changes first."""
+        """Return the comparison as text, the largest drift first."""
         from rich import box
         from rich.table import Table
 
@@ -110,12 +110,12 @@ class DriftComparison:
 
 
 def compare(dataset: Dataset, old: Dataset) -> DriftComparison:
-    """Compare the train split of ``dataset`` with that of ``old``, or all rows of both where one has no train split.
+    """Compare the train split of ``dataset`` with that of ``old``, or all rows of both if one has no train split.
 
-    A feature is cut where its bins in ``old`` end (the newest ones; the exact quantiles of the rows compared if there are
-    none), which are joined to 20 cells of about equal mass (fewer for less than 200 queries); heavy values keep cells of their own, and so have missing values, and
-    values below and above all of ``old``'s.  `rankmill.pipeline.statistics.psi` says what the index is and what chance makes of it; an
-    alarm is one above 0.1 that chance makes once in a thousand comparisons, with as many features as there are.
+    The newest bins of ``old`` (without bins: exact quantiles of the rows compared) are joined into 20 cells of about equal mass
+    (fewer for less than 200 queries).  Heavy values, missing values, and values below and above the range of ``old`` have their
+    own cells.  `rankmill.pipeline.statistics.psi` defines the index and its distribution by chance.  An alarm is an index above 0.1
+    that chance exceeds once in a thousand comparisons of this many features.
 
     Raises
     ------
@@ -133,15 +133,15 @@ def compare(dataset: Dataset, old: Dataset) -> DriftComparison:
 
 
 def compare_with(dataset: Dataset, reference: DriftReference, *, where: str = "the former dataset") -> DriftComparison:
-    """Compare ``dataset`` with what is kept of a former one, as `compare` does; ``where`` names that in messages.
+    """Compare ``dataset`` with the drift reference of an old one, as `compare` does; ``where`` names it in messages.
 
-    For 200 queries and more, and for as many as the former one had, it is what `compare` finds; for fewer, cells are joined
-    that `compare` would cut anew.
+    The result equals that of `compare` for at least 200 queries, or as many as the old dataset had.  For fewer queries, the
+    stored cells are joined, while `compare` would compute new ones.
 
     Raises
     ------
     InputError
-        There is no feature in common, or ``dataset`` does not have the split that the reference is of.
+        There is no feature in common, or ``dataset`` does not have the split of the reference.
     """
     return _look(dataset, reference, where, keep=False)[0]
 
@@ -149,9 +149,9 @@ def compare_with(dataset: Dataset, reference: DriftReference, *, where: str = "t
 def compare_and_keep(
     dataset: Dataset, reference: DriftReference, *, where: str = "the former dataset"
 ) -> tuple[DriftComparison, DriftReference]:
-    """Return what `compare_with` does and what to keep of ``dataset``, reading it once."""
+    """Return the result of `compare_with` and the drift reference of ``dataset``, reading it once."""
     comparison, kept = _look(dataset, reference, where, keep=True)
-    assert kept is not None  # noqa: S101 (asked for)
+    assert kept is not None  # noqa: S101 (requested above)
     return comparison, kept
 
 
@@ -189,7 +189,7 @@ def _look(
 
 
 def drift_from(former: FeatureSample, now: Values, starts: Starts, tail: float) -> ColumnDrift:
-    """Compare the values ``now`` (m,), whose queries begin at ``starts`` (q + 1,), with the former ones in their cells."""
+    """Compare the values ``now`` (m,), whose queries begin at ``starts`` (q + 1,), with the old ones in their cells."""
     sums = (former.sums, former.placed(now, starts))
     index = Index.of(*map(Cells.of_sums, sums))
     counts = [each.counts for each in sums]

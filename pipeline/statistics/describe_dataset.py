@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from rankmill.pipeline.dataset_manifest import SplitName
 
 
-_FEW_GRADES = 10  # shown even where no row has them
-_MOST_COUNTED = 300_000_000  # values among which the different ones are counted, which takes reading all of them
-_MAX_FEATURES_SHOWN = 200  # above, a person wants the remarkable ones
+_FEW_GRADES = 10  # shown even if no row has them
+_MOST_COUNTED = 300_000_000  # values; distinct values are counted up to this size, as it takes reading all of them
+_MAX_FEATURES_SHOWN = 200  # above, only features with remarks are shown
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnSummary:
-    """The numbers of one optional column in one split; all of them 0 where there are no rows."""
+    """Summary of an optional column in one split; all numbers are 0 if there are no rows."""
 
     minimum: float
     mean: float
@@ -42,7 +42,7 @@ class ColumnSummary:
 
     @classmethod
     def of(cls, values: npt.NDArray[Any]) -> ColumnSummary:
-        """Return the spread of ``values`` (n,); the mean does not depend on the order of summation."""
+        """Summarise ``values`` (n,); the mean does not depend on the order of summation."""
         if not len(values):
             return cls(0.0, 0.0, 0.0)
         return cls(float(values.min()), math.fsum(values.tolist()) / len(values), float(values.max()))
@@ -54,9 +54,9 @@ class PairSummary:
 
     pairs: int
     queries: int
-    """Queries that have any."""
+    """Queries with pairs."""
     contradicted: int
-    """Pairs that have another one that says the opposite."""
+    """Pairs whose reverse occurs too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,11 @@ class SplitSummary:
     """Queries of two or more documents that all have the same grade: no pair to learn from."""
     one_document: int
     grades: dict[int, int]
-    """Rows by grade, ascending: every grade of the dataset, and the first few whether or not a row has them."""
+    """Rows by grade, ascending: all grades of the dataset, and the first few even without rows."""
     columns: dict[str, ColumnSummary]
     """The optional columns of the rows, and the weights of the queries."""
     pairs: PairSummary | None
-    """The preference pairs; None where the dataset has none."""
+    """The preference pairs; None if the dataset has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +88,22 @@ class FeatureSummary:
 
     name: str
     minimum: float | None
-    """None where all values are missing."""
+    """None if all values are missing."""
     maximum: float | None
     missing: int
     zeros: int
     distinct: int | None
-    """Different values, missing ones not among them; None: not counted, there are too many."""
+    """Number of distinct values without missing ones; None: too many to count."""
     bins: int | None
-    """Value bins of the newest binned copy; None where there is none."""
+    """Value bins of the newest binned copy; None if there is none."""
     constant_in_query: bool
-    """No query has two values: of no use but together with other features."""
+    """Whether no query has two values: useful only together with other features."""
     same_as: str | None
     """The first feature with the same value in every row."""
 
     @property
     def remarks(self) -> list[str]:
-        """What a person should know, in words."""
+        """Remarks for users."""
         if self.minimum is None:
             return ["all missing"]
         remarks = []
@@ -120,7 +120,7 @@ class FeatureSummary:
 
 @dataclass(frozen=True, slots=True)
 class Binned:
-    """A binned copy: the digest of its bins, and how many a feature has at most."""
+    """A binned copy: the digest of its bins, and the maximum number of bins per feature."""
 
     binspec: str
     max_bin: int
@@ -128,7 +128,7 @@ class Binned:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What `describe` found."""
+    """The result of `describe`."""
 
     digest: str
     rows: int
@@ -143,19 +143,19 @@ class Description:
     pair_sources: Sequence[SourceFile]
     rejected_pairs: int
     judgments: JudgmentSet | None
-    """Of files of judgments; None where there were none."""
+    """Counts of separate files of judgments; None if there were none."""
     repeats: Repeats | None
-    """Of documents with several rows; None where there are none."""
+    """Counts of documents with several rows; None if there are none."""
     unjudged_rows: int
     splits: tuple[SplitSummary, ...]
     features: tuple[FeatureSummary, ...]
 
     def to_json(self) -> str:
-        """Return one JSON object; infinite values are written as words."""
+        """Return one JSON object; infinite values become strings."""
         return json.dumps(infinite_as_words(as_json(self)), ensure_ascii=False, allow_nan=False)
 
     def render(self, width: int = 120) -> str:
-        """Return the description for a person, ``width`` characters wide."""
+        """Return the description as text, ``width`` characters wide."""
         few = f"Features with a remark ({len(self._shown)} of {len(self.features)}; --json lists all)"
         notes = [few] if len(self._shown) < len(self.features) else []
         return "\n".join(printed(self._head(), self._split_table(), *notes, self._feature_table(), width=width))
@@ -264,7 +264,7 @@ class Description:
 
 
 def describe(dataset: Dataset) -> Description:
-    """Look through ``dataset``: what was counted when it was made, and a few feature columns at a time if there are not too many."""
+    """Describe ``dataset`` from its stored statistics and, if it is not too large, from its feature columns, a few at a time."""
     manifest = dataset.manifest
     return Description(
         digest=dataset.digest,
@@ -288,14 +288,14 @@ def describe(dataset: Dataset) -> Description:
 
 
 def split_summary(dataset: Dataset, name: SplitName) -> SplitSummary:
-    """Count the queries, documents and grades of one split: its narrow columns are in memory meanwhile."""
+    """Count the queries, documents and grades of one split; its narrow columns are held in memory."""
     rows = pl.LazyFrame(dataset.rows(name, ["qid", "grade"]))
     documents, lowest, highest = pl.col("documents"), pl.col("lowest"), pl.col("highest")
     queries = rows.group_by("qid").agg(documents=pl.len(), lowest=pl.col("grade").min(), highest=pl.col("grade").max())
     sizes = queries.select(
         queries=pl.len(),
         rows=documents.sum(),
-        documents_min=documents.min().fill_null(0),  # null: there is no query
+        documents_min=documents.min().fill_null(0),  # null if there are no queries
         documents_median=documents.median().fill_null(0.0),
         documents_max=documents.max().fill_null(0),
         nothing_relevant=(highest == 0).sum(),
@@ -304,7 +304,7 @@ def split_summary(dataset: Dataset, name: SplitName) -> SplitSummary:
     )
     summary, counted = pl.collect_all([sizes, rows.group_by("grade").len()])
     rows_of = dict(counted.iter_rows())
-    # not all there may be: the highest may be in the thousands of millions
+    # not every possible grade: the highest may be in the billions
     shown = {*range(min(dataset.max_grade, _FEW_GRADES) + 1), *(count.grade for count in dataset.manifest.grades)}
     grades = {grade: rows_of.get(grade, 0) for grade in sorted(shown)}
     columns = {
@@ -344,7 +344,7 @@ def _features(dataset: Dataset) -> tuple[FeatureSummary, ...]:
 
 
 def _distinct(dataset: Dataset) -> dict[str, int]:
-    """Count the different values of each feature."""
+    """Count the distinct values of each feature."""
     return {name: len(cumulative_counts(sort_values(values)[0])) - 1 for name, values in columns_of(dataset)}
 
 
@@ -364,7 +364,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def _drawn(meaning: Meaning) -> str:
-    """Say by what the splits were drawn."""
+    """Describe how the splits were made."""
     shares, bounds, folds = meaning.split, meaning.split_time, meaning.folds
     if shares is not None:
         return ", ".join(f"{name} {shares[name]:g}" for name in SPLITS if name in shares)

@@ -1,7 +1,7 @@
 """Drift reference: a small Parquet file with what is needed to compare later datasets with a deleted one.
 
-A row for the grades, then one a feature: where its cells are cut, and what `rankmill.pipeline.statistics.psi.Sums` has of them (of the symmetric
-products the upper triangle, row by row).  The key ``rankmill`` of the file's metadata holds the rest as JSON.
+The first row is for the grades, the others for the features: cell edges and the values of `rankmill.pipeline.statistics.psi.Sums`
+(only the upper triangle of the symmetric products, row by row).  The metadata key ``rankmill`` has the rest as JSON.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What the metadata of the file says."""
+    """The metadata of the file."""
 
     format: int
     dataset: str
@@ -58,7 +58,7 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True)
 class DriftReference:
-    """What is known of a dataset: its digest, how many rows and queries of ``split`` were counted, and their cells."""
+    """Summary of a dataset: its digest, the numbers of rows and queries of ``split``, and their cells."""
 
     digest: str
     split: SplitName | None
@@ -82,7 +82,7 @@ class DriftReference:
         most: int | None = None,
         features: Sequence[str] | None = None,
     ) -> DriftReference:
-        """Look through ``split`` of ``dataset``; ``most`` cells for values (None: as many as its queries allow)."""
+        """Compute it from ``split`` of ``dataset`` with at most ``most`` value cells (None: as many as its queries allow)."""
         starts = dataset.queries(split).starts
         most = cells_for(len(starts) - 1) if most is None else most
         known = known_bins(dataset, split)
@@ -102,13 +102,13 @@ class DriftReference:
         grades: Values,
         most: int | None = None,
     ) -> DriftReference:
-        """Put together what was found of ``dataset``, whose queries begin at ``starts`` (q + 1,)."""
+        """Build it from the samples of ``dataset``, whose queries begin at ``starts`` (q + 1,)."""
         queries = len(starts) - 1
         of_grades = FeatureSample.of(GRADES, grades, starts, cells_for(queries) if most is None else most)
         return cls(dataset.digest, split, int(starts[-1]), queries, of_grades, tuple(features))
 
     def write(self, path: Path) -> None:
-        """Put it at ``path``, in one step; the same dataset gives the same bytes."""
+        """Write it to ``path`` atomically; the same dataset gives the same bytes."""
         samples = (self.grades, *self.features)
         columns: dict[str, list[Any]] = {
             "name": [sample.name for sample in samples],
@@ -136,9 +136,9 @@ class DriftReference:
         Raises
         ------
         FileNotFoundError
-            There is none.
+        The file does not exist.
         DatasetFormatError
-            Another format number, or something else.
+        The format number is unknown, or it is another kind of file.
         """
         try:
             with pq.ParquetFile(path) as file:
@@ -154,7 +154,7 @@ _CURE = "delete it; the next run creates it again"
 
 
 def digest_in(path: Path) -> str | None:
-    """Return which dataset the file at ``path`` is of, reading its metadata only; None where there is none or it is damaged."""
+    """Return the digest of the dataset in the file at ``path``, reading only metadata; None if it is missing or damaged."""
     try:
         return _facts(pq.read_schema(path).metadata, path).dataset
     except (FileNotFoundError, DatasetFormatError, IntegrityError, pa.ArrowException, KeyError):
@@ -162,7 +162,7 @@ def digest_in(path: Path) -> str | None:
 
 
 def known_bins(dataset: Dataset, split: SplitName | None) -> dict[str, FeatureBins]:
-    """Return the newest bins of ``dataset`` by feature, which are those of its train split; none for other rows."""
+    """Return the newest bins of ``dataset`` by feature if ``split`` is the train split; otherwise none."""
     if not dataset.manifest.bins or split != "train":
         return {}
     return {bins.name: bins for bins in dataset.binspec().features}

@@ -1,8 +1,8 @@
-"""Statistics of features: computed for each shard while it is written, and merged when they are read.
+"""Statistics of features: computed for each shard while it is written, merged when read.
 
-The digest of a column is the sum over its rows of (number of the row's place in a sequence of random words) times (bits of the
-value), modulo 2^64: multilinear hashing (Lemire and Kaser, "Strongly universal string hashing is fast", 2014).  Columns of
-different values have the same one with a probability of at most 2^-33.
+The digest of a column is the sum over rows r of (random word r) times (bits of the value), modulo 2^64: multilinear hashing
+(Lemire and Kaser, "Strongly universal string hashing is fast", 2014).  Two different columns have the same digest with a
+probability of at most 2^-33.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SCHEMA = schema_of(
 
 
 class ColumnCollector:
-    """Statistics of the features of one shard, whose rows come in order, some at a time.
+    """Computes the statistics of the features of one shard, whose rows are added in order.
 
     ``query_starts`` (q,) are the first rows of all queries of the shard.
     """
@@ -52,7 +52,7 @@ class ColumnCollector:
         self._rows = 0
 
     def add(self, columns: npt.NDArray[np.float32]) -> None:
-        """Take in the next rows of all features, (F, m)."""
+        """Add the next rows of all features, (F, m)."""
         rows = columns.shape[1]
         if not rows:
             return
@@ -71,11 +71,11 @@ class ColumnCollector:
 
     @property
     def missing(self) -> int:
-        """Missing values of all features."""
+        """Number of missing values of all features."""
         return int(self._counts[:, 0].sum())
 
     def table(self, features: tuple[str, ...]) -> pa.Table:
-        """Return one row a feature."""
+        """Return a table with one row per feature."""
         some = self._counts[:, 0] < self._rows
         low, high = (pa.array(np.where(some, _floats(self._keys[:, k]), np.float32(0)), mask=~some) for k in range(2))
         return pa.Table.from_arrays(
@@ -91,22 +91,22 @@ class ColumnCollector:
 
 
 def _floats(keys: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-    """Return the numbers whose order is that of ``keys``."""
+    """Return the floats of the order-preserving ``keys``."""
     words: npt.NDArray[np.int32] = keys ^ ((keys >> 31) & np.int32(0x7FFFFFFF))
     return words.view(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryCounts:
-    """Queries of a shard that can teach little."""
+    """Queries of a shard without a training signal."""
 
     one_document: int
     one_grade: int
-    """Of two or more documents that all have the same grade."""
+    """Queries with two or more documents of the same grade."""
 
     @classmethod
     def of(cls, grade: npt.NDArray[Any], starts: npt.NDArray[np.int64]) -> QueryCounts:
-        """Count them among the queries that begin at ``starts`` (q,) of the rows of ``grade`` (n,)."""
+        """Count the queries that begin at ``starts`` (q,); rows have the grades ``grade`` (n,)."""
         if not len(starts):
             return cls(0, 0)
         sizes = np.diff(np.append(starts, len(grade)))
@@ -114,7 +114,7 @@ class QueryCounts:
         return cls(int(np.count_nonzero(sizes == 1)), int(np.count_nonzero(same & (sizes > 1))))
 
 
-_NAMED = 5  # of the features with the same remark
+_NAMED = 5  # features that a remark lists by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +123,12 @@ class FeatureFacts:
 
     name: str
     minimum: float | None
-    """None where all values are missing."""
+    """None if all values are missing."""
     maximum: float | None
     missing: int
     zeros: int
     varied_queries: int
-    """Queries in which it has two values or more; a missing one is a value."""
+    """Queries with two or more values of the feature; missing counts as a value."""
     same_as: str | None
     """The first feature with the same value in every row."""
 
@@ -145,17 +145,17 @@ class FeatureFacts:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What is known of a dataset without reading its features."""
+    """Statistics of a dataset, known without reading its features."""
 
     features: tuple[FeatureFacts, ...]
     one_document: int
-    """Queries of one document."""
+    """Queries with one document."""
     one_grade: int
-    """Queries of two or more documents that all have the same grade."""
+    """Queries with two or more documents of the same grade."""
 
     @property
     def remarks(self) -> list[str]:
-        """What a person should know, a line each: features and queries that teach nothing."""
+        """Remarks for users, one line each: features and queries without a training signal."""
         missing = [feature.name for feature in self.features if feature.minimum is None]
         constant = [feature.name for feature in self.features if feature.constant]
         same = [
@@ -172,7 +172,7 @@ class Statistics:
 
 
 def _few(names: list[str]) -> str:
-    """Name some and count the others.
+    """List some names and count the others.
 
     >>> _few(["a", "b"]), _few([f"f{i}" for i in range(9)])
     ('a, b', 'f0, f1, f2, f3, f4 and 4 more')
@@ -183,7 +183,7 @@ def _few(names: list[str]) -> str:
 
 
 def stored_statistics(dataset: Dataset) -> Statistics | None:
-    """Read the statistics of ``dataset``; None where some of its shards have none, being of an earlier version.
+    """Read the statistics of ``dataset``; None if shards of an earlier version have none.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def stored_statistics(dataset: Dataset) -> Statistics | None:
 
 
 def statistics_of(dataset: Dataset) -> Statistics:
-    """Return the statistics of ``dataset``: read where they are stored, else counted, a row group of rows at a time.
+    """Return the statistics of ``dataset``: stored ones or, without them, computed one row group at a time.
 
     Raises
     ------
@@ -213,7 +213,7 @@ def statistics_of(dataset: Dataset) -> Statistics:
         tables.append(table)
         one_document += few.one_document
         one_grade += few.one_grade
-    of_features = pa.concat_tables(tables).group_by("feature", use_threads=False)  # which keeps the order of features
+    of_features = pa.concat_tables(tables).group_by("feature", use_threads=False)  # keeps the order of features
     facts = of_features.aggregate(
         [
             ("minimum", "min"), ("maximum", "max"), ("missing", "sum"), ("zeros", "sum"), ("varied_queries", "sum"),
@@ -229,7 +229,7 @@ def statistics_of(dataset: Dataset) -> Statistics:
 
 
 def _counted(dataset: Dataset, shard: Shard) -> tuple[pa.Table, QueryCounts]:
-    """Count what an earlier version did not store."""
+    """Compute the statistics that an earlier version did not store."""
     starts = dataset.query_starts(shard)
     collector = ColumnCollector(len(dataset.feature_names), starts)
     for values in dataset.shard_batches(shard, 16384):

@@ -1,19 +1,18 @@
-"""The population stability index of two samples, and how large chance makes it.
+"""The population stability index of two samples, and its distribution by chance.
 
-``PSI = sum over cells of (p - q) ln(p / q)`` for the shares p and q of the rows of the former and of the new sample.  A cell that
-a sample has no rows in would make it infinite: half an effective row (see below) is added to every cell of either.
+``PSI = sum over cells of (p - q) ln(p / q)`` for the shares p and q of rows of the old and of the new sample in a cell.  An empty
+cell would make it infinite, so half an effective row (see below) is added to every cell of both.
 
-Where both samples are of one distribution, p - q is small and the index is nearly ``sum (p - q)^2 / m``, m = (p + q) / 2: a
-quadratic form of a normal vector with the covariance V of p - q, so a sum of independent chi-squares, weighted by the eigenvalues
-of D^-1/2 V D^-1/2, D = diag(m).  It has the mean and the variance of a chi-square of ``d`` degrees of freedom times ``c``, where
-c d is the sum of the eigenvalues and c^2 d the sum of their squares (Satterthwaite 1946); its quantiles are taken for those of
-the index (Rao and Scott, "The analysis of categorical data from complex sample surveys", 1981).
+If both samples have the same distribution, p - q is small and the index is nearly ``sum (p - q)^2 / m``, m = (p + q) / 2.  That is
+a quadratic form of a normal vector with the covariance V of p - q: a sum of independent chi-squares, weighted by the eigenvalues
+of D^-1/2 V D^-1/2, D = diag(m).  It is approximated by ``c`` times a chi-square of ``d`` degrees of freedom with the same mean and
+variance: c d is the sum of the eigenvalues and c^2 d the sum of their squares (Satterthwaite 1946; Rao and Scott, "The analysis
+of categorical data from complex sample surveys", 1981).
 
-Of n and m independent rows in B cells all eigenvalues but one are 1/n + 1/m: the mean is (B - 1)(1/n + 1/m).  Rows of a query are
-not independent, though: what is a fact of the query counts once, not once for each of its documents.  So V is estimated from the
-queries: with z = (rows of the query in each cell) - (its documents) p, the covariance of p is the sum of z z' over the queries,
-divided by the square of the number of rows.  The effective rows of a sample are as many independent ones as would have the same
-mean.
+For n and m independent rows in B cells, all eigenvalues but one are 1/n + 1/m, and the mean is (B - 1)(1/n + 1/m).  But rows of a
+query are not independent: a property of the query counts once, not once per document.  So V is estimated from the queries: with
+z = (rows of the query in each cell) - (its documents) p, the covariance of p is the sum of z z' over the queries, divided by the
+square of the number of rows.  The effective rows of a sample are the number of independent rows with the same mean.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What is added up over the queries of a sample for B cells: whole numbers, which can be kept and joined without rounding.
+    """Sums over the queries of a sample for B cells: whole numbers, which can be stored and merged without rounding.
 
-    With c the rows of a query in each cell and n all its rows: the sums of c, of c n, of c c' and of n^2.
+    If c is the number of rows of a query in each cell and n its number of rows: the sums of c, c n, c c' and n^2.
     """
 
     counts: npt.NDArray[np.int64]  # (B,)
@@ -54,7 +53,7 @@ class Sums:
         return cls(counts, weighted, products, int((np.diff(starts) ** 2).sum()))
 
     def joined(self, into: npt.NDArray[np.int64]) -> Sums:
-        """Return those of fewer cells; ``into`` (B,) says which of them each cell becomes a part of."""
+        """Merge cells; ``into`` (B,) is the new cell of each cell."""
         n_cells = int(into.max()) + 1
         counts, weighted = np.zeros(n_cells, dtype=np.int64), np.zeros(n_cells, dtype=np.int64)
         products = np.zeros((n_cells, n_cells), dtype=np.int64)
@@ -66,14 +65,14 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """How the rows of one sample fall into B cells, query by query."""
+    """The distribution of the rows of a sample over B cells."""
 
     counts: npt.NDArray[np.int64]  # (B,)
     covariance: Numbers  # (B, B) of the shares
 
     @classmethod
     def of_sums(cls, sums: Sums) -> Cells:
-        """Take the covariance of the shares from ``sums``."""
+        """Compute the covariance of the shares from ``sums``."""
         rows = max(1, int(sums.counts.sum()))
         share = sums.counts / rows
         mixed = np.outer(sums.weighted, share)
@@ -82,16 +81,16 @@ class Cells:
 
     @property
     def rows(self) -> int:
-        """Rows of the sample."""
+        """Number of rows of the sample."""
         return int(self.counts.sum())
 
     def shares(self, effective: float) -> Numbers:
-        """Return the share of each cell, with half of one of ``effective`` rows more in each."""
+        """Return the share of each cell, with half of one of ``effective`` rows added to each."""
         smooth = self.counts + _SMOOTHING * self.rows / max(1.0, effective)
         return np.asarray(smooth / smooth.sum())
 
     def effective(self, middle: Numbers) -> float:
-        """Return how many independent rows would vary as much, as far as the index is concerned."""
+        """Return the number of independent rows with the same variance of the index."""
         used = middle > 0
         mean = float((np.diag(self.covariance)[used] / middle[used]).sum())
         return (int(np.count_nonzero(used)) - 1) / mean if mean > 0 else float(self.rows)
@@ -99,18 +98,18 @@ class Cells:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The index of two samples, and what it would be by chance."""
+    """The index of two samples, and its distribution by chance."""
 
     psi: float
     scale: float
-    """c of the docstring of this module; 0 where nothing varies."""
+    """c in the docstring of this module; 0 if nothing varies."""
     freedom: float
     effective: tuple[float, float]
-    """Independent rows that the former and the new sample are worth."""
+    """Effective number of independent rows of the old and of the new sample."""
 
     @classmethod
     def of(cls, old: Cells, new: Cells) -> Index:
-        """Compare two samples of the same cells."""
+        """Compare two samples with the same cells."""
         used = (old.counts + new.counts) > 0
         middle = np.where(used, (old.counts / max(1, old.rows) + new.counts / max(1, new.rows)) / 2, 0.0)
         sizes = (old.effective(middle), new.effective(middle))
@@ -125,19 +124,18 @@ class Index:
 
     @property
     def expected(self) -> float:
-        """Mean of the index where both samples are of one distribution."""
+        """Mean of the index if both samples have the same distribution."""
         return self.scale * self.freedom
 
     def quantile(self, tail: float) -> float:
-        """Return what the index exceeds by chance with probability ``tail``."""
+        """Return the value that the index exceeds by chance with probability ``tail``."""
         return self.scale * chi_square_quantile(tail, self.freedom)
 
 
 def chi_square_quantile(tail: float, freedom: float) -> float:
-    """Return what a chi-square of ``freedom`` degrees exceeds with probability ``tail``, by Wilson and Hilferty's cube (1931).
+    """Return the upper ``tail`` quantile of a chi-square of ``freedom`` degrees, approximated by Wilson and Hilferty (1931).
 
-    It errs on the large side: for a tail of 0.001 by 3 % at one degree of freedom and 0.6 % at ten, for one of a millionth by
-    15 % and 2 %.
+    It is too large by 3 % at one degree of freedom and 0.6 % at ten for a tail of 0.001, and by 15 % and 2 % for a millionth.
 
     >>> round(chi_square_quantile(0.001, 10), 1)  # 29.588
     29.8
@@ -147,15 +145,15 @@ def chi_square_quantile(tail: float, freedom: float) -> float:
     return float(freedom * (1 - ninth + z * ninth**0.5) ** 3)
 
 
-VALUE_CELLS = 20  # more are noise: the index of chance grows with their number
-_QUERIES_A_CELL = 10  # fewer, and a chi-square no longer says what chance does
-_OTHERS = 3  # missing, below and above all that there was
+VALUE_CELLS = 20  # the index by chance grows with their number
+_QUERIES_A_CELL = 10  # with fewer, the chi-square approximation fails
+_OTHERS = 3  # missing, and below and above the old range
 
 Starts = npt.NDArray[np.int64]
 
 
 def cells_for(*queries: int) -> int:
-    """Return how many cells of values to cut samples of so many ``queries`` into.
+    """Return the number of value cells for samples of so many ``queries``.
 
     >>> cells_for(1000), cells_for(70, 1000), cells_for(3)
     (20, 7, 2)
@@ -164,7 +162,7 @@ def cells_for(*queries: int) -> int:
 
 
 def cell_edges(bins: FeatureBins, most: int = VALUE_CELLS) -> tuple[Values, np.float32, np.float32]:
-    """Return where ``bins`` are cut into at most ``most`` cells of about equal mass, and the least and the greatest value."""
+    """Join ``bins`` into at most ``most`` cells of about equal mass; return their edges, the minimum and the maximum."""
     low, high = (np.nan if value is None else value for value in (bins.minimum, bins.maximum))
     cumulative = np.concatenate(([0], np.cumsum(bins.counts[1:])))
     ends = bin_ends(cumulative.astype(np.int64), most)
@@ -173,9 +171,9 @@ def cell_edges(bins: FeatureBins, most: int = VALUE_CELLS) -> tuple[Values, np.f
 
 @dataclass(frozen=True, slots=True)
 class FeatureSample:
-    """The cells of one feature, and what of the sample that they were made for falls into them.
+    """The cells of one feature, and the distribution over them of the sample that they were made from.
 
-    Cell 0 has the missing values, cell 1 those below ``low``, the last one those above ``high``, the others are cut at ``edges``.
+    Cell 0 has the missing values, cell 1 those below ``low``, the last one those above ``high``; ``edges`` separate the others.
     """
 
     name: str
@@ -188,16 +186,16 @@ class FeatureSample:
     def of(
         cls, name: str, values: Values, starts: Starts, most: int = VALUE_CELLS, bins: FeatureBins | None = None
     ) -> FeatureSample:
-        """Cut ``values`` (n,), whose queries begin at ``starts`` (q + 1,), into at most ``most`` cells; ``bins`` if they are known."""
+        """Divide ``values`` (n,), whose queries begin at ``starts`` (q + 1,), into at most ``most`` cells, using ``bins`` if given."""
         edges, low, high = cell_edges(feature_bins(name, values) if bins is None else bins, most)
         return cls(name, edges, low, high, _sums(values, starts, edges, low, high))
 
     def placed(self, values: Values, starts: Starts) -> Sums:
-        """Return what falls into these cells of other ``values``."""
+        """Return the distribution of other ``values`` over these cells."""
         return _sums(values, starts, self.edges, self.low, self.high)
 
     def joined(self, most: int) -> FeatureSample:
-        """Return the same with neighbouring cells joined, so that there are at most ``most`` for values."""
+        """Join neighbouring cells, so that there are at most ``most`` value cells."""
         if len(self.edges) < most:
             return self
         cumulative = np.concatenate(([0], np.cumsum(self.sums.counts[2:-1])))
