@@ -25,12 +25,12 @@ def bytes_of(array: npt.NDArray[Any]) -> memoryview:
 
 
 def as_array(array: npt.NDArray[Any]) -> pa.Array[Any]:
-    """Return a one-dimensional ``array`` of numbers as an Arrow array, not copied where it is contiguous."""
+    """Return a one-dimensional ``array`` of numbers as an Arrow array, not copied if it is contiguous."""
     return cast("pa.Array[Any]", pa.array(cast("Any", array)))
 
 
 def as_numbers(buffer: pa.Buffer | None, dtype: type[np.generic]) -> npt.NDArray[Any]:
-    """Return ``buffer`` as a read-only array of ``dtype``, not copied; empty for an empty buffer or none."""
+    """Return ``buffer`` as a read-only array of ``dtype``, not copied; empty for None."""
     if buffer is None or not buffer.size:
         return np.empty(0, dtype=dtype)
     return np.frombuffer(cast("Any", buffer), dtype=dtype, count=buffer.size // np.dtype(dtype).itemsize)
@@ -39,13 +39,13 @@ def as_numbers(buffer: pa.Buffer | None, dtype: type[np.generic]) -> npt.NDArray
 def strings_from(
     offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8], known: npt.NDArray[np.bool_] | None = None
 ) -> pa.StringArray:
-    """Return the string array over valid UTF-8 ``data`` with ``offsets`` (n + 1,); null where not ``known`` (n,)."""
+    """Return a string array over valid UTF-8 ``data`` with ``offsets`` (n + 1,); null where ``known`` (n,) is false."""
     bitmap = None if known is None or known.all() else as_buffer(np.packbits(known, bitorder="little"))
     return pa.StringArray.from_buffers(len(offsets) - 1, as_buffer(offsets), as_buffer(data), bitmap)
 
 
 def parts_of(strings: pa.Array[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """Return offsets (n + 1,) and bytes of a ``pa.string()`` array, not copied; the offsets need not begin at 0."""
+    """Return offsets (n + 1,) and bytes of a ``pa.string()`` array, not copied; the first offset may be above 0."""
     if not len(strings):
         return np.zeros(1, dtype=np.int32), np.empty(0, dtype=np.uint8)
     _, offsets, data = strings.buffers()
@@ -54,9 +54,9 @@ def parts_of(strings: pa.Array[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open ``path`` for reading in batches: memory is that of a row group, however long the file.
+    """Open ``path`` for reading in batches; memory: one row group.
 
-    Arrow's default reads all row groups ahead, which for a file of many gigabytes is all of it.
+    Arrow's default prefetches all row groups, which may be many gigabytes.
     """
     return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 16)
 
@@ -67,14 +67,14 @@ def schema_of(fields: Iterable[tuple[str, pa.DataType, bool]]) -> pa.Schema:
 
 
 class ScratchBuffer:
-    """Memory for one array of float32 at a time, as large as the largest so far."""
+    """A scratch buffer for one float32 array at a time; it grows as needed."""
 
     def __init__(self) -> None:
         self._cells = np.empty(0, dtype=np.float32)
 
     def array(self, rows: int, columns: int) -> npt.NDArray[np.float32]:
-        """Return an array (rows, columns) with anything in it; it takes the place of the one returned before."""
+        """Return an uninitialised array (rows, columns), which overwrites the one returned before."""
         if rows * columns > len(self._cells):
-            self._cells = np.empty(0, dtype=np.float32)  # first, so that not both are there
+            self._cells = np.empty(0, dtype=np.float32)  # free the old buffer before allocating the new one
             self._cells = np.empty(rows * columns, dtype=np.float32)
         return self._cells[: rows * columns].reshape(rows, columns)

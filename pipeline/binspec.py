@@ -1,9 +1,9 @@
-"""Quantile bins as a value: the edges of every feature, and which bin a value falls into.
+"""Quantile bins: the edges of every feature, and the bin of a value.
 
 Bin 0 holds the missing values (NaN).  Bin b >= 1 holds ``edges[b - 2] < x <= edges[b - 1]``; the first has no lower and
 the last no upper edge, so values outside the training range fall into the end bins.  An edge is the float32 midpoint of
-two neighbouring observed values ``a < b`` and obeys ``a <= edge < b``: comparing ``x <= edge`` in float32 is exact, so a
-tree split at an edge sends every value, binned or raw, to the same side.
+two neighbouring observed values ``a < b``, with ``a <= edge < b``.  Comparing ``x <= edge`` in float32 is exact, so a
+tree split at an edge sends a value to the same side whether it is binned or raw.
 """
 
 from __future__ import annotations
@@ -38,42 +38,42 @@ from rankmill.pipeline.quantiles import (
 BIN = np.uint8  # 0 is "missing", 1..255 are value bins
 BINSPEC_FORMAT = 1
 _TABLE_WIDTH = 255  # one less than a power of two: a search of eight steps
-_COLUMNS = 16  # of a row-major matrix that are copied together: whole cache lines
-_FEW_VALUES = 1_000_000  # not worth the 10 ms that threads take to start
+_COLUMNS = 16  # of a row-major matrix copied together: whole cache lines
+_FEW_VALUES = 1_000_000  # below, starting threads (10 ms) costs more than it saves
 
 Share = TypeVar("Share")
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureBins:
-    """The bins of one feature and how many training rows fall into each."""
+    """The bins of one feature and the number of training rows in each."""
 
     name: str
     edges: Values
     """Ascending, shape (n_value_bins - 1,)."""
     counts: Masses
-    """Training rows a bin, shape (n_value_bins + 1,); ``counts[0]`` are the missing ones."""
+    """Training rows per bin, shape (n_value_bins + 1,); ``counts[0]`` counts missing values."""
     minimum: float | None
-    """Least observed training value; None where all are missing."""
+    """Minimum training value; None if all values are missing."""
     maximum: float | None
 
     @property
     def missing(self) -> int:
-        """Training rows without a value."""
+        """Number of training rows without a value."""
         return int(self.counts[0])
 
     @property
     def n_bins(self) -> int:
-        """Bins in use, the one for missing values included."""
+        """Number of bins, including the one for missing values."""
         return len(self.edges) + 2
 
     def to_json(self) -> Any:
-        """Return plain JSON values; every float32 is written exactly, an infinite one as a word."""
+        """Return JSON values; every float32 is written exactly, infinite ones as strings."""
         return infinite_as_words(as_json(self)) | {"missing": self.missing}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FeatureBins:
-        """Read what `to_json` wrote.  Raises KeyError, TypeError or ValueError where it is something else."""
+        """Read what `to_json` wrote.  Raises KeyError, TypeError or ValueError if the value is invalid."""
         edges = np.array([float(edge) for edge in data["edges"]], dtype=EDGE)
         counts = np.array(data["counts"], dtype=np.int64)
         if counts.shape != (len(edges) + 2,) or np.any(counts < 0) or counts[0] != data["missing"]:
@@ -91,7 +91,7 @@ class BinSpec:
     features: tuple[FeatureBins, ...]
     max_bin: int = MAX_BIN
     sampled_rows: int | None = None
-    """Rows that the edges were estimated from; None: from all.  Counts are of all rows either way."""
+    """Number of sampled rows from which the edges were estimated; None: all rows.  Counts always cover all rows."""
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -105,14 +105,14 @@ class BinSpec:
 
     @cached_property
     def tables(self) -> Values:
-        """Edges for the search kernel, shape (F, 255), filled up with +inf."""
+        """Edges for the search kernel, shape (F, 255), padded with +inf."""
         tables = np.full((len(self.features), _TABLE_WIDTH), np.inf, dtype=EDGE)
         for row, feature in zip(tables, self.features, strict=True):
             row[: len(feature.edges)] = feature.edges
         return tables
 
     def to_json(self) -> str:
-        """Return canonical JSON: sorted keys, no spaces, floats so that they read back exactly."""
+        """Return canonical JSON: sorted keys, no spaces, floats that read back exactly."""
         content = {
             "format": BINSPEC_FORMAT,
             "max_bin": self.max_bin,
@@ -129,7 +129,7 @@ class BinSpec:
         Raises
         ------
         DatasetFormatError
-            Another format number, or not a bin specification.
+            The format number is unknown, or it is not a bin specification.
 
         >>> spec = BinSpec((feature_bins("bm25", np.array([1, 2, 2, np.nan], dtype=np.float32)),))
         >>> BinSpec.from_json(spec.to_json()).digest == spec.digest
@@ -152,7 +152,7 @@ class BinSpec:
 def feature_bins(name: str, values: Values, max_bin: int = MAX_BIN, *, in_place: bool = False) -> FeatureBins:
     """Return the bins of one feature from its training ``values`` (n,); see `edges_of`.
 
-    ``in_place`` sorts ``values`` themselves, so that 8 bytes for each distinct value is all that is taken besides.
+    ``in_place`` sorts ``values`` itself, which then needs only 8 bytes of extra memory per distinct value.
     """
     present, missing = sort_values(values if in_place else values.astype(EDGE))
     cumulative = cumulative_counts(present)
@@ -177,7 +177,7 @@ def matrix_bins(names: Sequence[str], values: Values, max_bin: int = MAX_BIN, *,
     found: list[FeatureBins | None] = [None] * len(names)
 
     def work(groups: Sequence[int]) -> None:
-        # one buffer for all: taking new memory costs more than sorting
+        # one buffer for all: allocating takes longer than sorting
         columns = np.empty((min(_COLUMNS, len(names)), len(values)), dtype=EDGE)
         for first in groups:
             block = values[:, first : first + _COLUMNS].T
@@ -210,7 +210,7 @@ def apply_bins(values: Values, spec: BinSpec, *, n_threads: int = 1) -> npt.NDAr
 
 
 def _in_threads(work: Callable[[Share], object], shares: Sequence[Share]) -> None:
-    """Call ``work`` with every share, each in a thread of its own."""
+    """Call ``work`` with every share, each in its own thread."""
     if len(shares) == 1:
         work(shares[0])
     else:

@@ -1,9 +1,8 @@
 """Divide the memory limit of ingest and binning into numbers of threads and bytes per thread.
 
-Peak of the first pass of an ingest: the resident part, and for each thread the text of a block, what its numbers and ids are parsed
-into, and two copies of a batch of dense rows.  Peak of the second pass: the resident part, and for each thread the values of a bucket,
-or as much of them as there is memory for, a row group on its way out, batches of rows on their way in, and ids, order and digests of the
-bucket.
+Peak of the first pass of an ingest: the resident part and, for each thread, the text of a block, the parsed numbers and ids, and
+two copies of a batch of dense rows.  Peak of the second pass: the resident part and, for each thread, the values of a bucket (or as
+many as fit), an output row group, input batches, and ids, order and digests of the bucket.
 """
 
 from __future__ import annotations
@@ -23,26 +22,26 @@ if TYPE_CHECKING:
     from rankmill.pipeline.dataset_manifest import Manifest
 
 
-RESIDENT = 290 * 10**6  # the process with its libraries and kernels, and what allocators keep
-BYTES_A_ROW = 120  # ids of usual length, order and digest of a row of a bucket
-USUAL_ID_BYTES = 20  # of a row, in BYTES_A_ROW; those above it are held thrice while they are sorted
-_BYTES_A_COLUMN, _BYTES_A_COLUMN_CHUNK = 4000, 1650  # what a Parquet file on its way holds besides values; measured
-_LITTLE = 32 << 20  # of that: in RESIDENT
-_MOST_ID_BYTES = 2**31 - 1  # that Arrow has in one column
-_BLOCKS = 4  # a block of text, the one it was cut from, and its numbers and ids
-_LEAST_VALUES = 64 << 20  # fewer of a bucket at once, and it is read too often
+RESIDENT = 290 * 10**6  # bytes of the process with libraries and kernels, and memory that allocators keep
+BYTES_A_ROW = 120  # of a bucket: ids of usual length, order and digest
+USUAL_ID_BYTES = 20  # per row, included in BYTES_A_ROW; longer ids are held three times while sorting
+_BYTES_A_COLUMN, _BYTES_A_COLUMN_CHUNK = 4000, 1650  # memory of a Parquet writer in addition to values; measured
+_LITTLE = 32 << 20  # of that, included in RESIDENT
+_MOST_ID_BYTES = 2**31 - 1  # limit of Arrow for one column
+_BLOCKS = 4  # a block of text, the one before it, and its numbers and ids
+_LEAST_VALUES = 64 << 20  # with less, a bucket is read too often
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """What one pass may use: threads, and bytes for the values that each of them holds."""
+    """The resources of one pass: threads, and bytes for the values that each of them holds."""
 
     threads: int
     values: int
 
 
 def reading_threads(memory: int, threads: int, block_bytes: int) -> int:
-    """Return how many of ``threads`` there is room for in the first pass, 1 or more."""
+    """Return how many of ``threads`` fit into memory in the first pass, at least 1."""
     each = _BLOCKS * block_bytes + 2 * BATCH_BYTES
     return fitting_threads(memory - RESIDENT, each, threads)
 
@@ -64,14 +63,14 @@ def writing_share(
     Parameters
     ----------
     id_bytes
-        (2, buckets) bytes of the ids of queries and of documents; None: they are of usual length.
+        (2, buckets) bytes of the ids of queries and of documents; None: ids of usual length.
     settling_bytes
-        What looking up or merging the judgments of a bucket takes besides.
+        Extra memory for joining or merging the judgments of a bucket.
 
     Raises
     ------
     InputError
-        Not even one thread has room for the ids of the largest bucket.
+        The ids of the largest bucket do not fit, even with one thread.
     """
     ids = 0 if id_bytes is None else int(id_bytes.sum(axis=0).max())
     if id_bytes is not None and id_bytes.max() > _MOST_ID_BYTES:
@@ -97,40 +96,40 @@ def writing_share(
 
 
 MOST_SAMPLED_ROWS = 1 << 20
-LEAST_SAMPLED_ROWS = 1 << 16  # of fewer, shares are off by more than half a bin of 255
-_RESIDENT = 270 * 10**6  # the process with its libraries and compiled kernels
+LEAST_SAMPLED_ROWS = 1 << 16  # with fewer, errors exceed half a bin of 255
+_RESIDENT = 270 * 10**6  # bytes of the process with libraries and compiled kernels
 _QUERY = 5  # bytes: split and size
-_SORTED = 4  # bytes a row of a column that is read
-_COUNTED = 8  # bytes a row of the one that is counted, at most: where all its values differ
-_SAMPLED = 4  # bytes a sampled row of a column
-_WEIGHED = 90  # bytes a sampled row: its place, and what is counted of the one column that is cut
-_COUNTERS = 48 << 10  # bytes of a column's candidates for heavy values
-_BLOCK = 16 << 20  # bytes of values that are written at a time
+_SORTED = 4  # bytes per row of a column in memory
+_COUNTED = 8  # bytes per row of the column being counted, at most (all values distinct)
+_SAMPLED = 4  # bytes per sampled row of a column
+_WEIGHED = 90  # bytes per sampled row: its position, and the counts of the column being divided
+_COUNTERS = 48 << 10  # bytes per column for candidates for heavy values
+_BLOCK = 16 << 20  # bytes of values written at a time
 _ROW_GROUP = 64 << 20  # bytes of the values of a row group
-_BATCH_ROWS = 65536  # that are read at a time, and written at most
+_BATCH_ROWS = 65536  # rows read at a time, and maximum written at a time
 _PAGE = 1 << 20  # bytes of a page of a column, before compression
-_WORTHWHILE = 512 << 20  # more columns at a time are no faster
+_WORTHWHILE = 512 << 20  # bytes of columns; reading more at a time is not faster
 
 
 @dataclass(frozen=True, slots=True)
 class BinPlan:
-    """How a dataset is binned in bounded memory."""
+    """How to bin a dataset in bounded memory."""
 
     rows: int
-    """Rows of the train split."""
+    """Number of rows of the train split."""
     features: int
     columns: int
-    """Features that are looked at together, at least one."""
+    """Features processed together, at least one."""
     sampled_rows: int | None
-    """Rows that the edges come from; None: all."""
+    """Rows to sample for the edges; None: all."""
     batch_rows: int
-    """Rows that are written at a time: a function of the number of features alone, since it shows in the files."""
+    """Rows written at a time: depends only on the number of features, as it affects the bytes of the files."""
     peak_bytes: int
     """Upper bound on the memory of the process."""
 
     @classmethod
     def of(cls, manifest: Manifest, memory: int) -> BinPlan:
-        """Return the plan for a dataset that has a train split; InputError if ``memory`` is too little for any."""
+        """Return the plan for a dataset with a train split; InputError if ``memory`` is too small."""
         checked_memory(memory)
         features, rows = len(manifest.features), manifest.splits["train"].rows
         fitting = max(1, _BLOCK // (4 * features))
@@ -162,7 +161,7 @@ class BinPlan:
         )
 
     def render(self) -> str:
-        """Return one line for a person."""
+        """Return the plan as one line of text."""
         rows = f"all {self.rows:,} rows of the train split"
         if self.sampled_rows is not None:
             rows = f"a sample of {self.sampled_rows:,} of the {self.rows:,} rows of the train split"

@@ -53,14 +53,14 @@ OPTIONS_OF_DATASET = ("split", "split_time", "folds", "fold", "buckets")
 
 
 def highest_allowed(manifest: Manifest) -> int | None:
-    """Return the bound of grades that the dataset was made with; None: it had none."""
+    """Return the maximum grade with which the dataset was made; None: no maximum."""
     highest = max((count.grade for count in manifest.grades), default=0)
-    # manifests of before it was recorded tell by a highest grade that no row has
+    # older manifests did not record it; it was given if no row has the highest grade
     return manifest.max_grade if manifest.max_grade > highest else manifest.meaning.max_grade
 
 
 def as_made(manifest: Manifest, options: IngestOptions) -> IngestOptions:
-    """Return ``options`` with all of :data:`OPTIONS_OF_READING` and :data:`OPTIONS_OF_DATASET` as they made the dataset."""
+    """Return ``options`` with :data:`OPTIONS_OF_READING` and :data:`OPTIONS_OF_DATASET` taken from the dataset."""
     meaning = manifest.meaning
     folds, times = meaning.folds, meaning.split_time
     read = replace(
@@ -87,19 +87,19 @@ def as_made(manifest: Manifest, options: IngestOptions) -> IngestOptions:
 
 
 def options_for(path: Path, manifest: Manifest, options: IngestOptions, given: Collection[str] = ()) -> IngestOptions:
-    """Return ``options`` with everything that is a matter of the dataset at ``path`` as it was made.
+    """Return ``options`` with all options that the dataset at ``path`` prescribes.
 
     Parameters
     ----------
     path, manifest
         The dataset.
     options
-        What the caller wants.  What has its default counts as not said, unless its name is in ``given``.
+        The caller's options.  Those equal to their default count as not given, unless their name is in ``given``.
 
     Raises
     ------
     InputError
-        An option differs from what the dataset was made with.
+        An option differs from that of the dataset.
     """
     made = as_made(manifest, options)
     recorded, wanted = _values(made), _values(options)
@@ -122,7 +122,7 @@ def _values(options: IngestOptions) -> Mapping[str, Any]:
 
 
 def _said(option: str, value: Any) -> str:
-    """Say how ``option`` was given."""
+    """Format ``option`` as the caller gave it."""
     if value is None or value == ():
         return f"without {option}"
     if isinstance(value, (str, int)):
@@ -131,23 +131,23 @@ def _said(option: str, value: Any) -> str:
 
 
 class Base:
-    """A dataset that is there, to be added to.
+    """An existing dataset to which rows are added.
 
     Attributes
     ----------
     dataset
-        As it was when it was opened.
+        The dataset when it was opened.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the dataset at ``path``; errors as :meth:`rankmill.pipeline.dataset.Dataset.open`, and InputError if nothing can be added."""
+        """Open the dataset at ``path``; errors as in :meth:`rankmill.pipeline.dataset.Dataset.open`; InputError if rows cannot be added."""
         self.dataset = Dataset.open(path)
         self._check_settled()
         self._of_text = False  # whether the new files are text with numbered features
-        self._replaced: dict[int, StoredCounts] = {}  # what was in the shards that are written again, by bucket
+        self._replaced: dict[int, StoredCounts] = {}  # counts of the shards that are rewritten, by bucket
 
     def _check_settled(self) -> None:
-        """Raise InputError where rows depend on judgments that are not in the dataset any more, or not as they came."""
+        """Raise InputError if rows depend on judgments that the dataset does not store, or not in their original form."""
         manifest = self.manifest
         if manifest.meaning.aggregate is not None:
             made = f"with {spelled('aggregate')} {manifest.meaning.aggregate}: several judgments were combined into one"
@@ -162,17 +162,17 @@ class Base:
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest of the dataset as it was."""
+        """The manifest of the dataset when it was opened."""
         return self.dataset.manifest
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Which of ``grade`` and the optional columns the input had that made the dataset."""
+        """Which of ``grade`` and the optional columns the input of the dataset had."""
         graded = ("grade",) if self.manifest.meaning.grades_from == "grade" else ()
         return (*graded, *self.manifest.columns)
 
     def options(self, options: IngestOptions) -> IngestOptions:
-        """Return ``options`` with what is a matter of the dataset as it was made; InputError if they differ from it."""
+        """Return ``options`` with those that the dataset prescribes; InputError if they differ."""
         if options.overwrite:
             raise InputError(
                 f"{spelled('append')} and {spelled('overwrite')}: a dataset can be extended or"
@@ -181,7 +181,7 @@ class Base:
         return options_for(self.dataset.path, self.manifest, options)
 
     def check_judgments(self, qrels: Collection[object], options: IngestOptions) -> None:
-        """Raise InputError if new judgments are to say something about rows that are there."""
+        """Raise InputError if new judgments would apply to existing rows."""
         for option, wanted in ((spelled("qrels"), bool(qrels)), (spelled("aggregate"), options.aggregate is not None)):
             if wanted:
                 raise InputError(
@@ -190,9 +190,9 @@ class Base:
                 )
 
     def check_new(self, paths: Iterable[Path], companions: Collection[Path] = ()) -> None:
-        """Raise InputError if one of the files is in the dataset already.
+        """Raise InputError if a file is in the dataset already.
 
-        A file with the size of one that is there is read for its digest; else it is another one.
+        The digest of a file is computed only if the dataset has a file of the same size.
         """
         pairs = [] if self.manifest.pairs is None else self.manifest.pairs.sources
         known = {(file.size, file.sha256): file.name for file in (*self.manifest.sources, *pairs)}
@@ -216,9 +216,9 @@ class Base:
                 )
 
     def check_columns(self, first: Source, options: IngestOptions) -> tuple[str, ...] | None:
-        """Return the features if the files name them, None for LETOR text; errors if they do not fit.
+        """Return the features if the files name them, None for LETOR text; errors if they do not match the dataset.
 
-        Their order is that of the dataset.  Only JSON lines, added to JSON lines, may bring new ones, which take their places.
+        Their order is that of the dataset.  Only JSON lines added to JSON lines may have new features, which are sorted in.
         """
         old, name = self.manifest.features, str(self.dataset.path)
         self._of_text = first.columns is None
@@ -241,24 +241,24 @@ class Base:
         return None if first.columns is None else tuple(old)
 
     def _is_of_json_lines(self, options: IngestOptions) -> bool:
-        """Say whether all files of the dataset were JSON lines, as far as their names tell."""
+        """Whether all files of the dataset were JSON lines, judging by their names."""
         return all(format_of(Path(file.name), options.format) == "jsonl" for file in self.manifest.sources)
 
     def labels_were_grades(self) -> bool:
-        """Say whether grades were taken from labels, or can be as far as the dataset goes."""
+        """Whether the grades of the dataset were taken from labels, or could be."""
         return self.manifest.meaning.grades_from == "label"
 
     def touched(self, new_rows: Collection[int], *, features: Sequence[str], labels_are_grades: bool) -> dict[int, int]:
-        """Return the buckets whose shards are to be written again, each with the rows it has.
+        """Return the buckets whose shards must be rewritten, each with its number of rows.
 
         Parameters
         ----------
         new_rows
-            The buckets that get rows.
+            Number of new rows of each bucket.
         features
-            The features there will be.
+            The features of the result.
         labels_are_grades
-            Whether all labels can be grades, with the new ones.
+            Whether all labels, including new ones, can be grades.
         """
         everything = list(features) != self.manifest.features or labels_are_grades != self.labels_were_grades()
         there = [(shard.bucket, shard.rows) for shard in self.manifest.shards]
@@ -278,12 +278,12 @@ class Base:
         features: Sequence[str],
         labels_are_grades: bool,
     ) -> Callable[[int], None]:
-        """Return what puts the rows of a bucket into ``spill``, if it is one of ``buckets``, right before it is written.
+        """Return a function that spills the stored rows of a bucket, if it is one of ``buckets``, right before it is written.
 
-        They are rows of source ``first_source`` plus the number of their split; those that nobody has judged have no split, and go
-        with the first.  Several threads may call it.
+        Their source is ``first_source`` plus the number of their split; unjudged rows have no split and use the first source.
+        Several threads may call the function.
         """
-        # what text leaves out has a meaning of its own: narrower rows of it are filled up in the second pass
+        # omitted features of text have a defined value: the second pass fills up narrower rows with it
         place = None if self._of_text else places_among(features, self.manifest.features)
         graded = labels_are_grades or not self.labels_were_grades()
         shard_of = {shard.bucket: shard for shard in self.manifest.shards if shard.bucket in buckets}
@@ -298,12 +298,12 @@ class Base:
             if bucket in unjudged_of:
                 for rows in unjudged_rows(self.dataset, unjudged_of[bucket], spill.extras):
                     spill.add(spread(rows, place, len(features)), first_source)
-            release_freed()  # what reading took is the writer's now
+            release_freed()  # the writer needs the memory of the reader
 
         return put
 
     def spill_pairs(self, buckets: Collection[int], spill: QuerySpill, number: int) -> StoredPairs:
-        """Put the pairs of ``buckets`` into ``spill`` as those of source ``number``, and return that source."""
+        """Spill the stored pairs of ``buckets`` as source ``number``, and return that source."""
         stored = StoredPairs(self.dataset, buckets)
         for batch in stored.batches():
             spill.add(batch.stored(number))
@@ -315,9 +315,9 @@ class Base:
         Parameters
         ----------
         made
-            Manifest of the shards that were written, and of the new files.
+            Manifest of the written shards and of the new files.
         pairs
-            Shards of pairs that were written, of the buckets ``joined``.
+        Written shards of pairs, of the buckets ``joined``.
         """
         old = self.manifest
         bounded = highest_allowed(old) is not None
@@ -325,7 +325,7 @@ class Base:
         return found.model_copy(update={"pairs": with_pairs(old.pairs, made.pairs, pairs, joined)})
 
     def with_rejects(self, rows: Sequence[Reject], pairs: Sequence[Reject]) -> tuple[list[Reject], list[Reject]]:
-        """Return the bad rows and the bad pairs of the dataset and the new ones, in the order of their files."""
+        """Return the malformed rows and pairs, old and new, in the order of their files."""
         counts = (self.manifest.rejected_rows, 0 if self.manifest.pairs is None else self.manifest.pairs.rejected)
         lists = []
         for name, count, new in zip((REJECTS_NAME, PAIR_REJECTS_NAME), counts, (rows, pairs), strict=True):

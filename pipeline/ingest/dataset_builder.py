@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 
 class Building:
-    """One ingest: :meth:`read`, :meth:`write` and :meth:`join`, in this order, then what came of it.
+    """One ingest: call :meth:`read`, :meth:`write` and :meth:`join` in this order, then :meth:`manifest` and :meth:`rejects`.
 
     Attributes
     ----------
     staged
-        Folder with the files of the dataset but its manifest.
+        Folder with the files of the dataset, without its manifest.
     files
-        The files of rows as the manifest describes them, once :meth:`manifest` was called.
+        The manifest's entries of the files of rows, once :meth:`manifest` was called.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Building:
         staging: Path,
         progress: Callable[[Stage, int, int], None] | None,
     ) -> None:
-        """Begin in the folder ``staging``; ``progress`` is called with the stage, what is done and what is to do in all."""
+        """Begin in the folder ``staging``; ``progress`` is called with the stage, the amount done and the total."""
         self._inputs = inputs
         self._options = options
         self._quarantine = quarantine
@@ -89,7 +89,7 @@ class Building:
         self._joined: set[int] = set()
 
     def read(self) -> None:
-        """Read all files: rows, judgments and pairs go to the spill, by hash bucket of their query."""
+        """Read all files and spill rows, judgments and pairs by hash bucket of their query."""
         inputs, options = self._inputs, self._options
         read_all(
             inputs.sources,
@@ -111,7 +111,7 @@ class Building:
         )
 
     def write(self) -> None:
-        """Write the shards of all buckets that have new rows; DataRejected if no row of the dataset has a grade."""
+        """Write the shards of all buckets with new rows; DataRejected if no row of the dataset has a grade."""
         inputs, options, base = self._inputs, self._options, self._base
         known = 0 if base is None else len(base.manifest.features)
         features = inputs.columns or inputs.sources[0].names(max(self._spill.width, known))
@@ -151,7 +151,7 @@ class Building:
             row_group_bytes=self._layout.row_group_bytes,
             bucket_rows=int(rows_of_bucket.max()),
             row_bytes=4 * len(features),
-            id_bytes=self._spill.id_bytes,  # those of a dataset that is added to are taken for usual ones
+            id_bytes=self._spill.id_bytes,  # ids of an existing dataset are assumed to have the usual length
             settling_bytes=0 if settling is None else settling.bytes_held(rows_of_bucket),
         )
         self._joined = {*np.flatnonzero(self._pair_spill.rows).tolist(), *np.flatnonzero(rows_of_bucket).tolist()}
@@ -207,7 +207,7 @@ class Building:
         return found if self._base is None else self._base.extended(found, self._pair_shards, self._joined)
 
     def rejects(self) -> dict[str, list[Reject]]:
-        """Return the bad rows, judgments and pairs, by the names of the files that list them."""
+        """Return the malformed rows, judgments and pairs, by name of the file that will list them."""
         ends = (self._rejected_rows, self._rejected_rows + self._rejected_judgments)
         found = self._quarantine.rejects
         rows, judgments, pairs = found[: ends[0]], found[ends[0] : ends[1]], found[ends[1] :]
@@ -216,13 +216,13 @@ class Building:
         return {REJECTS_NAME: rows, JUDGMENT_REJECTS_NAME: judgments, PAIR_REJECTS_NAME: pairs}
 
     def _add_rows(self, batch: RowBatch, source: int) -> None:
-        """Take the rows of source number ``source``; several threads call it."""
+        """Spill rows of source number ``source``; called by several threads."""
         if self._labels_are_grades and not _can_be_grades(batch.extras["label"], self._options.read.max_grade).all():
             self._labels_are_grades = False
         self._spill.add(batch, source)
 
     def _read_judgments(self, done: Callable[[int, int], None]) -> Settling | None:
-        """Read judgments from files of their own; returns where grades come from, None for the rows alone."""
+        """Read separate judgments; return how grades are determined, None if by each row alone."""
         sources, options = self._inputs.judgments, self._options
         if not sources and options.aggregate is None:
             return None
@@ -235,7 +235,7 @@ class Building:
         return Settling(aggregate=options.aggregate, judgments=spill, unjudged=options.read.unjudged)
 
     def _written(self, total: int) -> Callable[[int], None]:
-        """Return what is told how many rows were written, one shard after the other."""
+        """Return a callback for the number of rows written of each shard."""
         done = 0
         adding = threading.Lock()
 
@@ -249,7 +249,7 @@ class Building:
         return written
 
     def _shards(self) -> dict[int, Path]:
-        """Return the files with the rows of the dataset, by bucket: those written, and those that stay."""
+        """Return the files with the rows of the dataset, by bucket: written and unchanged ones."""
         base = self._base
         shards = {} if base is None else {s.bucket: base.dataset.features_path(s) for s in base.manifest.shards}
         for summary in self._summaries:
@@ -259,7 +259,7 @@ class Building:
 
 
 def _advance(inputs: Inputs, progress: Callable[[Stage, int, int], None] | None) -> Callable[[int, int], None]:
-    """Return what tells ``progress`` that so many bytes of a file, given by number, are read and all before it."""
+    """Return a callback that reports to ``progress`` the bytes read of a file, given by number, plus all files before it."""
     sources: list[Source | JudgmentFile | PairSource] = [*inputs.sources, *inputs.judgments, *inputs.pairs]
     sizes = [source.path.stat().st_size for source in sources]
     farthest = 0
@@ -267,7 +267,7 @@ def _advance(inputs: Inputs, progress: Callable[[Stage, int, int], None] | None)
     def advance(number: int, position: int) -> None:
         nonlocal farthest
         if progress is not None:
-            farthest = max(farthest, sum(sizes[:number]) + position)  # threads finish out of order
+            farthest = max(farthest, sum(sizes[:number]) + position)  # threads may finish out of order
             progress("reading", farthest, sum(sizes))
 
     return advance

@@ -1,4 +1,4 @@
-"""Find and open the files of an ingest, and check that they fit together, before any row is read."""
+"""Find and open the files of an ingest, and check that they are consistent, before any row is read."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Inputs:
     Attributes
     ----------
     rows, sources
-        The files with rows, in an order that does not depend on how they were given, and what reads them.
+        The files of rows, in an order that does not depend on the arguments, and their readers.
     judgments, pairs
-        What reads files with judgments of their own, and files with preference pairs.
+        The readers of judgments and of preference pairs.
     companions
-        Files with the sizes of queries, by the file of rows they belong to.
+        Companion files with the sizes of queries, by file of rows.
     columns
-        The features, where the files name them; None for LETOR text.
+        The features, if the files name them; None for LETOR text.
     """
 
     rows: tuple[RowFile, ...]
@@ -63,7 +63,7 @@ class Inputs:
 
     @property
     def paths(self) -> list[Path]:
-        """All files there are."""
+        """All files."""
         return [
             *(file.path for file in self.rows),
             *self.companions.values(),
@@ -73,21 +73,21 @@ class Inputs:
 
     @property
     def guessed(self) -> dict[str, str]:
-        """The guessed parts of tables of rows, and the columns they were found in."""
+        """The inferred roles of columns in tables of rows."""
         return guesses_of(source.table for source in self.sources)
 
     @property
     def graded(self) -> bool:
-        """Whether rows bring grades."""
+        """Whether the rows have grades."""
         return "grade" in self.sources[0].fields
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """The optional columns that rows bring."""
+        """The optional columns of the rows."""
         return tuple(name for name in self.sources[0].fields if name != "grade")
 
     def row_files(self, digests: Mapping[Path, tuple[int, str]], *, by_split: bool) -> list[SourceFile]:
-        """Return the manifest's entries of the files of rows; ``by_split``: which split each is of is said by the file."""
+        """Return the manifest's entries of the files of rows; ``by_split``: the file determines the split."""
         found = []
         for file in self.rows:
             size, sha256 = digests[file.path]
@@ -117,22 +117,22 @@ def open_inputs(
     Parameters
     ----------
     rows
-        Files, folders and patterns with the rows of each split.
+        Files, folders and patterns of rows, by split.
     judgments, pairs
-        Those with judgments of their own, and with preference pairs.
+        Those of judgments and of preference pairs.
     options
         How to read them.
     quarantine
-        Where bad rows go.
+        Where malformed rows go.
     base
-        The dataset that the rows are added to.
+        The dataset to which rows are added.
 
     Raises
     ------
     InputError
-        A file is missing or given twice, two have the same bytes, or options do not go with the files.
+        A file is missing or given twice, two files have the same bytes, or an option does not apply to the files.
     DataRejected
-        The files do not go together.
+        The files are inconsistent.
     """
     files = _row_files(rows, options)
     read = replace(options.read, ungraded=options.read.ungraded or bool(pairs) or base is not None)
@@ -165,7 +165,7 @@ def open_inputs(
 
 
 def _row_files(rows: Mapping[SplitName, Given], options: IngestOptions) -> list[RowFile]:
-    """Return the files of rows in an order that does not depend on how they were given."""
+    """Return the files of rows in an order that does not depend on the arguments."""
     train, valid, test = (rows.get(split, ()) for split in SPLITS)
     if options.rule is not None and (valid or test):
         raise InputError(
@@ -189,7 +189,7 @@ def _row_files(rows: Mapping[SplitName, Given], options: IngestOptions) -> list[
 
 
 def _common_columns(sources: Sequence[Source], options: IngestOptions, read: ReadOptions) -> tuple[str, ...] | None:
-    """Return the features' names if the files name them (their order is that of the first), None for LETOR text."""
+    """Return the names of the features in the order of the first file; None for LETOR text."""
     first = sources[0]
     for other in sources[1:]:
         if (first.columns is None) != (other.columns is None):

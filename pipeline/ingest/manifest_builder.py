@@ -35,20 +35,20 @@ def described(
     rejected: int,
     grades_from: GradesFrom,
 ) -> Manifest:
-    """Return the manifest of the shards that were written.
+    """Return the manifest of the written shards.
 
     Parameters
     ----------
     layout, summaries
-        What they have in common, and what is in each.
+        The common layout, and a summary of each shard.
     files
         The files of rows.
     options
-        How they were read.
+        The options with which they were read.
     rejected
-        Rows that were quarantined.
+        Number of quarantined rows.
     grades_from
-        What the grades were taken from.
+        The origin of the grades.
     """
     grades: Counter[int] = sum((summary.grades for summary in summaries), Counter())
     queries: Counter[str] = sum((summary.queries for summary in summaries), Counter())
@@ -77,7 +77,7 @@ def described(
 
 
 def _meaning(options: IngestOptions, grades_from: GradesFrom) -> Meaning:
-    """Return how the files were read."""
+    """Return the options with which the files were read."""
     return Meaning(
         absent=options.read.absent,
         index_base=options.read.index_base,
@@ -102,13 +102,13 @@ def extended(old: Manifest, replaced: Collection[StoredCounts], made: Manifest, 
     Parameters
     ----------
     old
-        The dataset as it was.
+        The dataset before the change.
     replaced
-        What was in those of its shards whose buckets ``made`` has.
+        Counts of its shards that ``made`` replaces.
     made
-        Manifest of the shards that were written (with their old rows and the new ones) and of the new files.
+        Manifest of the written shards (with old and new rows) and of the new files.
     bounded
-        Whether ``made.max_grade`` was said by the caller, and is not the highest grade there is.
+        Whether ``made.max_grade`` was given by the caller, rather than found in the rows.
     """
     grades = Counter({count.grade: count.rows for count in old.grades})
     grades.update({count.grade: count.rows for count in made.grades})
@@ -146,7 +146,7 @@ def extended(old: Manifest, replaced: Collection[StoredCounts], made: Manifest, 
 
 
 def _repeats(old: Repeats | None, replaced: Tally, made: Repeats | None) -> Repeats | None:
-    """Return what is counted of documents with several rows, less those of shards that were written again."""
+    """Return the counts of documents with several rows, without those of rewritten shards."""
     counts = dict.fromkeys(Repeats.model_fields, 0)
     for found in (old, made):
         for name in counts if found is not None else ():
@@ -159,7 +159,7 @@ def _repeats(old: Repeats | None, replaced: Tally, made: Repeats | None) -> Repe
 def with_pairs(
     old: PairSet | None, made: PairSet | None, shards: Sequence[PairShard], joined: Collection[int]
 ) -> PairSet | None:
-    """Return all pairs: ``old`` ones but those of the buckets ``joined``, whose pairs are in ``shards`` now, and the files of ``made``."""
+    """Return all pairs: the ``old`` ones, with the buckets ``joined`` replaced by ``shards``, and the files of ``made``."""
     if old is None:
         return made
     shards = [*shards, *(shard for shard in old.shards if shard.bucket not in joined)]

@@ -1,7 +1,7 @@
 """First pass: threads read parts of the files in file order; each free thread takes the next part.
 
-The rows reach ``add`` in any order; whoever takes them must not mind.  What goes wrong is told as if one thread had read
-the input from its beginning.
+``add`` receives the rows in any order, so it must not depend on the order.  Errors are reported as if one thread had read the
+input from its beginning.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ def read_all(
     block_bytes: int,
     advance: Callable[[int, int], None],
 ) -> None:
-    """Read all sources with some threads.
+    """Read all sources in parallel.
 
     Parameters
     ----------
     sources
         The files.
     columns
-        The features in the order in which ``add`` wants them; None where the files do not name them.
+        The features in the order that ``add`` expects; None if the files do not name them.
     add
-        Called with rows and the number of their source, by several threads at once.
+        Called with rows and the number of their source, concurrently by several threads.
     quarantine
-        The one the sources were opened with.
+        The quarantine with which the sources were opened.
     threads
-        How many to use.
+        Number of threads.
     block_bytes
-        Text parsed at a time by each of them.
+        Bytes of text that each parses at a time.
     advance
-        Called with (number of a source, bytes of it used up) now and then, by one thread at a time.
+        Called with (number of a source, bytes read of it) from time to time, by one thread at a time.
 
     Raises
     ------
     DataRejected
-        Rows break a rule, or there are none in a source.
+        A row is invalid, or a source has no rows.
     """
     rows_of = [0] * len(sources)
     places = [_places(source, columns) for source in sources]
@@ -91,7 +91,7 @@ def read_all(
         with noting:
             rows_of[part.source] += rows
             advance(part.source, part.task.position)
-        if quarantine.full:  # the ones of all parts together: no need to read on
+        if quarantine.full:  # too many in all parts together: stop reading
             raise TooManyRejects("", quarantine.limit)
 
     failures = in_order(parts(), read, threads)
@@ -105,7 +105,7 @@ def read_all(
 
 
 def _places(source: Source, columns: tuple[str, ...] | None) -> npt.NDArray[Any] | None:
-    """Return where ``source`` has each of ``columns``; None where they are in that order."""
+    """Return the positions of ``columns`` in ``source``; None if they are in that order."""
     if columns is None or source.columns is None or source.columns == columns:
         return None
     return np.array([source.columns.index(name) for name in columns])

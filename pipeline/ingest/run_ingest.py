@@ -1,8 +1,8 @@
 """From judgments in files to a dataset: read, spill by query, sort, write, join pairs, publish.
 
-Peak memory: see :mod:`rankmill.pipeline.memory_plans`; after the two passes the ids and the pairs of one bucket.  Disk: the spilled rows, four
-bytes a value, and the dataset.  Neither what is in the bucket nor the memory bound nor the size of the blocks nor the number of
-threads shows in what is written.
+Peak memory: see :mod:`rankmill.pipeline.memory_plans`; after the two passes, the ids and the pairs of one bucket.  Disk: the spilled
+rows, four bytes per value, and the dataset.  The bytes of the dataset do not depend on the memory limit, the block size or the
+number of threads.
 """
 
 from __future__ import annotations
@@ -46,32 +46,32 @@ def ingest(
     progress: Callable[[Stage, int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> IngestReport:
-    """Build the dataset ``out`` from judgments in files and say what is in it.
+    """Build the dataset ``out`` from judgments in files and return a report.
 
     Parameters
     ----------
     train, valid, test
         The files of each split, folders of them and patterns (see :func:`rankmill.pipeline.sources.files.find_files`), in any order.
-        With ``options.rule`` all of them are given as ``train``.
+        With ``options.rule`` all files are given as ``train``.
     pairs
-        Files with preference pairs of these judgments, likewise.
+        Files with preference pairs of these judgments.
     qrels
-        Files with judgments, which give the rows their grades; the rows' own are not used then.
+        Files with judgments, which replace the grades of the rows.
     out
-        The folder to make.
+        The folder to create.
     options
         See :class:`IngestOptions`.
     progress
-        Called now and then with ``"reading"``, bytes read and bytes in all, then with ``"writing"``, documents written and in all.
+        Called from time to time with ``"reading"``, bytes read and total bytes, later with ``"writing"``, documents written and total.
     say
-        Called with a line that a person should see before the data are read: what was guessed of the columns.
+        Called with a line about inferred columns, before the data are read.
 
     Raises
     ------
     InputError
-        A file is missing, options contradict each other, or ``out`` is in the way.
+        A file is missing, options contradict each other, or ``out`` exists.
     DataRejected
-        The data break a rule; nothing was written, but a list of the bad rows next to ``out`` if some were allowed.
+        The data are invalid; nothing was written except, if rejects were allowed, a list of the malformed rows next to ``out``.
     """
     started = time.perf_counter()
     return_large_arrays()

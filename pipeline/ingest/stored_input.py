@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StoredCounts:
-    """What the manifest adds up, of some shards."""
+    """Totals of the manifest for some shards."""
 
     missing_values: int = 0
     grades: Counter[int] = field(default_factory=Counter)
@@ -46,7 +46,7 @@ class StoredCounts:
 def stored_rows(
     dataset: Dataset, shard: Shard, counts: StoredCounts, *, graded: bool = True
 ) -> Iterator[tuple[int, RowBatch]]:
-    """Yield (split, rows of it) of ``shard``, a few at a time, and count them in ``counts``.
+    """Yield (split, rows) of ``shard``, a few rows at a time, and count them in ``counts``.
 
     Rows of one split may come in several batches; the split is an index into SPLITS.  Peak memory: about three times
     ``BATCH_BYTES`` and a row group.
@@ -54,7 +54,7 @@ def stored_rows(
     Parameters
     ----------
     graded
-        Whether the grades are wanted as they are; else they are 0 (but are counted as they are).
+        Whether to return the grades; otherwise they are 0 (but are counted as stored).
     """
     queries = dataset.shard_queries(shard)
     n_docs = queries.column("n_docs").to_numpy()
@@ -69,7 +69,7 @@ def stored_rows(
     of_queries: dict[str, npt.NDArray[Any]] = {}
     if QUERY_WEIGHT in dataset.manifest.columns:
         of_queries[QUERY_WEIGHT] = queries.column(QUERY_WEIGHT).to_numpy()
-    if TIME in dataset.manifest.columns:  # the latest time of all is the latest of these and of the new ones
+    if TIME in dataset.manifest.columns:  # needed for the latest time of old and new rows
         of_queries[TIME] = queries.column(TIME).cast(pa.int64()).to_numpy()
     of_rows = {name: np.repeat(column, n_docs) for name, column in of_queries.items()}
     first = 0
@@ -99,7 +99,7 @@ def stored_rows(
 
 
 def unjudged_rows(dataset: Dataset, shard: UnjudgedShard, extras: Collection[str]) -> Iterator[RowBatch]:
-    """Yield the rows of ``shard``, a few at a time; what is stored of queries only (their weights and times) is 0."""
+    """Yield the unjudged rows of ``shard``, a few at a time; columns stored per query (weights and times) are 0."""
     size = max(1, BATCH_BYTES // 4 // (4 * len(dataset.feature_names)))
     for narrow, values in dataset.stored_rows(shard, size):
         n = len(values)
@@ -118,7 +118,7 @@ def unjudged_rows(dataset: Dataset, shard: UnjudgedShard, extras: Collection[str
 
 
 def places_among(features: Sequence[str], old: Sequence[str]) -> npt.NDArray[np.int64] | None:
-    """Return which of ``features`` each of the ``old`` ones is; None where they are the same."""
+    """Return the positions of the ``old`` features among ``features``; None if they are the same."""
     if list(features) == list(old):
         return None
     place_of = {name: place for place, name in enumerate(features)}
@@ -126,7 +126,7 @@ def places_among(features: Sequence[str], old: Sequence[str]) -> npt.NDArray[np.
 
 
 def spread(rows: RowBatch, place: npt.NDArray[np.int64] | None, width: int) -> RowBatch:
-    """Return ``rows`` with their values at ``place`` (F,) of ``width`` features, the others missing; as they are for None."""
+    """Return ``rows`` with their values at positions ``place`` (F,) of ``width`` features, the others missing; None: unchanged."""
     if place is None:
         return rows
     values = np.full((len(rows), width), np.nan, dtype=np.float32)
@@ -135,7 +135,7 @@ def spread(rows: RowBatch, place: npt.NDArray[np.int64] | None, width: int) -> R
 
 
 class StoredPairs:
-    """The pairs of some buckets of a dataset.
+    """The stored pairs of some buckets of a dataset.
 
     Attributes
     ----------
@@ -149,8 +149,8 @@ class StoredPairs:
         self._dataset = dataset
         self._buckets = frozenset(buckets)
 
-    def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[PairBatch]:  # noqa: ARG002  a bucket at a time
-        """Yield the pairs, those of a bucket together."""
+    def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[PairBatch]:  # noqa: ARG002  one bucket at a time
+        """Yield the pairs, one bucket at a time."""
         place = 0
         for pairs in self._tables():
             yield PairBatch(
@@ -164,7 +164,7 @@ class StoredPairs:
             place += len(pairs)
 
     def refuse(self, mismatches: Mapping[int, Mismatch]) -> None:
-        """Say which of them fits no longer: a document that it names has come again.
+        """Report a pair that is no longer valid, since the new rows repeat one of its documents.
 
         Raises
         ------
@@ -185,7 +185,7 @@ class StoredPairs:
         raise IndexError(first)
 
     def _tables(self) -> Iterator[pa.Table]:
-        """Yield the pairs of one bucket after the other, better and worse by their ids."""
+        """Yield the pairs of each bucket, with the ids of better and worse."""
         manifest = self._dataset.manifest
         stored = {} if manifest.pairs is None else {shard.bucket: shard for shard in manifest.pairs.shards}
         for shard in manifest.shards:

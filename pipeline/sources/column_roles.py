@@ -17,23 +17,25 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
-LARGEST = float(np.finfo(np.float32).max)  # of a label or weight: their squares and sums stay finite in float64
+LARGEST = float(
+    np.finfo(np.float32).max
+)  # maximum of a label or weight, so that squares and sums stay finite in float64
 
 
 @dataclass(frozen=True, slots=True)
 class OptionalColumn:
-    """One such column.
+    """An optional column.
 
     Attributes
     ----------
     expected
-        What a cell must hold, for messages.
+        What a cell must contain, for error messages.
     if_empty
-        What to do about an empty cell, for messages.
+        How to fix an empty cell, for error messages.
     lowest, highest
-        The range of its numbers.
+        The allowed range.
     whole
-        How they are stored if they must be whole; None: as float64.
+        The stored type if numbers must be whole; None: float64.
     """
 
     expected: str
@@ -44,17 +46,17 @@ class OptionalColumn:
 
     @property
     def type(self) -> pa.DataType:
-        """How it is stored."""
+        """The stored type."""
         return pa.float64() if self.whole is None else self.whole
 
     def fits(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-        """Return which of ``values`` (n,) may stand in the column; NaN may not."""
+        """Return which of ``values`` (n,) are allowed in the column; NaN is not."""
         with np.errstate(invalid="ignore"):
             good: npt.NDArray[np.bool_] = (values >= self.lowest) & (values <= self.highest)
             return good if self.whole is None else good & (values == np.floor(values))
 
     def stored(self, values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-        """Return good ``values`` (n,) as they are stored; a zero has no sign, so that equal rows have equal bytes."""
+        """Convert valid ``values`` (n,) to the stored type; -0.0 becomes 0.0, so that equal rows have equal bytes."""
         return values + 0.0 if self.whole is None else values.astype(self.whole.to_pandas_dtype())
 
 
@@ -70,21 +72,21 @@ OPTIONAL = {
     ),
     "query_weight": OptionalColumn("a query weight: a number, 0 or more", "write 1 if there is none", 0.0),
 }
-"""By name, in the order in which they are stored."""
+"""Optional columns by name, in stored order."""
 
 NUMBERS = OPTIONAL | {
     "probability": OptionalColumn("a probability: a number from 0 to 1", "write 1 if it is unknown", 0.0, 1.0),
     "score": OptionalColumn("a number as score", "", -np.inf, np.inf),
     "rank": OptionalColumn("a number as rank", "", -np.inf, np.inf),
 }
-"""All columns of numbers that are no features: those of pairs and runs, too."""
+"""All columns of numbers that are not features, including those of pairs and runs."""
 
 TYPES = {name: column.type for name, column in OPTIONAL.items()} | {"time": pa.int64()}
-"""How the extras of a row travel; ``time`` is the column that the caller named."""
+"""Types of the extras of rows; ``time`` is the column that the caller named."""
 
 
 def optional_columns(names: Collection[str]) -> tuple[str, ...]:
-    """Return those of ``names`` that are optional columns, in the order of :data:`OPTIONAL`."""
+    """Return the optional columns among ``names``, in the order of :data:`OPTIONAL`."""
     return tuple(name for name in OPTIONAL if name in names)
 
 
@@ -94,11 +96,11 @@ IDS = {
     "better": "the id of the better document",
     "worse": "the id of the worse document",
 }
-"""Columns of ids, in judgments and in pairs, and what a row without one lacks."""
+"""Columns of ids in judgments and in pairs, with their description for error messages."""
 ID_COLUMNS = ("qid", "doc_id", "grade")
 PARTS = (*ID_COLUMNS, *OPTIONAL)
 PAIR_PARTS = ("qid", "better", "worse", "weight", "probability")
-RESERVED = ("split",)  # of the dataset's own
+RESERVED = ("split",)  # used by the dataset itself
 HABITS = {
     "qid": ("qid", "queryid", "query", "groupid", "group", "topicid", "topic", "searchid"),
     "doc_id": ("docid", "doc", "docno", "documentid", "document", "url", "itemid", "item", "productid", "product"),
@@ -106,11 +108,11 @@ HABITS = {
         "grade", "relevance", "rel", "relevancegrade", "relevancelabel", "rating", "judgment", "judgement", "target", "y",
     ),
 }  # fmt: skip
-"""How others call these columns, small letters and digits only; capitals, blanks and underscores do not count."""
+"""Usual names of these columns, in lower case without blanks and underscores."""
 
 
 def parse_columns(texts: Iterable[str]) -> dict[str, str]:
-    """Read texts such as ``qid=query_id,grade=rel``; a part without a name is played by no column.
+    """Parse texts such as ``qid=query_id,grade=rel``; an empty name means that no column has the role.
 
     >>> parse_columns(["qid=query_id, grade=rel", "doc_id="])
     {'qid': 'query_id', 'grade': 'rel', 'doc_id': ''}
@@ -118,7 +120,7 @@ def parse_columns(texts: Iterable[str]) -> dict[str, str]:
     Raises
     ------
     InputError
-        One is not of this form, or a part is named twice.
+        A text is malformed, or a role occurs twice.
     """
     found: dict[str, str] = {}
     for piece in (piece for text in texts for piece in text.split(",")):
@@ -132,7 +134,7 @@ def parse_columns(texts: Iterable[str]) -> dict[str, str]:
 
 
 def check_columns(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
-    """Raise InputError if ``columns`` has an unknown part or gives one column two parts, or ``ignore`` an empty name."""
+    """Raise InputError if ``columns`` has an unknown role or a column with two roles, or ``ignore`` has an empty name."""
     for part in columns:
         if part not in PARTS:
             raise InputError.unknown(f"part in {spelled('columns')}", part, PARTS)
