@@ -1,6 +1,6 @@
-"""Arrow IPC, as file (also called Feather) and as stream: the columns of a Parquet file, read a record batch at a time.
+"""Arrow IPC files (also called Feather) and streams, with the same columns as Parquet, read one record batch at a time.
 
-The one who wrote the file chose how many rows a record batch has: memory is that of the largest.
+The writer of the file chose the size of record batches: memory is that of the largest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OLD_FEATHER = b"FEA1"
 
 
 class ArrowSource(ColumnarSource):
-    """One Arrow file or stream; a stream may be compressed as a whole."""
+    """An Arrow file or stream; a stream may be compressed as a whole."""
 
     def schema(self) -> pa.Schema:
         """Return names and types of the columns."""
@@ -38,7 +38,7 @@ class ArrowSource(ColumnarSource):
             return reader.schema
 
     def record_batches(self, rows: int) -> Iterator[tuple[pa.RecordBatch, float]]:
-        """Yield the columns that are read."""
+        """Yield the columns to read."""
         with self._opened() as whole:
             places = [whole.schema.get_field_index(name) for name in self._columns.read]
         options = ipc.IpcReadOptions(included_fields=places, use_threads=False)
@@ -46,7 +46,7 @@ class ArrowSource(ColumnarSource):
             first = 1
             for batch, share in self._batches(reader):
                 for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                    _as_bytes(column).validate(full=True)  # Arrow trusts the data: bad offsets would end the process
+                    _as_bytes(column).validate(full=True)  # Arrow trusts the data: bad offsets would crash the process
                     check_text(self.path, name, column, first)
                 first += len(batch)
                 for at in range(0, len(batch), rows):
@@ -66,7 +66,7 @@ class ArrowSource(ColumnarSource):
     def _opened(
         self, options: ipc.IpcReadOptions | None = None
     ) -> Iterator[ipc.RecordBatchFileReader | ipc.RecordBatchStreamReader]:
-        """Open the file; DataRejected if it is none, or damaged, also for what goes wrong while it is read."""
+        """Open the file; DataRejected if it is not an Arrow file or damaged, also for errors while it is read."""
         compression = compression_of(self.path)
         try:
             with pa.input_stream(str(self.path), compression=cast("Any", compression)) as stream:
@@ -94,7 +94,7 @@ class ArrowSource(ColumnarSource):
             raise DataRejected(f"{self.path}: not Arrow data, or damaged or truncated: {reason}") from None
 
     def _check_end(self) -> None:
-        """Refuse a stream without its end: Arrow takes one that is cut between two record batches for all of it."""
+        """Reject a truncated stream: Arrow does not notice one that is cut between two record batches."""
         with self.path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - len(_STREAM_ENDS[0])))
@@ -103,7 +103,7 @@ class ArrowSource(ColumnarSource):
 
 
 def _as_bytes(column: pa.Array[Any]) -> pa.Array[Any]:
-    """Return ``column`` with bytes in place of text, not copied, so that its form can be seen to before its text."""
+    """Return ``column`` as bytes instead of text, not copied, so that offsets can be checked before the text."""
     if isinstance(column, pa.DictionaryArray):
         return pa.DictionaryArray.from_arrays(column.indices, _as_bytes(column.dictionary), safe=False)
     of_text = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}

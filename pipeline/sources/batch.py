@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from rankmill.pipeline.sources.columns import TableColumns
 
 
-BATCH_BYTES = 16 << 20  # most a batch of dense rows takes (but at least one row)
-SHOWN_CHARACTERS = 60  # of a bad token, in a message
-KEPT_CHARACTERS = 4096  # of a bad row, in the list of rejects
+BATCH_BYTES = 16 << 20  # bytes of a batch of dense rows, at most (but at least one row)
+SHOWN_CHARACTERS = 60  # of a bad token in an error message
+KEPT_CHARACTERS = 4096  # of a malformed row in the list of rejects
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +34,21 @@ class RowBatch:
     """Some rows, in the order of the file."""
 
     qid: pa.StringArray
-    """(n,) the bytes of the token, never null."""
+    """(n,) never null."""
     doc_id: pa.StringArray | None
-    """(n,) with nulls where the row has none; None where no row of the batch has one."""
+    """(n,) null if a row has none; None if no row of the batch has one."""
     grade: npt.NDArray[np.int32] | None
-    """(n,) 0 or more; `rankmill.pipeline.sources.grades.UNKNOWN_GRADE` for an empty cell where grades are optional; None where the source has no grades."""
+    """(n,) 0 or more; `rankmill.pipeline.sources.grades.UNKNOWN_GRADE` for an empty cell if grades are optional; None if the source has no grades."""
     values: npt.NDArray[np.float32]
-    """(n, width) row-major, NaN where missing.  Text may widen from batch to batch: what follows is absent."""
+    """(n, width) row-major, NaN if missing.  In text the width may grow from batch to batch; further features are absent."""
     extras: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    """Optional columns (see :mod:`rankmill.pipeline.sources.column_roles`), (n,) each, as they are stored; ``time`` as int64 microseconds."""
+    """Optional columns (see :mod:`rankmill.pipeline.sources.column_roles`), (n,) each, in the stored type; ``time`` as int64 microseconds."""
 
     def __len__(self) -> int:
         return len(self.values)
 
     def slice(self, first: int, count: int) -> RowBatch:
-        """Return ``count`` rows from ``first`` on, or as many as there are, not copied."""
+        """Return up to ``count`` rows from ``first`` on, not copied."""
         here = slice(first, first + count)
         return RowBatch(
             qid=self.qid.slice(first, count),
@@ -61,10 +61,10 @@ class RowBatch:
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """A part of a file: one thread at a time takes the next from the file, any thread reads its rows."""
+    """A part of a file: one thread at a time takes the next part, any thread may read its rows."""
 
     rows: Callable[[], Iterable[RowBatch]]
-    """Returns the rows, in the order of the file.  Must be called, once."""
+    """Returns the rows, in the order of the file.  Must be called exactly once."""
     position: int
     """Bytes of the file read up to its end; may be 0 if unknown."""
 
@@ -76,32 +76,32 @@ class Source(Protocol):
     position: int
     """Bytes of the file read so far, for a progress bar; may stay 0 if unknown."""
     columns: tuple[str, ...] | None
-    """Names of the features, in file order; None where the file does not name them (LETOR text)."""
+    """Names of the features, in file order; None if the file does not name them (LETOR text)."""
     fields: tuple[str, ...]
-    """Which of ``grade`` and the optional columns its rows bring."""
+    """Which of ``grade`` and the optional columns its rows have."""
     table: TableColumns | None
-    """Which of its columns plays which part; None where columns have no names (LETOR text)."""
+    """The roles of its columns; None if columns have no names (LETOR text)."""
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
-        """Yield the rows in the order of the file; the rows do not depend on ``block_bytes``, their batches do."""
+        """Yield the rows in the order of the file; ``block_bytes`` affects only the division into batches."""
         ...
 
     def names(self, width: int) -> tuple[str, ...]:
-        """Return the names of the features, once the widest batch is known to have ``width``."""
+        """Return the names of the features, given the ``width`` of the widest batch."""
         ...
 
 
 @runtime_checkable
 class InParts(Protocol):
-    """A source whose parts several threads can read at once."""
+    """A source whose parts can be read in parallel."""
 
     def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
-        """Yield the parts of the file in its order; their rows, one part after the other, are those of ``batches``."""
+        """Yield the parts of the file in order; together their rows are those of ``batches``."""
         ...
 
 
 def tasks_of(source: Source, block_bytes: int) -> Iterator[ReadTask]:
-    """Yield the parts of ``source``; one that is not :class:`InParts` is read while they are yielded."""
+    """Yield the parts of ``source``; a source that is not :class:`InParts` is read while they are yielded."""
     if isinstance(source, InParts):
         yield from source.tasks(block_bytes)
         return
@@ -115,7 +115,7 @@ def _the_batch(batch: RowBatch) -> tuple[RowBatch]:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A row that broke the format: where it is, counted from 1, what is wrong with it, and its text."""
+    """A malformed row: its position, counted from 1, the problem, and its text."""
 
     source: str
     line: int
@@ -125,9 +125,9 @@ class Reject:
 
 
 class Quarantine:
-    """Bad rows, up to ``limit``; with a limit of 0 the first is raised as it is.
+    """Collects up to ``limit`` malformed rows; with a limit of 0 the first one is raised as an error.
 
-    Several threads may add rows, each to a :meth:`part` of its own; :meth:`settle` brings them in the order of the input.
+    Several threads may add rows, each to its own :meth:`part`; :meth:`settle` brings them into the order of the input.
     """
 
     def __init__(self, limit: int = 0) -> None:
@@ -137,30 +137,30 @@ class Quarantine:
 
     @property
     def rejects(self) -> list[Reject]:
-        """The bad rows so far."""
+        """The malformed rows so far."""
         return [found.reject for found in self._found]
 
     @property
     def full(self) -> bool:
-        """Whether there are more bad rows than are allowed."""
+        """Whether there are more malformed rows than allowed."""
         return len(self._found) > self.limit
 
     @property
     def remaining(self) -> int:
-        """How many more bad rows there may be, here or in this part."""
+        """How many more malformed rows are allowed, in total or in this part."""
         return max(0, self.limit - len(getattr(self._own, "found", self._found)))
 
     def add(self, error: MalformedLine | MalformedRow, column: int, text: str) -> None:
-        """Put a bad row aside.
+        """Quarantine a malformed row.
 
         Raises
         ------
         MalformedLine, MalformedRow
-            ``error`` itself, where no bad row is allowed.
+            ``error`` itself, if no malformed row is allowed.
         TooManyRejects
-            This is one more than allowed, here or in this part.
+            This row exceeds the limit, in total or in this part.
         """
-        stored = error.cure  # by its flags whoever asks, so that equal input makes equal bytes
+        stored = error.cure  # always with command-line names, so that equal input gives equal bytes
         error.cure = respelled(error.cure)
         if self.limit == 0:
             raise error
@@ -174,10 +174,10 @@ class Quarantine:
 
     @contextmanager
     def part(self, number: int) -> Iterator[None]:
-        """Collect what this thread adds, while it reads part ``number`` of the input, apart from what others add.
+        """Collect the rows that this thread adds while it reads part ``number`` of the input.
 
-        The limit holds for each part, so that a part that is given up has ``limit + 1`` bad rows: those of all parts
-        together include the first ``limit + 1`` of the input, whichever later parts there was time for.
+        The limit applies to each part: reading a part stops at ``limit + 1`` malformed rows.  So all parts together include
+        the first ``limit + 1`` of the input, however many later parts were read.
         """
         self._own.number, self._own.found = number, []
         try:
@@ -187,12 +187,12 @@ class Quarantine:
             del self._own.number, self._own.found
 
     def settle(self, parts: int | None = None) -> None:
-        """Bring the bad rows in order; those of parts from number ``parts`` on are forgotten.
+        """Sort the malformed rows, and discard those of parts from number ``parts`` on.
 
         Raises
         ------
         TooManyRejects
-            There are more than are allowed; the first ones are kept.
+            There are more than allowed; the first ones are kept.
         """
         kept = [found for found in self._found if parts is None or found.part < parts]
         kept.sort(key=lambda found: (found.part, found.reject.line, found.reject.column))
@@ -211,7 +211,7 @@ class _Found(NamedTuple):
 
 
 def shorten(token: str) -> str:
-    """Cut a long token for a message."""
+    """Shorten a long token for an error message."""
     return token if len(token) <= SHOWN_CHARACTERS else token[: SHOWN_CHARACTERS - 1] + "…"
 
 
@@ -219,11 +219,11 @@ class FeaturePart(NamedTuple):
     """Some values of one feature."""
 
     number: int
-    """Which of the source's ``columns`` it is."""
+    """Its index in the source's ``columns``."""
     first: int
     """The row of the first value, from 0 in the batch."""
     values: npt.NDArray[np.float32]
-    """(m,) NaN where missing; read only, and gone when the next part is asked for."""
+    """(m,) NaN if missing; read-only, and overwritten by the next part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class ColumnBatch:
     rows: RowBatch
     """The rows, without features: ``values`` is (n, 0)."""
     features: Iterator[FeaturePart]
-    """Every value of every feature, once, in any order."""
+    """Parts with every value of every feature, in any order."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -241,10 +241,10 @@ class ColumnBatch:
 
 @dataclass(frozen=True, slots=True)
 class ColumnTask:
-    """A part of a file: one thread at a time takes the next from the file, any thread reads its rows."""
+    """A part of a file: one thread at a time takes the next part, any thread may read its rows."""
 
     batch: Callable[[], ColumnBatch]
-    """Reads the rows; its features must be drawn in the thread that called it.  Must be called, once."""
+    """Reads the rows; the same thread must iterate its features.  Must be called exactly once."""
     position: int
     """Bytes of the file read up to its end; may be 0 if unknown."""
 

@@ -1,8 +1,8 @@
 """CSV and TSV: the first line names ``qid``, ``grade``, perhaps ``doc_id`` and optional columns; all others are features.
 
-Arrow cuts the text into cells, and every cell is read as a string; numbers are then read by the grammar
-of LETOR text, so that a token means the same float32 in either format.  An empty cell, ``nan`` or ``null`` is a missing value, and so
-are the marks that other tools write; ``true`` and ``false`` are 1 and 0, as the booleans of Parquet are.
+Arrow splits the text into cells, all read as strings.  Numbers are parsed with the grammar of LETOR text, so that a token is the
+same float32 in both formats.  Missing values are empty cells, ``nan``, ``null`` and the marks of other tools.  ``true`` and ``false``
+are 1 and 0, like booleans in Parquet.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}  # by format
-_LEAST_BLOCK = 1 << 20  # a row must fit in a block
-_READ_AHEAD = 4  # blocks that Arrow holds, as text and as cells, beside the one it hands over
+_LEAST_BLOCK = 1 << 20  # bytes; a row must fit in a block
+_READ_AHEAD = 4  # extra blocks that Arrow holds, as text and as cells
 _HEADER_LIMIT = 16 << 20
 _RUNS_ON = "a quoted cell does not end on its line; a row must be one line"
 
 
 class CellProblem(NamedTuple):
-    """What is wrong with a cell."""
+    """A problem of a cell."""
 
     column: int
     expected: str
@@ -57,7 +57,7 @@ class CellProblem(NamedTuple):
 
 
 class DelimitedCells:
-    """One file of delimited text, plain or compressed, as blocks of cells that are strings.
+    """A file of delimited text, plain or compressed, read as blocks of string cells.
 
     Attributes
     ----------
@@ -72,38 +72,38 @@ class DelimitedCells:
         self.header = self._read_header()
         self._ragged = 0
         self._again = False
-        self._problems: dict[int, CellProblem] = {}  # by number of the row among those with the right number of cells
+        self._problems: dict[int, CellProblem] = {}  # by row number, not counting rows with a wrong number of cells
 
     def blocks(self, block_bytes: int, *, again: bool = False) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (number of the first row, rows), every cell a string; problems of the last ones that `note` was told of are reported then.
+        """Yield (number of the first row, rows) with string cells; problems passed to `note` are reported after the last block.
 
-        Rows are numbered from 0, but for those with a wrong number of cells, which are left out, and reported but ``again``.
+        Rows are numbered from 0.  Rows with a wrong number of cells are skipped, not numbered and, unless ``again``, reported.
         """
         self._ragged, self._problems, self._again = 0, {}, again
         first = 0
         for batch in self._cells(max(block_bytes // _READ_AHEAD, _LEAST_BLOCK, 64 * len(self.header))):
             yield first, batch
             first += len(batch)
-            if self._n_bad > self._quarantine.remaining:  # reporting them is the end
+            if self._n_bad > self._quarantine.remaining:  # too many: report them now, which raises
                 self._report_all()
         if self._n_bad:
             self._report_all()
 
     @property
     def _n_bad(self) -> int:
-        """How many rows are to be reported."""
+        """Number of rows to report."""
         return len(self._problems) + (0 if self._again else self._ragged)
 
     def sample(self) -> pa.RecordBatch | None:
-        """Return the first rows, every cell a string; None where there are none, or they break the format."""
+        """Return the first rows as strings; None if there are none or they are malformed."""
         try:
-            alone = DelimitedCells(self.path, self._delimiter, Quarantine())  # what is wrong is reported later
+            alone = DelimitedCells(self.path, self._delimiter, Quarantine())  # problems are reported later
             return next(alone._cells(max(_LEAST_BLOCK, 64 * len(self.header))), None)
         except DataRejected:
             return None
 
     def lines_of(self, rows: Collection[int]) -> dict[int, int]:
-        """Return the number of the line, from 1, of each of ``rows``, which are counted as in `sample`."""
+        """Return the line numbers, from 1, of ``rows``, which are numbered as in `sample`."""
         lines: dict[int, int] = {}
         with self._text() as file:
             raw: list[str] = []
@@ -121,20 +121,20 @@ class DelimitedCells:
         return lines
 
     def note(self, first: int, problems: Problems, column_of: Mapping[str, str]) -> None:
-        """Remember ``problems`` of the rows that begin with number ``first``; ``column_of`` names the column of each part."""
+        """Remember ``problems`` of the rows from number ``first`` on; ``column_of`` is the column of each role."""
         for row, part, _, expected, cure in problems.sorted():
             name = column_of.get(part, part)
             self._problems[first + row] = CellProblem(self.header.index(name), expected, cure)
 
     def _report_all(self) -> None:
-        """Put aside the rows with a problem, and those with a wrong number of cells.
+        """Quarantine the rows with a problem, and those with a wrong number of cells.
 
-        Takes another pass over the text, for the numbers of the lines.
+        Takes another pass over the text to find line numbers.
 
         Raises
         ------
         DataRejected
-            There are not as many as were found, or a row does not end in its line: what follows is anyone's guess.
+            The number of rows differs from the first pass, or a quoted cell spans lines, so that the rest is ambiguous.
         """
         with self._text() as file:
             raw: list[str] = []
@@ -164,7 +164,7 @@ class DelimitedCells:
                     row += 1
                 line = reader.line_num + 1
         if found_rows != self._n_bad:
-            # Arrow and the csv module see other rows
+            # Arrow and the csv module disagree about rows
             raise DataRejected(f"{self.path}: {_RUNS_ON}")
 
     def _text(self) -> io.TextIOWrapper:
@@ -181,7 +181,7 @@ class DelimitedCells:
             if compression_of(self.path) is None:
                 raise
             raise damaged(self.path, error) from None
-        if line.startswith("\ufeff"):  # utf-8-sig has taken the first one away
+        if line.startswith("\ufeff"):  # a second one: utf-8-sig has removed the first
             raise DataRejected(f"{self.path}:1: begins with two byte-order marks; remove one")
         if "\0" in line:
             raise DataRejected(f"{self.path}:1: not a text file: it has a NUL byte")
@@ -194,7 +194,7 @@ class DelimitedCells:
         return cells
 
     def _cells(self, block_bytes: int) -> Iterator[pa.RecordBatch]:
-        """Yield blocks of rows, every cell a string; rows with a wrong number of cells are left out and counted."""
+        """Yield blocks of rows as strings; rows with a wrong number of cells are skipped and counted."""
 
         def skip(_: object) -> str:
             self._ragged += 1
@@ -234,10 +234,10 @@ class DelimitedCells:
             raise damaged(self.path, error) from None
 
     def _next_row(self, reader: Iterator[list[str]], raw: list[str], line: int) -> list[str] | None:
-        """Return the next cells of ``reader``, which begin in ``line``, or None; their lines are in ``raw`` then."""
+        """Return the next cells of ``reader``, which begin in ``line``, or None at the end; their lines are put into ``raw``."""
         try:
             cells = next(reader, None)
-        except csv.Error:  # a cell of more than 128 KiB: most often a quote that does not close
+        except csv.Error:  # a cell of more than 128 KiB: usually an unclosed quote
             if len(raw) > 1:
                 raise self._runs_on(line, raw[0]) from None
             limit = csv.field_size_limit()
@@ -247,7 +247,7 @@ class DelimitedCells:
         return cells
 
     def _runs_on(self, line: int, text: str) -> DataRejected:
-        """Say that a quote of ``line``, which is ``text``, does not close there."""
+        """Return the error for a quote that does not close in ``line``, whose content is ``text``."""
         opened, quoted = 0, False
         for place, letter in enumerate(text):
             if letter == '"':
@@ -257,7 +257,7 @@ class DelimitedCells:
         return MalformedLine(self.path, line, opened + 1, found, expected, "close the quote; a row must be one line")
 
     def _no_text(self) -> DataRejected:
-        """Say in which line the file stops being text; takes another pass over it."""
+        """Return the error with the first line that is not UTF-8 text; takes another pass over the file."""
         try:
             for _ in read_blocks(self.path, _LEAST_BLOCK):
                 pass
@@ -267,7 +267,7 @@ class DelimitedCells:
 
 
 class _CheckedStream:
-    """The bytes of ``stream`` on their way to Arrow, which would check only the cells of rows that it keeps; UnicodeError if they are no text."""
+    """Passes the bytes of ``stream`` to Arrow and checks all of them, as Arrow checks only cells that it keeps; UnicodeError if invalid."""
 
     closed = False
 
@@ -285,24 +285,24 @@ class _CheckedStream:
         return data
 
     def close(self) -> None:
-        """Leave the stream to its owner."""
+        """Do nothing: the owner closes the stream."""
 
 
 def _has_line_end(column: pa.Array[Any]) -> bool:
-    """Say whether a cell of ``column`` runs over the end of a line: Arrow lets a quote do that, up to the end of the block."""
+    """Whether a cell of ``column`` spans lines: Arrow allows it in quotes, up to the end of the block."""
     offsets, data = parts_of(column)
     return bool((data[offsets[0] : offsets[-1]] == ord("\n")).any())
 
 
 def _remembered(lines: Iterator[str], raw: list[str]) -> Iterator[str]:
-    """Pass on ``lines`` and keep them in ``raw``."""
+    """Yield ``lines`` and also append them to ``raw``."""
     for line in lines:
         raw.append(line)
         yield line
 
 
 def _start_of_cell(text: str, cell: int, delimiter: str) -> int:
-    """Return the column, from 1, where cell number ``cell`` of a line begins.
+    """Return the character position, from 1, where cell number ``cell`` of a line begins.
 
     >>> _start_of_cell('a,"b,c",d', 2, ",")
     9
@@ -326,15 +326,15 @@ def _plainly(reason: str) -> str:
     return f"not a table of delimited text: {reason}"
 
 
-_MOST_WORDS = 20  # for grades
+_MOST_WORDS = 20  # grades in words that a message lists
 _RARE = 0.05  # a smaller share of bad cells are mistakes in a good column
 _WITH_COMMA = r"^\s*[+-]?\d*,\d+\s*$"
 _THOUSANDS = r"^\s*[+-]?\d{1,3}(,\d{3})+\s*$"
-_MOST_ROWS = 1 << 17  # read at a time: where cells are short, what is known of them takes many times their text
+_MOST_ROWS = 1 << 17  # read at a time: short cells take many times the memory of their text
 
 
 class DelimitedSource(TableSource):
-    """One file of delimited text, plain or compressed."""
+    """A file of delimited text, plain or compressed."""
 
     def __init__(
         self,
@@ -364,7 +364,7 @@ class DelimitedSource(TableSource):
         self.position = self.path.stat().st_size
 
     def table_rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:
-        """Yield the columns that play a part, in the order of the file; problems are reported at its end."""
+        """Yield the columns with a role, in the order of the file; problems are reported at its end."""
         for first, batch in self._cells.blocks(block_bytes, again=again):
             yield self._table_rows(batch, np.arange(first, first + len(batch)), partial(self._note, first))
         self.position = self.path.stat().st_size
@@ -373,9 +373,9 @@ class DelimitedSource(TableSource):
         self._cells.note(first, problems, self._columns.column_of)
 
     def _problems_of_values(self, columns: TableColumns) -> list[ColumnProblem]:
-        """Say which columns hold, in the first rows, something else than their part asks for.
+        """Return the columns whose values in the first rows do not match their role.
 
-        Single bad cells are no problem of the column: whoever reads the rows reports them.
+        A few bad cells are not a problem of the column: reading the rows reports them.
         """
         batch = self._cells.sample()
         if batch is None:
@@ -435,7 +435,7 @@ class DelimitedSource(TableSource):
         return bool(2 * commas.sum() > len(cells)) and not thousands.all()
 
     def _bad_cells(self, batch: pa.RecordBatch, columns: TableColumns) -> dict[str, tuple[str, npt.NDArray[np.bool_]]]:
-        """Return what each column of grades, of numbers and of features must hold, and which rows (n,) of ``batch`` do not."""
+        """Yield what each column of grades, numbers and features must contain, and which rows (n,) of ``batch`` violate it."""
         found = {}
         for part, name in columns.column_of.items():
             if self._cells.header.count(name) == 1:
@@ -449,7 +449,7 @@ class DelimitedSource(TableSource):
         return found
 
     def _cure_of_grades(self, cells: pa.Array[Any], columns: TableColumns) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """Return what to do about ``cells`` that are no grades, and the option that does it."""
+        """Return how to fix ``cells`` that are not grades, and the option for it."""
         if columns.cure_of_grade is not None:
             return columns.cure_of_grade, (("--columns", "grade="),)
         counts = Counter(cast("list[str]", pc.utf8_trim(cells, characters=" \t").to_pylist()))

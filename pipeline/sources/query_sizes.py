@@ -1,6 +1,6 @@
 """Query sizes from a separate file for text without ``qid:``, as in LightGBM and XGBoost.
 
-One whole number a line, in the order of the rows: so many rows belong to the next query.  Blank lines are skipped.
+Each line has the number of rows of the next query, in the order of the rows.  Blank lines are skipped.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 _BLOCK_BYTES = 1 << 20
-_SIZE = "^[0-9]{1,12}$"  # more digits, and sums of a block might overflow
+_SIZE = "^[0-9]{1,12}$"  # with more digits, the sum of a block might overflow
 
 Numbers = npt.NDArray[np.int64]
 
 
 def find_sizes(path: Path) -> Path | None:
-    """Return the file of sizes that lies beside ``path``: its name, or that without a compression's suffix, and ``.query`` or ``.group``.
+    """Return the companion file of ``path`` with sizes: its name, with or without the compression suffix, plus ``.query`` or ``.group``.
 
     Raises
     ------
     InputError
-        There are several.
+        There are several such files.
     """
     names = dict.fromkeys(
         f"{base}{companion}{compression}"
@@ -52,9 +52,9 @@ def find_sizes(path: Path) -> Path | None:
 
 
 class QuerySizes:
-    """The sizes of the queries of one file, given out in the order of its rows.
+    """Reads the sizes of the queries of one file, in the order of its rows.
 
-    Memory: one block of sizes, however many there are.
+    Memory: one block of sizes.
     """
 
     def __init__(self, path: Path, rows_path: Path) -> None:
@@ -70,14 +70,14 @@ class QuerySizes:
         self._lines: Numbers = np.zeros(0, dtype=np.int64)
 
     def take(self, rows: int, line_of: Callable[[int], int]) -> Numbers:
-        """Return the number of the query, from 1, of each of the next ``rows`` rows (rows,).
+        """Return the query numbers, from 1, of the next ``rows`` rows (rows,).
 
-        ``line_of`` tells the line of the k-th of them, for the message.
+        ``line_of`` returns the line of the k-th of them, for error messages.
 
         Raises
         ------
         DataRejected
-            There are more rows than the sizes add up to, or a size is none.
+            There are more rows than the sum of sizes, or a size is malformed.
         """
         numbers = np.empty(rows, dtype=np.int64)
         done = 0
@@ -99,17 +99,17 @@ class QuerySizes:
         return numbers
 
     def ids(self, numbers: Numbers) -> pa.StringArray:
-        """Return the ids of queries by ``numbers`` (n,): the name of the file of rows, a colon, the number."""
+        """Return the ids of the queries with ``numbers`` (n,): name of the file of rows, colon, number."""
         words: Any = as_array(numbers).cast(pa.string())
         return cast("pa.StringArray", pc.binary_join_element_wise(self._prefix, words, self._nothing))
 
     def close(self) -> None:
-        """Say that all rows were read.
+        """Check the total, after all rows were read.
 
         Raises
         ------
         DataRejected
-            The sizes add up to more.
+            The sum of sizes is larger.
         """
         while len(self._ends) == 0 or self._ends[-1] == self._row:
             chunk = next(self._chunks, None)
@@ -123,7 +123,7 @@ class QuerySizes:
         )
 
     def _read(self) -> Iterator[tuple[Numbers, Numbers]]:
-        """Yield (rows before the end of each query, line of its size) of a block of sizes at a time."""
+        """Yield (rows up to the end of each query, line of its size) for each block of sizes."""
         before = 0
         for rows, _ in word_lines(self.path, SIZES, Quarantine(), _BLOCK_BYTES):
             words = rows.columns["size"]

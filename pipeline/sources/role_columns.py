@@ -1,6 +1,6 @@
 """Parse the columns other than features. The same rules for cell values apply to all file formats.
 
-Judgments, candidates, qrels, preference pairs and ranked lists are tables of such columns; cells are text, or have a type.
+Judgments, candidates, qrels, preference pairs and ranked lists are tables of such columns; cells are text or typed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ORDER = (*IDS, "grade", *NUMBERS, TIME)
 _GRADES = GradeRules()
 _WORDS = {"true": 1.0, "false": 0.0, **dict.fromkeys(("na", "n/a", "#n/a", "<na>", "none"), float("nan"))}
-"""What is written in place of a feature, in small letters: booleans, and how pandas, R and spreadsheets mark missing values."""
+"""Words allowed as features, in lower case: booleans, and missing values of pandas, R and spreadsheets."""
 
 
 def read_parts(
@@ -38,25 +38,25 @@ def read_parts(
     rules: GradeRules = _GRADES,
     cure_of_grade: str | None = None,
 ) -> dict[str, Any]:
-    """Read the columns of some rows, and find the rows whose cells break a rule.
+    """Parse the columns of some rows, and find the rows with invalid cells.
 
     Parameters
     ----------
     columns
-        (n,) each, by the part it plays: ids (:data:`~rankmill.pipeline.sources.column_roles.IDS`), ``grade``, numbers
+        (n,) each, by role: ids (:data:`~rankmill.pipeline.sources.column_roles.IDS`), ``grade``, numbers
         (:data:`~rankmill.pipeline.sources.column_roles.NUMBERS`) and ``time``.
     problems
-        Takes the rows that break a rule.
+        Receives the invalid rows.
     needed
-        The ids that every row must have.
+        The required ids.
     rules, cure_of_grade
-        How grades are read, and what to do about one that is none where the rules do not know.
+        How to read grades, and how to fix an invalid grade if the rules do not say.
 
     Returns
     -------
     dict
-        By part: ids as an array of strings, ``grade`` (n,) int32, numbers (n,) float64, ``time`` (n,) int64 microseconds.
-        Cells of rows that break a rule are of no meaning.
+        By role: ids as an array of strings, ``grade`` (n,) int32, numbers (n,) float64, ``time`` (n,) int64 microseconds.
+        Cells of invalid rows are undefined.
     """
     found: dict[str, Any] = {}
     for part in (part for part in _ORDER if part in columns):
@@ -80,7 +80,7 @@ def read_parts(
 
 
 def feature_numbers(column: pa.Array[Any]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Read a column of strings as a feature (n,); returns the values, NaN where missing, and which cells are no numbers."""
+    """Parse a column of strings as a feature (n,); return the values, NaN if missing, and which cells are not numbers."""
     numbers, bad = read_floats(column)
     with np.errstate(over="ignore"):
         values = numbers.astype(np.float32)
@@ -131,19 +131,19 @@ def _is_blank(cell: object) -> bool:
 
 
 def _shown(number: float) -> str:
-    """Return ``number`` as a message shows it: whole ones to the last digit."""
+    """Format ``number`` for a message; whole numbers with all digits."""
     return f"{number:.0f}" if number == np.floor(number) and abs(number) < 1e15 else f"{number:g}"
 
 
 def are_ids(kind: pa.DataType) -> bool:
-    """Say whether a column of type ``kind`` can hold ids: strings or whole numbers."""
+    """Whether a column of type ``kind`` can hold ids: strings or whole numbers."""
     kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
     strings = kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)
     return kinds.is_integer(kind) or strings
 
 
 def are_numbers(kind: pa.DataType) -> bool:
-    """Say whether a column of type ``kind`` can hold numbers, or nothing but nulls."""
+    """Whether a column of type ``kind`` can hold numbers, or only nulls."""
     exact = kinds.is_integer(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind)
     return exact or kinds.is_floating(kind) or kinds.is_null(kind)
 
@@ -157,7 +157,7 @@ def as_floats(column: pa.Array[Any]) -> npt.NDArray[Any]:
 
 
 def as_strings(column: pa.Array[Any]) -> pa.Array[Any]:
-    """Return ``column`` of ids as strings, not coded."""
+    """Return ``column`` of ids as strings, without dictionary encoding."""
     if isinstance(column.type, pa.DictionaryType):
         column = column.cast(column.type.value_type)
     return column.cast(pa.string())

@@ -17,41 +17,41 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Problem(NamedTuple):
-    """What is wrong with a row of a batch, counted from 0."""
+    """A problem of a row of a batch, counted from 0."""
 
     row: int
     part: str
-    """What the bad cell or word is for; empty: the line has too many or too few."""
+    """The role of the bad cell or word; empty: the line has too many or too few words."""
     found: str
-    """As a message shows it; text is quoted from the file instead."""
+    """The value as shown in a message; for text, the message quotes the file instead."""
     expected: str
     cure: str = ""
 
 
 class Problems:
-    """The first problem of each row of a batch that has one."""
+    """The first problem of each bad row of a batch."""
 
     def __init__(self, rows: int) -> None:
         self.keep: Mask = np.ones(rows, dtype=np.bool_)
         self._found: list[Problem] = []
 
     def new(self, bad: Mask) -> Iterable[int]:
-        """Return the ``bad`` (n,) rows that had no problem so far; they have one now."""
+        """Mark the ``bad`` (n,) rows and return those without an earlier problem."""
         rows: list[int] = np.flatnonzero(bad & self.keep).tolist()
         self.keep &= ~bad
         return rows
 
     def add(self, row: int, part: str, found: str, expected: str, cure: str = "") -> None:
-        """Say what the problem of a new one is."""
+        """Add the problem of a row that `new` returned."""
         self._found.append(Problem(row, part, found, expected, cure))
 
     def refuse(self, bad: Mask, part: str, expected: str, cure: str = "", *, found: str = "nothing") -> None:
-        """Give all ``bad`` (n,) rows without a problem the same one."""
+        """Add the same problem for all ``bad`` (n,) rows without an earlier one."""
         for row in self.new(bad):
             self.add(row, part, found, expected, cure)
 
     def sorted(self) -> list[Problem]:
-        """Return all of them in the order of the rows."""
+        """Return all problems in the order of the rows."""
         return sorted(self._found)
 
 
@@ -60,10 +60,10 @@ class TableRows:
     """Some rows of a table, or lines of words, in the order of the file."""
 
     columns: Mapping[str, pa.Array[Any]]
-    """(n,) cells, by the part that the column plays."""
+    """(n,) cells, by the role of the column."""
     place: npt.NDArray[np.int64]
-    """(n,) ascending: which row or line of the file each is."""
+    """(n,) ascending: row or line number in the file."""
     problems: Problems
-    """What is wrong with them so far."""
+    """Problems found so far."""
     put_aside: Callable[[Problems], None]
-    """Puts the rows with problems aside."""
+    """Quarantines the rows with problems."""

@@ -1,9 +1,8 @@
-"""The column of times, where the caller names one: read to microseconds since 1970, UTC.
+"""Parse the optional column of times to microseconds since 1970, UTC.
 
-A time is ISO 8601 text (a date, or a date and a time of day, with or without a zone; without one it is UTC), a
-timestamp or date of Arrow, or a whole number, which counts seconds since 1970-01-01.  Only the years 1 to 9999 are times:
-that is what ISO text can say, and a count of milliseconds is caught by it instead of being taken for a far future.
-What is finer than a microsecond is cut off.
+A time is ISO 8601 text (a date, or a date and a time of day; UTC unless it has a zone), a timestamp or date of Arrow, or a
+whole number of seconds since 1970-01-01.  Only the years 1 to 9999 are valid, as in ISO text, so that milliseconds are
+rejected instead of read as a far future.  Fractions of a microsecond are cut off.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def is_timelike(kind: pa.DataType) -> bool:
-    """Say whether a column of type ``kind`` can hold times: text, timestamps, dates or whole numbers."""
+    """Whether a column of type ``kind`` can hold times: text, timestamps, dates or whole numbers."""
     kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
     text = kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)
     return text or kinds.is_timestamp(kind) or kinds.is_date(kind) or kinds.is_integer(kind)
@@ -50,9 +49,9 @@ def times_of(column: pa.Array[Any]) -> tuple[Times, Mask]:
     Returns
     -------
     times
-        (n,) int64 microseconds since 1970, UTC; 0 where there is none.
+        (n,) int64 microseconds since 1970, UTC; 0 if invalid.
     good
-        (n,) whether the cell is a time.
+        (n,) whether the cell is a valid time.
 
     Examples
     --------
@@ -72,13 +71,13 @@ def times_of(column: pa.Array[Any]) -> tuple[Times, Mask]:
         return _scaled(found, {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit], good)
     if kinds.is_integer(kind):
         if kinds.is_uint64(kind):
-            column = pc.min_element_wise(column, pa.scalar(_HIGHEST, kind))  # which is no time either, as seconds
+            column = pc.min_element_wise(column, pa.scalar(_HIGHEST, kind))  # also invalid as seconds
         return _scaled(column.cast(pa.int64()).fill_null(0).to_numpy(), 1, good)
     return _read(column.cast(pa.string()).fill_null(""))
 
 
 def iso(time: int) -> str:
-    """Write a time as ISO 8601, as short as it says everything.
+    """Format a time as ISO 8601, as short as possible without loss.
 
     >>> iso(0), iso(1_500_000)
     ('1970-01-01', '1970-01-01T00:00:01.500000Z')
@@ -90,7 +89,7 @@ def iso(time: int) -> str:
 
 
 def _scaled(counts: Times, units_a_second: int, good: Mask) -> tuple[Times, Mask]:
-    """Return ``counts`` of some unit as microseconds, and which of them are ``good`` and within the years 1 to 9999."""
+    """Convert ``counts`` of some unit to microseconds; also return which are ``good`` and within the years 1 to 9999."""
     lowest, highest = -(-_LOWEST * units_a_second // _SECOND), _HIGHEST * units_a_second // _SECOND
     whole = np.iinfo(np.int64)
     good = good & (counts >= max(lowest, whole.min)) & (counts <= min(highest, whole.max))
@@ -121,7 +120,7 @@ def _read(tokens: pa.Array[Any]) -> tuple[Times, Mask]:
 
 
 def _dated(tokens: pa.Array[Any], kind: pa.DataType) -> tuple[Times, Mask]:
-    """Read ISO text of the right shape; only where some day is not in the calendar is each token tried by itself."""
+    """Parse well-formed ISO text; tokens are tried one by one only if a date does not exist in the calendar."""
     try:
         found = tokens.cast(kind).cast(pa.int64()).to_numpy()
     except pa.ArrowInvalid:

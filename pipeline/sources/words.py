@@ -1,7 +1,7 @@
-"""Lines of words between blanks or tabs, the one reader of TREC's runs and qrels, of pairs as text and of query sizes.
+"""Read lines of words separated by blanks or tabs: TREC runs and qrels, pairs as text, and query sizes.
 
-Lines without words are skipped, so are lines whose first word begins with the comment mark of the form, if it has one.  Lines
-may end with CR LF, the last one with nothing; the text may be compressed and begin with a byte-order mark.
+Blank lines are skipped, and comment lines if the format has a comment mark.  Lines may end with CR LF; the last line end is
+optional; the text may be compressed and begin with a byte-order mark.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ Positions = npt.NDArray[np.int64]
 
 
 class WordForm(NamedTuple):
-    """What the words of a line are."""
+    """The words of a line in some format."""
 
     expected: str
-    """The form, for the message about a line with too many or too few words."""
+    """Description for the message about a wrong number of words."""
     fields: tuple[str, ...]
-    """Names of the words in their order; those of words that mean nothing are empty."""
+    """Names of the words in order; empty for words that are ignored."""
     least: int
     most: float
-    """Bounds on the number of words."""
+    """Minimum and maximum number of words."""
     comment: str = "\n"  # no word begins with a newline
 
 
 RUN = WordForm(
     "6 words, qid Q0 doc_id rank score tag", ("qid", "", "doc_id", "rank", "score", ""), least=6, most=np.inf
 )
-"""TREC runs: the second word, the tag and what follows it mean nothing."""
+"""TREC runs: the second word, the tag and any words after it are ignored."""
 QRELS = WordForm("4 words, qid iteration doc_id grade", ("qid", "", "doc_id", "grade"), least=4, most=4)
-"""TREC's judgments; the iteration means nothing."""
+"""TREC qrels; the iteration is ignored."""
 PAIRS = WordForm(
     "qid better worse [weight [probability]]",
     ("qid", "better", "worse", "weight", "probability"),
@@ -60,14 +60,14 @@ SIZES = WordForm("the number of rows of a query: a whole number, 1 or more", ("s
 def word_lines(
     path: Path, form: WordForm, quarantine: Quarantine, block_bytes: int = DEFAULT_BLOCK_BYTES
 ) -> Iterator[tuple[TableRows, int]]:
-    """Yield (lines, bytes of the file used up) of the text ``path``, a block at a time; their places are their numbers.
+    """Yield (lines, bytes of the file read) of the text ``path``, a block at a time; ``place`` is the line number.
 
-    Lines with too few or too many words have that problem, and words that they lack are null.
+    Lines with too few or too many words get a problem; missing words are null.
 
     Raises
     ------
     DataRejected
-        It is no UTF-8 text, or its compression is damaged.
+        It is not UTF-8 text, or its compression is damaged.
     """
     for block in read_blocks(path, block_bytes):
         text, most = block.bytes_view, block.lines
@@ -82,13 +82,13 @@ def word_lines(
 
 
 class _Lines(NamedTuple):
-    """Where the words of the lines of a block are."""
+    """Positions of the words in a block."""
 
     form: WordForm
     block: Block
     line: Positions
-    words: Positions  # how many
-    start: Positions  # of the w-th word, (fields, n)
+    words: Positions  # number of words per line
+    start: Positions  # start of the w-th word, (fields, n)
     quarantine: Quarantine
 
     def put_aside(self, problems: Problems) -> None:

@@ -34,7 +34,7 @@ _NOT_DEEPER = f"at most {DEEPEST} brackets in one another"
 
 
 class LineExplanation(NamedTuple):
-    """What is wrong with a line, and where in it, counted from 1."""
+    """The problem of a line and its position, counted from 1."""
 
     column: int
     found: str
@@ -43,11 +43,11 @@ class LineExplanation(NamedTuple):
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """The keys and values of an object, in its order, the same key perhaps several times."""
+    """The keys and values of an object in order, including duplicate keys."""
 
 
 def explain(text: str, columns: TableColumns, keys: Keys, reason: str) -> LineExplanation:
-    """Say what is wrong with the line ``text``; ``reason`` is what Arrow says."""
+    """Explain the problem of the line ``text``; ``reason`` is Arrow's message."""
     if not text.startswith("{"):
         cure = "write one object a line instead of an array" if text.startswith("[") else ""
         return LineExplanation(1, _word(text), "an object: {..}", cure)
@@ -67,7 +67,7 @@ def explain(text: str, columns: TableColumns, keys: Keys, reason: str) -> LineEx
 
 
 def place_of(text: str, key: str, start: int = 0) -> int:
-    """Return the column, from 1, where ``key`` stands in ``text`` from ``start``; 1 where it does not as it is."""
+    """Return the character position, from 1, of ``key`` in ``text`` after ``start``; 1 if it is not found literally."""
     match = re.compile(re.escape(json.dumps(key, ensure_ascii=False)) + r"\s*:").search(text, start)
     return match.start() + 1 if match else 1
 
@@ -150,7 +150,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Return a value as a message shows it."""
+    """Format a value for an error message."""
     if isinstance(value, (_Pairs, dict)):
         return "an object"
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""Which keys the objects of a file have: one pass over its text before the rows are read.
+"""Find the keys of the objects of a file, in one pass before the rows are read.
 
-A document may leave out a key that others have, so that no part of the file says what its columns are.  The pass reads bytes and
-no values, which takes a fraction of the time that reading the rows does.
+As keys are optional, the columns are known only after the whole file was read.  The pass does not parse values, so it takes a
+fraction of the time of reading the rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FEATURES = "features"
 _BLOCK_BYTES = 4 << 20
-_MOST_KEYS = 2 * MAX_FEATURES  # features and keys that are passed over
+_MOST_KEYS = 2 * MAX_FEATURES  # features and ignored keys
 _TABLE = 4 * _MOST_KEYS
 
 Positions = npt.NDArray[np.int64]
@@ -36,16 +36,16 @@ Form = Literal["flat", "object", "array"]
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The lines of a block that are not blank."""
+    """The non-blank lines of a block."""
 
     block: Block
     number: Positions
-    """(n,) in the block, from 0."""
+    """(n,) line number in the block, from 0."""
     start: Positions
     stop: Positions
-    """(n,) where they begin and end, without blanks around them."""
+    """(n,) start and end without surrounding blanks."""
     wrong: Positions
-    """(n,) where something is wrong with one that is not one object, else -1."""
+    """(n,) position of the error if the line is not a single object, else -1."""
 
     def __len__(self) -> int:
         return len(self.number)
@@ -74,13 +74,13 @@ class Keys:
     Attributes
     ----------
     top
-        Those of the objects themselves, in the order in which they come.
+        Keys of the objects themselves, in order of appearance.
     form
-        Where the features are: beside the ids (``flat``), in an ``object`` or in an ``array`` at the key ``features``.
+        Where the features are: next to the ids (``flat``), or in an ``object`` or ``array`` at the key ``features``.
     features
-        The keys of that object, or ``f1``, .. for the numbers of the array.
+        The keys of that object, or ``f1``, .. for an array.
     first
-        The first object, as read; None where there is none.
+        The first object, parsed; None if there is none.
     """
 
     top: tuple[str, ...]
@@ -95,7 +95,7 @@ def read_keys(path: Path) -> Keys:
     Raises
     ------
     DataRejected
-        It is no text, or has too many keys.
+        It is not text, or has too many keys.
     """
     word = np.frombuffer(FEATURES.encode(), dtype=np.uint8)
     table = np.zeros(_TABLE, dtype=np.uint64)
@@ -133,7 +133,7 @@ def read_keys(path: Path) -> Keys:
 
 
 def naturally_sorted(names: Iterable[str]) -> tuple[str, ...]:
-    """Sort names so that numbers in them count as numbers.
+    """Sort names, comparing numbers in them by value.
 
     >>> naturally_sorted(["f10", "f9", "bm25", "F1"])
     ('F1', 'bm25', 'f9', 'f10')
@@ -147,7 +147,7 @@ def naturally_sorted(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def as_object(text: str) -> Mapping[str, JSON] | None:
-    """Read ``text`` with Python's own reader; None if it is no object."""
+    """Parse ``text`` with Python's json; None if it is not an object."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -162,7 +162,7 @@ def _unquoted(data: bytes) -> str | None:
         name = str(json.loads(b'"' + data + b'"'))
         name.encode()
     except ValueError:
-        return None  # the line is no JSON, or half a surrogate pair is in it, which is found when it is read
+        return None  # invalid JSON, or an unpaired surrogate, which reading the row reports
     return name
 
 

@@ -1,13 +1,12 @@
-"""JSON lines: one object a line is one row, with the keys that tables have as columns.
+"""JSON lines: each line is an object and one row, with the same keys as columns of tables.
 
-Features stand beside the ids, or at the key ``features``: in an object, or in an array whose numbers are called ``f1``, ``f2``, ..
-Where there is such a key, other keys that play no part are passed over.  A document may leave a key out, or say ``null``: there
-is no value.  So the features of a file are all the keys that any of its objects has, sorted by name; of several
-files they are those of all of them.
+Features are next to the ids, or at the key ``features``: in an object, or in an array whose numbers are called ``f1``, ``f2``, ..
+If there is such a key, keys without a role are ignored.  A missing key or ``null`` is a missing value.  So the features of a file
+are all keys of any of its objects, sorted by name; several files have the features of all of them.
 
-Arrow reads many lines at once, and where it refuses them, each half by itself: what a line means does not depend on the
-lines around it.  Ids, grades and times may be text or numbers; of which kind they are in a line is seen by Python's own
-reader, and lines after one with text are first tried as text, too.
+Arrow reads many lines at once; if it fails, each half is tried separately, so that a line does not depend on the lines around
+it.  Ids, grades and times may be text or numbers; Python's json finds the type in a line, and the following lines are first tried
+with the same types.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class JsonSource(TableSource):
-    """One file of JSON lines, plain or compressed; its keys are read when it is opened."""
+    """A file of JSON lines, plain or compressed; opening it reads its keys."""
 
     def __init__(
         self,
@@ -66,12 +65,12 @@ class JsonSource(TableSource):
             self._use(columns_of(path, self._keys.top, options, partial(_problems_of_values, self._keys)))
 
     def add_features(self, names: Iterable[str]) -> None:
-        """Take ``names`` for features that no object of this file happens to have; an array has no more than it has."""
+        """Add the features ``names``, which other files have; not for arrays."""
         if self._keys.form != "array":
             self._use(_columns(self.path, self._keys, self._options, frozenset(names)))
 
     def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
-        """Yield what reads each block of the file."""
+        """Yield a task for each block of the file."""
         for block in unchecked_blocks(self.path, block_bytes):
             yield ReadTask(partial(self._rows, block), block.position)
 
@@ -82,7 +81,7 @@ class JsonSource(TableSource):
             self.position = task.position
 
     def table_rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:
-        """Yield the columns that play a part, in the order of the file; places are numbers of lines."""
+        """Yield the columns with a role, in the order of the file; ``place`` is the line number."""
         for block in read_blocks(self.path, block_bytes):
             lines = lines_of(block)
             for batch, numbers in self._read(lines, again=again):
@@ -103,7 +102,7 @@ class JsonSource(TableSource):
             yield rows
 
     def _read(self, lines: Lines, *, again: bool = False) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
-        """Yield rows and the numbers of their lines among ``lines``; those that cannot be read are quarantined, but ``again``."""
+        """Yield rows and their line numbers among ``lines``; unreadable ones are quarantined unless ``again``."""
         for found in self._lines.read(lines):
             if found.batch is not None:
                 yield found.batch, found.lines
@@ -129,7 +128,7 @@ class JsonSource(TableSource):
         return MalformedLine(self.path, number, column, shorten(found), expected, cure)
 
     def _no_object(self) -> DataRejected:
-        """Return what is wrong with a file in which no line is an object."""
+        """Return the error for a file in which no line is an object."""
         nothing = TableColumns({}, ())
         for block in read_blocks(self.path, DEFAULT_BLOCK_BYTES):
             lines = lines_of(block)
@@ -142,8 +141,8 @@ class JsonSource(TableSource):
 
 
 def _columns(path: Path, keys: Keys, options: ReadOptions, others: frozenset[str] = frozenset()) -> TableColumns:
-    """Say what the keys are for, where ``others`` are features for certain."""
-    if options.grade_required:  # of candidates those features are certain that the model knows
+    """Assign roles to the keys; ``others`` are known to be features."""
+    if options.grade_required:  # for candidates, the model knows the features
         options = replace(options, known_features=options.known_features | others)
     look = partial(_problems_of_values, keys)
     if keys.form == "flat":
@@ -164,7 +163,7 @@ def _columns(path: Path, keys: Keys, options: ReadOptions, others: frozenset[str
 
 
 def _problems_of_values(keys: Keys, columns: TableColumns) -> list[ColumnProblem]:
-    """Say which features hold something else than numbers in the first object; the reader of the rows finds them, too."""
+    """Return the features that are not numbers in the first object; reading the rows reports them too."""
     first = keys.first or {}
     values = first if keys.form == "flat" else first.get(FEATURES)
     if not isinstance(values, dict):
@@ -183,30 +182,30 @@ _MOST_ROWS = 1 << 16
 
 
 class Found(NamedTuple):
-    """Rows of some lines, or one line that is bad."""
+    """The rows of some lines, or one malformed line."""
 
     batch: pa.RecordBatch | None
-    """One column a part and a feature, by the names in the file."""
+    """A column for each role and feature, by the name in the file."""
     lines: list[int]
-    """Numbers of the lines, among those of the block: one a row, or that of the bad one."""
+    """Line numbers within the block: one per row, or that of the malformed line."""
     reason: str = ""
-    """What Arrow says of the bad one, if it refuses it."""
+    """Arrow's message about a malformed line."""
 
 
 class LineReader:
-    """Reads lines, by what the keys are for.  It keeps nothing from one block to the next."""
+    """Parses lines, given the roles of the keys.  Keeps no state between blocks."""
 
     def __init__(self, columns: TableColumns, keys: Keys) -> None:
         self._columns = columns
         self._keys = keys
-        self._form: Form = keys.form if columns.features else "flat"  # judgments have none
+        self._form: Form = keys.form if columns.features else "flat"  # judgments have no features
         self._kinds = self._kinds_of(keys.first or {}, dict.fromkeys(columns.column_of, pa.string()))
         self._booleans: frozenset[str] = frozenset()
         self._booleans = self._booleans_of(keys.first or {})
         self._rows = max(1, min(_MOST_ROWS, BATCH_BYTES // (8 * max(1, len(columns.features)))))
 
     def read(self, lines: Lines) -> Iterator[Found]:
-        """Yield the rows of ``lines`` and the bad ones, in their order."""
+        """Yield the rows and malformed lines among ``lines``, in order."""
         first = 0
         for bad in [*np.flatnonzero(lines.wrong >= 0).tolist(), len(lines)]:
             for at in range(first, bad, self._rows):
@@ -234,7 +233,7 @@ class LineReader:
         yield from self._flat(batch, first)
 
     def _kinds_of(self, found: Mapping[str, Any], others: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-        """Return the type of each part in the object ``found``; that in ``others`` where it says nothing."""
+        """Return the type of each role in the object ``found``; that in ``others`` if it has no value."""
         kinds: dict[str, pa.DataType] = {}
         for part, key in self._columns.column_of.items():
             value = found.get(key)
@@ -251,7 +250,7 @@ class LineReader:
         return kinds
 
     def _booleans_of(self, found: Mapping[str, Any]) -> frozenset[str]:
-        """Return which features are booleans in the object ``found``; where it says nothing, those of the first object."""
+        """Return which features are booleans in the object ``found`` or, if it has no value, in the first object."""
         features = found if self._form == "flat" else found.get(FEATURES)
         if not isinstance(features, dict):
             return frozenset()
@@ -273,7 +272,7 @@ class LineReader:
         return table.combine_chunks().to_batches()[0]
 
     def _flat(self, batch: pa.RecordBatch, first: int) -> Iterator[Found]:
-        """Yield the rows with their features in columns of their own, and those whose features are not there."""
+        """Yield the rows with one column per feature, and the rows without features."""
         if self._form == "flat":
             yield Found(batch, list(range(first, first + len(batch))))
             return
