@@ -20,26 +20,26 @@ from rankmill.pipeline.sources import _text_kernels as _kernels
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LINE_LIMIT = 64 << 20  # no line of judgments is longer; a file without newlines is no text
+LINE_LIMIT = 64 << 20  # bytes; with longer lines the file is not text
 Compression = Literal["gzip", "bz2", "zstd", "lz4"]
 COMPRESSED: dict[str, Compression] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _BOM = b"\xef\xbb\xbf"
-_MARKS_OF_OTHERS = (b"\xff\xfe", b"\xfe\xff")  # of UTF-16 and UTF-32
+_MARKS_OF_OTHERS = (b"\xff\xfe", b"\xfe\xff")  # byte-order marks of UTF-16 and UTF-32
 _NEWLINE = 10
-_COUNTED = 1 << 18  # bytes compared at a time: what is compared stays in cache
+_COUNTED = 1 << 18  # bytes compared at a time, so that the result stays in cache
 _LONE_CR = re.compile(rb"\r(?!\n)")
 
 
 class LineNumbers:
-    """Which line of a file each of its blocks begins with, where threads count the lines of blocks in any order."""
+    """Number of the first line of each block, while threads count the lines of blocks in any order."""
 
     def __init__(self) -> None:
-        self._first = [1]  # lines before block k, plus 1, as far as is known
+        self._first = [1]  # number of the first line of block k, as far as known
         self._counted: dict[int, int] = {}
         self._changed = threading.Condition()
 
     def report(self, number: int, lines: int) -> None:
-        """Say that block ``number``, from 0, has so many lines."""
+        """Set the number of lines of block ``number``, from 0."""
         with self._changed:
             self._counted[number] = lines
             while len(self._first) - 1 in self._counted:
@@ -47,14 +47,14 @@ class LineNumbers:
             self._changed.notify_all()
 
     def first_line(self, number: int) -> int:
-        """Return the number, from 1, of the first line of block ``number``; waits until the blocks before are counted."""
+        """Return the number, from 1, of the first line of block ``number``; waits until all blocks before it are counted."""
         with self._changed:
             self._changed.wait_for(lambda: number < len(self._first))
             return self._first[number]
 
 
 def count_lines(text: npt.NDArray[np.uint8]) -> int:
-    """Count the newlines of ``text``; several times as fast as ``bytes.count``."""
+    """Count the newlines of ``text``; several times faster than ``bytes.count``."""
     return sum(int(np.count_nonzero(text[at : at + _COUNTED] == _NEWLINE)) for at in range(0, len(text), _COUNTED))
 
 
@@ -63,13 +63,13 @@ class Block:
     """Whole lines: ``data[start:stop]`` ends with a newline; after :meth:`check` it is valid UTF-8 without NUL bytes."""
 
     path: Path
-    data: bytearray  # may go on behind the stop, with anything
+    data: bytearray  # undefined after ``stop``
     start: int
     stop: int
-    position: int  # bytes of the file used up after it; 0 if it is compressed
+    position: int  # bytes of the file read up to its end; 0 if compressed
     number: int  # of the block in the file, from 0
     numbers: LineNumbers
-    lines_before: int = 0  # of the block that this one is a piece of
+    lines_before: int = 0  # lines before it in the block that it is a piece of
 
     @property
     def bytes_view(self) -> npt.NDArray[np.uint8]:
@@ -84,12 +84,12 @@ class Block:
         return self.numbers.first_line(self.number) + self.lines_before
 
     def pieces(self, lines: int, most: int) -> Iterator[tuple[Block, int]]:
-        """Cut it into pieces of ``most`` lines or fewer, and yield each with the number of its lines; it has ``lines``."""
+        """Yield pieces of at most ``most`` lines with their number of lines; the block has ``lines``."""
         if lines <= most:
             yield self, lines
             return
         end = self.data.find(b"\n", (self.start + self.stop) // 2, self.stop) + 1
-        if end == self.stop:  # the last line is more than half
+        if end == self.stop:  # the last line is longer than half
             end = self.data.rfind(b"\n", self.start, self.stop - 1) + 1
         above = count_lines(self.bytes_view[self.start : end])
         yield from replace(self, stop=end).pieces(above, most)
@@ -97,21 +97,21 @@ class Block:
 
     @property
     def lines(self) -> int:
-        """How many lines it has; known once it was checked."""
+        """Number of lines, known after :meth:`check`."""
         return self.numbers.first_line(self.number + 1) - self.first_line
 
     def check(self) -> int:
-        """Count the lines and see that they are text; returns how many there are.  Every block must be checked.
+        """Check that the lines are text, and return their number.  Must be called for every block.
 
         Raises
         ------
         DataRejected
-            They have a NUL byte, are not UTF-8, or have a CR that does not end a line.
+            There is a NUL byte, invalid UTF-8, or a CR that does not end a line.
         """
         lines = 0
         try:
             lines = count_lines(self.bytes_view[self.start : self.stop])
-        finally:  # or those who ask for the lines of later blocks would wait for ever
+        finally:  # otherwise threads with later blocks would wait forever
             self.numbers.report(self.number, lines)
         at = self.data.find(b"\0", self.start, self.stop)
         if at >= 0:
@@ -132,7 +132,7 @@ class Block:
         return lines
 
     def line_number(self, at: int) -> int:
-        """Return the number in the file of the line that has byte ``at``."""
+        """Return the line number in the file of byte ``at``."""
         return self.first_line + self.data.count(b"\n", self.start, at)
 
     def text(self, start: int, stop: int) -> str:
@@ -152,7 +152,7 @@ def copy_tokens(
 
 
 def compression_of(path: Path) -> Compression | None:
-    """Return the name of the compression that the suffix of ``path`` stands for."""
+    """Return the compression of ``path``, by its suffix."""
     return COMPRESSED.get(path.suffix.lower())
 
 
@@ -166,14 +166,13 @@ def read_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
 def unchecked_blocks(path: Path, block_bytes: int, spare: list[bytearray] | None = None) -> Iterator[Block]:
     """Yield ``path`` as blocks of whole lines of about ``block_bytes``; a byte-order mark is skipped.
 
-    What takes time, :meth:`Block.check` and all that follows, is left to the caller, who may do it for several blocks at
-    once, and put the data of those that are done with into ``spare``, to be used again.  Memory: a block more than those that
-    the caller has, or the longest line if that is more.
+    The caller does the slow part, :meth:`Block.check` and parsing, possibly for several blocks in parallel, and may put the
+    buffers of finished blocks into ``spare`` for reuse.  Memory: one block more than the caller holds, or the longest line.
 
     Raises
     ------
     DataRejected
-        A line is longer than any text has them, it is text in UTF-16, or the compression of the file is damaged.
+        A line is too long, the text is UTF-16, or the compression is damaged.
     """
     compression = compression_of(path)
     numbers = LineNumbers()
@@ -182,9 +181,9 @@ def unchecked_blocks(path: Path, block_bytes: int, spare: list[bytearray] | None
         number, position, start = 0, 0, None
         step = block_bytes
         while True:
-            size = len(carried) + step + 1  # one byte for a last newline
+            size = len(carried) + step + 1  # one byte for a final newline
             data = spare.pop() if spare else bytearray(size)
-            if not size <= len(data) <= 2 * size:  # one that a long line has needed is not kept
+            if not size <= len(data) <= 2 * size:  # do not keep a buffer grown for a long line
                 data = bytearray(size)
             data[: len(carried)] = carried
             filled = _fill(data, len(carried), size - 1, stream, path, compression)
@@ -222,7 +221,7 @@ def unchecked_blocks(path: Path, block_bytes: int, spare: list[bytearray] | None
 
 
 def _fill(data: bytearray, start: int, stop: int, stream: pa.NativeFile, path: Path, compression: str | None) -> int:
-    """Read ``data[start:stop]`` from ``stream``; returns where it ends, before ``stop`` only at the end of the file."""
+    """Read ``data[start:stop]`` from ``stream``; return the end, which is below ``stop`` only at the end of the file."""
     try:
         with memoryview(data) as room:
             while start < stop and (count := stream.readinto(cast("Any", room[start:stop]))):
@@ -235,7 +234,7 @@ def _fill(data: bytearray, start: int, stop: int, stream: pa.NativeFile, path: P
 
 
 def damaged(path: Path, error: Exception) -> DataRejected:
-    """Return the error for a compressed file whose data ``error`` is about."""
+    """Return the error for a compressed file that failed with ``error``."""
     reason = str(error).split("\n", 1)[0]
     return DataRejected(f"{path}: the {compression_of(path)} data are damaged or truncated: {reason}")
 
@@ -245,7 +244,7 @@ def _nul_byte(path: Path, line: int) -> DataRejected:
 
 
 def _lone_cr(path: Path, line: int, data: bytearray, at: int) -> DataRejected:
-    """Refuse a CR that does not end a line: what follows it would be read as part of an id or of a comment."""
+    """Raise an error for a CR that does not end a line: the text after it would become part of an id or a comment."""
     column = len(data[data.rfind(b"\n", 0, at) + 1 : at].decode("utf-8", "replace")) + 1
     return DataRejected(
         f"{path}:{line}:{column}: expected lines that end with LF or CR LF, found a CR alone; convert the line endings"

@@ -1,4 +1,4 @@
-"""Tables whose columns have types: from record batches to rows, whatever file they come from."""
+"""Tables with typed columns: convert record batches of any file format to rows."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from rankmill.pipeline.sources.times import TIME, is_timelike
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-ROWS = (256, 65536)  # least and most rows of a batch
-STRIP = 1024  # rows that are filled together
+ROWS = (256, 65536)  # minimum and maximum rows of a batch
+STRIP = 1024  # rows filled together
 
 
 ColumnsOf = Callable[[Path, Sequence[str], ReadOptions, Callable[[TableColumns], list[ColumnProblem]]], TableColumns]
-"""Says what the columns of a table are for in some role, by their names and by what is wrong with their values."""
+"""Assigns roles to the columns of a table from their names and the problems of their values."""
 
 
 class TableSource(ABC):
-    """One file of a table; a subclass says how it is read."""
+    """A file with a table; subclasses read a format."""
 
     def __init__(self, path: Path, quarantine: Quarantine | None) -> None:
         self.path = path
@@ -56,7 +56,7 @@ class TableSource(ABC):
         self._quarantine = Quarantine() if quarantine is None else quarantine
 
     def _settle(self, columns: TableColumns, rules: GradeRules) -> None:
-        """Take ``columns`` for what the columns are for."""
+        """Set the roles of the columns."""
         self._columns = columns
         self.table: TableColumns | None = columns
         self.columns: tuple[str, ...] | None = columns.features
@@ -75,7 +75,7 @@ class TableSource(ABC):
 
     @abstractmethod
     def table_rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:
-        """Yield the columns that play a part, in the order of the file; ``again``: rows without any were quarantined before."""
+        """Yield the columns with a role, in the order of the file; ``again``: unreadable rows were quarantined before."""
 
     def _table_rows(
         self, batch: pa.RecordBatch, place: npt.NDArray[np.int64], put_aside: Callable[[Problems], None]
@@ -85,7 +85,7 @@ class TableSource(ABC):
 
 
 class ColumnarSource(TableSource):
-    """One file of a table whose columns have types; a subclass says how it is read."""
+    """A file with a table of typed columns; subclasses read a format."""
 
     def __init__(
         self,
@@ -106,10 +106,10 @@ class ColumnarSource(TableSource):
 
     @abstractmethod
     def record_batches(self, rows: int) -> Iterator[tuple[pa.RecordBatch, float]]:
-        """Yield (at most ``rows`` rows of the columns that are read, the share of the file used up with them), in order."""
+        """Yield (at most ``rows`` rows of the columns to read, the share of the file read so far), in order."""
 
     def record_batches_from(self, rows: int, first: int) -> Iterator[tuple[pa.RecordBatch, float]]:
-        """Do what ``record_batches`` does, without the first ``first`` rows of the file."""
+        """Do as ``record_batches``, without the first ``first`` rows of the file."""
         done = 0
         for batch, share in self.record_batches(rows):
             skipped = min(max(first - done, 0), len(batch))
@@ -118,11 +118,11 @@ class ColumnarSource(TableSource):
                 yield batch.slice(skipped), share
 
     def id_bytes(self) -> int:
-        """Return how many bytes the ids of a row have on average; 0 where that is not known beforehand."""
+        """Return the average number of bytes of the ids of a row; 0 if unknown."""
         return 0
 
     def leave_out_features(self, wanted: Collection[str]) -> None:
-        """Read no features but those that are ``wanted``, before anything is read."""
+        """Read only the features ``wanted``; call it before reading."""
         features = tuple(name for name in self._columns.features if name in wanted)
         self._settle(replace(self._columns, features=features), self._rules)
 
@@ -137,9 +137,9 @@ class ColumnarSource(TableSource):
         self,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
         *,
-        again: bool = False,  # noqa: ARG002  every row has its columns
+        again: bool = False,  # noqa: ARG002  all rows have all columns
     ) -> Iterator[TableRows]:
-        """Yield the columns that play a part, in the order of the file."""
+        """Yield the columns with a role, in the order of the file."""
         first = 1
         for batch, share in self.record_batches(self._rows_within(block_bytes)):
             yield self._table_rows(batch, np.arange(first, first + len(batch)), partial(self._put_aside, first))
@@ -147,7 +147,7 @@ class ColumnarSource(TableSource):
             self.position = int(self.path.stat().st_size * share)
 
     def tasks_from(self, block_bytes: int = DEFAULT_BLOCK_BYTES, first: int = 0) -> Iterator[ReadTask]:
-        """Yield what makes rows of each batch of the file, without its first ``first`` rows."""
+        """Yield tasks that read the batches of the file, without its first ``first`` rows."""
         bytes_of_file = self.path.stat().st_size
         for batch, share in self.record_batches_from(self._rows_within(block_bytes), first):
             yield ReadTask(partial(self._rows_of, batch, first + 1), int(bytes_of_file * share))
@@ -160,9 +160,9 @@ class ColumnarSource(TableSource):
         first: int = 0,
         n_threads: int = 1,  # noqa: ARG002
     ) -> Iterator[ColumnTask]:
-        """Yield what makes rows of each part of the file, without its first ``first`` rows, whose features come by column.
+        """Yield tasks that read the parts of the file column by column, without its first ``first`` rows.
 
-        ``block_bytes`` bounds a part; where columns are read one at a time, in each of ``n_threads``, it is ``most_rows``.
+        ``block_bytes`` limits a part; if each of ``n_threads`` reads one column at a time, ``most_rows`` does.
         """
         bytes_of_file = self.path.stat().st_size
         for batch, share in self.record_batches_from(self._rows_within(block_bytes), first):
@@ -184,7 +184,7 @@ class ColumnarSource(TableSource):
         return self._by_column(batch, ([column] for column in columns), first)
 
     def _by_column(self, batch: pa.RecordBatch, features: Iterable[Sequence[pa.Array[Any]]], first: int) -> ColumnBatch:
-        """Return the good rows of ``batch``, which begins at row ``first``; ``features`` has the chunks of each."""
+        """Return the valid rows of ``batch``, which begins at row ``first``; ``features`` has the chunks of each."""
         rows, problems = self._reader.narrow(batch)
         self._put_aside(first, problems)
         return ColumnBatch(rows, _chunks_of(features, problems.keep))
@@ -199,7 +199,7 @@ class ColumnarSource(TableSource):
 
 
 class RecordReader:
-    """Makes rows of record batches, by what their columns are for.  It keeps nothing from one batch to the next."""
+    """Converts record batches to rows, given the roles of the columns.  Keeps no state between batches."""
 
     def __init__(self, columns: TableColumns, rules: GradeRules) -> None:
         self._columns = columns
@@ -207,7 +207,7 @@ class RecordReader:
         self._rules = rules
 
     def rows(self, batch: pa.RecordBatch) -> tuple[RowBatch, Problems]:
-        """Return the good rows of ``batch``, and what is wrong with the others."""
+        """Return the valid rows of ``batch``, and the problems of the others."""
         features = [batch.column(name) for name in self._columns.features]
         values = np.empty((len(batch), len(features)), dtype=np.float32)
         narrow, problems = self._parts(batch)
@@ -217,12 +217,12 @@ class RecordReader:
                 problems.refuse(bad, name, f"a number in column {name!r}", self._columns.cure_of_cell(name))
         else:
             with np.errstate(over="ignore"):
-                # one bit pattern for NaN where it is stored; it makes no difference to a score
+                # stored NaN have a single bit pattern; scores do not depend on it
                 _fill(values, features, one_nan=self._columns.of_judgments)
         return self._kept(narrow, values, problems.keep), problems
 
     def narrow(self, batch: pa.RecordBatch) -> tuple[RowBatch, Problems]:
-        """Do what ``rows`` does, but for the features, which ``batch`` need not have."""
+        """Do as ``rows``, without features, which ``batch`` need not have."""
         parts, problems = self._parts(batch)
         return self._kept(parts, without_values(len(batch)), problems.keep), problems
 
@@ -233,7 +233,7 @@ class RecordReader:
         return read_parts(columns, problems, needed=self._needed, rules=self._rules, cure_of_grade=cure), problems
 
     def _kept(self, parts: Mapping[str, Any], values: npt.NDArray[np.float32], keep: Mask) -> RowBatch:
-        """Return the rows to ``keep`` (n,); a document id that is no text is none."""
+        """Return the rows to ``keep`` (n,); an empty document id becomes null."""
         doc_id = parts.get("doc_id")
         if doc_id is not None and (np.diff(parts_of(doc_id)[0]) == 0).any():
             doc_id = pc.if_else(pc.equal(doc_id, pa.scalar("")), pa.scalar(None, pa.string()), doc_id)
@@ -254,9 +254,9 @@ class RecordReader:
 
 
 def _fill(values: npt.NDArray[np.float32], columns: list[pa.Array[Any]], *, one_nan: bool) -> None:
-    """Put ``columns`` into those of ``values``, NaN for null, with one bit pattern for all NaN where ``one_nan``.
+    """Copy ``columns`` into those of ``values``, with NaN for null, and one bit pattern for all NaN if ``one_nan``.
 
-    Columns that need no other form go a strip of rows at a time, which stays in the cache until its rows are full.
+    Columns without conversion are copied one strip of rows at a time, which stays in cache until it is complete.
     """
     ready: list[tuple[int, npt.NDArray[Any]]] = []
     for number, column in enumerate(columns):
@@ -274,7 +274,7 @@ def _fill(values: npt.NDArray[np.float32], columns: list[pa.Array[Any]], *, one_
 
 
 def _chunks_of(features: Iterable[Sequence[pa.Array[Any]]], keep: Mask) -> Iterator[FeaturePart]:
-    """Yield the values of the rows to ``keep`` (n,) of ``features``, each of them in chunks."""
+    """Yield the values of ``features`` in the rows to ``keep`` (n,), in chunks."""
     every = bool(keep.all())
     for number, chunks in enumerate(features):
         at = done = 0
@@ -285,17 +285,17 @@ def _chunks_of(features: Iterable[Sequence[pa.Array[Any]]], keep: Mask) -> Itera
                 values = values[keep[at : at + len(chunk)]]
             at += len(chunk)
             values = values.view()
-            values.flags.writeable = False  # as Arrow's own are: whoever takes them need not know two kinds
+            values.flags.writeable = False  # like arrays of Arrow
             yield FeaturePart(number, done, values)
             done += len(values)
 
 
 def problems_of_types(schema: pa.Schema, columns: TableColumns) -> list[ColumnProblem]:
-    """Say which columns cannot play their part, or are no features, by their type."""
+    """Return the columns whose type does not match their role or is not that of a feature."""
     parts = {name: part for part, name in columns.column_of.items()}
     problems = []
     for name in (*columns.column_of.values(), *columns.features):
-        if schema.get_field_index(name) < 0:  # it is there twice, which is a problem of its own
+        if schema.get_field_index(name) < 0:  # duplicate name, which is reported separately
             continue
         part, kind = parts.get(name, ""), schema.field(name).type
         if part in IDS:

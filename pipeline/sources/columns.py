@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """What the columns of one table are for.
+    """The roles of the columns of a table.
 
     Attributes
     ----------
     column_of
-        The name in the file of each part that is read: of ids, grade, optional columns and ``time``.
+        The column name of each role that is read: ids, grade, optional columns and ``time``.
     features
-        The columns that are features, in file order.
+        The feature columns, in file order.
     guessed
-        Parts that were neither told nor found by their own name.
+        Roles that were inferred, neither given nor found by exact name.
     ignored
         Columns that ``--ignore`` leaves out.
     of_judgments
-        Whether it is an ingest, which can leave columns out, that reads the table.
+        Whether the table is read by an ingest, which can ignore columns.
     needs_doc_id
-        Whether a row without one is a bad row.
+        Whether a row without doc_id is malformed.
     offered
-        Of candidates: all columns that could be features, in file order, those that the model does not know among them.
+        For candidates: all columns that could be features, in file order, including those unknown to the model.
     """
 
     column_of: Mapping[str, str]
@@ -55,42 +55,42 @@ class TableColumns:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Which of grade, the optional columns and ``time`` are read."""
+        """The columns to read among grade, the optional columns and ``time``."""
         return tuple(part for part in ("grade", *OPTIONAL, TIME) if part in self.column_of)
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """Which of the optional columns are read."""
+        """The optional columns to read."""
         return tuple(part for part in OPTIONAL if part in self.column_of)
 
     @property
     def read(self) -> tuple[str, ...]:
-        """All columns that are read."""
+        """All columns to read."""
         return (*self.features, *self.column_of.values())
 
     def cure_of(self, feature: str) -> str:
-        """Say what to do about a column of features that does not hold numbers."""
+        """Return how to fix a column of features that are not numbers."""
         ignored = f"to ignore the column: --ignore {shlex.quote(feature)}"
         return ignored if self.of_judgments else "the model needs numbers there, or empty cells (missing)"
 
     def cure_of_cell(self, feature: str, empty: str = "make the cell empty") -> str:
-        """Say what to do about a cell of a feature that is not a number, where ``empty`` says how it becomes missing."""
+        """Return how to fix a cell that is not a number; ``empty`` says how it becomes missing."""
         ignored = f"--ignore {shlex.quote(feature)} the column"
         allowed = f"; --max-rejects N leaves out bad rows, {ignored}" if self.of_judgments else ""
         return f"correct it, or {empty} (missing){allowed}"
 
     def ignoring(self, column: str) -> tuple[tuple[str, str], ...]:
-        """Return the option that leaves ``column`` out; none where there is no such option."""
+        """Return the option that ignores ``column``; empty if there is no such option."""
         return (("--ignore", column),) if self.of_judgments else ()
 
     @property
     def cure_of_grade(self) -> str | None:
-        """What to do about a grade that is none; None where the rules of grades know better."""
+        """How to fix an invalid grade; None if the rules of grades know better."""
         return None if self.of_judgments else "candidates need no grades; to ignore the column: --columns grade="
 
     @property
     def guesses(self) -> dict[str, str]:
-        """The guessed parts with their columns."""
+        """The inferred roles with their columns."""
         return {part: self.column_of[part] for part in self.guessed}
 
 
@@ -100,20 +100,19 @@ def table_columns(
     options: ReadOptions,
     look: Callable[[TableColumns], list[ColumnProblem]] = lambda _: [],
 ) -> TableColumns:
-    """Say what the columns of the table ``path``, which ``header`` names, are for.
+    """Assign roles to the columns ``header`` of the table ``path``.
 
-    ``look`` says what is wrong with the values in columns that are read, so that it is told together with what is wrong with
-    their names.
+    ``look`` returns problems of the values in these columns, which are reported together with problems of names.
 
     Raises
     ------
     InputError
-        ``options.columns`` names a column that is not there or is ignored.
+        ``options.columns`` names a column that does not exist or is ignored.
     UnusableColumns
-        A name is empty, given twice or reserved, ``qid`` or a required ``grade`` (or ``label``) is missing or could be several
-        columns, or ``look`` has found a problem (one that is found in the rows is left to who reads them, unless there are more).
+        A name is empty, duplicate or reserved, ``qid`` or a required ``grade`` (or ``label``) is missing or ambiguous, or ``look``
+        has found a problem (a single one is left to the reader of the rows).
     DataRejected
-        No feature is left, or there are too many.
+        There are no features, or too many.
     """
     if options.judgments_alone:
         return _judgment_columns(path, header, options, look)
@@ -157,14 +156,14 @@ def table_columns(
 def _judgment_columns(
     path: Path, header: Sequence[str], options: ReadOptions, look: Callable[[TableColumns], list[ColumnProblem]]
 ) -> TableColumns:
-    """Say which columns of a table of judgments alone are qid, doc_id, grade and time; others are passed over.
+    """Find qid, doc_id, grade and time in a table of separate judgments; other columns are ignored.
 
-    What ``options`` says of columns is meant for tables of rows, too: a name that is not here is passed over.
+    ``options`` also apply to the tables of rows, so their column names may be missing here.
 
     Raises
     ------
     DataRejected
-        A name is empty or given twice, or one of the columns is missing or could be several.
+        A name is empty or duplicate, or one of the columns is missing or ambiguous.
     """
     names, problems = _usable_names(header, options)
     column_of = {part: told for part in ID_COLUMNS if (told := options.columns.get(part, "")) in names}
@@ -188,18 +187,18 @@ def _judgment_columns(
 
 
 def _refuse(path: Path, problems: Sequence[ColumnProblem]) -> None:
-    """Raise UnusableColumns if there are ``problems``, but not for a single one that whoever reads the rows will report."""
+    """Raise UnusableColumns if there are ``problems``, except a single one that reading the rows will report."""
     if len(problems) > 1 or not all(problem.in_rows for problem in problems):
         raise UnusableColumns(path, tuple(problems))
 
 
 def guesses_of(tables: Iterable[TableColumns | None]) -> dict[str, str]:
-    """Return the guessed parts of all ``tables`` with their columns; None stands for a file whose columns have no names."""
+    """Return the inferred roles of all ``tables`` with their columns; None is a file without column names."""
     return {part: name for table in tables if table is not None for part, name in table.guesses.items()}
 
 
 def guesses_line(guesses: Mapping[str, str]) -> str:
-    """Tell a person what was guessed.
+    """Return a line about inferred columns.
 
     >>> guesses_line({"qid": "query_id", "grade": "rel"})
     "columns: qid from 'query_id', grade from 'rel' (inferred; set with columns)"
@@ -209,7 +208,7 @@ def guesses_line(guesses: Mapping[str, str]) -> str:
 
 
 def check_ignored(ignore: Iterable[str], tables: Sequence[TableColumns]) -> None:
-    """Raise InputError if ``ignore`` has a name, not a pattern, that no table has."""
+    """Raise InputError if ``ignore`` has a name (not a pattern) that no table has."""
     left_out = {name for table in tables for name in table.ignored}
     for name in ignore:
         if name not in left_out and not re.search(r"[*?[]", name):
@@ -217,7 +216,7 @@ def check_ignored(ignore: Iterable[str], tables: Sequence[TableColumns]) -> None
 
 
 def tables_disagree(first: TableColumns, first_name: str, other: TableColumns, other_name: str) -> str:
-    """Say for which part two tables have columns of different names; empty if for none."""
+    """Describe a role for which two tables have columns of different names; empty if there is none."""
     for part, name in first.column_of.items():
         found = other.column_of.get(part, name)
         if found != name:
@@ -230,7 +229,7 @@ def tables_disagree(first: TableColumns, first_name: str, other: TableColumns, o
 
 
 def _problems_of_features(features: Sequence[str]) -> list[ColumnProblem]:
-    """Say which of ``features`` have a name that no feature may have."""
+    """Return problems of ``features`` with invalid names."""
     problems = []
     for name in features:
         ignore = (("--ignore", name),)
@@ -244,16 +243,16 @@ def _problems_of_features(features: Sequence[str]) -> list[ColumnProblem]:
 
 
 def of_candidates(features: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
-    """Return the features of candidates: those that the model knows, or where it knows none all that may be features."""
+    """Return the features of candidates: those of the model or, if it names none, all columns that can be features."""
     found = tuple(name for name in features if name in known)
     return found or tuple(name for name in features if name not in {*PARTS, *RESERVED})
 
 
 def _usable_names(header: Sequence[str], options: ReadOptions) -> tuple[list[str], list[ColumnProblem]]:
-    """Return the names of columns that can be told apart, and what is wrong with the others.
+    """Return the unique column names, and problems of the others.
 
-    A column without a name is called ``column_N`` by its number N from 1, so that it can be left out; it can never be read.
-    Of candidates and judgments alone such columns are passed over, and names that are there twice, unless they play a part.
+    A column without a name is called ``column_N``, N from 1, so that it can be ignored; it is never read.  In candidates and
+    separate judgments, unnamed columns and duplicate names without a role are ignored.
     """
     passed_over = options.judgments_alone or not options.grade_required
     parts = {*PARTS, *options.columns.values()}
@@ -283,7 +282,7 @@ def _is_ignored(name: str, options: ReadOptions) -> bool:
 
 
 def _assigned(path: Path, names: Sequence[str], ignored: Sequence[str], options: ReadOptions) -> dict[str, str]:
-    """Return the parts of ``--columns`` in the order of PARTS; those that no column is to play are left out."""
+    """Return the roles of ``--columns`` in the order of PARTS, without those set to no column."""
     for part, name in options.columns.items():
         if name in ignored:
             raise InputError(
@@ -307,7 +306,7 @@ def _time_column(path: Path, names: Sequence[str], name: str, column_of: Mapping
 def _guesses(
     column_of: Mapping[str, str], names: Sequence[str], options: ReadOptions
 ) -> tuple[dict[str, str], list[ColumnProblem]]:
-    """Return which of ``names`` habit takes for the parts that nothing else says, and what is doubtful about it."""
+    """Infer the remaining roles from usual ``names``; also return ambiguities as problems."""
     guessed: dict[str, str] = {}
     problems: list[ColumnProblem] = []
     for part in HABITS:
@@ -321,7 +320,7 @@ def _guesses(
 
 
 def _guess(part: str, names: Sequence[str], options: ReadOptions) -> tuple[str | None, list[ColumnProblem]]:
-    """Return the one of ``names`` that habit calls ``part``, the likeliest where there are several, and that this is a problem."""
+    """Return the usual name of ``part`` among ``names``; if there are several, the likeliest one and a problem."""
     found = [name for name in names if _plain(name) in HABITS[part] and name not in options.known_features]
     if len(found) < 2:
         return (found[0] if found else None), []
@@ -337,7 +336,7 @@ def _plain(name: str) -> str:
 
 
 def _missing(part: str, names: Sequence[str]) -> ColumnProblem:
-    """Say that no column plays ``part``, and which might."""
+    """Return the problem that no column has the role ``part``, with candidates."""
     near = get_close_matches(part, names, n=1)
     reason = f"no column {part!r}"
     if near:

@@ -22,25 +22,25 @@ _DOCUMENTS = frozenset({"readme", "license", "licence", "notice", "copying", "au
 
 
 def find_files(given: Iterable[str | os.PathLike[str]], root: Path | None = None) -> list[Path]:
-    """Return the files that are meant, sorted by path.
+    """Return the files, sorted by path.
 
-    A name of something that is there is that, whatever characters it has.  A folder stands for all files directly in it
-    whose name has a known suffix or none, but for hidden ones (``.name``, ``_name``) and what is there to be read by people
-    (``README``, ``LICENSE.txt``), or by programs (``manifest.json``).  Any other name with ``*``, ``?`` or
-    ``[`` in it is a pattern, in which ``**`` stands for any number of folders; it matches files only.  Neither a folder nor
-    a pattern means companions (:data:`~rankmill.pipeline.sources.files.COMPANIONS`).  A file that several patterns or folders mean is there once.
+    An existing path is taken literally, even with pattern characters.  A folder means all files directly in it with a
+    known suffix or none, except hidden ones (``.name``, ``_name``), documentation (``README``, ``LICENSE.txt``) and
+    ``manifest.json``.  Any other name with ``*``, ``?`` or ``[`` is a pattern for files, in which ``**`` matches any number of
+    folders.  Folders and patterns skip companions (:data:`~rankmill.pipeline.sources.files.COMPANIONS`).  A file that matches
+    several times is returned once.
 
     Parameters
     ----------
     given
         Names of files and folders, and patterns.
     root
-        What relative names start from, and no pattern itself; the current folder if left out.
+        Base of relative names, not a pattern; default: the working directory.
 
     Raises
     ------
     InputError
-        A name is of nothing, or a folder or pattern means no file.
+        A name does not exist, or a folder or pattern matches no file.
     """
     plain: list[Path] = []
     expanded: dict[Path, Path] = {}
@@ -65,12 +65,12 @@ def find_files(given: Iterable[str | os.PathLike[str]], root: Path | None = None
 
 
 def refuse_copies(files: Sequence[Path]) -> None:
-    """Raise InputError if two of ``files`` have the same bytes; only files of one size are read for that."""
+    """Raise InputError if two of ``files`` have the same bytes; only files of equal size are read."""
     of_size: defaultdict[int, list[Path]] = defaultdict(list)
     for path in files:
         of_size[path.stat().st_size].append(path)
     for size, alike in of_size.items():
-        if not size or len(alike) == 1:  # without any bytes there are no rows
+        if not size or len(alike) == 1:  # an empty file has no rows
             continue
         seen: dict[str, Path] = {}
         for path in alike:
@@ -82,7 +82,7 @@ def refuse_copies(files: Sequence[Path]) -> None:
 
 
 def _matching(pattern: str, path: Path, root: Path | None) -> list[Path]:
-    names = glob(pattern, root_dir=root, recursive=True)  # noqa: PTH207  root is no pattern
+    names = glob(pattern, root_dir=root, recursive=True)  # noqa: PTH207  root is not a pattern
     places = (Path(name) if root is None else root / name for name in names)
     found = [place for place in places if place.is_file() and not _is_companion(place)]
     if not found:
@@ -108,7 +108,7 @@ def _in_folder(folder: Path) -> list[Path]:
 
 
 def _unjudged_of(dataset: Path) -> list[Path]:
-    """Return the files that the dataset has now: those it had before may lie beside them."""
+    """Return the current unjudged files of the dataset; older ones may still be in the folder."""
     from rankmill.pipeline.dataset import Dataset
 
     opened = Dataset.open(dataset)
@@ -119,7 +119,7 @@ def _unjudged_of(dataset: Path) -> list[Path]:
 
 
 def _holds_rows(path: Path) -> bool:
-    """Say whether the name of a file in a folder is one of a file of rows."""
+    """Whether a file in a folder has a name of a file of rows."""
     suffix = uncompressed(path).suffix.lower()
     if path.name.split(".")[0].lower() in _DOCUMENTS:
         return False
@@ -145,13 +145,13 @@ SUFFIXES: dict[str, Format] = {
     ".run": "run",
     **dict.fromkeys(_TEXT, "letor"),
 }
-"""Format by suffix of the name, a compression's left out; a file of another suffix is taken for LETOR text if it is named."""
+"""Format by suffix, without a compression suffix; an explicitly named file with another suffix is read as LETOR text."""
 COMPANIONS = (".query", ".group")
-"""Suffixes of files that belong to the file whose name they follow, and hold no rows."""
+"""Suffixes that are added to the name of a file of rows, for files that belong to it and have no rows."""
 
 
 def check_file(path: Path) -> None:
-    """Raise InputError unless ``path`` is a file whose name is text: it is written down in manifests."""
+    """Raise InputError unless ``path`` is a file with a UTF-8 name, which manifests need."""
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError:
@@ -160,12 +160,12 @@ def check_file(path: Path) -> None:
     if path.is_dir():
         raise InputError(f"{path}: is a folder; give the files in it")
     if not path.is_file():
-        near = path.with_name(f"_{path.name}")  # as the folders of a dataset are called now
+        near = path.with_name(f"_{path.name}")  # current names of folders in a dataset
         raise InputError(f"{path}: no such file" + (f"; did you mean {near}?" if near.exists() else ""))
 
 
 def format_of(path: Path, wanted: str = "auto") -> Format:
-    """Return the format of ``path``: ``wanted``, or by its suffix for ``auto`` (LETOR text where that says nothing)."""
+    """Return the format of ``path``: ``wanted`` or, for ``auto``, by its suffix (LETOR text if unknown)."""
     formats: tuple[Format, ...] = get_args(Format)
     for known in formats:
         if wanted == known != "auto":
@@ -176,5 +176,5 @@ def format_of(path: Path, wanted: str = "auto") -> Format:
 
 
 def uncompressed(path: Path) -> Path:
-    """Return ``path`` without the suffix of a compression."""
+    """Return ``path`` without a compression suffix."""
     return path.with_suffix("") if path.suffix.lower() in COMPRESSED else path

@@ -1,6 +1,6 @@
 """Parse grades: words, negative numbers and missing grades, with the same rules for tables, text and qrels.
 
-First the map of words is asked (a number may be a word, too), then what negative numbers mean, then what no grade means.
+Rules apply in this order: the map of words (which may contain numbers), negative numbers, missing grades.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import MAX_GRADE, NegativeGrades, ReadOptions, Unjudged, Words, check_words, word_key
 
-HIGHEST_LABEL_AS_GRADE = 31  # whole labels above it are amounts: 2^grade - 1 of them would be all of a sum
-UNKNOWN_GRADE = -1  # nobody has judged the document
+HIGHEST_LABEL_AS_GRADE = 31  # whole labels above are amounts, whose gain 2^grade - 1 would dominate every sum
+UNKNOWN_GRADE = -1  # the document is unjudged
 GRADE_RULE = "a grade: a whole number, 0 or more"
 
 _NOTHING = frozenset({"", "nan", "null"})
-_NO_WORD = math.inf  # what a word is read as that no rule knows: never a grade
+_NO_WORD = math.inf  # value of an unknown word: never a grade
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +32,19 @@ class GradeRules:
     Attributes
     ----------
     words
-        Pairs of a word (or a number, as text) and its grade; case and blanks around do not count.  Numbers that are not among
-        the words are grades themselves.
+        Pairs of a word (or a number, as text) and its grade; case and surrounding blanks are ignored.  Other numbers are
+        grades themselves.
     negative
-        What a negative whole number is: an error (``reject``), grade 0 (``zero``), or no judgment (``unjudged``).
+        How to treat negative whole numbers: as an error (``reject``), grade 0 (``zero``), or unjudged (``unjudged``).
     unjudged
-        What no grade is: no judgment (``keep``, :data:`UNKNOWN_GRADE`), grade 0 (``zero``), or an error (``reject``).
+        How to treat missing grades: as unjudged (``keep``, :data:`UNKNOWN_GRADE`), grade 0 (``zero``), or an error (``reject``).
     highest
         Highest grade allowed.
 
     Raises
     ------
     InputError
-        A policy is unknown, a word is there twice, or its grade is none.
+        A policy is unknown, a word occurs twice, or its grade is invalid.
     """
 
     words: Words = ()
@@ -61,7 +61,7 @@ class GradeRules:
 
     @classmethod
     def of(cls, options: ReadOptions) -> GradeRules:
-        """Return how ``options`` say that grades are read; candidates may lack them."""
+        """Return the rules in ``options``; for candidates grades are optional."""
         return cls(
             words=options.words,
             negative=options.negative_grades,
@@ -71,37 +71,37 @@ class GradeRules:
 
     @property
     def maps_numbers(self) -> bool:
-        """Whether a plain number may be another grade than itself."""
+        """Whether a number may be mapped to another grade."""
         return any(isinstance(word_key(word), float) for word, _ in self.words)
 
     def read_words(self, words: pa.Array[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Read strings (n,), null or empty where there is no grade.
+        """Parse strings (n,), null or empty if there is no grade.
 
         Returns
         -------
         grades : (n,) int32
-            :data:`UNKNOWN_GRADE` where there is no judgment; of no meaning where bad.
+            :data:`UNKNOWN_GRADE` if unjudged; undefined where bad.
         bad : (n,) bool
-            Which of them are no grades; :meth:`expected` says why.
+            Which of them are invalid; :meth:`expected` says why.
         """
         codes, numbers = self._numbers(words)
         grades, bad = self._settle(numbers)
         return grades[codes], bad[codes]
 
     def numbers(self, words: pa.Array[Any]) -> npt.NDArray[np.float64]:
-        """Return what strings (n,) stand for before any policy: NaN where there is no grade, infinity for what is no grade."""
+        """Parse strings (n,) before policies apply: NaN for a missing grade, infinity for an invalid one."""
         codes, numbers = self._numbers(words)
         return numbers[codes]
 
     def _numbers(self, words: pa.Array[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-        """Return the number of each of ``words`` (n,) among all different ones, and what these stand for."""
+        """Return the index of each of ``words`` (n,) among the distinct ones, and the numbers of these."""
         coded = words.dictionary_encode()
         grade_of = {word_key(word): float(grade) for word, grade in self.words}
         known = [self._number(word, grade_of) for word in cast("list[str]", coded.dictionary.to_pylist())]
         return coded.indices.fill_null(len(known)).to_numpy(), np.array([*known, math.nan])  # the last one for null
 
     def settle_numbers(self, numbers: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Read numbers (n,), NaN where there is no grade; returns the same as :meth:`read_words`."""
+        """Read numbers (n,), NaN if there is no grade; returns the same as :meth:`read_words`."""
         mapped = numbers
         for word, grade in self.words:
             key = word_key(word)
@@ -110,7 +110,7 @@ class GradeRules:
         return self._settle(mapped)
 
     def expected(self, found: str | float | None) -> tuple[str, str]:
-        """Say what was expected in place of ``found``, which is no grade: (what was expected, the cure or nothing)."""
+        """Return what was expected instead of the invalid grade ``found``, and the cure or nothing."""
         key: str | float = "" if found is None else word_key(found) if isinstance(found, str) else found
         if (isinstance(key, str) and key in _NOTHING) or (isinstance(key, float) and math.isnan(key)):
             return GRADE_RULE, "to accept rows without a grade: --unjudged keep|zero"
@@ -136,7 +136,7 @@ class GradeRules:
         return math.nan if key in _NOTHING else _NO_WORD
 
     def _settle(self, numbers: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Apply the policies to numbers that have gone through the map."""
+        """Apply the policies to mapped numbers."""
         nothing = np.isnan(numbers)
         with np.errstate(invalid="ignore"):
             whole = np.isfinite(numbers) & (numbers == np.floor(numbers))

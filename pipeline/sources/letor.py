@@ -1,14 +1,13 @@
-"""LETOR (SVMlight) text: ``grade qid:ID index:value ... #docid = X``, one document a line.
+"""LETOR (SVMlight) text: ``grade qid:ID index:value ... #docid = X``, one document per line.
 
-Fields are separated by blanks or tabs.  The grade is a whole number of 0 or more (``2.0`` will do); with ``labels="real"`` any
-number may stand there, and there are labels instead of grades.  Features may come in any order,
-each at most once a line; a value is a number, or ``nan`` or ``null`` where it is missing.  A comment runs from ``#`` to the
-end of the line; if it begins with ``docid =`` the next word is the document's id.  Blank lines and lines with nothing but
-a comment are skipped.  Lines may end with CR LF.
+Fields are separated by blanks or tabs.  The grade is a whole number of 0 or more (also ``2.0``); with ``labels="real"`` it may
+be any number and is a label instead of a grade.  Features may come in any order, each at most once per line; a value is a
+number, or ``nan`` or ``null`` if it is missing.  A comment runs from ``#`` to the end of the line; if it begins with ``docid =``
+the next word is the document's id.  Blank lines and lines with only a comment are skipped.  Lines may end with CR LF.
 
-Where the first line with a row has no ``qid:`` and the sizes of the queries lie beside the file (see
-:mod:`rankmill.pipeline.sources.query_sizes`), no line has one, and the ids are the file's name and the query's number: ``rank.train:17``.
-Lines that are quarantined count as rows of their query.
+If the first row has no ``qid:`` and there is a companion file with query sizes (see :mod:`rankmill.pipeline.sources.query_sizes`),
+no line has a qid, and ids are the file's name and the number of the query: ``rank.train:17``.  Quarantined lines count as rows
+of their query.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ if TYPE_CHECKING:
     from rankmill.pipeline.sources.blocks import Block
     from rankmill.pipeline.sources.columns import TableColumns
 
-_FIRST_BYTES = 1 << 16  # read to see whether lines name their queries
+_FIRST_BYTES = 1 << 16  # read to find out whether lines have a qid
 
 Positions = npt.NDArray[np.int64]
 
-_MOST_LINES = 1 << 17  # parsed at a time: where lines are short, what is known of them takes many times their text
-_LEAST_ENTRY = 4  # bytes: a digit, a colon, a digit and what separates it from the next
+_MOST_LINES = 1 << 17  # parsed at a time: short lines take many times the memory of their text
+_LEAST_ENTRY = 4  # bytes: a digit, a colon, a digit and a separator
 
 
 class LetorSource:
-    """One file of LETOR text, plain or compressed (``.gz``, ``.bz2``, ``.zst``, ``.lz4``)."""
+    """A file of LETOR text, plain or compressed (``.gz``, ``.bz2``, ``.zst``, ``.lz4``)."""
 
     columns: tuple[str, ...] | None = None
     table: TableColumns | None = None
@@ -64,17 +63,17 @@ class LetorSource:
         self._quarantine = Quarantine() if quarantine is None else quarantine
         sizes = find_sizes(path)
         self.sizes_path: Path | None = sizes if sizes is not None and not _names_queries(path) else None
-        """The file with the sizes of the queries, where the lines do not name them."""
+        """The file with the sizes of queries, if lines have no qid."""
 
     def names(self, width: int) -> tuple[str, ...]:
-        """Return ``f<index as written>`` for each of ``width`` features, or of ``n_features`` if that was given."""
+        """Return ``f<index as written>`` for each of ``width`` features, or of ``n_features`` if given."""
         base = self._options.index_base
         return tuple(f"f{index}" for index in range(base, base + (self._options.n_features or width)))
 
     def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
-        """Yield what reads each block of the file; the values of a batch are overwritten by the next one."""
+        """Yield a task for each block of the file; the values of a batch are overwritten by the next one."""
         kept = _KeptLines([], [])
-        # which query a row is of depends on all rows before it, where lines do not name their queries
+        # without qids, the query of a row depends on all rows before it
         sizes = None if self.sizes_path is None else QuerySizes(self.sizes_path, self.path)
         for block in unchecked_blocks(self.path, block_bytes, kept.texts):
             if sizes is None:
@@ -103,23 +102,23 @@ class LetorSource:
     def _parser(self, kept: _KeptLines) -> _Parser:
         try:
             return kept.parsers.pop()
-        except IndexError:  # asking first whether there is one would let another thread take it
+        except IndexError:  # checking first would be a race with other threads
             return _Parser(self.path, self._options, self._quarantine, grouped=self.sizes_path is not None)
 
     def _handed_over(self, kept: _KeptLines, parser: _Parser, rows: _Rows) -> Iterator[RowBatch]:
         yield from rows.batches(self._options.absent_value, parser.room)
-        kept.parsers.append(parser)  # not before: the rows are in its arrays
+        kept.parsers.append(parser)  # not earlier: the rows are in its arrays
 
 
 class _KeptLines(NamedTuple):
-    """What blocks were read with and can be again: as many as there are threads; lists are appended and popped in one step."""
+    """Parsers and buffers for reuse, as many as there are threads; appending to and popping from lists is atomic."""
 
     parsers: list[_Parser]
     texts: list[bytearray]
 
 
 def check_made_ids(sources: Sequence[Source]) -> None:
-    """Raise InputError if two of ``sources`` would make the same ids of queries of their names."""
+    """Raise InputError if two of ``sources`` would generate the same query ids."""
     made: dict[str, Path] = {}
     for source in sources:
         if isinstance(source, LetorSource) and source.sizes_path is not None:
@@ -132,7 +131,7 @@ def check_made_ids(sources: Sequence[Source]) -> None:
 
 
 def companions_of(sources: Sequence[Source]) -> dict[Path, Path]:
-    """Return the files with the sizes of the queries, by the file of rows."""
+    """Return the files with query sizes, by file of rows."""
     return {
         source.path: source.sizes_path
         for source in sources
@@ -141,7 +140,7 @@ def companions_of(sources: Sequence[Source]) -> dict[Path, Path]:
 
 
 def _names_queries(path: Path) -> bool:
-    """Say whether the first line with a row has ``qid:``."""
+    """Whether the first row has ``qid:``."""
     for block in read_blocks(path, _FIRST_BYTES):
         for line in block.data[block.start : block.stop].splitlines():
             words = line.split(b"#", 1)[0].split()
@@ -152,26 +151,26 @@ def _names_queries(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of one block, features still sparse, in arrays that belong to the parser."""
+    """The rows of a block with sparse features, in arrays owned by the parser."""
 
-    qid: pa.StringArray  # empty where no line names its query
+    qid: pa.StringArray  # empty if lines have no qid
     doc_id: pa.StringArray | None
     grade: npt.NDArray[np.int32]
-    label: npt.NDArray[np.float64] | None  # where labels are real; grades are all 0 then
+    label: npt.NDArray[np.float64] | None  # real labels; all grades are 0 then
     entry_from: Positions
     feature: npt.NDArray[np.int32]
     value: npt.NDArray[np.float32]
     width: int
-    starts: Positions  # where lines with a row begin, those quarantined among them; only where no line names its query
-    kept: npt.NDArray[np.bool_]  # which of these lines were not quarantined
+    starts: Positions  # start of each row, including quarantined ones; only if lines have no qid
+    kept: npt.NDArray[np.bool_]  # which of these rows were not quarantined
 
     def grouped(self, sizes: QuerySizes, block: Block) -> _Rows:
-        """Return the rows with the ids of their queries; for one block after the other, in the order of the file."""
+        """Return the rows with generated query ids; call it for the blocks in the order of the file."""
         numbers = sizes.take(len(self.starts), lambda k: block.line_number(int(self.starts[k])))
         return replace(self, qid=sizes.ids(numbers[self.kept]))
 
     def only(self, keep: npt.NDArray[np.bool_], narrow: int) -> _Rows:
-        """Return the rows to ``keep`` (n,); they are as wide as the widest of them, ``narrow`` at least."""
+        """Return the rows to ``keep`` (n,); the width is that of the widest, at least ``narrow``."""
         lengths = np.diff(self.entry_from)
         entries = np.repeat(keep, lengths)
         feature, value = self.feature[: len(entries)][entries], self.value[: len(entries)][entries]
@@ -188,7 +187,7 @@ class _Rows:
         )
 
     def batches(self, absent: float, room: ScratchBuffer) -> Iterator[RowBatch]:
-        """Yield dense rows in ``room``, a bounded number of bytes at a time: little text may stand for a very wide row."""
+        """Yield dense rows in the buffer ``room``, a bounded number of bytes at a time, as a short text may be a very wide row."""
         step = max(1, BATCH_BYTES // (4 * max(1, self.width)))
         for first in range(0, len(self.grade), step):
             grade = self.grade[first : first + step]
@@ -205,7 +204,7 @@ class _Rows:
 
 
 class _Entries(NamedTuple):
-    """ScratchBuffer for the features of a block, used again for the next: pages that were touched stay, others cost nothing."""
+    """Scratch buffer for the features of a block, reused for the next; untouched pages take no memory."""
 
     feature: npt.NDArray[np.int32]
     value: npt.NDArray[np.float32]
@@ -225,14 +224,14 @@ class _Complaint(NamedTuple):
 
 
 class _Problem(NamedTuple):
-    """A bad line of a block: where its bad token begins, and what is wrong with it."""
+    """A malformed line of a block: the position of the bad token, and the problem."""
 
     where: int
     complaint: _Complaint
 
 
 class _Parser:
-    """Runs the kernel over blocks, one at a time, sets bad lines aside and settles the numbers that the kernel was not sure of."""
+    """Runs the kernel on one block at a time, quarantines malformed lines and parses the numbers that the kernel deferred."""
 
     def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine, *, grouped: bool) -> None:
         self._path = path
@@ -266,7 +265,7 @@ class _Parser:
             self._lines,
             self._options.n_features or 0,
         )
-        put_aside: list[tuple[int, int]] = []  # rows before the line, where it begins
+        put_aside: list[tuple[int, int]] = []  # number of rows before the line, start of the line
         problems: list[_Problem] = []
         room = self._quarantine.remaining
         while True:
@@ -279,7 +278,7 @@ class _Parser:
                 break
             problems.append(self._problem(block, state, label_from, label_to))
             if len(problems) > room:
-                break  # what follows does not matter
+                break  # the rest does not matter
             if self._grouped:
                 put_aside.append((int(state[_kernels.ROWS]), int(state[_kernels.LINE_START])))
             state[_kernels.AT] = block.data.index(b"\n", int(state[_kernels.WHERE])) + 1
@@ -319,7 +318,7 @@ class _Parser:
     def _read_words(
         self, text: npt.NDArray[np.uint8], grade: npt.NDArray[np.int32], label_from: Positions, label_to: Positions
     ) -> Positions:
-        """Settle the grades that the kernel has left to the rules of words; return the rows in which they are none."""
+        """Parse the grades that the kernel left to the grade rules; return the rows with invalid ones."""
         asked = np.flatnonzero(grade == _kernels.ASKED)
         if not len(asked):
             return asked
@@ -327,7 +326,7 @@ class _Parser:
         return asked[bad]
 
     def _problem(self, block: Block, state: Positions, label_from: Positions, label_to: Positions) -> _Problem:
-        """Return what is wrong with the line that the kernel stopped at: its grade, if that is, as it stands first."""
+        """Return the problem of the line at which the kernel stopped; a bad grade comes first."""
         code, where = int(state[_kernels.CODE]), int(state[_kernels.WHERE])
         if state[_kernels.GRADE_ASKED]:
             row = int(state[_kernels.ROWS])
@@ -350,7 +349,7 @@ class _Parser:
         self._quarantine.add(error, column, line)
 
     def _bad_grade(self, word: str, *, of_row: bool = True) -> _Complaint:
-        """Say what is wrong with a grade; in a line that is no row anyway, no map of words is the cure."""
+        """Return the problem of a grade; if the line is otherwise malformed too, the cure is not a map of words."""
         expected, cure = self._rules.expected(word)
         if not self._options.grade_required:
             return _Complaint(expected, "candidates need a first number, too; write nan if unknown")

@@ -1,4 +1,4 @@
-"""Parse numbers in delimited text and in lines of words, with the same grammar as in LETOR text."""
+"""Parse numbers in delimited text and lines of words, with the grammar of LETOR text."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _MISSING = re.compile(r"(?:[+-]?null)?", re.IGNORECASE)
 
 
 def read_floats(cells: pa.Array[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """Read strings as Python's ``float()`` does, blanks around them allowed.
+    """Parse strings like Python's ``float()``; surrounding blanks are allowed.
 
     Returns
     -------
     numbers : (n,) float64
-        Correctly rounded; NaN where a cell is empty, ``nan``, ``null`` or no number.
+        Correctly rounded; NaN if a cell is empty, ``nan``, ``null`` or not a number.
     bad : (n,) bool
-        Which cells are no numbers.
+        Which cells are not numbers.
 
     Examples
     --------
@@ -35,13 +35,13 @@ def read_floats(cells: pa.Array[Any]) -> tuple[npt.NDArray[np.float64], npt.NDAr
     """
     try:
         numbers = cells.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    except pa.ArrowInvalid:  # for the first cell that it cannot read, where Polars goes on
-        import polars as pl  # which takes 0.2 s and 34 MB, so only where it is needed
+    except pa.ArrowInvalid:  # it stops at the first bad cell; Polars continues
+        import polars as pl  # imported only if needed: takes 0.2 s and 34 MB
 
         numbers = pl.Series(cells, dtype=pl.String).cast(pl.Float64, strict=False).to_numpy()
     bad = np.zeros(len(numbers), dtype=np.bool_)
     odd = np.flatnonzero(np.isnan(numbers))
-    if len(odd):  # missing, with blanks around it, or no number
+    if len(odd):  # missing, with surrounding blanks, or not a number
         words = cells.take(as_array(odd)).fill_null("").dictionary_encode()
         read = [_read(word) for word in cast("list[str]", words.dictionary.to_pylist())]
         code = words.indices.to_numpy()
@@ -52,7 +52,7 @@ def read_floats(cells: pa.Array[Any]) -> tuple[npt.NDArray[np.float64], npt.NDAr
 
 
 def read_finite(cells: pa.Array[Any]) -> npt.NDArray[np.float64]:
-    """Read strings (n,) as numbers; NaN where one is no finite number.
+    """Parse strings (n,) as numbers; NaN if not a finite number.
 
     >>> read_finite(pa.array(["1.5", " -2e3 ", "", "x", "nan", "inf"])).tolist()
     [1.5, -2000.0, nan, nan, nan, nan]
@@ -62,7 +62,7 @@ def read_finite(cells: pa.Array[Any]) -> npt.NDArray[np.float64]:
 
 
 def _read(word: str) -> float | None:
-    """Return the number that ``word`` is, NaN for a missing one, None for no number."""
+    """Parse ``word``: NaN if it means missing, None if it is not a number."""
     word = word.strip(" \t")
     if _NUMBER.fullmatch(word):
         number = float(word)

@@ -34,18 +34,18 @@ def open_source(
     path
         The file.  Text may be compressed: ``.gz``, ``.bz2``, ``.zst``, ``.lz4``.
     format
-        ``letor``, ``csv``, ``tsv``, ``parquet``, ``arrow``, ``jsonl``, ``run``; ``auto`` goes by the suffix.
+        ``letor``, ``csv``, ``tsv``, ``parquet``, ``arrow``, ``jsonl``, ``run``; ``auto``: by the suffix.
     options, quarantine
-        How to read, and where bad rows go; by default the first bad row is an error.
+        How to read, and where malformed rows go; by default the first one is an error.
     columns_of
-        What the columns of a table are for; by default they are rows with features.
+        Assigns roles to the columns of a table; default: rows with features.
 
     Raises
     ------
     InputError
-        There is no such file or format.
+        The file does not exist, or the format is unknown.
     DataRejected
-        The header breaks the rules; the batches raise it for rows.
+        The header is invalid; reading the batches raises it for rows.
     """
     options = ReadOptions() if options is None else options
     quarantine = Quarantine() if quarantine is None else quarantine
@@ -84,12 +84,12 @@ def _open_table(
 
 
 class NarrowFile:
-    """One file of judgments or pairs: a table if its suffix says so, else lines of words.
+    """A file of judgments or pairs: a table if its suffix says so, otherwise lines of words.
 
     Attributes
     ----------
     table
-        What its columns are for; None for words.
+        The roles of its columns; None for lines of words.
     position
         Bytes of the file read so far; may stay 0 if unknown.
     """
@@ -102,7 +102,7 @@ class NarrowFile:
         options: ReadOptions,
         columns_of: ColumnsOf | None = None,
     ) -> None:
-        """Open ``path``; InputError if there is no such file, DataRejected if its header breaks the rules."""
+        """Open ``path``; InputError if the file does not exist, DataRejected if its header is invalid."""
         check_file(path)
         chosen = format_of(path)
         self.path = path
@@ -114,9 +114,9 @@ class NarrowFile:
         self.table = None if self._source is None else self._source.table
 
     def rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:
-        """Yield its columns in the order of the file; DataRejected if it breaks the format.
+        """Yield its columns in the order of the file; DataRejected if it is malformed.
 
-        ``again`` says that this is not the first time: rows that cannot be read are quarantined already.
+        ``again``: the file was read before, so unreadable rows are quarantined already.
         """
         if self._source is None:
             for rows, position in word_lines(self.path, self._form, self._quarantine, block_bytes):
@@ -129,7 +129,7 @@ class NarrowFile:
 
 
 def share_features(sources: Sequence[Source], others: Iterable[str] = ()) -> None:
-    """Give all files of JSON lines among ``sources`` the features that any of them has, and ``others``."""
+    """Give all files of JSON lines among ``sources`` the features of all of them, and ``others``."""
     from rankmill.pipeline.sources.jsonl.json_lines import JsonSource
 
     found = [source for source in sources if isinstance(source, JsonSource)]

@@ -1,4 +1,4 @@
-"""Parquet files: columns ``qid``, ``grade``, perhaps ``doc_id`` and optional ones, and numbers, each of them a feature."""
+"""Parquet files: columns ``qid``, ``grade``, optionally ``doc_id`` and others; all other numeric columns are features."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-PART_ROWS = 65536  # groups of rows are read together until they have so many: opening a file again costs little then
+PART_ROWS = 65536  # row groups are read together up to this size, so that reopening the file costs little
 
 
 class ParquetSource(ColumnarSource):
@@ -31,7 +31,7 @@ class ParquetSource(ColumnarSource):
         return schema_of_file(self.path)
 
     def id_bytes(self) -> int:
-        """Return how many bytes the ids of a row have on average, as the file has stored them."""
+        """Return the average number of bytes of the ids of a row, as stored in the file."""
         ids = {name for part, name in self._columns.column_of.items() if part in {"qid", "doc_id"}}
         with open_parquet(self.path) as file:
             groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
@@ -41,11 +41,11 @@ class ParquetSource(ColumnarSource):
         return of_ids // max(1, rows)
 
     def record_batches(self, rows: int) -> Iterator[tuple[pa.RecordBatch, float]]:
-        """Yield the columns that are read."""
+        """Yield the columns to read."""
         yield from self.record_batches_from(rows, 0)
 
     def record_batches_from(self, rows: int, first: int) -> Iterator[tuple[pa.RecordBatch, float]]:
-        """Yield the columns that are read, from row ``first`` on; groups of rows before it are not read at all."""
+        """Yield the columns to read, from row ``first`` on; row groups before it are skipped."""
         with open_parquet(self.path) as file:
             sizes = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
             ends = list(accumulate(sizes))
@@ -62,9 +62,9 @@ class ParquetSource(ColumnarSource):
     def column_tasks(
         self, block_bytes: int, most_rows: int, first: int = 0, n_threads: int = 1
     ) -> Iterator[ColumnTask]:
-        """Yield what makes rows of each part of the file: whole groups of rows, column by column, where they are small enough.
+        """Yield tasks that read the parts of the file: whole row groups, column by column, if they are small enough.
 
-        That they are if they have at most ``most_rows`` rows, and are enough to keep all threads at work.
+        They are if they have at most ``most_rows`` rows, and there are enough of them for all threads.
         """
         with open_parquet(self.path) as file:
             metadata = file.metadata
@@ -79,9 +79,9 @@ class ParquetSource(ColumnarSource):
                 yield ColumnTask(read, int(bytes_of_file * end / sum(sizes)))
 
     def _read_groups(self, metadata: pq.FileMetaData, groups: list[int], begin: int, skipped: int) -> ColumnBatch:
-        """Read ``groups``, which begin after ``begin`` rows of the file, without the first ``skipped`` of theirs.
+        """Read ``groups``, which begin after ``begin`` rows of the file, without their first ``skipped`` rows.
 
-        Each thread opens the file for itself; a column of a group is read at once, as long as its group bounds it.
+        Each thread opens the file itself and reads a column of a row group at a time.
         """
         n = sum(metadata.row_group(group).num_rows for group in groups) - skipped
         file = pq.ParquetFile(self.path, metadata=metadata, pre_buffer=False)
@@ -107,7 +107,7 @@ class ParquetSource(ColumnarSource):
 
 
 def _together(sizes: Sequence[int], enough: int, most: int) -> Iterator[tuple[list[int], int, int]]:
-    """Yield groups of rows of ``sizes`` that have ``enough`` rows together, at most ``most``, and where they begin and end."""
+    """Yield runs of row groups, of ``sizes`` rows, that together have ``enough`` and at most ``most`` rows, with their start and end."""
     groups: list[int] = []
     begin = end = 0
     for number, size in enumerate(sizes):
@@ -132,7 +132,7 @@ def _refusing_damaged(path: Path) -> Iterator[None]:
 
 
 def schema_of_file(path: Path) -> pa.Schema:
-    """Return the schema of the Parquet file ``path``; DataRejected if it is none."""
+    """Return the schema of the Parquet file ``path``; DataRejected if it is not one."""
     try:
         return pq.read_schema(path)
     except (OSError, pa.ArrowException) as error:
@@ -151,12 +151,12 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield ``columns`` of the Parquet file ``path``, open as ``file``, at most ``rows`` at a time.
 
-    With ``groups`` only those groups of rows, which come after ``rows_before`` rows.
+    With ``groups`` only those row groups, which begin after ``rows_before`` rows.
 
     Raises
     ------
     DataRejected
-        The data are damaged, or text in them is not UTF-8: Parquet does not see to that.
+        The data are damaged, or text in them is not UTF-8: Parquet does not check it.
     """
     of_columns = None if columns is None else list(columns)
     of_groups = None if groups is None else list(groups)

@@ -1,7 +1,7 @@
-"""TREC runs: ``qid Q0 doc_id rank score tag``, one document a line (see :mod:`rankmill.pipeline.sources.words`).
+"""TREC runs: ``qid Q0 doc_id rank score tag``, one document per line (see :mod:`rankmill.pipeline.sources.words`).
 
-As rows to learn from or to rank, ``score`` and ``rank`` are the features of a run, and both must be numbers.  As a ranked list,
-which is evaluated or says what is to be ranked, only the score must be one.
+Read as rows for training or ranking, ``score`` and ``rank`` are the features and must be numbers.  Read as a ranked list, for
+evaluation or as candidates, only the score must be a number.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ class RankedLines(NamedTuple):
     qid: pa.Array[Any]
     doc_id: pa.Array[Any]
     score: npt.NDArray[np.float64]
-    """(n,) perhaps infinite, never NaN."""
+    """(n,) may be infinite, never NaN."""
     line: npt.NDArray[np.int64]
-    """(n,) numbers of the lines, from 1."""
+    """(n,) line numbers, from 1."""
 
 
 def read_ranked_lines(path: Path, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RankedLines]:
-    """Yield the lines of the run ``path``; as in trec_eval the rank means nothing.
+    """Yield the lines of the run ``path``; the rank is ignored, as in trec_eval.
 
     Raises
     ------
     InputError
         There is no such file.
     MalformedLine
-        A line breaks the format.
+        A line is malformed.
     CandidatesRejected
-        The file has no line.
+        The file is empty.
     """
     check_file(path)
     empty = True
@@ -65,7 +65,7 @@ def read_ranked_lines(path: Path, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Ite
 
 
 class RunSource:
-    """One run, plain or compressed, as rows."""
+    """A run, plain or compressed, read as rows."""
 
     columns: tuple[str, ...] | None = FEATURES
     fields: tuple[str, ...] = ()
