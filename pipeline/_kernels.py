@@ -1,4 +1,4 @@
-"""Loops of binning (edges of exact quantiles, samples and heavy values, the bin of a value) and of writing generated text."""
+"""Kernels for binning (exact quantiles, samples, heavy values, the bin of a value) and for writing generated text."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from rankmill.foundation.kernels.randoms import GOLDEN, random_bits
 
 @kernel
 def _reach(cumulative, start, capacity):
-    """Return the end of the widest bin from ``start``: mass ``capacity`` at most, but always one value."""
+    """Return the end of the widest bin from ``start`` with at most mass ``capacity``, but at least one value."""
     limit = cumulative[start] + capacity
     low, high = start + 1, cumulative.shape[0] - 1
     while low < high:
@@ -31,7 +31,7 @@ def count_distinct(values):
 
 @kernel
 def cumulate(values, cumulative):
-    """cumulative[j] = how many of the ascending ``values`` lie before the j-th distinct one; the last is their number."""
+    """cumulative[j] = number of the ascending ``values`` before the j-th distinct one; the last entry is the total."""
     j = 0
     for i in range(values.shape[0]):
         if i == 0 or values[i] != values[i - 1]:
@@ -42,7 +42,7 @@ def cumulate(values, cumulative):
 
 @kernel
 def heavier(cumulative, capacity, out):
-    """Write the places of the values heavier than ``capacity`` into ``out``; returns their number."""
+    """Write the indices of the values heavier than ``capacity`` into ``out``; return their number."""
     found = 0
     for i in range(cumulative.shape[0] - 1):
         if cumulative[i + 1] - cumulative[i] > capacity:
@@ -53,7 +53,7 @@ def heavier(cumulative, capacity, out):
 
 @kernel
 def count_bins(cumulative, capacity, limit):
-    """Count the fewest bins of mass ``capacity`` or of one value that hold all; stops above ``limit``."""
+    """Count the minimum number of bins of at most mass ``capacity`` (or one value); stop above ``limit``."""
     start, bins = 0, 0
     while start < cumulative.shape[0] - 1 and bins <= limit:
         start = _reach(cumulative, start, capacity)
@@ -63,7 +63,7 @@ def count_bins(cumulative, capacity, limit):
 
 @kernel
 def fill_bins(cumulative, capacity, ends):
-    """Write the ends of those bins into ``ends``; returns their number."""
+    """Write the ends of these bins into ``ends``; return their number."""
     start, bins = 0, 0
     while start < cumulative.shape[0] - 1:
         start = _reach(cumulative, start, capacity)
@@ -74,10 +74,10 @@ def fill_bins(cumulative, capacity, ends):
 
 @kernel
 def split_run(cumulative, start, stop, capacity, earliest, ends):
-    """Cut the values ``start:stop`` into ``len(ends)`` bins as even as ``capacity`` allows.
+    """Divide the values ``start:stop`` into ``len(ends)`` bins that are as even as ``capacity`` allows.
 
-    ``earliest[j]`` is the first place where bin j may end so that the bins behind it still hold the rest; found from
-    the back.  Then each bin takes its share of what is left, moved into the places that are allowed.
+    ``earliest[j]`` is the first position where bin j may end so that the later bins can hold the rest; computed from the
+    back.  Then each bin takes an equal share of the rest, clipped to the allowed positions.
     """
     n = ends.shape[0]
     earliest[n - 1] = stop
@@ -103,7 +103,7 @@ def split_run(cumulative, start, stop, capacity, earliest, ends):
                 high = middle - 1
         if low < stop and cumulative[low + 1] - target < target - cumulative[low]:
             low += 1
-        # every bin holds a value, and so do the n - 1 - j bins behind it
+        # every bin has at least one value, also the n - 1 - j later ones
         low = max(low, begin + 1, earliest[j])
         begin = min(low, _reach(cumulative, begin, capacity), stop - (n - 1 - j))
         ends[j] = begin
@@ -114,8 +114,8 @@ def split_run(cumulative, start, stop, capacity, earliest, ends):
 def find_bins(values, tables, out):
     """out[r, f] = 1 + number of edges of f below values[r, f]; 0 for NaN.
 
-    ``tables`` (F, 255) holds the edges, filled up with +inf, which is below nothing: eight steps without a branch.
-    Blocks of rows keep a row-major block in cache while its columns are walked.
+    ``tables`` (F, 255) are the edges, padded with +inf: a search takes eight steps without a branch.  Rows are processed in
+    blocks that stay in cache while the kernel goes through the columns.
     """
     rows, features = values.shape
     for first in range(0, rows, 256):
@@ -138,7 +138,7 @@ def find_bins(values, tables, out):
 
 @kernel
 def _write_number(number, out, end):
-    """Write the digits of ``number`` >= 0 at ``out[end:]``; returns the new end."""
+    """Write the digits of ``number`` >= 0 at ``out[end:]``; return the new end."""
     digits, rest = 1, number // 10
     while rest > 0:
         digits += 1
@@ -151,9 +151,9 @@ def _write_number(number, out, end):
 
 @kernel
 def write_letor(rows, decimals, grades, starts, first_query, labels, label_starts, out):
-    """Write the lines ``grade qid:Q 1:v ... #docid = DQ-n`` of ``rows`` into ``out``; returns how many bytes they take.
+    """Write the lines ``grade qid:Q 1:v ... #docid = DQ-n`` of ``rows`` into ``out``; return the number of bytes.
 
-    ``rows`` (n, F) holds the values times ``10 ** decimals``; ``labels`` the bytes "1:", "2:", ... one after the other.
+    ``rows`` (n, F) are the values times ``10 ** decimals``; ``labels`` are the bytes "1:", "2:", ... concatenated.
     """
     end = 0
     for q in range(starts.shape[0] - 1):
@@ -192,12 +192,12 @@ def write_letor(rows, decimals, grades, starts, first_query, labels, label_start
 
 _S52 = np.uint64(64 - 12)
 SLOTS = 1 << 12
-FREE = np.uint32(0x7FFFFFFF)  # bits of a NaN that no present value has
+FREE = np.uint32(0x7FFFFFFF)  # bits of a NaN: marks a free slot
 
 
 @kernel
 def keys_up_to(queries, sizes, limit, out):
-    """Write the keys of all rows of ``queries`` (hashes) that are ``limit`` at most into ``out``; returns their number."""
+    """Write the keys of all rows of ``queries`` (hashes) up to ``limit`` into ``out``; return their number."""
     found = 0
     for q in range(queries.shape[0]):
         for place in range(sizes[q]):
@@ -209,7 +209,7 @@ def keys_up_to(queries, sizes, limit, out):
 
 @kernel
 def places_up_to(queries, sizes, limit, first, out, found):
-    """Write ``first`` + the number of every row whose key is ``limit`` at most into ``out[found:]``; returns the new end."""
+    """Write ``first`` + the number of every row with a key up to ``limit`` into ``out[found:]``; return the new end."""
     row = first
     for q in range(queries.shape[0]):
         for place in range(sizes[q]):
@@ -222,7 +222,7 @@ def places_up_to(queries, sizes, limit, first, out, found):
 
 @kernel
 def _slot_of(slots, bits):
-    """Return the slot of ``bits``, or the free one where it belongs."""
+    """Return the slot of ``bits``, or the free slot for it."""
     slot = np.int64((np.uint64(bits) * GOLDEN) >> _S52)
     while slots[slot] != FREE and slots[slot] != bits:
         slot = (slot + 1) & (SLOTS - 1)
@@ -231,7 +231,7 @@ def _slot_of(slots, bits):
 
 @kernel
 def _spend_one(slots, counts, kept, kept_counts):
-    """Take one from every counter and those that have nothing left from the table; returns how many stay."""
+    """Decrement all counters and remove those at 0 from the table; return the number of the rest."""
     used = 0
     for slot in range(slots.shape[0]):
         if slots[slot] != FREE and counts[slot] > 1:
@@ -248,11 +248,11 @@ def _spend_one(slots, counts, kept, kept_counts):
 
 @kernel
 def first_pass(values, bits, slots, counts, kept, kept_counts, state, extremes):
-    """First pass over the ``values`` of a column, whose bits are ``bits``: what is missing, extremes, and heavy values.
+    """First pass over the ``values`` of a column, with bits ``bits``: count missing values, find extremes and heavy values.
 
-    Misra and Gries: ``slots`` and ``counts`` count at most ``len(kept)`` values at a time; where another one comes, each
-    of them loses one.  At the end every value that more than one of ``len(kept) + 1`` rows has is among them.  ``state``
-    holds the counters in use, the missing values and the zeros, ``extremes`` the least and the greatest value.
+    Misra and Gries: ``slots`` and ``counts`` are counters of up to ``len(kept)`` values; if there is no free one for a new
+    value, all are decremented.  At the end every value in more than one of ``len(kept) + 1`` rows has a counter.  ``state``:
+    number of counters in use, of missing values and of zeros; ``extremes``: minimum and maximum.
     """
     used, missing, zeros = state[0], state[1], state[2]
     low, high = extremes[0], extremes[1]
@@ -286,7 +286,7 @@ def first_pass(values, bits, slots, counts, kept, kept_counts, state, extremes):
 
 @kernel
 def count_known(values, known, counts, below, above):
-    """Second pass: count the values that are among the ascending ``known``, and find the nearest others beside each."""
+    """Second pass: count the values among the ascending ``known``, and find the nearest other values on both sides of each."""
     last = known.shape[0] - 1
     for i in range(values.shape[0]):
         x = values[i]
@@ -299,7 +299,7 @@ def count_known(values, known, counts, below, above):
                 low = middle + 1
             else:
                 high = middle
-        # the least and the greatest value are known: there is one to either side
+        # minimum and maximum are known, so there is one on either side
         if known[low] == x:
             counts[low] += 1
         else:
@@ -309,7 +309,7 @@ def count_known(values, known, counts, below, above):
 
 @kernel
 def tally(bins, keep, counts):
-    """counts[f, b] += the rows with ``keep`` that are in bin b of feature f."""
+    """counts[f, b] += number of rows with ``keep`` in bin b of feature f."""
     for r in range(bins.shape[0]):
         if keep[r]:
             for f in range(bins.shape[1]):

@@ -26,7 +26,7 @@ Stage = Literal["reading", "writing"]
 
 
 class IngestBars(TerminalBar):
-    """A bar for each pass of an ingest; says lines above them."""
+    """Progress bars for both passes of an ingest, with messages above them."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or stderr_console(soft_wrap=True, highlight=False)
@@ -34,7 +34,7 @@ class IngestBars(TerminalBar):
         self._tasks: dict[Stage, TaskID] = {}
 
     def update(self, stage: Stage, done: int, total: int) -> None:
-        """Say that ``done`` of ``total`` bytes are read, or so many documents written."""
+        """Show that ``done`` of ``total`` bytes are read, or documents written."""
         if stage not in self._tasks:
             self._tasks[stage] = self._progress.add_task(stage, total=total, amount="")
         amount = (
@@ -44,45 +44,45 @@ class IngestBars(TerminalBar):
         self._progress.update(task, completed=done, total=total, amount=amount)
 
     def say(self, line: str) -> None:
-        """Write ``line``."""
+        """Print ``line``."""
         self._console.print(line, markup=False)
 
 
 GRADES_SHOWN = 12
-"""How many different grades are listed for a person; the others are counted."""
+"""Number of grades that the report lists; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """The dataset that was built and how long it took."""
+    """The result of an ingest and its duration."""
 
     path: Path
     manifest: Manifest
     seconds: float
     added: int | None = None
-    """How many documents were added to a dataset that was there; None: it was made from all of its files."""
+    """Number of documents added to an existing dataset; None: the dataset is new."""
     read: Sequence[SourceFile] = ()
-    """The files that were read this time."""
+    """The files read by this ingest."""
     columns_guessed: Mapping[str, str] = field(default_factory=dict)
-    """Parts of columns that were guessed, with the names that the input has for them."""
+    """Inferred roles with the names of their columns."""
     statistics: Statistics | None = None
-    """What is in the columns; None where shards of an earlier version do not say it."""
+    """Statistics of the columns; None if shards of an earlier version lack them."""
     new_features: Sequence[str] = ()
-    """Those that the dataset did not have before rows were added to it."""
+    """Features that the dataset did not have before."""
 
     @property
     def megabytes_per_second(self) -> float:
-        """Input (as it lies on disk) per second, from the start to the published dataset."""
+        """Size of the input files divided by the time until the dataset was published."""
         return sum(source.size for source in self.read) / 1e6 / max(self.seconds, 1e-9)
 
     @property
     def missing_share(self) -> float:
-        """Missing values among all values."""
+        """Share of missing values."""
         return self.manifest.missing_values / (self.manifest.rows * len(self.manifest.features))
 
     @property
     def remarks(self) -> list[str]:
-        """What a person should know, a line each."""
+        """Remarks for users, one line each."""
         lines = [] if self.statistics is None else self.statistics.remarks
         if "train" not in self.manifest.splits:
             lines.append("no query is in the train split: training needs one")
@@ -94,7 +94,7 @@ class IngestReport:
         return lines
 
     def render(self) -> str:
-        """Return a few lines for a person."""
+        """Return the report as text."""
         manifest = self.manifest
         names = manifest.features
         size = sum(source.size for source in self.read) / 1e6
@@ -132,7 +132,7 @@ class IngestReport:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, JSON]:
-        """Return the same facts for a program."""
+        """Return the report as JSON values."""
         manifest = self.manifest
         return {
             "dataset": str(self.path),
@@ -168,7 +168,7 @@ def _first_and_last(names: Sequence[str]) -> str:
 
 
 def _judged(manifest: Manifest, path: Path) -> list[str]:
-    """Return lines about judgments from files of their own, documents with several rows, and rows without a judgment."""
+    """Return lines about separate judgments, documents with several rows, and unjudged rows."""
     lines = []
     found, repeats = manifest.judgments, manifest.repeats
     if found is not None:
@@ -192,14 +192,14 @@ def _judged(manifest: Manifest, path: Path) -> list[str]:
 
 
 def repeated(found: Repeats) -> str:
-    """Say what is known of documents with several rows, and what became of these."""
+    """Describe documents with several rows, and how they were merged."""
     merged = found.merged_rows
     what = f"; {merged:,} row{'s' * (merged != 1)} merged into others of their documents" if merged else ""
     return several(found.documents, found.conflicting, "with several rows") + what
 
 
 def several(documents: int, conflicting: int, how: str) -> str:
-    """Say how many documents there are of which several things are known, and how many of these differ.
+    """Describe how many documents have several rows or judgments, and how many of them have different grades.
 
     >>> several(12, 1, "judged more than once")
     '12 documents judged more than once, 1 of them with different grades'

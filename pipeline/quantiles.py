@@ -21,11 +21,11 @@ Masses = npt.NDArray[np.int64]
 def edges_of(values: Values, max_bin: int = MAX_BIN) -> Values:
     """Return the ascending float32 edges of at most ``max_bin`` (2..255) quantile bins of ``values`` (n,).
 
-    With at most ``max_bin`` distinct values each has a bin of its own.  Otherwise the bins are those whose heaviest is
-    as light as can be, where a bin of one value does not count: a value commoner than the others' bins (such as the zero
-    of a sparse feature) stands alone, and what lies between such values is cut into parts of equal mass, as far as
-    repeated values allow.  A bin of two or more values thus holds at most ``2 n / (max_bin - 1) + 1`` rows.  NaN are left
-    out, -0.0 is 0.0, and infinite values are the outermost values.  The edges depend on the multiset of values only.
+    With at most ``max_bin`` distinct values, each has its own bin.  Otherwise the largest mass of a bin with several values
+    is minimised: very frequent values (such as the zero of a sparse feature) get their own bins, and the values between them
+    are divided into bins of equal mass, as far as repeated values allow.  So a bin with two or more values has at most
+    ``2 n / (max_bin - 1) + 1`` rows.  NaN are ignored, -0.0 is 0.0, and infinite values are the outermost values.  The edges
+    depend only on the multiset of values.
 
     >>> edges_of(np.array([3, 1, 2, 2, np.nan], dtype=np.float32)).tolist()
     [1.5, 2.5]
@@ -43,9 +43,9 @@ def checked_max_bin(max_bin: int, least: int) -> int:
 
 
 def sort_values(values: Values) -> tuple[Values, int]:
-    """Sort ``values`` (n,) in place; returns those that are not NaN, ascending, as a part of it, and the number of NaN.
+    """Sort ``values`` (n,) in place; return a view of the ascending values without NaN, and the number of NaN.
 
-    -0.0 becomes 0.0, so that equal values have equal bytes.  Takes no memory besides.
+    -0.0 becomes 0.0, so that equal values have equal bytes.  Takes no extra memory.
     """
     values += EDGE(0)
     values.sort()  # NaN are last
@@ -54,22 +54,22 @@ def sort_values(values: Values) -> tuple[Values, int]:
 
 
 def cumulative_counts(present: Values) -> Masses:
-    """Return how many of the ascending ``present`` values (n,) lie before each distinct one, and n last: (distinct + 1,)."""
+    """Return the number of the ascending ``present`` values (n,) before each distinct one, followed by n: (distinct + 1,)."""
     cumulative = np.empty(_kernels.count_distinct(present) + 1, dtype=np.int64)
     _kernels.cumulate(present, cumulative)
     return cumulative
 
 
 def bin_ends(cumulative: Masses, max_bin: int) -> Masses:
-    """Return where each bin ends, as an index behind its last distinct value; the last end is the number of these.
+    """Return the end of each bin as an index into the distinct values, exclusive.
 
-    ``cumulative`` (distinct + 1,) says how many rows lie before each distinct value, and how many there are in all.
+    ``cumulative`` (distinct + 1,) are the numbers of rows before each distinct value, and the total.
     """
     distinct = len(cumulative) - 1
     if distinct <= max_bin:
         return np.arange(1, distinct + 1, dtype=np.int64)
     low, high = 1, int(cumulative[-1])
-    while low < high:  # the least capacity that max_bin bins can do with
+    while low < high:  # binary search for the minimum capacity with at most max_bin bins
         middle = (low + high) // 2
         if _kernels.count_bins(cumulative, middle, max_bin) <= max_bin:
             high = middle
@@ -90,16 +90,16 @@ def bin_ends(cumulative: Masses, max_bin: int) -> Masses:
 
 def _runs(cumulative: Masses, ends: Masses, capacity: int) -> list[list[int]]:
     """Return [start, stop, bins] of every value heavier than ``capacity`` and of every run of values between them."""
-    heavy = np.empty(len(ends), dtype=np.int64)  # each has one of the bins to itself
+    heavy = np.empty(len(ends), dtype=np.int64)  # each has its own bin
     heavy = heavy[: _kernels.heavier(cumulative, capacity, heavy)]
     borders = np.unique(np.concatenate(([0], heavy, heavy + 1, [len(cumulative) - 1])))
-    # a bin never crosses a heavy value, so every border is the end of a bin
+    # no bin crosses a heavy value, so every border is the end of a bin
     bins = np.diff(np.searchsorted(ends, borders, side="right"))
     return [[int(a), int(b), int(k)] for a, b, k in zip(borders[:-1], borders[1:], bins, strict=True)]
 
 
 def _spend(runs: list[list[int]], cumulative: Masses, spare: int) -> None:
-    """Give each bin that is left over to the run whose bins are the heaviest and which has values to cut."""
+    """Give each remaining bin to the run with the heaviest bins that still has values to divide."""
     mass = [int(cumulative[stop] - cumulative[start]) for start, stop, _ in runs]
     waiting = [(-mass[i] / run[2], i) for i, run in enumerate(runs) if run[2] < run[1] - run[0]]
     heapq.heapify(waiting)
@@ -114,7 +114,7 @@ def _spend(runs: list[list[int]], cumulative: Masses, spare: int) -> None:
 
 
 def edges_of_sorted(present: Values, cumulative: Masses, ends: Masses) -> Values:
-    """Return the edges at the ``ends`` of bins of the ascending values ``present`` (n,), which are ``cumulative`` counted."""
+    """Return the edges at the ``ends`` of bins of the ascending values ``present`` (n,) with counts ``cumulative``."""
     behind = cumulative[ends[:-1]]  # the first row of the next bin
     return edges_between(present[behind - 1], present[behind])
 

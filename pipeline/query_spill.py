@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class QuerySpill:
-    """Rows with the column ``qid`` and others.  Memory: a copy of the batch that is being added."""
+    """Spilled rows with the column ``qid`` and others.  Memory: a copy of the batch being added."""
 
     def __init__(self, folder: Path, buckets: int, schema: pa.Schema) -> None:
         self._files = BucketFiles(folder, buckets, schema)
@@ -39,7 +39,7 @@ class QuerySpill:
         self._files.add(ordered, np.bincount(bucket, minlength=len(self.rows)))
 
     def take(self, bucket: int) -> pa.Table:
-        """Return the rows of ``bucket`` and forget them."""
+        """Return and remove the rows of ``bucket``."""
         table = pa.Table.from_batches(list(self._files.batches(bucket)), self._schema).combine_chunks()
         self._files.drop(bucket)
         return table

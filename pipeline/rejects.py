@@ -32,7 +32,7 @@ _SCHEMA = schema_of(
 
 @contextmanager
 def listing_rejects(out: Path, quarantine: Quarantine) -> Iterator[None]:
-    """Where there are too many rejects, list them next to ``out`` and say so in the error."""
+    """If there are too many rejects, write the list next to ``out`` and mention it in the error."""
     try:
         yield
     except TooManyRejects as error:
@@ -52,5 +52,5 @@ def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
 
 
 def read_rejects(path: Path) -> list[Reject]:
-    """Return the rows that :func:`write_rejects` listed in ``path``."""
+    """Return the rows in the file ``path``, written by :func:`write_rejects`."""
     return [Reject(**row) for row in pq.read_table(path, schema=_SCHEMA, partitioning=None).to_pylist()]

@@ -1,6 +1,6 @@
-"""Generated judgments with a planted signal: what a search engine logs looks like, and what the best ranking is, is known.
+"""Generate judgments like those of a search engine with a known signal, so that the best possible ranking is known.
 
-Ten features carry the signal; the rest imitate what else is in such data.  The hidden relevance of a document is
+Ten features carry the signal; the others imitate further features of such data.  The hidden relevance of a document is
 
     h = topical + 0.6 links + 1.2 topical title + nav (1.6 anchors + 1.2 clicks) + (1 - nav) topical fresh
         + 0.3 long title - 0.8 [spam > 0.6] - 0.5 |depth - 2| / 6
@@ -10,24 +10,24 @@ Ten features carry the signal; the rest imitate what else is in such data.  The 
     anchors = f3 / (f3 + 2.5)    f3   links with the query as text: a heavy-tailed count, zero in 70 %
     clicks  = f4 / (f4 + 4)      f4   clicks: a heavy-tailed count, zero in 85 %
     links   = f5 / (f5 + 0.5)    f5   link popularity, heavy tail
-    depth   = f6                 f6   depth of the URL, 0 to 8, small values commoner
+    depth   = f6                 f6   depth of the URL, 0 to 8, mostly small
     spam    = f7                 f7   spam score, 0 to 1
     long    = (f8 - 1) / 5       f8   number of query terms, 1 to 6: the same for all documents of a query
     nav     = f9                 f9   how navigational the query is, 0 to 1: the same for all documents of a query
     fresh   = 30 / (30 + f10)    f10  age in days, heavy tail
 
-that is additive terms, interactions, a step, a term that is not monotone, and weights that depend on the query.  The
-grade is 0, 1, 2, 3 or 4 by where ``h + offset of the query + noise * e`` lies between four thresholds, so that 52, 32,
-13, 2 and 1 % of a large sample have these grades; e and the offset are bell-shaped (the sum of four, of two uniform
-numbers) with standard deviation 1 and 0.41.  Ranking by ``h`` itself (`ideal_scores`) is the best that can be hoped for.
+It has additive terms, interactions, a step, a non-monotone term, and weights that depend on the query.  Four thresholds on
+``h + offset of the query + noise * e`` give the grades 0 to 4, which 52, 32, 13, 2 and 1 % of a large sample have; e and the
+offset are bell-shaped (the sum of four and of two uniform numbers) with standard deviation 1 and 0.41.  Ranking by ``h``
+itself (`ideal_scores`) is the best possible ranking.
 
 The features from f11 on repeat a cycle of nine kinds: a noisy copy and a rescaled exact copy of a signal feature; an
 unrelated heavy-tailed count, a count that is zero in 90 %, a flag set in 1 to 5 %, a share that is often exactly 0 or 1,
 a small category, a feature of the query, and plain noise.
 
-The same parameters give the same bytes: randomness is Philox keyed by (seed, query), values lie on a decimal grid, and
-only operations that IEEE 754 defines exactly are used.  A query has the same rows however many queries there are, and
-the same grades and first features however many features there are.
+The same parameters give the same bytes: random numbers are from Philox keyed by (seed, query), values are on a decimal grid, and
+only operations that IEEE 754 defines exactly are used.  The rows of a query do not depend on the number of queries; its grades
+and first features do not depend on the number of features.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 SHARES = (0.52, 0.32, 0.13, 0.02, 0.01)
 _SIGNAL_DECIMALS = (4, 6, 0, 0, 3, 0, 4, 0, 3, 0)
 _FILLER_KINDS = 9
-_NOISE_ROWS = 2  # 32-bit draws a document for the noise of its grade
-_HEADER = 8  # 64-bit draws a query
-_CALIBRATION_KEY = MAX_SEED + 1  # seeds lie below: no data set shares draws with the calibration
+_NOISE_ROWS = 2  # 32-bit draws per document for the noise of its grade
+_HEADER = 8  # 64-bit draws per query
+_CALIBRATION_KEY = MAX_SEED + 1  # above all seeds, so that no data set shares draws with the calibration
 _CALIBRATION_QUERIES, _CALIBRATION_DOCUMENTS = 4096, 32
 _BLOCK_CELLS = 4_000_000  # values generated at once
 
@@ -69,23 +69,23 @@ Draws = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class SynthReport:
-    """What was written."""
+    """The result of `write_synthetic`."""
 
     path: Path
     queries: int
     rows: int
     grades: Mapping[int, int]
-    """Rows of grade 0, 1, 2, 3 and 4."""
+    """Number of rows of each grade."""
     parameters: SynthParameters
 
     def render(self) -> str:
-        """Return two lines for a person."""
+        """Return the report as two lines of text."""
         shares = ", ".join(f"{grade}: {rows:,} ({rows / self.rows:.1%})" for grade, rows in self.grades.items())
         sizes = f"{self.rows:,} documents of {self.queries:,} queries, {self.parameters.features} features"
         return f"{self.path}: {sizes}\n  grades    {shares}"
 
     def to_json(self) -> Any:
-        """Return the same facts for a program."""
+        """Return the report as JSON values."""
         return as_json(self)
 
 
@@ -103,8 +103,8 @@ class QueryBlock:
 
     @cached_property
     def values(self) -> npt.NDArray[np.float32]:
-        """Shape (features, rows): exactly the float32 that the decimal text reads as."""
-        # grid and power are float32 numbers, so that their quotient is rounded once
+        """Shape (features, rows): exactly the float32 of the decimal text."""
+        # grid and power are exact in float32, so the quotient is rounded once
         powers = np.array([10**places for places in self.decimals.tolist()], dtype=np.float32)
         return self.grid.astype(np.float32) / powers[:, None]
 
@@ -113,14 +113,14 @@ def write_synthetic(path: Path, parameters: SynthParameters, *, overwrite: bool 
     """Write generated judgments to ``path``: Parquet if it ends in .parquet, else LETOR text.
 
     Text lines read ``grade qid:Q 1:v 2:v ... #docid = D``; Parquet has the columns qid, doc_id, grade, f1, f2, ...  Both
-    hold the same float32 values.  Memory does not grow with the number of queries.  With ``overwrite`` a file
-    at ``path`` is replaced when the new one is whole.
+    hold the same float32 values.  Memory does not grow with the number of queries.  With ``overwrite`` an
+    existing file is replaced when the new one is complete.
 
     Raises
     ------
     InputError
-        The suffix of ``path`` is neither .parquet nor one of text (.txt, .letor, .svm or none), or something is there
-        that may not be replaced.
+        The suffix of ``path`` is neither .parquet nor one of text (.txt, .letor, .svm or none), or ``path`` exists and may not
+        be replaced.
     """
     write = _WRITERS.get(path.suffix)
     if write is None:
@@ -139,7 +139,7 @@ def write_synthetic(path: Path, parameters: SynthParameters, *, overwrite: bool 
 def ideal_scores(values: npt.NDArray[np.float32]) -> Floats:
     """Return the hidden relevance without noise, (n,), of documents with features ``values`` (n, at least 10).
 
-    No ranker that sees the features only can be expected to rank better.
+    No ranker that uses only the features can be expected to rank better.
 
     >>> ideal_scores(np.array([[9, 1, 0, 0, 0.5, 2, 0.1, 1, 1.0, 30]], dtype=np.float32)).tolist()
     [1.4]
@@ -165,7 +165,7 @@ def ideal_scores(values: npt.NDArray[np.float32]) -> Floats:
 
 
 def generate(parameters: SynthParameters) -> Iterator[QueryBlock]:
-    """Yield the queries of ``parameters`` in order, some at a time."""
+    """Yield the queries of ``parameters`` in order, in blocks."""
     thresholds = _thresholds(parameters.noise)
     together = max(1, _BLOCK_CELLS // (parameters.documents_per_query * parameters.features))
     for first in range(0, parameters.queries, together):
@@ -208,7 +208,7 @@ def _draw(
 ) -> tuple[npt.NDArray[np.float64], Draws, npt.NDArray[np.int64]]:
     """Return uniform numbers (queries, 8), draws (features + 2, rows) and row offsets of ``queries``.
 
-    A query's stream holds its own numbers, then a row of draws for each feature, those of the signal and its noise first.
+    The stream of a query has the query's own numbers, then draws for each feature, beginning with the signal and its noise.
     """
     headers = np.empty((len(queries), _HEADER), dtype=np.float64)
     starts = np.zeros(len(queries) + 1, dtype=np.int64)
@@ -216,7 +216,7 @@ def _draw(
     for i, query in enumerate(queries):
         stream = np.random.Philox(key=np.array([key, query], dtype=np.uint64))
         headers[i] = _uniform((stream.random_raw(_HEADER) >> np.uint64(32)).astype(np.uint32))
-        # the sum of two uniform numbers: sizes near the mean are the commonest
+        # the sum of two uniform numbers: sizes near the mean are most frequent
         size = 1 + int((mean - 1) * (headers[i, 0] + headers[i, 1]) + 0.5) if sized else mean
         starts[i + 1] = starts[i] + size
         cells = (features + _NOISE_ROWS) * size
@@ -231,7 +231,7 @@ def _uniform(draws: Draws) -> Floats:
 
 
 def _odds(uniform: Floats) -> Floats:
-    """Return u / (1 - u): log-logistic, that is close to log-normal but with a heavier tail, and median 1."""
+    """Return u / (1 - u): log-logistic with median 1, close to log-normal but with a heavier tail."""
     return uniform / (1.0 - uniform)
 
 
@@ -241,18 +241,18 @@ def _zero_inflated(uniform: Floats, zeros: float) -> tuple[npt.NDArray[np.bool_]
 
 
 def _to_grid(values: Floats, highest: float, decimals: int = 0) -> Grid:
-    """Return ``values`` cut at ``highest`` and rounded down to the decimal grid."""
+    """Return ``values`` clipped at ``highest`` and rounded down to the decimal grid."""
     return np.floor(np.minimum(values, highest) * float(10**decimals)).astype(np.int32)
 
 
 def _count(uniform: Floats, zeros: float, scale: float, highest: float) -> Grid:
-    """Return heavy-tailed counts, zero in a share of ``zeros``."""
+    """Return heavy-tailed counts, of which a share of ``zeros`` are 0."""
     positive, rest = _zero_inflated(uniform, zeros)
     return np.where(positive, 1 + _to_grid(scale * _odds(rest), highest - 1), 0).astype(np.int32)
 
 
 def _fill_signal(grid: Grid, draws: Draws, per_query: Floats) -> None:
-    """Write f1 to f10; the docstring of the module says what they are."""
+    """Write f1 to f10; see the docstring of the module."""
     u = [_uniform(draws[_NOISE_ROWS + f]) for f in range(N_SIGNAL)]
     terms = 1 + np.floor(per_query[:, 2] * 6.0)
     matched, rest = _zero_inflated(u[1], 0.45)
@@ -269,10 +269,10 @@ def _fill_signal(grid: Grid, draws: Draws, per_query: Floats) -> None:
 
 
 def _fill_filler(grid: Grid, number: int, draw: Draws, query_draw: Draws) -> int:
-    """Write the ``number``-th feature behind the signal; returns its decimals."""
+    """Write the ``number``-th feature after the signal; return its number of decimals."""
     u, cycle, row = _uniform(draw), number // _FILLER_KINDS, number + N_SIGNAL
     kind = number % _FILLER_KINDS
-    # of the signal features only those of the document are copied: f1 to f7 and f10
+    # copies are made only of signal features of the document: f1 to f7 and f10
     source = (0, 1, 2, 3, 4, 5, 6, 9)[cycle % 8]
     if kind == 0:  # a noisy copy: the value times 0.5 to 1.5
         grid[row] = np.floor(grid[source] * (0.5 + u))
@@ -289,7 +289,7 @@ def _fill_filler(grid: Grid, number: int, draw: Draws, query_draw: Draws) -> int
     elif kind == 5:
         grid[row] = _to_grid(_uniform(query_draw), 1, 3)
         return 3
-    elif kind == 6:  # the same order on another scale: as good as the original, and shares its ties
+    elif kind == 6:  # the same order and ties on another scale
         grid[row] = grid[source]
         return _SIGNAL_DECIMALS[source] + 2
     elif kind == 7:
@@ -301,7 +301,7 @@ def _fill_filler(grid: Grid, number: int, draw: Draws, query_draw: Draws) -> int
 
 
 def _disturbed(signal: npt.NDArray[np.float32], draws: Draws, per_query: Floats, noise: float) -> Floats:
-    """Return the hidden relevance with the query's offset and the noise of the judge."""
+    """Return the hidden relevance plus the query's offset and the noise of the judge."""
     halves = draws[:_NOISE_ROWS]
     total = sum((part >> 16) + (part & 0xFFFF).astype(np.float64) for part in halves) + 2.0
     bell = (total / 65536.0 - 2.0) * _ROOT_OF_3  # four uniform numbers have variance 4 / 12
@@ -315,7 +315,7 @@ def _write_letor(path: Path, parameters: SynthParameters) -> tuple[int, ...]:
     names = [f"{f + 1}:".encode() for f in range(parameters.features)]
     starts = np.cumsum([0, *map(len, names)])
     labels = np.frombuffer(b"".join(names), dtype=np.uint8)
-    # a value takes 11 digits, a point and a space at most; what else is in a line takes less than 100 bytes
+    # a value takes at most 11 digits, a point and a space; the rest of a line less than 100 bytes
     width = 100 + len(labels) + 13 * parameters.features
     with path.open("xb") as file:
         for block in generate(parameters):

@@ -1,4 +1,4 @@
-"""Hashes of queries and rows, and the turn from rows to columns."""
+"""Hashes of queries and rows, and transposition from rows to columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def hash_strings(data, offsets, salt, out):
 
 @kernel
 def _scatter(word):
-    """Spread a word downwards and upwards: rows often differ in signs, that is in the top bits, alone."""
+    """Mix high bits downwards and low bits upwards, as rows often differ only in signs, that is in the top bits."""
     word = (word ^ (word >> _S32)) * GOLDEN
     return word ^ (word >> _S29)
 
@@ -57,7 +57,7 @@ def digest_rows(words, grade, out):
 
 @kernel
 def turn(values, order, out):
-    """out[f, k] = values[order[k], f], a tile of rows at a time so that both sides stay in cache; returns how many are NaN."""
+    """out[f, k] = values[order[k], f], in tiles of rows so that input and output stay in cache; return the number of NaN."""
     missing = 0
     for top in range(0, order.shape[0], TILE):
         end = min(top + TILE, order.shape[0])
@@ -71,7 +71,7 @@ def turn(values, order, out):
 
 @kernel
 def put_rows(values, place, out):
-    """out[place[r]] = values[r] for every row r whose place is one of ``out``."""
+    """out[place[r]] = values[r] for every row r whose place is within ``out``."""
     for r in range(values.shape[0]):
         at = place[r]
         if 0 <= at < out.shape[0]:

@@ -1,7 +1,6 @@
 """Byte-level parsing of LETOR text and of numbers.
 
-Every loop over a token ends at a byte that is no part of it, and every text ends with a newline, so there are no bounds
-checks.  All of it lives in one file because Numba's cache does not notice changes in another.
+Every loop over a token ends at a byte that is not part of it, and every text ends with a newline, so no bounds checks are needed.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
 
-# What number_at says about a token.
+# Results of number_at.
 NUMBER = 0
 MISSING = 1  # nan, null
-DEFERRED = 2  # a number, but to be sure of its last bit takes Python's float()
+DEFERRED = 2  # a number whose last bit needs Python's float()
 MALFORMED = 3
 
-# What parse_lines says about the line it stopped at.
+# Results of parse_lines for the line at which it stopped.
 END = 0
 GRADE_TOO_HIGH = 2
 NO_QID = 3
@@ -28,34 +27,33 @@ ABOVE_TOP = 8
 REPEATED = 9
 BAD_LABEL = 10
 
-# Cells of ``state``.
+# Indices into ``state``.
 AT, ROWS, ENTRIES, DEFERS, STAMP, CODE, WHERE, LINE_START, WIDTH, GRADE_ASKED = range(10)
 STATE_CELLS = 10
 
-ASKED = -2  # a grade that only the caller can read
+ASKED = -2  # a grade that the caller has to parse
 
 # 10^0 .. 10^308, each correctly rounded to float64; exact up to 10^22.
 POWERS = np.array([float(f"1e{k}") for k in range(309)], dtype=np.float64)
 
-# The value computed by one rounded conversion, one rounded table entry and one rounded product (or quotient) from the
-# first 18 digits is within 4 * 2^-53 of the number written, and so is its correctly rounded float64.
+# One rounded conversion of the first 18 digits, one rounded table entry and one rounded product (or quotient) give a value
+# within a relative error of 4 * 2^-53, and so is the correctly rounded float64.
 _SLACK = 2.0**-50
 
 
-# Positions are unsigned: an index that may be negative costs a test at every access (it would count from the end).
+# Positions are unsigned: signed indices cost a test at every access, as negative ones count from the end.
 _0, _1, _2, _3, _4, _5, _15 = (np.uint64(k) for k in (0, 1, 2, 3, 4, 5, 15))
 
 
 @kernel
 def number_at(text, i, out, cell, powers):
-    """Read the number that starts at ``text[i]``; put it in ``out[cell]`` as float32; return (verdict, end).
+    """Parse the number at ``text[i]`` into ``out[cell]`` as float32; return (verdict, end).
 
     Grammar: sign? (digits [. digits] | . digits) ([eE] sign? digits)? | sign? (inf | infinity | nan) | null, letters in
-    any case.  The result is float32(float64(token)), both correctly rounded.  Two cases are decided here.  Up to 2^53
-    and with a power of ten up to 22 both factors are exact in float64, so one operation rounds correctly.  Else the
-    correctly rounded float64 lies between x - slack and x + slack, and rounding to float32 is monotone: if both ends
-    round to one float32, that is it.  What remains (one in some ten million) is deferred, with a value in ``out`` that is as good as
-    that without its sign.
+    any case.  The result is float32(float64(token)), both correctly rounded.  Up to 2^53 and with a power of ten up to 22
+    both factors are exact in float64, so one operation rounds correctly.  Otherwise the correctly rounded float64 is between
+    x - slack and x + slack, and rounding to float32 is monotone: if both ends round to the same float32, that is the result.
+    The rest (one in about ten million) is deferred, with an approximation without sign in ``out``.
     """
     c = text[i]
     negative = c == 45
@@ -121,7 +119,7 @@ def number_at(text, i, out, cell, powers):
     if cut or mantissa > 9007199254740992 or power > 22 or power < -22:
         slack = x * _SLACK
         if np.float32(x - slack) != np.float32(x + slack):
-            # x infinite: no slack to speak of (inf - inf is no number), and float() says inf as well
+            # x is infinite (inf - inf would be NaN), and float() returns inf too
             if x < np.inf:
                 out[cell] = np.float32(x)
                 return DEFERRED, i
@@ -131,7 +129,7 @@ def number_at(text, i, out, cell, powers):
 
 @kernel
 def _word_at(text, i, out, cell, negative):
-    """Read inf, infinity, nan or null at ``text[i]``."""
+    """Parse inf, infinity, nan or null at ``text[i]``."""
     a = text[i] | 32
     if a == 110:  # n
         b = text[i + _1] | 32
@@ -158,7 +156,7 @@ def _word_at(text, i, out, cell, negative):
 
 @kernel(inline="always")
 def _ends_token(text, i):
-    """Say whether ``text[i]`` is blank, the end of the line or the start of a comment."""
+    """Whether ``text[i]`` is a blank, the end of the line or the start of a comment."""
     c = text[i]
     return c == 32 or c == 10 or c == 9 or c == 35 or (c == 13 and text[i + _1] == 10)
 
@@ -170,13 +168,13 @@ def parse_lines(
 ):  # fmt: skip
     """Parse the lines of ``text[state[AT]:stop]`` (the last one ends with a newline) into rows and sparse entries.
 
-    Stops at the first bad line, says why in ``state[CODE]`` and where in ``state[WHERE]``, and leaves no trace of the
-    line in the output; the caller may set ``state[AT]`` behind it and call again.  ``last_line[f]`` is the number
-    (``state[STAMP]``) of the last line that had feature ``f``, which finds a repeated one.  ``entry_from`` has a cell
-    more than there are rows.  A grade that is no plain number, or any with ``ask``, is ASKED: ``label_from`` and ``label_to`` say where it
-    stands; ``state[GRADE_ASKED]`` says the same of the line it stopped at.  With ``real`` the first number may be any within the range of a float32 (``scratch`` is a
-    cell of one); these two say where it stands, and grades are 0.  With ``grouped`` no line names its query;
-    ``qid_from`` says where the line begins then.
+    Stops at the first malformed line, without output for it, and sets ``state[CODE]`` to the reason and ``state[WHERE]`` to
+    the position; the caller may set ``state[AT]`` to the next line and call again.  ``last_line[f]`` is the number
+    (``state[STAMP]``) of the last line with feature ``f``, to detect duplicates.  ``entry_from`` has one entry more than there
+    are rows.  A grade that is not a plain number, or any with ``ask``, is ASKED, and ``label_from`` and ``label_to`` are its
+    position; ``state[GRADE_ASKED]`` says so for the line at which it stopped.  With ``real`` the first number is a label in the
+    range of float32 (``scratch`` has one cell), at the same positions, and grades are 0.  With ``grouped`` lines have no qid,
+    and ``qid_from`` is the start of the line.
     """
     i = np.uint64(state[AT])
     stop = np.uint64(stop)
@@ -202,7 +200,7 @@ def parse_lines(
             i += _1
             continue
 
-        # The grade: digits, and after a point nothing but zeros; or a label, any number.
+        # The grade: digits, with only zeros after a point; or a label: any number.
         where = i
         label = 0
         first = i
@@ -288,7 +286,7 @@ def parse_lines(
             last_line[np.uint64(index)] = stamp
             i += _1
 
-            # Most values are a few digits, a point and a few digits: exact by one division (see number_at).
+            # Most values have few digits and a point: one division is exact (see number_at).
             begin = i
             mantissa = 0
             c = text[i]
@@ -384,7 +382,7 @@ def parse_lines(
 
 @kernel
 def densify(feature, value, entry_from, first, out):
-    """Put the entries of rows ``first``.. in ``out`` (n, width), which holds the absent value everywhere."""
+    """Copy the entries of rows ``first``.. into ``out`` (n, width), which is filled with the absent value."""
     for row in range(out.shape[0]):
         for entry in range(entry_from[first + row], entry_from[first + row + 1]):
             out[row, feature[entry]] = value[entry]
@@ -392,11 +390,11 @@ def densify(feature, value, entry_from, first, out):
 
 @kernel
 def split_words(text, start, stop, line, count, word_from, word_to, comment):
-    """Cut the lines of ``text[start:stop]`` (the last one ends with a newline) at blanks; return how many have words.
+    """Split the lines of ``text[start:stop]`` (the last one ends with a newline) at blanks; return how many have words.
 
-    The k-th of these is line ``line[k]`` of the text, from 0, and has ``count[k]`` words; the w-th of them is
-    ``text[word_from[w, k]:word_to[w, k]]``, as far as these have rows.  A line whose first word begins with the byte
-    ``comment`` has none; no word begins with a newline.
+    The k-th of these is line ``line[k]`` of the text, from 0, and has ``count[k]`` words; the w-th word is
+    ``text[word_from[w, k]:word_to[w, k]]``, as far as these arrays have rows.  Lines whose first word begins with the byte
+    ``comment`` are skipped; a newline means no comments.
     """
     i = np.uint64(start)
     stop = np.uint64(stop)
@@ -432,7 +430,7 @@ def split_words(text, start, stop, line, count, word_from, word_to, comment):
 
 @kernel
 def copy_tokens(text, start, stop, offsets, out):
-    """Copy ``text[start[k]:stop[k]]`` one after the other to ``out``; the k-th begins at ``offsets[k]``."""
+    """Concatenate the tokens ``text[start[k]:stop[k]]`` in ``out``; the k-th begins at ``offsets[k]``."""
     for k in range(start.shape[0]):
         at = offsets[k]
         for i in range(start[k], stop[k]):

@@ -1,6 +1,6 @@
-"""Statistics of columns on their way to a file, and cells counted query by query.
+"""Statistics of columns while they are written, and counts of cells per query.
 
-Sums and extremes of columns are of whole numbers, so that the loops use vectors.
+Sums and extremes are computed on whole numbers, so that the loops are vectorised.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ MISSING = np.int32(0x7FC00000)
 
 @kernel
 def weigh(first, out):
-    """out[k] = number first + k of the splitmix64 sequence of seed 0: what row first + k counts in a digest."""
+    """out[k] = number first + k of the splitmix64 sequence of seed 0: the weight of row first + k in a digest."""
     for k in range(out.shape[0]):
         out[k] = random_bits(np.uint64(0), first + k + 1)
 
@@ -33,7 +33,7 @@ def _digest(words, weights):
 
 @kernel
 def _spread(words):
-    """Return the least and the greatest of the values as whole numbers of the same order, and how many are NaN and 0."""
+    """Return the minimum and the maximum as order-preserving whole numbers, and the numbers of NaN and 0."""
     low, high, missing, zeros = _REST, _LEAST, 0, 0
     for k in range(words.shape[0]):
         word = words[k]
@@ -48,7 +48,7 @@ def _spread(words):
 
 @kernel
 def _normalise(column, words, out):
-    """out[k] = bits of column[k], -0.0 being 0.0 and every NaN the same; ``words`` are those of the column."""
+    """out[k] = bits of column[k] with one pattern for both zeros and one for all NaN; ``words`` are the bits of the column."""
     for k in range(column.shape[0]):
         x = column[k]
         word = words[k]
@@ -58,7 +58,7 @@ def _normalise(column, words, out):
 
 @kernel
 def _differ(words, first, last):
-    """Return a number other than 0 if ``words[first:last]`` are not all the same."""
+    """Return a number other than 0 if ``words[first:last]`` are not all equal."""
     found = np.int32(0)
     start = words[first]
     for k in range(first, last):
@@ -68,12 +68,12 @@ def _differ(words, first, last):
 
 @kernel
 def add_columns(columns, words, starts, goes_on, weights, out, counts, digests, keys, before, varied):
-    """Add rows to what is known of each feature.
+    """Add rows to the statistics of each feature.
 
-    ``columns`` (F, m) are their values and ``words`` the same bits as int32; ``starts`` (q + 1,) says where the part of each
-    query begins and where the last ends; ``goes_on`` whether the first of them has rows before.  ``out`` (m,) is scratch.
-    ``counts`` (F, 3): missing values, zeros, queries of several values; ``digests`` (F,); ``keys`` (F, 2): extremes as numbers of
-    the same order; ``before`` (F,) and ``varied`` (F,): last value of the query that is open, and whether it has several.
+    ``columns`` (F, m) are their values and ``words`` the same bits as int32; ``starts`` (q + 1,) are the starts of the queries
+    and the end of the last; ``goes_on``: the first query has earlier rows.  ``out`` (m,) is scratch.  ``counts`` (F, 3): missing
+    values, zeros, queries with several values; ``digests`` (F,); ``keys`` (F, 2): extremes as order-preserving numbers;
+    ``before`` (F,) and ``varied`` (F,): last value of the unfinished query, and whether it has several values.
     """
     for f in range(columns.shape[0]):
         _normalise(columns[f], words[f], out)
@@ -101,7 +101,7 @@ def add_columns(columns, words, starts, goes_on, weights, out, counts, digests, 
 
 @kernel
 def place(values, edges, low, high, out):
-    """out[k] = 0 for NaN, 1 below ``low``, 2 + edges below the value inside, and behind these one above ``high``."""
+    """out[k] = 0 for NaN, 1 below ``low``, the last cell above ``high``, otherwise 2 + number of edges below the value."""
     for k in range(values.shape[0]):
         x = values[k]
         if x != x:
@@ -119,9 +119,9 @@ def place(values, edges, low, high, out):
 
 @kernel
 def moments(cells, starts, counts, products, weighted):
-    """Add up over the queries: counts of each cell c, products of counts, and counts times documents.
+    """Sum over the queries: counts of each cell c, products of counts, and counts times documents.
 
-    ``products[a, b] += c[a] c[b]``, ``weighted[a] += c[a] n`` for a query of n documents.
+    ``products[a, b] += c[a] c[b]``, ``weighted[a] += c[a] n`` for a query with n documents.
     """
     of_query = np.zeros(counts.shape[0], dtype=np.int64)
     found = np.empty(counts.shape[0], dtype=np.int64)

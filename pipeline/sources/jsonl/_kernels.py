@@ -1,8 +1,8 @@
-"""Where the objects of JSON lines begin and end, and which keys they have.
+"""Find the objects of JSON lines and their keys.
 
-Nothing here says that a line is JSON: brackets are counted whatever their kind, and a word may be anything.  It is made sure
-that a line has one object and nothing else, so that Arrow, which reads values one after the other whatever the lines,
-cannot take two rows for one; besides, it crashes where ``null`` stands in place of a row (pyarrow 26.0).
+This does not validate JSON: brackets are counted regardless of their kind, and words are not checked.  It only ensures that a
+line is a single object, because Arrow ignores line ends and could otherwise read two rows as one, and because it crashes if a
+row is ``null`` (pyarrow 26.0).
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from rankmill.foundation.kernels.compiling import kernel
 _1 = np.uint64(1)
 _SEED, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a
 
-DEEPEST = 64  # brackets in one another: Arrow goes one call deeper with each, and the stack ends somewhere
-OBJECT, ARRAY = 1, 2  # what stands at the key ``features``
+DEEPEST = 64  # nested brackets: Arrow recurses for each
+OBJECT, ARRAY = 1, 2  # kind of the value of ``features``
 
-# Cells of ``state`` of find_keys.
+# Indices into ``state`` of find_keys.
 KEYS, FORM, FORM_LINE = range(3)
 STATE_CELLS = 3
 
 
 @kernel
 def find_objects(text, start, stop, number, line_from, line_to, wrong):
-    """Find the lines of ``text[start:stop]`` (the last one ends with a newline) that are not blank; return how many.
+    """Find the non-blank lines of ``text[start:stop]`` (the last one ends with a newline); return their number.
 
-    The k-th is line ``number[k]`` from 0, and is ``text[line_from[k]:line_to[k]]`` without blanks around it.  ``wrong[k]`` is
-    where it goes wrong: at what is no ``{`` at its beginning, at what follows its object, at a bracket in too many others, or
-    at its end if a bracket or a string is still open there; -1 if it is one object.
+    The k-th is line ``number[k]`` from 0, and is ``text[line_from[k]:line_to[k]]`` without surrounding blanks.  ``wrong[k]`` is -1
+    if the line is one object, otherwise the position of the error: a first character other than ``{``, text after the object,
+    a bracket that is nested too deeply, or the end of the line if a bracket or a string is still open.
     """
     i = np.uint64(start)
     stop = np.uint64(stop)
@@ -91,10 +91,10 @@ def find_objects(text, start, stop, number, line_from, line_to, wrong):
 def find_keys(text, line_from, line_to, wrong, word, table, key_from, key_to, key_level, state):
     """Find the keys of the lines' objects, each once, in the order of the text.
 
-    The k-th of ``state[KEYS]`` is ``text[key_from[k]:key_to[k]]`` between its quotes, with escapes as they are written.  Its
-    level is 1, or 2 in the object at the key ``word`` of level 1.  ``state[FORM]`` says what stands there first, and ``state[FORM_LINE]``
-    in which line.  ``table`` is a hash set, zeros at first and kept from block to block; its size is a power of two.  Where there
-    are more new keys than ``key_from`` has cells it stops, with one more in ``state[KEYS]``.
+    The k-th of ``state[KEYS]`` is ``text[key_from[k]:key_to[k]]`` between its quotes, with escapes as written.  Its level is 1, or 2
+    in the object at the key ``word`` of level 1.  ``state[FORM]`` is the kind of the first value of that key, and
+    ``state[FORM_LINE]`` its line.  ``table`` is a hash set, initially zeros and kept from block to block; its size is a power of
+    two.  If there are more new keys than entries in ``key_from``, it stops with one more in ``state[KEYS]``.
     """
     mask = np.uint64(table.shape[0] - 1)
     found = 0
@@ -104,8 +104,8 @@ def find_keys(text, line_from, line_to, wrong, word, table, key_from, key_to, ke
         i = np.uint64(line_from[line])
         end = np.uint64(line_to[line])
         depth = 0
-        inside = False  # of the object at the word
-        ahead = False  # its value comes next
+        inside = False  # in the object at the key ``word``
+        ahead = False  # the value of ``word`` comes next
         expected = False  # a key comes next
         while i < end:
             c = text[i]
