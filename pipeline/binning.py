@@ -1,7 +1,7 @@
-"""Binning a dataset: edges from its train split, then every shard written as bins beside its rows.
+"""Bin a dataset: compute edges from its train split, then write the bins of every shard.
 
-The edges are exact quantiles as long as one column of the train split can be sorted in the memory that is given; beyond
-that they are quantiles of a sample of rows (`rankmill.pipeline.sampled_bins`).
+The edges are exact quantiles if one column of the train split can be sorted in the given memory; otherwise they are quantiles
+of a sample of rows (`rankmill.pipeline.sampled_bins`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
     from rankmill.pipeline.dataset_manifest import Shard, SplitName
 
-_COLUMN_BYTES = 64 << 20  # of columns that are looked at together, where nobody says how many
-_BATCH_ROWS = 65536  # read at a time
+_COLUMN_BYTES = 64 << 20  # of columns processed together by default
+_BATCH_ROWS = 65536  # rows read at a time
 
 
 def find_bins(dataset: Dataset, max_bin: int = MAX_BIN, sampled_rows: int | None = None) -> BinSpec | None:
-    """Return the newest bins of ``dataset`` with ``max_bin`` that are good enough; None if there are none or they are damaged.
+    """Return the newest usable bins of ``dataset`` with ``max_bin``; None if there are none or they are damaged.
 
-    Exact ones always are, those of a sample where ``sampled_rows`` or fewer are asked for.
+    Exact bins are always usable, those of a sample if it has at least ``sampled_rows`` rows.
     """
     for entry in reversed(dataset.manifest.bins):
         folder = dataset.bins_folder(entry.binspec)
@@ -62,7 +62,7 @@ def _is_whole(file: Path) -> bool:
 
 
 def bin_plan(dataset: Dataset, memory: int = DEFAULT_MEMORY) -> BinPlan:
-    """Return how `bin_dataset` will go about it under ``memory`` bytes, and what it will take.
+    """Return the plan of `bin_dataset` with ``memory`` bytes, and its peak memory.
 
     Raises
     ------
@@ -79,14 +79,14 @@ def bin_plan(dataset: Dataset, memory: int = DEFAULT_MEMORY) -> BinPlan:
 def bin_dataset(
     dataset: Dataset, max_bin: int = MAX_BIN, memory: int = DEFAULT_MEMORY, plan: BinPlan | None = None
 ) -> BinSpec:
-    """Bin ``dataset``: quantiles of its train split give the edges, then every shard is written as bins.
+    """Bin ``dataset``: compute edges as quantiles of its train split, then write every shard as bins.
 
-    The quantiles are exact where one column of the train split can be sorted in ``memory`` bytes, less what the process takes itself;
-    else they are those of a sample, with heavy values, zero and the extremes counted exactly.  The counts are exact either way.
+    The quantiles are exact if one column of the train split can be sorted in ``memory`` bytes, minus the resident memory of the
+    process; otherwise they are from a sample, with exact counts of heavy values, zero and the extremes.  Counts are always exact.
 
-    Files appear under ``bins/<digest>/`` and count from the moment the manifest names them.  Bins made earlier with the same
-    ``max_bin`` (15..255) stay as they are and become the newest, which a reader gets who does not ask for others; bins of a smaller
-    sample than this memory allows are made anew.  Open the dataset anew to read the bins.  A ``plan`` stands for the one of ``memory``.
+    Files are written to ``bins/<digest>/`` and become valid when the manifest names them.  Existing bins with the same ``max_bin``
+    (15..255) are reused and become the newest, which readers get by default; bins from a smaller sample than this memory allows
+    are computed again.  Reopen the dataset to read the bins.  ``plan`` replaces the plan for ``memory``.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def bin_dataset(
     folder = path_in(dataset.path, BINS)
     folder.mkdir(exist_ok=True)
     with alone(folder):
-        # another process may have done it while this one waited
+        # another process may have finished while this one waited
         current = Dataset(dataset.path, read_manifest(dataset.path))
         found = find_bins(current, max_bin, plan.sampled_rows) if current.digest == dataset.digest else None
         if found is not None:
@@ -130,7 +130,7 @@ def _write_bins(dataset: Dataset, max_bin: int, plan: BinPlan) -> BinSpec:
     fsync_folder(folder.parent)
     fsync_folder(dataset.path)
     named = dataset.commit_bins(BinSet(binspec=spec.digest, max_bin=max_bin, shards=shards)).manifest.bins
-    for old in folder.parent.iterdir():  # bins of data that were replaced
+    for old in folder.parent.iterdir():  # bins of replaced data
         if old.name not in {entry.binspec for entry in named}:
             shutil.rmtree(old, ignore_errors=True)
     return spec
@@ -142,9 +142,9 @@ def columns_of(
     together: int | None = None,
     features: Sequence[str] | None = None,
 ) -> Iterator[tuple[str, Values]]:
-    """Yield every feature of ``split`` (or only ``features``) with its values (n,) in canonical order, which the caller may change.
+    """Yield every feature of ``split`` (or only ``features``) with its values (n,) in canonical order; the caller may modify them.
 
-    ``together`` columns are in memory at a time (None: a few), and the values of one are overwritten when the next ones come.
+    ``together`` columns are in memory at a time (None: a few), and later ones overwrite the values.
     """
     rows = dataset.manifest.rows if split is None else dataset.manifest.splits[split].rows
     together = together or max(1, _COLUMN_BYTES // (4 * max(1, rows)))
@@ -164,7 +164,7 @@ def _groups(names: Sequence[str], together: int) -> Iterator[Sequence[str]]:
 
 
 def _sampled_features(dataset: Dataset, max_bin: int, plan: BinPlan) -> Iterator[FeatureBins]:
-    """Yield the bins of every feature from a sample of the train split, as yet without counts."""
+    """Yield the bins of every feature from a sample of the train split, without counts."""
     places = sampled_places(lambda: dataset.query_batches("train"), plan.sampled_rows or 1)
     for names in _groups(dataset.feature_names, plan.columns):
         columns = [SampledColumn() for _ in names]
@@ -195,9 +195,9 @@ def _write_shard(
     batch_rows: int,
     counts: npt.NDArray[np.int64] | None,
 ) -> None:
-    """Write the bins of ``shard``: one uint8 column a feature, dictionary-encoded, that is a byte a value before zstd.
+    """Write the bins of ``shard``: a dictionary-encoded uint8 column per feature, one byte per value before zstd.
 
-    Adds the rows of the train split to ``counts`` (F, 256) where they are not known yet.
+    Add the rows of the train split to ``counts`` (F, 256) unless they are known.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -24,16 +24,16 @@ Aggregate = Literal["mean", "median", "max", "majority", "latest"]
 Words = tuple[tuple[str, int], ...]
 
 AGGREGATES: tuple[Aggregate, ...] = get_args(Aggregate)
-WITH_LABEL = ("mean", "median")  # aggregates that store the number before it was rounded as a label
+WITH_LABEL = ("mean", "median")  # aggregates that store the number before rounding as label
 
 MAX_FEATURES = 65536
 MAX_GRADE = 2**31 - 1
 MAX_BUCKETS = 4096
 MIN_MAX_BIN, MAX_BIN = 15, 255  # value bins of a feature
-N_SIGNAL = 10  # features of generated judgments that carry the signal
+N_SIGNAL = 10  # features with a signal in generated judgments
 MAX_SEED = 2**63 - 1  # of generated judgments
 DEFAULT_BLOCK_BYTES = 16 << 20
-MEMORY = "Maximum memory of the process, 512MB or more."  # of commands and groups that have this option
+MEMORY = "Maximum memory of the process, 512MB or more."  # used by several commands and option groups
 
 _SPLITS = "Splits"
 OTHER_FILES = "Judgments from other files"
@@ -79,7 +79,7 @@ def parse_words(text: str) -> Words:
     Raises
     ------
     InputError
-        It is not of this form.
+        The text is malformed.
     """
     found = []
     for part in text.split(","):
@@ -93,7 +93,7 @@ def parse_words(text: str) -> Words:
 
 
 def word_key(word: str) -> str | float:
-    """Return the key by which words are compared: their number, or the word in lower case without surrounding blanks.
+    """Return the key for comparing words: the number, or the word in lower case without surrounding blanks.
 
     >>> word_key(" Good"), word_key("2.0 ")
     ('good', 2.0)
@@ -103,7 +103,7 @@ def word_key(word: str) -> str | float:
 
 
 def check_words(words: Words, negative: NegativeGrades, highest: int) -> None:
-    """Raise InputError if a word is there twice, or its grade is none."""
+    """Raise InputError if a word occurs twice, or its grade is invalid."""
     seen: set[str | float] = set()
     for word, grade in words:
         key = word_key(word)
@@ -123,7 +123,7 @@ def check_words(words: Words, negative: NegativeGrades, highest: int) -> None:
 
 
 def _ordered(grades: Mapping[str, int] | Iterable[tuple[str, int]]) -> Words:
-    """Return pairs of word and grade in an order of their own: by grade from high to low, then by word."""
+    """Sort pairs of word and grade: by grade from high to low, then by word."""
     pairs = grades.items() if isinstance(grades, Mapping) else grades
     return tuple(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
 
@@ -155,16 +155,15 @@ class ReadOptions:
     Attributes
     ----------
     grade_required
-        Whether rows are judgments.  Without it they are candidates: a table need not have a column ``grade`` with a value in every
-        row, and optional columns are passed over.
+        Whether rows are judgments.  Otherwise they are candidates: ``grade`` is optional, and optional columns are ignored.
     ungraded
-        Whether a table of judgments may have neither ``grade`` nor ``label``: where pairs say what is better.  Grades are 0 then.
+        Whether a table of judgments may lack ``grade`` and ``label``, because pairs replace them.  Grades are 0 then.
     known_features
-        Columns of a table that are features for certain: no guess makes them anything else.
+        Columns of a table that are known to be features; no other role is inferred for them.
     time_optional
-        Whether a file may be without the column of times.
+        Whether the column of times is optional.
     judgments_alone
-        Whether a table holds judgments and no features: qid, doc_id and grade in every row, other columns passed over.
+        Whether a table has judgments without features: qid, doc_id and grade are required, other columns are ignored.
     """
 
     absent: Absent = option(
@@ -366,7 +365,7 @@ class IngestOptions:
         if self.split_time is not None and self.read.time_column is None:
             raise InputError(f"{spelled('split_time')} needs a column of times; name it with {spelled('time_column')}")
         if any(each is not None for each in (self.split, self.split_time, self.folds, self.fold)):
-            _ = self.rule  # which checks them
+            _ = self.rule  # raises if they are invalid
 
     @property
     def fold_choice(self) -> FoldChoice | None:
@@ -403,10 +402,10 @@ class QueryOptions:
 
 @options
 class SynthParameters:
-    """What to generate; the defaults are small enough for a first look.
+    """Parameters of generated judgments; the defaults give a small data set.
 
-    Sizes of queries spread over 1 to twice ``documents_per_query``.  ``noise`` is the standard deviation of what disturbs the
-    grades; that of the hidden relevance is 0.7.
+    Queries have 1 to 2 * ``documents_per_query`` documents.  ``noise`` is the standard deviation of the noise of grades;
+    that of the hidden relevance is 0.7.
     """
 
     queries: int = option(default=1000, help="Number of queries.", least=1, most=1 << 40)

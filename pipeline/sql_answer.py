@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 _COUNTED_ROWS = 100_000
-_LEAST_WIDTH = 8  # of a column of text that is shown, where it is longer
-_LEAST_NUMBER = 22  # the same of numbers: half a number says something wrong
-_GAP = 2  # between columns, with the padding of the table
-_IN_MEMORY = 8 * 2**20  # characters; more goes to a file
+_LEAST_WIDTH = 8  # of a shown column of text, if it is longer
+_LEAST_NUMBER = 22  # of a column of numbers, which must not be truncated
+_GAP = 2  # between columns, including the padding of the table
+_IN_MEMORY = 8 * 2**20  # characters; more are written to a temporary file
 _NUMERIC = {
     *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL"),
     *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"),
@@ -33,9 +33,9 @@ _NUMERIC = {
 
 
 def json_value(value: Any) -> Any:
-    """Return ``value`` as JSON has it: NaN is null, infinite numbers and what JSON has no type for are words.
+    """Return ``value`` as JSON: NaN becomes null; infinite numbers and types that JSON lacks become strings.
 
-    Times are ISO 8601, those with a zone in UTC.
+    Times are ISO 8601, in UTC if they have a zone.
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -53,7 +53,7 @@ def json_value(value: Any) -> Any:
 
 
 def write_json(answer: Answer, out: TextIO) -> None:
-    """Write one JSON object, ``columns`` and ``rows``, to ``out``: all of it or, if a row cannot be had, nothing."""
+    """Write one JSON object, ``columns`` and ``rows``, to ``out``: all of it or, if a row fails, nothing."""
     with _whole(answer, out) as aside:
         aside.write(f'{{"columns": {json.dumps(answer.columns)}, "rows": [')
         for number, row in enumerate(answer.rows):
@@ -62,7 +62,7 @@ def write_json(answer: Answer, out: TextIO) -> None:
 
 
 def write_csv(answer: Answer, out: TextIO) -> None:
-    """Write a header line and the rows as CSV to ``out``: all of it or, if a row cannot be had, nothing."""
+    """Write a header line and the rows as CSV to ``out``: all of it or, if a row fails, nothing."""
     with _whole(answer, out) as aside:
         writer = csv.writer(aside, lineterminator="\n")
         writer.writerow(answer.columns)
@@ -71,7 +71,7 @@ def write_csv(answer: Answer, out: TextIO) -> None:
 
 @contextmanager
 def _whole(answer: Answer, out: TextIO) -> Iterator[TextIO]:
-    """Yield a file that is copied to ``out`` at the end, if all went well."""
+    """Yield a temporary file that is copied to ``out`` if the block succeeds."""
     with tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", newline="", dir=answer.folder) as aside:
         yield aside  # type: ignore[misc]  # has all of TextIO that is used
         aside.seek(0)
@@ -79,9 +79,9 @@ def _whole(answer: Answer, out: TextIO) -> Iterator[TextIO]:
 
 
 def render_answer(answer: Answer, width: int = 120, shown: int = 40) -> str:
-    """Return the first ``shown`` rows as a table ``width`` characters wide, and a line that says how many rows there are.
+    """Return the first ``shown`` rows as a table ``width`` characters wide, and a line with the number of rows.
 
-    Long text is cut in its own column.  Columns for which there is no room, the last ones, are counted in the last line.
+    Long text is truncated.  Columns that do not fit, the last ones, are counted in the last line.
     """
     from rich import box
     from rich.cells import cell_len
@@ -113,9 +113,9 @@ def render_answer(answer: Answer, width: int = 120, shown: int = 40) -> str:
 
 
 def _widths(needed: Sequence[int], numeric: Sequence[bool], width: int) -> list[int]:
-    """Return the widths of the columns that are shown: the first ones, as many as fit at their least widths.
+    """Return the widths of the shown columns: as many as fit with their minimum widths.
 
-    The room left goes to all alike until they have what they need.
+    The remaining width is shared equally, up to what each column needs.
     """
     least = [
         max(1, min(need, _LEAST_NUMBER if number else _LEAST_WIDTH, width - _GAP))
@@ -134,7 +134,7 @@ def _widths(needed: Sequence[int], numeric: Sequence[bool], width: int) -> list[
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` as a cell of CSV."""
+    """Format ``value`` as a cell of CSV."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     told = json_value(value)
@@ -148,5 +148,5 @@ def _cell(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return ``text`` in one line, without what a terminal would obey."""
+    """Return ``text`` on one line, without control codes."""
     return text if text.isprintable() else "".join(sign if sign.isprintable() else " " for sign in text)

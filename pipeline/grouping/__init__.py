@@ -1,1 +1,1 @@
-"""Bring the rows of a query together, wherever they stood in the input, in bounded memory and in canonical order."""
+"""Group rows by query in bounded memory and in canonical order, for any order of the input."""

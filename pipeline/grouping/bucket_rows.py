@@ -1,12 +1,12 @@
-"""The rows of a bucket: spilled by the first pass in the order they come, read back and brought in canonical order by the second.
+"""The rows of a bucket: spilled by the first pass in input order, read and sorted into canonical order by the second.
 
-Of a bucket's two files in a staging folder one is an Arrow IPC stream with all that is narrow, the other holds the values of
-the rows, as float32, and nothing else.  A row's width goes with it, because how many features there are is known only when
-all input has been read.  Files are opened for each append, so the number of buckets is not bounded by the number of open files.
+A bucket has two files in a staging folder: an Arrow IPC stream with all narrow columns, and the values of the rows as float32.
+Each row has its own width, because the number of features is known only after all input was read.  Files are opened for each
+append, so the number of buckets is not limited by the number of open files.
 
-Canonical order inside a bucket: qid, then doc_id (rows without one last), then a 128-bit digest of grade and values, then the
-optional columns, ids compared byte by byte.  Rows equal in all of these have the same bytes (but for a chance of 2^-128), so the
-order of the input does not show.
+Canonical order inside a bucket: qid, doc_id (rows without one last), a 128-bit digest of grade and values, then the optional
+columns; ids are compared byte by byte.  Rows equal in all of these have the same bytes (except with probability 2^-128), so the
+result does not depend on the order of the input.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rankmill.pipeline.sources.batch import RowBatch
 
 
-_MOST_ROWS = 1 << 17  # sorted at a time: where there are few values, ids and order are most of a batch
+_MOST_ROWS = 1 << 17  # sorted at a time: with few features, ids and order take most of the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class SpilledRows:
     extras: Mapping[str, npt.NDArray[Any]]  # (n,) each
 
     def slice(self, first: int, count: int) -> SpilledRows:
-        """Return ``count`` rows from ``first`` on, or as many as there are, not copied."""
+        """Return up to ``count`` rows from ``first`` on, not copied."""
         here = slice(first, first + count)
         return SpilledRows(
             qid=self.qid.slice(first, count),
@@ -63,9 +63,9 @@ class SpilledRows:
 
 
 class BucketFiles:
-    """One Arrow IPC stream a bucket, all of one schema, perhaps with a file of raw bytes beside each.
+    """An Arrow IPC stream for each bucket, all with the same schema, optionally with a file of raw bytes.
 
-    Several threads may add at once; what one of them adds stays together.
+    Several threads may add rows; the rows of one call stay together.
     """
 
     def __init__(self, folder: Path, buckets: int, schema: pa.Schema) -> None:
@@ -81,13 +81,13 @@ class BucketFiles:
         counts: npt.NDArray[np.int64],
         raw: Callable[[slice], npt.NDArray[Any]] | None = None,
     ) -> None:
-        """Append ``rows``, which stand in the order of their buckets; ``counts`` (buckets,) says how many each gets.
+        """Append ``rows``, which are sorted by bucket; ``counts`` (buckets,) are the numbers of rows.
 
-        ``raw`` returns what goes to the files of raw bytes for some of the rows.
+        ``raw`` returns the raw bytes of some of the rows.
         """
         ends = np.cumsum(counts)
         buckets = np.flatnonzero(counts)
-        # threads begin at different buckets (where is chance), so that they seldom wait for each other
+        # threads begin at random buckets, so that they seldom wait for each other
         for number in np.roll(buckets, int(ends[-1])).tolist():
             start, stop = int(ends[number] - counts[number]), int(ends[number])
             with self._adding[number]:
@@ -109,12 +109,12 @@ class BucketFiles:
             yield from stream
 
     def drop(self, bucket: int) -> None:
-        """Remove the files of ``bucket``: its rows are in a shard now."""
+        """Remove the files of ``bucket``, whose rows were written to a shard."""
         self._path(bucket).unlink(missing_ok=True)
         self.raw_path(bucket).unlink(missing_ok=True)
 
     def raw_path(self, bucket: int) -> Path:
-        """Return where the raw bytes of ``bucket`` are."""
+        """Return the path of the raw bytes of ``bucket``."""
         return self._folder / f"{bucket:05d}.raw"
 
     def _path(self, bucket: int) -> Path:
@@ -122,14 +122,14 @@ class BucketFiles:
 
 
 def _write_all(file: FileIO, data: Any) -> None:
-    """Write all of ``data``, of which the system may take a part at a time."""
+    """Write all of ``data``, as the system may write only a part per call."""
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]
 
 
 class RowSpill:
-    """The buckets of an ingest.  Memory: a copy of the part of a batch that goes to one bucket, for each thread that adds."""
+    """The spilled rows of an ingest.  Memory: for each thread a copy of the rows of a batch for one bucket."""
 
     def __init__(self, folder: Path, buckets: int, extras: Sequence[str] = ()) -> None:
         self._extras = tuple(extras)
@@ -146,7 +146,7 @@ class RowSpill:
         self._files = BucketFiles(folder, buckets, schema)
         self.width = 0
         self.id_bytes = np.zeros((2, buckets), dtype=np.int64)
-        """Bytes of the ids of the queries, and of the documents, of each bucket."""
+        """Bytes of query ids and of document ids of each bucket."""
         self._counting = threading.Lock()
 
     @property
@@ -160,7 +160,7 @@ class RowSpill:
         return self._extras
 
     def add(self, batch: RowBatch, source: int) -> None:
-        """Append the rows of ``batch``, which came from input file number ``source``; grades are 0 where there are none."""
+        """Append the rows of ``batch``, which came from input file number ``source``; missing grades are 0."""
         for first in range(0, len(batch), _MOST_ROWS):
             self._add(batch.slice(first, _MOST_ROWS), source)
 
@@ -194,7 +194,7 @@ class RowSpill:
     def batches(self, bucket: int, into: npt.NDArray[np.float32] | None = None) -> Iterator[SpilledRows]:
         """Yield the rows of ``bucket`` in the order they were added.
 
-        Values are read into ``into`` (rows of the bucket, width), row after row, where it is given and has their width.
+        Values are read into ``into`` (rows of the bucket, width) if it is given and has their width.
         """
         if not self.rows[bucket]:
             return
@@ -218,12 +218,12 @@ class RowSpill:
                 )
 
     def drop(self, bucket: int) -> None:
-        """Remove the files of ``bucket``: its rows are in a shard now."""
+        """Remove the files of ``bucket``, whose rows were written to a shard."""
         self._files.drop(bucket)
 
 
 def _lengths(ids: pa.StringArray) -> npt.NDArray[np.int32]:
-    """Return how many bytes each of ``ids`` has."""
+    """Return the lengths of ``ids`` in bytes."""
     found: npt.NDArray[np.int32] = pc.binary_length(ids).fill_null(0).to_numpy()
     return found
 
@@ -238,26 +238,26 @@ def _read_all(file: FileIO, values: npt.NDArray[np.float32]) -> None:
         left = left[count:]
 
 
-_MOST_PARTS = 1024  # held apart: a part takes about 2 KB besides its rows, and may be of one row
+_MOST_PARTS = 1024  # before concatenation: a part has an overhead of about 2 KB, and may have only one row
 
 
 @dataclass(frozen=True, slots=True)
 class BucketRows:
-    """All of the rows of a bucket but their values."""
+    """The rows of a bucket, without their values."""
 
     qid: pa.Array[Any]  # (n,)
-    doc_id: pa.Array[Any]  # (n,), null where a row has none
+    doc_id: pa.Array[Any]  # (n,), null if a row has none
     grade: npt.NDArray[np.int32]  # (n,)
     source: npt.NDArray[np.int32]  # (n,) number of the input file
-    digest: npt.NDArray[np.uint64]  # (n, 2) of grade and values, or of the values alone
-    extras: Mapping[str, npt.NDArray[Any]]  # (n,) each, as they are stored
-    place: npt.NDArray[np.int64]  # (n,) which of the spilled rows each is
+    digest: npt.NDArray[np.uint64]  # (n, 2) of grade and values, or only of the values
+    extras: Mapping[str, npt.NDArray[Any]]  # (n,) each, in the stored type
+    place: npt.NDArray[np.int64]  # (n,) index of the spilled row
 
     def __len__(self) -> int:
         return len(self.grade)
 
     def take(self, rows: npt.NDArray[np.int64]) -> BucketRows:
-        """Return ``rows`` (m,) of these, in that order."""
+        """Return the rows with indices ``rows`` (m,), in that order."""
         places = as_array(rows)
         return BucketRows(
             qid=self.qid.take(places),
@@ -298,13 +298,13 @@ def read_bucket(
     Parameters
     ----------
     width, absent
-        Number of features of all rows, and the value of those that a narrower row leaves out.
+        Number of features, and the value of features that narrower rows omit.
     labels_are_grades
-        Whether the grades are to be taken from the labels, all of which are whole numbers.
+        Whether to take grades from labels, which are all whole numbers.
     values_alone
-        Whether the digests are to be of the values without the grade.
+        Whether the digests cover only the values, without the grade.
     into
-        (rows of the bucket, width): filled with the values if there is room for them.
+        (rows of the bucket, width) to fill with the values; None if they do not fit into memory.
     """
     n = int(spill.rows[bucket])
     qids: list[pa.Array[Any]] = []
@@ -341,9 +341,9 @@ def read_bucket(
 def padded(
     spill: RowSpill, bucket: int, width: int, absent: float, into: npt.NDArray[np.float32] | None = None
 ) -> Iterator[tuple[SpilledRows, npt.NDArray[np.float32]]]:
-    """Yield the rows of ``bucket`` as they were spilled, and their values at full width, in ``into`` if it is given.
+    """Yield the rows of ``bucket`` as spilled, and their values at full width, in ``into`` if it is given.
 
-    Else some of them at a time: a few bytes of narrow rows may stand for many of wide ones.
+    Otherwise in small batches, as narrow rows may expand to many bytes.
     """
     low = 0
     step = max(1, BATCH_BYTES // (4 * max(1, width)))
@@ -361,13 +361,13 @@ def padded(
 
 
 def _filled_up(values: npt.NDArray[np.float32], absent: float, out: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Put ``values`` in ``out``, which is wider, and ``absent`` in the rest of it."""
+    """Copy ``values`` into the wider ``out``, and fill the rest with ``absent``."""
     out[:, : values.shape[1]] = values
     out[:, values.shape[1] :] = absent
     return out
 
 
 def runs_of(qid: pa.Array[Any]) -> tuple[pa.Array[Any], npt.NDArray[np.int64]]:
-    """Return the different ids (q,) of rows of which those of a query stand together, and the first row of each (q,)."""
-    runs = qid.dictionary_encode()  # codes go up by one from query to query
+    """Return the distinct ids (q,) of rows grouped by query, and the first row of each (q,)."""
+    runs = qid.dictionary_encode()  # codes increase by one from query to query
     return runs.dictionary, np.searchsorted(runs.indices.to_numpy(), np.arange(len(runs.dictionary)))

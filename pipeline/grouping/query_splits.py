@@ -1,13 +1,13 @@
 """Assign queries to buckets by hash, and to splits by shares, folds or time.
 
-Stored datasets depend on the hash, so it is written out here.
+Stored datasets depend on the hash, so it is defined here.
 ``h = 0xcbf29ce484222325; for each byte b: h = (h ^ b) * 0x100000001b3 mod 2^64`` is FNV-1a.  It is xored with a salt and
 run through the finaliser of splitmix64: ``z ^= z >> 30; z *= 0xbf58476d1ce4e5b9; z ^= z >> 27; z *= 0x94d049bb133111eb;
-z ^= z >> 31``.  The bucket takes salt 0 and the remainder by the number of buckets; splits by shares and by fold take other salts and
-the upper bits as a fraction, so one says nothing about the other.
+z ^= z >> 31``.  The bucket is the remainder by the number of buckets, with salt 0; splits by shares and by fold use other salts and the
+upper bits as a fraction, so they are independent.
 
-A rule looks at a query alone, so its split does not change as other queries are added (a newer row of its own may change
-that of a rule by time).
+A rule depends only on the query, so adding other queries does not change its split (with a rule by time, a newer row of the query
+itself may).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SPLIT_SALT = 0x5851F42D4C957F2D
 
 
 def hash_ids(ids: pa.Array[Any], salt: int = 0) -> npt.NDArray[np.uint64]:
-    """Hash ``ids`` (n,), none of them null; returns (n,) uint64."""
+    """Hash ``ids`` (n,) without nulls; return (n,) uint64."""
     out = np.empty(len(ids), dtype=np.uint64)
     if len(ids):
         offsets, data = parts_of(ids)
@@ -48,7 +48,7 @@ def buckets_of(qid: pa.Array[Any], buckets: int) -> npt.NDArray[np.int64]:
 
 
 def splits_of(qid: pa.Array[Any], shares: Mapping[str, float]) -> npt.NDArray[np.int64]:
-    """Return which of train, valid, test (as 0, 1, 2) each query id falls into; ``shares`` add up to 1."""
+    """Return the split (0 train, 1 valid, 2 test) of each query id; ``shares`` add up to 1."""
     fraction = (hash_ids(qid, SPLIT_SALT) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     bounds = np.cumsum([shares.get(name, 0.0) for name in SPLITS])[:-1]
     return np.searchsorted(bounds, fraction, side="right")
@@ -80,7 +80,7 @@ def parse_shares(text: str) -> dict[str, float]:
 
 
 def check_shares(shares: Mapping[str, float]) -> None:
-    """Raise InputError unless ``shares`` name known splits, lie in [0, 1] and add up to 1."""
+    """Raise InputError unless ``shares`` are for known splits, in [0, 1] and add up to 1."""
     for name, share in shares.items():
         if name not in SPLITS:
             raise InputError.unknown("split", name, SPLITS)
@@ -92,21 +92,23 @@ def check_shares(shares: Mapping[str, float]) -> None:
 
 
 def digest_of_rows(values: npt.NDArray[np.float32], grade: npt.NDArray[np.int32]) -> npt.NDArray[np.uint64]:
-    """Return a 128-bit digest of each row, (n, 2) uint64: of its ``values`` (n, F), any NaN being the same, and ``grade`` (n,)."""
+    """Return a 128-bit digest of each row, (n, 2) uint64: of its ``values`` (n, F) and ``grade`` (n,); all NaN are equal."""
     values = np.where(np.isnan(values), np.float32(np.nan), values)
     out = np.empty((len(values), 2), dtype=np.uint64)
     _kernels.digest_rows(np.ascontiguousarray(values).view(np.uint32), grade, out)
     return out
 
 
-FOLD_SALT = 0x14057B7EF767814F  # another than that of the shares: folds of a part drawn by shares are whole as well
+FOLD_SALT = (
+    0x14057B7EF767814F  # differs from the salt of shares, so that folds of a split by shares have equal sizes too
+)
 MAX_FOLDS = 1000
 _TRAIN, _VALID, _TEST = range(len(SPLITS))
 
 
 @dataclass(frozen=True, slots=True)
 class ByShares:
-    """Shares of train, valid and test by hash of the query; they add up to 1."""
+    """Split by hash of the query into shares of train, valid and test, which add up to 1."""
 
     shares: Mapping[str, float]
 
@@ -120,12 +122,12 @@ class ByShares:
 
 @dataclass(frozen=True, slots=True)
 class ByTime:
-    """By the latest row of the query: train before ``valid``, test from ``test`` on, valid between.
+    """Split by the latest time of the query: train before ``valid``, test from ``test`` on, valid between.
 
     Attributes
     ----------
     valid, test
-        Microseconds since 1970 UTC at which these splits begin; None: there is no such split.
+        Start of these splits in microseconds since 1970 UTC; None: no such split.
     """
 
     valid: int | None = None
@@ -143,7 +145,7 @@ class ByTime:
             )
 
     def splits(self, qid: pa.Array[Any], latest: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:  # noqa: ARG002
-        """Return the split (index into SPLITS) of each query whose ``latest`` (n,) row has that time."""
+        """Return the split (index into SPLITS) of each query with the time ``latest`` (n,) of its latest row."""
         if latest is None:
             raise ValueError("a split by time needs times")
         split = np.full(len(latest), _TRAIN, dtype=np.int64)
@@ -161,7 +163,7 @@ class ByTime:
 
 @dataclass(frozen=True, slots=True)
 class ByFold:
-    """One of K folds, as LETOR has them: K parts by hash of the query, and from part F on K - 2 to train, one valid, one test.
+    """One of K folds as in LETOR: K parts by hash of the query; from part F on, K - 2 are train, the next valid, the last test.
 
     Attributes
     ----------
@@ -193,7 +195,7 @@ SplitRule = ByShares | ByTime | ByFold
 
 
 def parts_of_folds(qid: pa.Array[Any], folds: int) -> npt.NDArray[np.int64]:
-    """Return which of ``folds`` equal parts each query id falls into, (n,) from 0: by the upper 32 bits of a hash of its own."""
+    """Return the part of each query id, (n,) from 0 to ``folds`` - 1, by the upper 32 bits of a separate hash."""
     upper = hash_ids(qid, FOLD_SALT) >> np.uint64(32)
     return ((upper * np.uint64(folds)) >> np.uint64(32)).astype(np.int64)
 
@@ -201,7 +203,7 @@ def parts_of_folds(qid: pa.Array[Any], folds: int) -> npt.NDArray[np.int64]:
 def rule_of(
     shares: Mapping[str, float] | None, split_time: ByTime | None, folds: FoldChoice | None
 ) -> SplitRule | None:
-    """Return the one rule that is given, None if none is; InputError if several are."""
+    """Return the rule that is given, or None; InputError if there are several."""
     given = {spelled("split"): shares, spelled("split_time"): split_time, spelled("folds"): folds}
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
@@ -217,7 +219,7 @@ def name_of(rule: SplitRule) -> str:
 
 
 def parse_split_time(text: str) -> ByTime:
-    """Read ``valid=2026-01-01,test=2026-02-01``, bounds as in a column of times; raises InputError with the cure.
+    """Parse ``valid=2026-01-01,test=2026-02-01``, with times as in a column of times; raises InputError with the cure.
 
     >>> parse_split_time("valid=1970-01-02,test=172800")
     ByTime(valid=86400000000, test=172800000000)
@@ -249,7 +251,7 @@ def split_time_of(valid: str | None, test: str | None) -> ByTime:
 
 
 def fold_choice(folds: int | None, fold: int | None) -> FoldChoice | None:
-    """Return the choice of a fold, None if neither number is given; InputError if only one is or they do not fit."""
+    """Return the chosen fold, None if neither number is given; InputError if only one is given or they are invalid."""
     if folds is None and fold is None:
         return None
     if folds is None or fold is None:

@@ -24,30 +24,30 @@ if TYPE_CHECKING:
     from rankmill.pipeline.judgments.aggregate import Settling
 
 
-ROW_GROUP_BYTES = 64 << 20  # decoded; a group has the largest power of two of rows that fits, so 32 to 64 MiB
+ROW_GROUP_BYTES = 64 << 20  # decoded; the number of rows is the largest power of two that fits, so 32 to 64 MiB
 _ROW_GROUP_ROWS = 1 << 20  # at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What all shards of a dataset have in common.
+    """The common layout of all shards of a dataset.
 
     Attributes
     ----------
     features
         Names of the columns.
     absent
-        Value of the features that a narrower row leaves out.
+        Value of features that narrower rows omit.
     rule
-        What says which split a query belongs to; None where the files do.
+        The rule that assigns queries to splits; None: the files do.
     source_split, source_name
-        For each input file its split (index into SPLITS) and its name for messages.
+        For each input file its split (index into SPLITS) and its name for error messages.
     extras
         Optional columns of the dataset.
     labels_are_grades
-        Whether the grades are to be taken from the labels, all of which are whole numbers.
+        Whether to take grades from labels, which are all whole numbers.
     settling
-        Where grades come from; None: each row has its own.
+        How grades are determined; None: each row has its own.
     """
 
     features: tuple[str, ...]
@@ -61,7 +61,7 @@ class Layout:
 
     @property
     def row_group_rows(self) -> int:
-        """Rows of a row group: a function of the number of features alone."""
+        """Rows of a row group; depends only on the number of features."""
         fitting = max(1, ROW_GROUP_BYTES // (4 * len(self.features)))
         return int(min(1 << (fitting.bit_length() - 1), _ROW_GROUP_ROWS))
 
@@ -76,7 +76,7 @@ _LABEL = "label"
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket of the spill, on its way to a shard."""
+    """A spilled bucket that is being written as a shard."""
 
     spill: RowSpill
     number: int
@@ -103,7 +103,7 @@ class Bucket:
         return found
 
     def digests(self, grade: npt.NDArray[np.int32]) -> npt.NDArray[np.uint64]:
-        """Return the digests of all rows with their settled grades, (n, 2): what the canonical order goes by."""
+        """Return the digests of all rows with their settled grades, (n, 2), which determine the canonical order."""
         digest = np.empty((len(grade), 2), dtype=np.uint64)
         low = 0
         for values in self.batches() if self.values is None else [self.values]:
@@ -120,11 +120,11 @@ class SettledBucket:
     Attributes
     ----------
     judged, unjudged
-        The rows with a grade, and those without.
+        The rows with and without a grade.
     rows
-        What is counted of the rows: documents that have several, and rows that were merged.
+        Counts of documents with several rows, and of merged rows.
     judgments
-        What is counted of judgments from files of their own.
+        Counts of separate judgments.
     """
 
     judged: BucketRows
@@ -134,12 +134,12 @@ class SettledBucket:
 
 
 def read_settled(bucket: Bucket) -> SettledBucket:
-    """Read the rows of ``bucket`` and settle their grades; fills ``bucket.values`` where they are to be held.
+    """Read the rows of ``bucket`` and settle their grades; fill ``bucket.values`` if they fit into memory.
 
     Raises
     ------
     DataRejected
-        Judgments or rows of a document contradict each other, and nothing says what they make.
+        Judgments or rows of a document differ, and there is no aggregate.
     """
     settling, layout = bucket.layout.settling, bucket.layout
     rows = read_bucket(
@@ -163,7 +163,7 @@ def read_settled(bucket: Bucket) -> SettledBucket:
 def _settled(rows: BucketRows, settling: Settling, bucket: Bucket) -> SettledBucket:
     layout = bucket.layout
     if settling.judgments is None and layout.rule is None:
-        _check_splits(rows, layout)  # a row that is merged away is not seen afterwards
+        _check_splits(rows, layout)  # before rows are merged
     settled = settling.settle(bucket.number, rows, layout.features, bucket.values_of)
     extras = dict(rows.extras)
     if settled.time is not None:

@@ -1,4 +1,4 @@
-"""Second pass: a bucket becomes a shard in canonical order (see :mod:`rankmill.pipeline.grouping.bucket_rows`)."""
+"""Second pass: write each bucket as a shard in canonical order (see :mod:`rankmill.pipeline.grouping.bucket_rows`)."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ _QUERIES = schema_of(
 )
 _TIME_TYPE = pa.timestamp("us", "UTC")
 _QUERY_WEIGHT = "query_weight"
-_OF_QUERIES = (_QUERY_WEIGHT, TIME)  # columns that are stored for a query, not for its rows
+_OF_QUERIES = (_QUERY_WEIGHT, TIME)  # columns stored per query, not per row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSummary:
-    """What was written of a bucket, with what the manifest adds up."""
+    """The written shard of a bucket, with counts for the manifest."""
 
     bucket: int
     rows_tally: Tally
     judgments_tally: Tally
     unjudged: UnjudgedShard | None = None
-    shard: Shard | None = None  # None: nobody has judged any of its rows
+    shard: Shard | None = None  # None: all rows are unjudged
     missing_values: int = 0
     grades: Counter[int] = field(default_factory=Counter)
     queries: Counter[str] = field(default_factory=Counter)  # by split
@@ -82,10 +82,10 @@ def write_shards(
     before: Callable[[int], None] | None = None,
     done: Callable[[int], None] | None = None,
 ) -> list[ShardSummary]:
-    """Write ``buckets`` under ``folder`` and drop them from ``spill``; returns them in order.
+    """Write ``buckets`` to ``folder`` and remove them from ``spill``; return their summaries in order.
 
-    ``threads`` of them are written at once, each with ``memory`` bytes for its values: see :func:`write_shard`.  Calls
-    ``before`` with each bucket, which may bring the last of its rows, and ``done`` with the number of rows written, after each.
+    ``threads`` buckets are written in parallel, each with ``memory`` bytes for its values: see :func:`write_shard`.  Calls
+    ``before`` with each bucket, which may add rows to it, and ``done`` with the number of rows written after each.
     """
     summaries: dict[int, ShardSummary] = {}
     idle: list[Scratch] = []
@@ -95,7 +95,7 @@ def write_shards(
             before(bucket)
         try:
             scratch = idle.pop()
-        except IndexError:  # asking first whether there is any would let another thread take it
+        except IndexError:  # checking first would be a race with other threads
             scratch = Scratch()
         summaries[bucket] = write_shard(spill, bucket, layout, folder, memory, scratch)
         idle.append(scratch)
@@ -111,7 +111,7 @@ def write_shards(
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """The large buffers of one thread, used again for its next shard."""
+    """Large buffers of one thread, reused for its next shard."""
 
     values: ScratchBuffer = field(default_factory=ScratchBuffer)  # rows of the bucket
     columns: ScratchBuffer = field(default_factory=ScratchBuffer)  # a row group, as columns
@@ -120,11 +120,11 @@ class Scratch:
 def write_shard(
     spill: RowSpill, number: int, layout: Layout, folder: Path, memory: int, scratch: Scratch | None = None
 ) -> ShardSummary:
-    """Write the rows, queries and statistics of bucket ``number`` under ``folder``, and its unjudged rows if it has some.
+    """Write the rows, queries, statistics and unjudged rows of bucket ``number`` to ``folder``.
 
-    The values are held at once if they fit in ``memory`` bytes; else the spilled rows are read again for every
-    ``memory`` bytes of sorted rows.  The shard has the same bytes either way.  Peak memory: ``memory`` (a row group if that is more), one
-    row group, and about :data:`rankmill.pipeline.memory_plans.BYTES_A_ROW` bytes a row of the bucket for ids and order.
+    If the values do not fit in ``memory`` bytes, the spilled rows are read again for every ``memory`` bytes of sorted rows.
+    The bytes of the shard are the same.  Peak memory: ``memory`` (at least a row group), one row group, and about
+    :data:`rankmill.pipeline.memory_plans.BYTES_A_ROW` bytes per row of the bucket for ids and order.
     """
     n, width = int(spill.rows[number]), len(layout.features)
     scratch = scratch or Scratch()
@@ -187,9 +187,9 @@ def _write_rows(
     scratch: Scratch,
     collector: ColumnCollector | None = None,
 ) -> tuple[Path, int]:
-    """Write ``rows`` of ``bucket`` with their values; returns the file and how many values are missing.
+    """Write ``rows`` of ``bucket`` with their values; return the file and the number of missing values.
 
-    Judged rows are counted by ``collector``; those that nobody judged have none.
+    ``collector`` computes statistics of judged rows; None for unjudged rows.
     """
     staged = folder / f"shard-{bucket.number:05d}.parquet"
     group_rows = bucket.layout.row_group_rows
@@ -210,9 +210,9 @@ def _write_rows(
 def _reread(
     bucket: Bucket, order: npt.NDArray[np.int64], memory: int, scratch: ScratchBuffer
 ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-    """Yield (first place, rows in canonical order), whole row groups that fit in ``memory``, one pass over the spill each.
+    """Yield (first position, rows in canonical order) for whole row groups that fit in ``memory``, with a pass over the spill for each.
 
-    ``order`` (m,) says which spilled row stands at each place; rows that are not in it are left out.
+    ``order`` (m,) is the spilled row at each position; rows that are not in it are skipped.
     """
     m, width, group_rows = len(order), len(bucket.layout.features), bucket.layout.row_group_rows
     step = group_rows * max(1, memory // (group_rows * width * 4))
@@ -240,7 +240,7 @@ def _rows_schema(layout: Layout, rows: BucketRows, *, judged: bool) -> pa.Schema
 
 
 def open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """Open a writer whose every setting that shows in the bytes is given: equal rows make equal files."""
+    """Open a writer with explicit values for all settings that affect the bytes, so that equal rows give equal files."""
     repeated = [name for name in ("qid", "grade", "event", "position", "split", "shard") if name in schema.names]
     return pq.ParquetWriter(
         path,
@@ -266,7 +266,7 @@ def _write_group(
     collector: ColumnCollector | None,
     scratch: ScratchBuffer,
 ) -> int:
-    """Write ``values[places]`` as one row group, whose ids are those of ``rows`` from ``low`` on; returns how many are missing."""
+    """Write ``values[places]`` as a row group with the ids of ``rows`` from ``low`` on; return the number of missing values."""
     columns = scratch.array(values.shape[1], len(places))
     missing = int(_kernels.turn(values, places, columns))
     if collector is not None:
@@ -283,7 +283,7 @@ def _write_group(
 
 
 def _keep_table(table: pa.Table, staged: Path, folder: Path) -> tuple[str, int]:
-    """Write a small table, by way of ``staged``, to ``folder``; returns digest and size."""
+    """Write a small table to ``folder``, via the file ``staged``; return digest and size."""
     with open_writer(staged, table.schema) as writer:
         writer.write_table(table)
     size = staged.stat().st_size
@@ -293,7 +293,7 @@ def _keep_table(table: pa.Table, staged: Path, folder: Path) -> tuple[str, int]:
 def _queries(
     bucket: int, qid: pa.Array[Any], starts: npt.NDArray[np.int64], rows: BucketRows, layout: Layout
 ) -> pa.Table:
-    """Return the queries table of a bucket; DataRejected if a query is in two splits or has two weights."""
+    """Return the queries table of a bucket; DataRejected if a query has two splits or two weights."""
     ends = np.append(starts[1:], len(rows.qid))
     latest = np.maximum.reduceat(rows.extras[TIME], starts) if TIME in rows.extras else None
     if layout.rule is None:

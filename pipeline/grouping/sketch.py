@@ -1,10 +1,10 @@
-"""Which queries a model was trained on, in half a megabyte at most: the smallest hashes of their ids.
+"""Sketch of the queries that a model was trained on: the smallest hashes of their ids, at most half a megabyte.
 
-A hash with a salt of its own spreads the queries evenly, whatever decides their splits.  So the k smallest hashes are
-an even sample of the queries, and of any others those with hashes in the same range are one too: to count the queries that
-two sets share it is enough to look there (bottom-k sketch; Cohen & Kaplan, PODC 2007).
+A hash with its own salt is uniform and independent of the splits.  So the k smallest hashes are a random sample of the queries,
+and the hashes of another set in the same range are a random sample of that set.  To count the queries that two sets share, it
+is enough to compare this range (bottom-k sketch; Cohen & Kaplan, PODC 2007).
 
-Bytes, little-endian: the magic ``RMQUERY1``, u64 queries in all, then up to 65,536 u64, the hashes, ascending.
+Bytes, little-endian: the magic ``RMQUERY1``, u64 number of queries, then up to 65,536 u64 hashes, ascending.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rankmill.foundation.errors import DatasetFormatError
 from rankmill.pipeline.grouping.query_splits import hash_ids
 
 MAGIC = b"RMQUERY1"
-TRAIN_QUERIES = "train_queries"  # what the sketch of a registered version is called
+TRAIN_QUERIES = "train_queries"  # name of the sketch as an attachment of a version
 MOST_HASHES = 65_536
 SALT = 0x9FB21C651E98DF25
 
@@ -36,14 +36,14 @@ class QuerySketch:
     Attributes
     ----------
     queries
-        How many different ones there are; of a `union` of sets of which one is cut off, at least so many.
+        Number of distinct queries; a lower bound for a `union` with a truncated set.
     hashes
-        (h,) ascending: the smallest, all of them if there are not more than ``MOST_HASHES``.
+        (h,) the smallest ``MOST_HASHES`` hashes, ascending; all if there are fewer.
 
     Raises
     ------
     ValueError
-        The hashes do not ascend, or are more than the queries.
+        The hashes are not ascending, or more than the queries.
     """
 
     queries: int
@@ -57,10 +57,10 @@ class QuerySketch:
 
     @classmethod
     def of(cls, parts: Iterable[pa.Array[Any] | Iterable[str]], most: int = MOST_HASHES) -> QuerySketch:
-        """Take in the ids of all queries, a part at a time: the same for any parts and order; none is counted twice.
+        """Build the sketch from the ids of all queries, given in parts; the result does not depend on parts or order.
 
-        Ids that come again in another part are found again only among the hashes kept: ``queries`` is exact where no query
-        is in two parts, as in a dataset, or where all hashes are kept.
+        Ids repeated in another part are detected only among the hashes kept.  So ``queries`` is exact if no query is in two
+        parts, as in a dataset, or if all hashes are kept.
         """
         kept, seen, whole = np.empty(0, dtype=np.uint64), 0, True
         waiting, n_waiting = [kept], 0
@@ -70,7 +70,7 @@ class QuerySketch:
                 seen += len(hashes)
                 waiting.append(hashes if whole else hashes[hashes <= kept[-1]])
                 n_waiting += len(waiting[-1])
-            if part is None or n_waiting > most:  # seldom: a dataset may have thousands of small parts
+            if part is None or n_waiting > most:  # merge seldom: a dataset may have thousands of small parts
                 kept = np.unique(np.concatenate(waiting))
                 whole = whole and len(kept) <= most
                 kept = kept[:most]
@@ -86,7 +86,7 @@ class QuerySketch:
         """Return the sketch of the queries of both."""
         both = np.union1d(self.hashes, other.hashes)
         for one in (self, other):
-            if not one.exact:  # beyond its last hash it says nothing
+            if not one.exact:  # nothing is known beyond its last hash
                 both = both[both <= one.hashes[-1]]
         if self.exact and other.exact:
             return QuerySketch(queries=len(both), hashes=both[:MOST_HASHES])
@@ -104,7 +104,7 @@ class QuerySketch:
         Raises
         ------
         DatasetFormatError
-            The bytes are something else, or damaged.
+            The bytes are damaged or not a sketch.
         """
         if data[:8] != MAGIC or len(data) < 16 or len(data) % 8:
             raise DatasetFormatError(f"{where}: expected a sketch of queries, found {data[:8]!r} and {len(data)} bytes")
@@ -117,20 +117,20 @@ class QuerySketch:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """How many of some queries are in a sketch; ``found`` of ``looked_at`` of them that could be looked up."""
+    """The number of queries that are in a sketch: ``found`` of ``looked_at`` queries that could be looked up."""
 
-    queries: int  # different ones that were asked about
+    queries: int  # number of distinct queries
     looked_at: int
     found: int
 
     @property
     def exact(self) -> bool:
-        """Whether all of them could be looked up: ``found`` is then their number, else there are at least so many."""
+        """Whether all could be looked up; otherwise ``found`` is a lower bound."""
         return self.looked_at == self.queries
 
     @property
     def estimate(self) -> float:
-        """How many there are, about; NaN where none could be looked up.  Standard error: see `overlap`."""
+        """Estimated number of shared queries; NaN if none could be looked up.  Standard error: see `overlap`."""
         if self.exact:
             return float(self.found)
         return self.queries * self.found / self.looked_at if self.looked_at else float("nan")
@@ -139,19 +139,18 @@ class Overlap:
 def overlap(sketch: QuerySketch, qids: pa.Array[Any] | Iterable[str]) -> Overlap:
     """Count the ``qids`` (ids of queries, repeated or not) that are among the queries of ``sketch``.
 
-    Where the sketch holds all its queries (65,536 at most) the count is exact, but for two ids of the same 64-bit hash: the
-    expected number of these is queries of the one times queries of the other / 2^64, less than 1e-8 for a million and
-    65,536.  Else the ids whose hash is not above the last one kept are looked up, exactly again: an even sample of
-    about ``queries * 65,536 / sketch.queries`` ids, of which a share p is found with the standard error
-    ``sqrt(p (1 - p) / looked_at)``.  Of a million queries trained on and 10,000 asked about, some 655 are looked at, and a
-    share of half a percent goes unnoticed once in 27 times.
+    If the sketch has all its queries (at most 65,536), the count is exact except for collisions of 64-bit hashes, whose expected
+    number is the product of the numbers of queries / 2^64: below 1e-8 for a million and 65,536.  Otherwise only ids with a
+    hash up to the last one kept are looked up.  These are a random sample of about ``queries * 65,536 / sketch.queries`` ids, of
+    which a share p is found with the standard error ``sqrt(p (1 - p) / looked_at)``.  For a million training queries and 10,000
+    ``qids``, about 655 are looked up, and a share of half a percent is missed once in 27 times.
 
     Parameters
     ----------
     sketch
-        Of the queries trained on.
+        The sketch of the training queries.
     qids
-        Those to evaluate on, compared as text.
+        The queries of the evaluation, compared as text.
     """
     hashes = np.unique(hash_of(qids))
     asked = hashes if sketch.exact else hashes[hashes <= sketch.hashes[-1]]
