@@ -1,21 +1,20 @@
-"""Kernels of prediction: raw values to codes, trees that are added to scores, a link after them.  Flat loops without checks.
+"""Kernels of prediction: map raw values to codes, add trees to scores, apply a link.  Flat loops without checks.
 
 ``rankmill.scorer.model_file`` has checked every index that they follow.
 
-A document's code ``b`` of a feature is 0 if the value is missing, else 1 plus the number of the feature's cuts below it,
-and a node that sends missing values left is asked whether ``b > bound``.  One that sends them right is asked the same of
-``b - 1``, in which a missing value has wrapped round to the greatest code: those codes have a slot of their own, where
-`wrap_codes` puts them.
+The code ``b`` of a value is 0 if it is missing, else 1 plus the number of the feature's cuts below it.  A split that sends
+missing values left tests ``b > bound``.  One that sends them right tests ``b - 1 > bound``, where b - 1 of a missing value wraps
+round to the greatest code: `wrap_codes` writes these codes to slots of their own.
 
-``codes`` is (slots, documents), so the codes of a feature lie side by side, and a node asks all documents of a tile at
-once with the widest instructions there are.  There are three ways down, of the same sums:
+``codes`` is (slots, documents), so the codes of a feature are contiguous, and a split is evaluated for all documents of a tile
+with the widest vector instructions.  Three algorithms give the same sums:
 
-- `sweep_trees` asks every node of a tree, parents first.  ``at`` holds for each document the leftmost leaf below the node
-  that it has reached; a node moves those at its ``first_leaf`` that go right to its ``right_leaf``, the leftmost leaf below its right child.  It needs no look
-  at where a document is, and takes a fraction of a cycle for each node and document.
-- `sweep_levels` does so for oblivious trees: one question a level, one bit of the leaf's number each.
-- `walk_trees` goes down node by node, ``LANES`` documents together: for trees of very many leaves, and for so few
-  documents that they do not fill an instruction.
+- `sweep_trees` evaluates every split of a tree, parents first.  ``at`` holds for each document the leftmost leaf below the node
+  that it has reached; a split moves the documents at its ``first_leaf`` that go right to its ``right_leaf``, the leftmost leaf
+  below its right child.  It does not branch on documents, and takes a fraction of a cycle for each split and document.
+- `sweep_levels` does so for oblivious trees: one split per level, one bit of the leaf's number each.
+- `walk_trees` descends node by node, ``LANES`` documents together: for trees of very many leaves, and for so few documents
+  that they do not fill an instruction.
 """
 
 import numpy as np
@@ -31,14 +30,14 @@ STRIP = 64  # rows whose values stay in the first-level cache while they are cod
 def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, buckets, origin, scale, codes):
     """Write ``codes[k, i]``: 0 if ``values[first + i, columns[k]]`` is NaN, else 1 + the number of cuts below it.
 
-    Slot ``k`` has its cuts from ``cuts[starts[k]]`` on, ascending, and then NaN, which is above nothing; where
-    ``columns[k]`` is negative every document has the value ``absent``.  A value x falls into the bucket ``(x - origin[k]) *
-    scale[k]`` of equal width, and ``buckets[k]`` tells how many cuts lie in the buckets before: of the next ``2 **
-    steps[k] - 1`` cuts a search finds how many are below x.  ``scale`` 0 makes one bucket of all.
+    The cuts of slot ``k`` are ascending from ``cuts[starts[k]]`` on, followed by NaN, which no value exceeds; if ``columns[k]``
+    is negative, every document has the value ``absent``.  A value x is in the bucket ``(x - origin[k]) * scale[k]`` of equal
+    width, and ``buckets[k]`` has the number of cuts in the buckets before: a search counts the cuts below x among the next
+    ``2 ** steps[k] - 1``.  ``scale`` 0 makes a single bucket.
 
-    A strip of documents takes each step together, without a branch, so that their reads overlap.
+    The documents of a strip take each step together, without a branch, so that their reads overlap.
     """
-    value = np.zeros(STRIP, np.float32)  # the last strip need not fill it
+    value = np.zeros(STRIP, np.float32)  # the last strip may be shorter
     below = np.empty(STRIP, np.int32)
     last = np.float32(buckets.shape[1] - 1)
     for strip in range(0, n_rows, STRIP):
@@ -71,7 +70,7 @@ def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, bucket
 def bin_column(values, first, k, cuts, starts, steps, buckets, origin, scale, codes):
     """Do what `bin_rows` does, for slot ``k`` alone: ``values`` (m,) are those of its column, from row ``first`` on.
 
-    ``codes[tile, k, i]`` is that of row ``tile * width + i``, where a tile is ``width`` documents.
+    ``codes[tile, k, i]`` is the code of row ``tile * width + i``, with ``width`` documents per tile.
     """
     width = codes.shape[2]
     below = np.empty(width, np.int32)
@@ -95,14 +94,14 @@ def bin_column(values, first, k, cuts, starts, steps, buckets, origin, scale, co
             for i in range(n):
                 below[i] += np.int32(table[below[i] + middle] < value[i]) << step
         for i in range(n):
-            # the last step; where there is none, there is NaN, which is above nothing
+            # the last step; beyond the cuts there is NaN, which no value exceeds
             out[i] = 0 if value[i] != value[i] else below[i] + np.int32(table[below[i]] < value[i]) + 1
         done += n
 
 
 @kernel
 def _push(heap, size, score):
-    """Put ``score`` into ``heap``, whose first ``size`` are the greatest so far, the least of them first; returns the size then."""
+    """Push ``score`` to the min-heap ``heap`` of the ``size`` greatest scores so far; return the new size."""
     at = size
     if size < heap.shape[0]:
         while at > 0:
@@ -130,7 +129,7 @@ def _push(heap, size, score):
 
 @kernel
 def mark_kept(starts, scores, heap, keep):
-    """Set ``keep[i]`` to whether fewer than k = ``len(heap)`` of row i's run are above it, for runs longer than k.
+    """Set ``keep[i]`` to whether fewer than k = ``len(heap)`` rows of row i's run are above it, for runs longer than k.
 
     Run r is rows ``starts[r]`` to ``starts[r + 1]``.
     """
@@ -145,9 +144,9 @@ def mark_kept(starts, scores, heap, keep):
 
 @kernel
 def raise_bars(query, scores, heaps, sizes, keep):
-    """Put the scores of the rows to ``keep`` into the heaps of their queries, and keep none that has k above it there.
+    """Add the scores of the rows to ``keep`` to the heaps of their queries, and clear ``keep`` for rows with k greater scores there.
 
-    ``heaps`` (queries, k) holds the greatest scores of each query so far, ``sizes`` (queries,) how many they are.
+    ``heaps`` (queries, k) holds the greatest scores of each query so far, ``sizes`` (queries,) their number.
     """
     for i in range(query.shape[0]):
         if keep[i]:
@@ -162,13 +161,12 @@ def pack_trees(
     n_trees, tree_starts, node_feature, node_cut, node_missing_left, node_left, node_right, node_value, tree_weights,
     slot_of, greatest, slot, bound, left, value, depth, queue,
 ):  # fmt: skip
-    """Lay the first ``n_trees`` out for `walk_trees`: breadth first, siblings adjacent; OUT: slot, bound, left, value, depth.
+    """Lay out the first ``n_trees`` for `walk_trees`: breadth first, siblings adjacent; OUT: slot, bound, left, value, depth.
 
-    ``value`` holds the node's value times the tree's weight; ``depth`` the greatest depth of each tree; ``left`` counts
-    from the start of the tree, and right children follow their left siblings, so that the next node is ``left +
-    went_right``; a leaf's ``left`` is the leaf itself and its bound the ``greatest`` code, so a lane that has arrived
-    stays.  ``slot_of[f]`` is the slot of feature f for nodes that send missing values right, and left.  ``queue`` is a buffer
-    for as many nodes as the largest tree has.
+    ``value`` is the node's value times the tree's weight, ``depth`` the greatest depth of each tree.  ``left`` counts from the
+    start of the tree, and right children follow their left siblings, so that the next node is ``left + went_right``.  A leaf
+    has itself as ``left`` and the ``greatest`` code as bound, so that documents stay there.  ``slot_of[f]`` has the slots of
+    feature f for splits that send missing values right, and left.  ``queue`` is scratch for the nodes of the largest tree.
     """
     for t in range(n_trees):
         start = tree_starts[t]
@@ -205,10 +203,10 @@ def number_leaves(
     n_trees, tree_starts, node_feature, node_cut, node_missing_left, node_left, node_right, node_value, tree_weights,
     slot_of, split_starts, leaf_starts, slot, bound, first_leaf, right_leaf, value, stack, place,
 ):  # fmt: skip
-    """Lay the first ``n_trees`` out for `sweep_trees`; OUT: slot, bound, first_leaf, right_leaf of each split, value of each leaf.
+    """Lay out the first ``n_trees`` for `sweep_trees`; OUT: slot, bound, first_leaf, right_leaf of each split, value of each leaf.
 
-    Splits stand parents first, left before right; leaves from left to right, with the leaf's value times the tree's weight.
-    ``stack`` and ``place`` are buffers for as many nodes as the largest tree has.
+    Splits are stored parents first, left before right; leaves from left to right, with the leaf's value times the tree's
+    weight.  ``stack`` and ``place`` are scratch for the nodes of the largest tree.
     """
     for t in range(n_trees):
         start = tree_starts[t]
@@ -222,7 +220,7 @@ def number_leaves(
             parent = place[top]
             top -= 1
             if parent >= 0:
-                right_leaf[parent] = leaf  # this is a right child: what is left of it has been numbered
+                right_leaf[parent] = leaf  # a right child: the leaves to its left have been numbered
             f = node_feature[node]
             if f < 0:
                 value[leaf_starts[t] + leaf] = tree_weights[t] * node_value[node]
@@ -254,10 +252,10 @@ def wrap_codes(codes, width, sources, first_slot):
 def sweep_trees(
     codes, width, n_rows, trees, split_starts, leaf_starts, slot, bound, first_leaf, right_leaf, value, at, scores, first
 ):  # fmt: skip
-    """``scores[first + i] += value of the leaf of document i``, tree after tree of ``trees``, for the first ``n_rows`` documents.
+    """``scores[first + i] += value of the leaf of document i`` for each of ``trees``, in order, and the first ``n_rows`` documents.
 
-    ``width``, at least ``n_rows`` and at most the room in ``at`` and ``codes``, is how many are asked: whole instructions.
-    Each tree has an even number of splits, and two are asked at once: one more look at ``at`` would wait for the last.
+    ``width``, from ``n_rows`` to the size of ``at`` and ``codes``, is the number of documents evaluated: whole instructions.
+    Each tree has an even number of splits, and two are evaluated at once, since a second read of ``at`` would wait for the first.
     """
     for t in trees:
         for i in range(width):
@@ -280,7 +278,7 @@ def sweep_trees(
 def sweep_levels(
     codes, width, n_rows, trees, level_starts, leaf_starts, slot, bound, value, at, scores, first
 ):  # fmt: skip
-    """Do what `sweep_trees` does for trees that ask the same on a whole level: split ``k`` of a tree is its level ``k``."""
+    """Do what `sweep_trees` does for oblivious trees: split ``k`` of a tree is its level ``k``."""
     for t in trees:
         for i in range(width):
             at[i] = 0
@@ -298,7 +296,7 @@ def sweep_levels(
 def walk_trees(
     codes, n_rows, trees, tree_starts, slot, bound, left, value, depth, scores, first
 ):  # fmt: skip
-    """Do what `sweep_trees` does, node by node; ``codes`` has room for whole ``LANES`` of documents (the last may be anything)."""
+    """Do what `sweep_trees` does, node by node; ``codes`` has room for whole ``LANES`` of documents (the last may hold anything)."""
     n_lanes = (n_rows + LANES - 1) // LANES * LANES
     at = np.zeros(LANES, np.int32)
     for t in trees:
@@ -334,8 +332,8 @@ def _softmax_score(values, outputs, i):
 def _ordinal_score(values, outputs, i):
     """Sum of values[k] * P(y = k), from the first k to the last, where outputs[k, i] is the logit of P(y <= k).
 
-    It takes differences of P(y > k), which are those of P(y <= k) and keep their precision where nearly all documents
-    are: near 0.  The unclipped differences add up to 1, so the clipped ones to 1 or more: no division by 0.
+    Differences of P(y > k) equal those of P(y <= k), and keep their precision near 0, where nearly all documents are.  The
+    unclipped differences sum to 1, so the clipped ones to 1 or more: no division by 0.
     """
     n_outputs = outputs.shape[0]
     total = 0.0
@@ -360,7 +358,7 @@ def _ordinal_score(values, outputs, i):
 def apply_link(ordinal, values, outputs, first, last, scores):
     """scores[i] = expected value of document i for first <= i < last; ``rankmill.scorer.links`` says how.
 
-    ``outputs`` is (K, n); ``values`` holds what each grade is worth: K of them, or K + 1 where ``ordinal``.
+    ``outputs`` is (K, n); ``values`` holds the value of each grade: K of them, or K + 1 if ``ordinal``.
     """
     if ordinal:
         for i in range(first, last):

@@ -1,4 +1,4 @@
-"""Flat passes over rows, and the flags by which workers meet.  No checks: the wrappers next door have done them.
+"""Flat passes over rows, and the flags that synchronise workers.  The callers check the arguments.
 
 A *packed* value holds a gradient in its high and a hessian in its low 32 bits; the hessian is never negative and
 its sum over all rows fits 32 bits, so sums never carry between the two.
@@ -16,13 +16,13 @@ from rankmill.foundation.kernels.randoms import uniform
 
 @kernel
 def post(flags, index, value):
-    """flags[index] = value, seen by who waits for it."""
+    """flags[index] = value, visible to the threads that wait for it."""
     store_release(flags, index, value)
 
 
 @kernel
 def watch(flags, index, seen, looks):
-    """Return flags[index] as soon as it differs from ``seen``, and ``seen`` after so many looks."""
+    """Return flags[index] as soon as it differs from ``seen``, or ``seen`` after ``looks`` reads."""
     for _ in range(looks):
         value = load_acquire(flags, index)
         if value != seen:
@@ -43,7 +43,7 @@ def absolute_sums(values, block, first, last, sums):
 
 @kernel
 def total_of(values, counted):
-    """Return the sum of the values that count, in their order."""
+    """Return the sum of the ``values`` that are ``counted``, in order."""
     total = 0.0
     for i in range(values.shape[0]):
         if counted[i]:
@@ -89,14 +89,14 @@ def pack(gradients, hessians, gradient_scale, hessian_scale, first, last, packed
 
 @kernel
 def pack_rows(gradients, hessians, gradient_scale, hessian_scale, rows, first, last, packed):
-    """packed[i] = as ``pack``, of row rows[i]."""
+    """packed[i] as in ``pack``, for row rows[i]."""
     for i in range(first, last):
         packed[i] = _packed(gradients[rows[i]], hessians[rows[i]], gradient_scale, hessian_scale)
 
 
 @kernel
 def leaf_sums(gradients, hessians, gradient_scale, hessian_scale, rows, starts, first, last, out):
-    """out[leaf] = (sum of round(g * scale), sum of round(h * scale)) over those rows[first:last] that the leaf holds.
+    """out[leaf] = (sum of round(g * scale), sum of round(h * scale)) over those of rows[first:last] in the leaf.
 
     63-bit integers; leaf ``l`` holds rows[starts[l]:starts[l + 1]].
     """
@@ -112,7 +112,7 @@ def leaf_sums(gradients, hessians, gradient_scale, hessian_scale, rows, starts, 
 
 @kernel
 def add_leaves(rows, starts, values, first, last, scores):
-    """scores[row] += values[leaf] for those rows[first:last] that a leaf holds: rows[starts[leaf]:starts[leaf + 1]]."""
+    """scores[row] += values[leaf] for those of rows[first:last] in a leaf: rows[starts[leaf]:starts[leaf + 1]]."""
     for leaf in range(values.shape[0]):
         for i in range(max(starts[leaf], first), min(starts[leaf + 1], last)):
             scores[rows[i]] += values[leaf]

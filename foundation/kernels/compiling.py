@@ -76,18 +76,18 @@ def kernel_sources_digest() -> str:
 
 
 class _KeyedBySources:
-    """Machine code is good while its own file, which may be outside the package, and all kernel sources are the same."""
+    """Machine code is valid while its own file, which may be outside of the package, and all kernel sources are unchanged."""
 
     def get_source_stamp(self) -> tuple[Any, str]:
         return super().get_source_stamp(), kernel_sources_digest()  # type: ignore[misc]
 
 
 class _NamedFolder(_KeyedBySources, UserProvidedCacheLocator):
-    """The folder that ``NUMBA_CACHE_DIR`` names, be it writable or not."""
+    """The folder that ``NUMBA_CACHE_DIR`` names, writable or not."""
 
     def ensure_cache_path(self) -> None:
         folder = Path(self._cache_path)
-        if not folder.is_dir():  # nothing is tried on an image whose folders may not be written
+        if not folder.is_dir():  # create nothing on an image with read-only folders
             with suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
 
@@ -122,7 +122,7 @@ class _LockedFiles(IndexDataCacheFile):
             self._save_index(names)
 
     def _load_index(self) -> dict[Any, str]:
-        """Return the names of files by types; none where an older version's types, which it may name, are gone."""
+        """Return the names of files by types; none if the index names types of an older version that no longer exist."""
         with suppress(*_NOT_UNPICKLED):
             return dict(super()._load_index())
         return {}
@@ -140,39 +140,39 @@ class _KernelCache(FunctionCache):
 
     @contextmanager
     def _guard_against_spurious_io_errors(self) -> Iterator[None]:
-        """Compile what cannot be read, and compile again next time what cannot be kept."""
+        """Compile what cannot be read; what cannot be stored is compiled again next time."""
         with suppress(OSError):
             yield
 
 
 @contextmanager
 def _turn(folder: str, kind: int) -> Iterator[None]:
-    """Hold the lock of a cache folder; a folder that cannot be written has nothing to take turns at."""
+    """Hold the lock of a cache folder; a read-only folder needs no lock."""
     path = Path(folder, "turns.lock")
     try:
         lock = path.open("rb" if kind == fcntl.LOCK_SH and path.exists() else "ab")
     except OSError:
         yield
         return
-    with lock:  # closing it lets go
+    with lock:  # closing it releases the lock
         fcntl.flock(lock, kind)
         yield
 
 
 def kernels_compiled(room: str) -> bool:
-    """Return whether any kernel of a room, of those imported so far, is in the cache, be it that of an older version."""
+    """Return whether any kernel of a room, of those imported so far, is in the cache, even that of an older version."""
     return any(any(Path(folder).glob("*.nbi")) for folder in _folders.get(room, ()))
 
 
 class _First(event.Listener):
-    """Calls ``say`` at the first compilation of a kernel that is to be kept; loading from the cache is none."""
+    """Calls ``say`` at the first compilation of a kernel that is to be kept; loading from the cache does not count."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say: Callable[[str], object] | None = say
 
     def on_start(self, compiling: event.Event) -> None:
         kept_in = compiling.data["dispatcher"]._cache  # noqa: SLF001 - Numba has no other way to ask
-        if self._say is None or not isinstance(kept_in, _KernelCache):  # a user's own function, say: nobody keeps it
+        if self._say is None or not isinstance(kept_in, _KernelCache):  # such as a user's own, not cached
             return
         say, self._say = self._say, None
         if not os.access(kept_in.cache_path, os.W_OK):
@@ -181,7 +181,7 @@ class _First(event.Listener):
             say(MORE if kernels_compiled(kept_in.room) else FIRST)
 
     def on_end(self, _: event.Event) -> None:
-        """Nothing to say."""
+        """Do nothing."""
 
 
 @contextmanager

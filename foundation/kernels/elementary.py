@@ -1,7 +1,7 @@
 """Exponentials and logarithms of + - * / alone, rounded one by one: the bits are the same on every CPU.
 
-``exp`` is there twice: models are made with :func:`exp_negative`, scores of several outputs with :func:`exp_precise`, and
-each is part of bytes that are on disk (tests pin both).
+There are two exponentials: models are made with :func:`exp_negative`, scores of several outputs with :func:`exp_precise`, and
+stored bytes depend on each (tests pin both).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LN2 = 0.6931471805599453
 _LN2_HIGH = 0.6931471803691238  # 32 significant bits: k * _LN2_HIGH is exact for |k| < 2 ** 20
 _LN2_LOW = 1.9082149292705877e-10
 _SQRT2 = 1.4142135623730951
-_LEAST_EXPONENT = -708.0  # exp of less is no normal double any more
+_LEAST_EXPONENT = -708.0  # below it exp is not a normal double
 _HALVINGS = np.ldexp(1.0, -np.arange(1024))  # 2 ** -k, exact
 
 
@@ -100,7 +100,7 @@ def exp_precise(x):
 
 @kernel
 def exp_clipped(x):
-    """exp(x) for |x| <= 700; what it is at the nearer end beyond."""
+    """Return exp(x), with x clamped to [-700, 700]."""
     return exp_negative(x) if x <= 0.0 else 1.0 / exp_negative(-x)
 
 

@@ -53,7 +53,7 @@ def float_of(typingctx, value):
 
 @intrinsic
 def load_acquire(typingctx, array, index):
-    """Return ``array[index]`` (int64); what its writer wrote before storing it can be seen from now on."""
+    """Return ``array[index]`` (int64); all that its writer wrote before storing it is visible afterwards."""
     signature = types.int64(array, index)
 
     def codegen(context, builder, signature, arguments):

@@ -25,13 +25,13 @@ def mix(z):
 
 @kernel
 def random_bits(seed, number):
-    """Return number ``number`` (1, 2, .., but any whole number is allowed) of the SplitMix64 sequence of ``seed``, uint64."""
+    """Return element ``number`` (1, 2, ..; any whole number is allowed) of the SplitMix64 sequence of ``seed``, uint64."""
     return mix(seed + np.uint64(number) * GOLDEN)
 
 
 @kernel
 def uniform(bits):
-    """Return a number between 0 and 1, neither of the two, from 64 random bits; exact."""
+    """Return a number in the open interval (0, 1) from 64 random bits; exact."""
     return (np.float64(np.int64(bits >> _S12)) + 0.5) * 2.220446049250313e-16
 
 

@@ -1,11 +1,10 @@
 """Kernels over the paths of a forest, from each root to each leaf: flat loops without checks.
 
-A path is the features that its nodes ask for, each once (an *element*): the codes ``low .. high`` that go along it, whether a
-missing value does (the ``conditions``, see `rankmill.scorer.inspect.paths.Conditions`), and the ``share`` of the training rows that
-do, multiplied over the nodes of that feature.  A code is 0
-where the value is missing, else 1 plus the number of the feature's cuts below it.  An element is *met* by a document that
-goes along at all of its nodes; a document ends in the leaf whose elements it all meets.  ``slot`` counts the features that the
-forest uses.
+A path has one *element* for each feature of its nodes: the codes ``low .. high`` that follow the path, whether a missing value
+does (the ``conditions``, see `rankmill.scorer.inspect.paths.Conditions`), and the ``share`` of the training rows that do,
+multiplied over the nodes of that feature.  A code is 0 if the value is missing, else 1 plus the number of the feature's cuts
+below it.  A document *meets* an element if it follows the path at all nodes of that feature; it ends in the leaf whose
+elements it all meets.  ``slot`` numbers the features that the forest uses.
 """
 
 import numpy as np
@@ -14,7 +13,7 @@ from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.randoms import GOLDEN
 
 HIGHEST = 65_535  # no code is greater
-TILE = 1024  # rows at a time, so that what is looked up and added to stays in the cache
+TILE = 1024  # rows at a time, so that tables and sums stay in the cache
 _FOLDED = np.uint64(53)  # leaves 11 bits: a place in a table of 2 * TILE
 _ONE = np.uint64(1)
 _BITS = 64
@@ -39,7 +38,7 @@ def gather_paths(
     leaves, roots, parent, slot_of, node_feature, node_cut, node_missing_left, node_left, node_right, node_rows,
     starts, slot, low, high, missing, share,
 ):  # fmt: skip
-    """Write the elements of the path to each of ``leaves``, the lowest node's first; returns how many there are."""
+    """Write the elements of the path to each of ``leaves``, the lowest node's first; return their number."""
     filled = 0
     for p in range(leaves.shape[0]):
         starts[p] = filled
@@ -80,7 +79,7 @@ def find_contributions(
 ):  # fmt: skip
     """Write the Shapley values of the rows ``first`` .. ``last`` - 1 of ``codes`` to ``out`` (n, outputs, slots).
 
-    On a path of d elements a coalition S is worth ``value * prod over S of met * prod over the others of share``.  With
+    On a path of d elements a coalition S has the value ``value * prod over S of met * prod over the others of share``.  With
     |S|! (d - 1 - |S|)! / d! = integral over t in [0, 1] of t^|S| (1 - t)^(d - 1 - |S|), the Shapley value of a met element e is
 
         value * prod over unmet of share * (1 - share_e) * integral of (1 - t)^unmet * prod over met j != e of (t + (1 - t) share_j)
@@ -89,8 +88,8 @@ def find_contributions(
     The integrands are polynomials of degree d - 1 with no negative term: Gauss and Legendre's rule of (d + 1) // 2 ``points``
     (those of the rule of n begin at n (n - 1) / 2) is exact, and nothing cancels.
 
-    Which elements are met decides about all of it, and many documents meet the same: sets of met elements are looked up in a
-    table of ``2 * TILE`` places, so no more than ``TILE`` rows are taken at a time.
+    The result depends only on the set of met elements, which many documents share: sets are looked up in a hash table of
+    ``2 * TILE`` places, so at most ``TILE`` rows are processed at a time.
     """
     starts, slot, low, high, missing = conditions
     n = last - first
@@ -103,7 +102,7 @@ def find_contributions(
     inverse = np.empty((widest, most))
     power = np.empty((widest + 1, most))
     base = np.empty(most)
-    parts = np.empty((TILE, widest))  # contributions of each set, in the order in which they were met with
+    parts = np.empty((TILE, widest))  # contributions of each set, in the order of their first occurrence
     masks = np.empty((TILE, (widest + _BITS - 1) // _BITS + 1), np.uint64)
     set_of = np.empty(n, np.int64)
     table = np.empty(2 * TILE, np.int64)
@@ -178,12 +177,12 @@ def find_contributions(
 def _contributions_of_set(
     mask, d, begin, share, value, points, at, n_points, power, factor, inverse, base, parts
 ):  # fmt: skip
-    """Write the contributions of the ``d`` elements of a path, of which ``mask`` tells the met ones, to ``parts``."""
-    worth = value
+    """Write the contributions of the ``d`` elements of a path, of which the bits of ``mask`` are met, to ``parts``."""
+    product = value
     unmet = 0
     for e in range(d):
         if not _is_met(mask, e, d):
-            worth *= share[begin + e]
+            product *= share[begin + e]
             unmet += 1
     for q in range(n_points):
         base[q] = power[max(unmet - 1, 0), q]
@@ -196,20 +195,20 @@ def _contributions_of_set(
         for q in range(n_points):
             lost -= base[q]
             base[q] *= 1.0 - points[at + q]
-        lost *= worth
+        lost *= product
     for e in range(d):
         if _is_met(mask, e, d):
             won = 0.0
             for q in range(n_points):
                 won += base[q] * inverse[e, q]
-            parts[e] = worth * (1.0 - share[begin + e]) * won
+            parts[e] = product * (1.0 - share[begin + e]) * won
         else:
             parts[e] = lost
 
 
 @kernel
 def _is_met(mask, e, d):
-    """Tell the bit of element ``e``; the last element of a word is its lowest bit."""
+    """Return the bit of element ``e``; the last element of a word is its lowest bit."""
     w = e // _BITS
     last = min(d, (w + 1) * _BITS) - 1
     return (mask[w] >> np.uint64(last - e)) & _ONE == _ONE
@@ -217,9 +216,9 @@ def _is_met(mask, e, d):
 
 @kernel
 def count_met(codes, first, last, chosen, conditions, a, b, counts):
-    """Add to ``counts`` (n_paths,) the rows that meet every element of a path but for those of the slots ``a`` and ``b``.
+    """Add to ``counts`` (n_paths,) the rows that meet every element of a path except those of the slots ``a`` and ``b``.
 
-    Only the paths ``chosen`` are looked at.
+    Only the ``chosen`` paths are processed.
     """
     starts, slot, low, high, missing = conditions
     for p in chosen:
@@ -250,7 +249,7 @@ def count_elements(codes, first, last, conditions, counts):
 
 @kernel
 def sum_cells(chosen, conditions, weight, output, a, b, codes_a, codes_b, out):
-    """Add the ``weight`` of each of the paths ``chosen`` to ``out`` (outputs, cells), where its elements of two slots are met.
+    """Add the ``weight`` of each of the paths ``chosen`` to ``out`` (outputs, cells), if its elements of two slots are met.
 
     Cell c has the code ``codes_a[c]`` in slot ``a`` and ``codes_b[c]`` in slot ``b``; a slot of -1 is none.
     """
@@ -277,9 +276,9 @@ def sum_cells(chosen, conditions, weight, output, a, b, codes_a, codes_b, out):
 
 @kernel
 def add_without_one(codes, first, last, conditions, share, value, output, out):
-    """Add to ``out`` (n, outputs, slots) by how much an output changes where one feature is no longer known.
+    """Add to ``out`` (n, outputs, slots) the change of an output if one feature becomes unknown.
 
-    A path is then worth ``value * share`` of that feature if all others are met, instead of ``value`` if all are.
+    A path then contributes ``value * share`` of that feature if all others are met, instead of ``value`` if all are.
     """
     starts, slot, low, high, missing = conditions
     for p in range(value.shape[0]):
@@ -302,7 +301,7 @@ def add_without_one(codes, first, last, conditions, share, value, output, out):
 
 @kernel
 def find_leaves(codes, conditions, tree, out):
-    """Write which path each row goes in each tree to ``out`` (n, n_trees); paths lie tree after tree."""
+    """Write the path of each row in each tree to ``out`` (n, n_trees); paths are stored tree after tree."""
     starts, slot, low, high, missing = conditions
     for p in range(starts.shape[0] - 1):
         for i in range(codes.shape[0]):
@@ -328,10 +327,10 @@ def move_outputs(leaves, steps, n_outputs, out):
 
 @kernel
 def change_points(first_scores, second_scores, grades, low, high, out):
-    """Write the weights in (low, high) at which two documents of different grade of one query tie; returns how many.
+    """Write the weights in (low, high) at which two documents of different grade of one query tie; return their number.
 
     ``(1 - a) s + a t`` of documents i and j are equal at ``a = d / (d - e)``, d and e their differences in s and in t.
-    It stops where ``out`` is full.
+    It stops when ``out`` is full.
     """
     n = first_scores.shape[0]
     found = 0

@@ -1,16 +1,16 @@
-"""Metric kernels: one sort a query, then one pass over its tie groups a metric.
+"""Metric kernels: one sort per query, then one pass over its tie groups per metric.
 
-``rank`` counts places from 0; ``row`` counts documents as the caller stores them; ``slot`` counts those of one query in
-tie order.  Tie group g holds the ranks [bounds[g], bounds[g + 1]); where ties are broken each document is a group.
+``rank`` counts positions from 0; ``row`` numbers documents as the caller stores them; ``slot`` those of one query in tie
+order.  Tie group g holds the ranks [bounds[g], bounds[g + 1]); if ties are broken, each document is a group.
 """
 
 import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
 
-SHARE, SUM, ERR, HITS, PRECISIONS, FIRST, PRECISIONS_OVER_HITS, PAIRS, ERRORS = range(9)  # what a metric sums up
-FEW = 4  # lists longer than so many times the deepest cut are not sorted whole
-DEEPEST_SELECTED = 64  # deeper tops are: selecting one costs its depth for every document
+SHARE, SUM, ERR, HITS, PRECISIONS, FIRST, PRECISIONS_OVER_HITS, PAIRS, ERRORS = range(9)  # kinds of metrics
+FEW = 4  # lists longer than this many times the deepest cutoff are not sorted completely
+DEEPEST_SELECTED = 64  # the deepest cutoff for which this is so: selection costs the cutoff for every document
 RUN = 16  # merge sort starts from insertion-sorted runs of this many
 
 
@@ -57,10 +57,10 @@ def sort_descending(keys, slots, spare_keys, spare_slots, n):
 
 @kernel
 def best_descending(keys, slots, spare_keys, spare_slots, n, cut):
-    """Bring the ``cut`` highest keys, and all that equal the last of them, to the front in descending order.
+    """Move the ``cut`` highest keys, and all that equal the last of them, to the front in descending order.
 
-    ``slots[:n]`` holds 0 .. n-1 and moves with the keys; equal keys keep their order.  Returns how many there are, at
-    least min(cut, n); what lies behind them is no longer defined.
+    ``slots[:n]`` holds 0 .. n-1 and moves with the keys; equal keys keep their order.  Returns the number of those moved, at
+    least min(cut, n); the cells behind them are undefined.
     """
     held = 0
     for i in range(n):
@@ -92,7 +92,7 @@ def best_descending(keys, slots, spare_keys, spare_slots, n, cut):
 
 @kernel
 def tie_bounds(keys, n, expected, bounds):
-    """Write the limits of the tie groups of sorted keys[:n]; every document is alone where ties are broken."""
+    """Write the limits of the tie groups of sorted keys[:n]; every document is a group if ties are broken."""
     groups = 0
     for rank in range(n):
         if rank == 0 or not expected or keys[rank] != keys[rank - 1]:
@@ -146,7 +146,7 @@ def expected_hits(slots, base, relevant, bounds, groups, cut):
 def expected_precision_sum(slots, base, relevant, bounds, groups, cut):
     """Sum the precisions at relevant documents above the cut, in expectation (McSherry & Najork, ECIR 2008).
 
-    In a group of m with r relevant, place i (from 1) is relevant with probability r/m, and then
+    In a group of m with r relevant, position i (from 1) is relevant with probability r/m, and then
     (i - 1)(r - 1)/(m - 1) relevant ones of the group are expected before it.
     """
     total = 0.0
@@ -160,7 +160,7 @@ def expected_precision_sum(slots, base, relevant, bounds, groups, cut):
         if m == 1:
             hit = relevant[base + slots[lo]]
             before += hit
-            total += hit * (before / (lo + 1))  # adds 0 where there is none: no branch to guess
+            total += hit * (before / (lo + 1))  # adds 0 if there is none, without a branch
             continue
         r = 0
         for rank in range(lo, hi):
@@ -177,11 +177,11 @@ def expected_precision_sum(slots, base, relevant, bounds, groups, cut):
 
 @kernel
 def expected_precision_over_hits(slots, base, relevant, bounds, groups, cut):
-    """Return the mean of the precisions at the relevant documents above the cut, in expectation; 0 where there are none.
+    """Return the mean of the precisions at the relevant documents above the cut, in expectation; 0 if there are none.
 
-    Only a group that the cut divides makes their number random: t of its r relevant documents stand on its c places
-    above the cut with hypergeometric probability, then on any t of the c alike.  Weights go up and down from the
-    likeliest t by their ratios, so that none overflows.
+    Only a group that the cutoff divides makes their number random: t of its r relevant documents are on its c positions
+    above the cutoff with hypergeometric probability, then on any t of the c equally likely.  Weights are computed from the
+    likeliest t up and down by their ratios, so that none overflows.
     """
     total = 0.0
     before = 0
@@ -240,7 +240,7 @@ def expected_precision_over_hits(slots, base, relevant, bounds, groups, cut):
 def expected_reciprocal_first(slots, base, relevant, bounds, groups, cut):
     """Return the expected 1/rank of the first relevant document, 0 below the cut.
 
-    It lies in the first group that has any; there it is at place i with the hypergeometric probability
+    It is in the first group that has any, at position i with the hypergeometric probability
     prod_{u < i} (m - r - u)/(m - u) * r/(m - i).
     """
     for g in range(groups):
@@ -303,8 +303,8 @@ def expected_err(slots, base, stop, bounds, groups, cut, mean_product):
 def ordered_pairs(slots, base, level, bounds, groups, n, tree):
     """Count the pairs of different grades with the better one above; a tied pair counts half.
 
-    ``level`` counts the grades of a query from its best, 0; a group's documents stand by grade.  A Fenwick tree holds
-    how many of each level stand above.
+    ``level`` numbers the grades of a query from its best, 0; a group's documents are sorted by grade.  A Fenwick tree counts the
+    documents above by level.
     """
     for i in range(n + 1):
         tree[i] = 0
@@ -335,7 +335,7 @@ def ordered_pairs(slots, base, level, bounds, groups, n, tree):
 def balanced_errors(scores, rows, base, n, relevant, p):
     """Sum the costs of relevant documents below the threshold p[0] and of others above it.
 
-    p[1] and p[2] are the costs of one of either kind, p[3] and p[4] what share of it one on the threshold itself costs.
+    p[1] and p[2] are the costs of one error of either kind, p[3] and p[4] its share for a score on the threshold.
     """
     missed = 0.0
     alarms = 0.0
@@ -358,14 +358,14 @@ def evaluate(
     scores, rows, starts, gains, relevant, stop, level, discounts, expected,
     kinds, cuts, sources, parameters, divisors, fills, first, last, out,
 ):  # fmt: skip
-    """out[metric, query] for queries first..last-1: the metric's sum over its divisor, or its fill where that is 0.
+    """out[metric, query] for queries first..last-1: the metric's sum over its divisor, or its fill if that is 0.
 
     ``sources[metric]`` are the rows of ``gains`` and of ``discounts`` that sums of gains use.
     """
     longest = 0
     for query in range(first, last):
         longest = max(longest, starts[query + 1] - starts[query])
-    deepest = np.int64(1)  # no metric looks below this rank
+    deepest = np.int64(1)  # no metric needs a rank below this
     for cut in cuts:
         deepest = max(deepest, cut)
     keys = np.empty(longest, np.float64)
@@ -451,9 +451,9 @@ def resampled_mean(values, raw):
     return total / raw.shape[0]
 
 
-# ---- what swapping two documents does to a metric, as flat arrays by place -----------------------------------------
+# ---- change of a metric when two documents swap, as flat arrays by place ---------------------------------------------
 #
-# ``order[first + rank]`` is the row that stands at ``rank`` (0 first) of the query whose rows begin at ``first``; place means
+# ``order[first + rank]`` is the row at ``rank`` (0 first) of the query whose rows begin at ``first``; place means
 # ``first + rank``.  ``r`` in the formulas counts ranks from 1 and is cut at k.
 
 
@@ -462,7 +462,7 @@ def err_swaps(order, starts, first_query, last_query, scales, stop, cut, upper, 
     """ERR (Burges 2010, section 3, terms collected): dZ = |R_i - R_j| / T_i (upper_i - lower_j) for i above j.
 
     With T = 1 - R, pi_i the product of T_1 .. T_i and A_i the ERR of the first i: upper_i = pi_i / r_i + A_i and
-    lower_j = A_{j-1} + pi_{j-1} / r_j.  For ERR@k the sum A stops at k and the last term is dropped where r_j > k.
+    lower_j = A_{j-1} + pi_{j-1} / r_j.  For ERR@k the sum A stops at k and the last term is dropped if r_j > k.
     """
     for q in range(first_query, last_query):
         if scales[q] == 0.0:
@@ -488,7 +488,7 @@ def map_swaps(order, starts, first_query, last_query, scales, relevant, cut, upp
 
     With c_i the relevant ones among the first i and S_i the sum of 1/m over relevant ranks m <= i: upper_i =
     (c_{i-1} + 1) / r_i - S_i and lower_j = c_j / r_j - S_{j-1}.  For MAP@k the sum S stops at k and c_j / r_j is
-    dropped where r_j > k.
+    dropped if r_j > k.
     """
     for q in range(first_query, last_query):
         if scales[q] == 0.0:
@@ -547,7 +547,7 @@ def concordance_swaps(
 
     ``table[cells[q] - cells[first_query] + i n + j]`` for i among the first ``depth`` and j below it.  Every m between
     counts: dZ = |sign(y_i - y_j) + sum over m of sign(y_i - y_m) + sign(y_m - y_j)|.  ``level`` (n_rows,) numbers the
-    grades of a query from its best, 0; ``balance[grade]`` sums sign(y_m - grade) over the ranks passed; ``own`` is as long as a query.
+    grades of a query from its best, 0; ``balance[grade]`` sums sign(y_m - grade) over the ranks passed; ``own`` is scratch as long as a query.
     """
     for q in range(first_query, last_query):
         if scales[q] == 0.0:
@@ -581,7 +581,7 @@ def concordance_swaps(
 
 @kernel
 def add_flipped(values, raw, table, sums):
-    """Add to sums[b] all 64 ``values``, negated where the bit of raw[b] is set; ``table`` (8, 256) is room for 8 at a time."""
+    """Add to sums[b] all 64 ``values``, negated where the bit of raw[b] is set; ``table`` (8, 256) is scratch for 8 at a time."""
     for byte in range(8):
         first = 8 * byte
         table[byte, 0] = values[first : first + 8].sum()
@@ -602,7 +602,7 @@ def add_flipped(values, raw, table, sums):
 def count_all_signs(values, least):
     """Count, of all 2^m ways to choose the signs of ``values`` (m,), those whose sum is ``least`` or more on either side.
 
-    In Gray's order, where one sign changes at a time.  ``values`` is as before afterwards.
+    In Gray's order, where one sign changes at a time.  ``values`` is restored at the end.
     """
     m = values.shape[0]
     total = values.sum()

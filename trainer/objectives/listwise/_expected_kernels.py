@@ -1,6 +1,6 @@
-"""Expected DCG of orders that are drawn, and its gradient.  No checks: the objectives next door have done them.
+"""Expected DCG of random orders, and its gradient.  The objectives check the arguments.
 
-Rows of query q are ``starts[q]`` to ``starts[q + 1]``; documents of a list count from 0 here, places too.
+Rows of query q are ``starts[q]`` to ``starts[q + 1]``; documents and places of a list are numbered from 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rankmill.foundation.kernels.randoms import random_bits, uniform
 def _smallest_first(keys, items, n, places, placed):
     """Write into ``placed`` the ``places`` items with the smallest keys, in order; cells 0 .. n - places of ``items`` keep the others.
 
-    A heap: O(n + places log n).  ``keys`` and ``items`` (n,) are written over; of equal keys either may come first.
+    A heap: O(n + places log n).  ``keys`` and ``items`` (n,) are overwritten; equal keys may come in any order.
     """
     for start in range(n // 2 - 1, -1, -1):
         _sift(keys, items, start, n)
@@ -55,7 +55,7 @@ def _strengths(scores, first, n, e):
 
 @kernel
 def _values(e, n, gains, discounts, places, value):
-    """value[set] = expected DCG of the places that are left once the documents of ``set`` (bits) have been placed."""
+    """value[set] = expected DCG of the remaining places after the documents of ``set`` (bits)."""
     for placed in range((1 << n) - 1, -1, -1):
         total, count = 0.0, n
         for i in range(n):
@@ -74,7 +74,7 @@ def _values(e, n, gains, discounts, places, value):
 def _exact_gradient(e, n, gains, discounts, places, value, reach, spread, g, h):
     """Add dE/ds to g and the surrogate hessian to h, summed over the sets of documents that can come first.
 
-    What comes after a set depends on the set alone, so 2^n sets say what n! orders do: with Q_i the value of placing i
+    The rest of an order depends only on the set before it, so 2^n sets replace n! orders: with Q_i the value of placing i
     next and V the mean of Q, dE/ds_i = sum over sets of P(set) p_i (Q_i - V).  h: see :func:`_spreads`.
     """
     _values(e, n, gains, discounts, places, value)
@@ -115,11 +115,11 @@ def _exact_gradient(e, n, gains, discounts, places, value, reach, spread, g, h):
 
 @kernel
 def _spreads(n, discounts, places, spread):
-    """Write spread[p] = half of (the discount of place p less the mean discount of the places after it).
+    """Write spread[p] = half of (the discount of place p minus the mean discount of the places after it).
 
     The surrogate hessian is h_i = E[sum over p up to the place of i of p_i (1 - p_i) (gain_i + mean gain) spread_p],
-    the mean taken over what is left at p in proportion to strength.  In the gradient, the sum of p_i (Q_i - V),
-    Q_i - V is about (gain_i - mean gain) 2 spread_p: so steps g / h of single documents are about 2 at most, as LambdaMART's.
+    the mean taken over the documents left at p, weighted by strength.  In the gradient, the sum of p_i (Q_i - V),
+    Q_i - V is about (gain_i - mean gain) 2 spread_p: steps g / h of single documents are at most about 2, as in LambdaMART.
     """
     later = 0.0
     for place in range(places - 1, -1, -1):
@@ -142,9 +142,9 @@ def _sampled_gradient(
 ):  # fmt: skip
     """Add to g the mean over samples of sum_p (G_p - b_p) d log p_p / ds, and to h the surrogate of :func:`_spreads`.
 
-    G_p is the DCG from place p on of the order drawn, b_p its mean over the other samples, which knows nothing of this one: so
-    the mean of the estimate is dE/ds.  d log p_p / ds_i = [i stands at p] - p_i for what is left at p.  One pass a
-    sample by sums relative to the strength S that is left: t = e / S, r = (S - e) / S.
+    G_p is the DCG from place p on of the order drawn, b_p its mean over the other samples, which are independent of this one,
+    so that the estimate is unbiased.  d log p_p / ds_i = [i at p] - p_i over the documents left at p.  One pass per sample by
+    sums relative to the remaining strength S: t = e / S, r = (S - e) / S.
     """
     for place in range(places):
         means[place] = 0.0
@@ -209,7 +209,7 @@ def expected_dcg_gradients(
     """Gradient of -scale E[DCG@cutoff] and the surrogate hessian, exact for lists of at most ``exact_up_to``.
 
     ``floats`` (9, longest list or samples or 2 ** exact_up_to), ``whole`` (2, longest list) and ``orders`` (samples,
-    places) are room to work in.
+    places) are scratch.
     """
     for q in range(first_query, last_query):
         first, n, scale = starts[q], starts[q + 1] - starts[q], scales[q]
@@ -262,7 +262,7 @@ def expected_dcg_losses(
 
 @kernel
 def _noisy_order(scores, first, n, noise, key, places, x, keys, items, placed):
-    """x[i] = s / noise + z of the n rows from ``first`` on, relative to the first; ``placed``: the highest so many, in order."""
+    """x[i] = s / noise + z of the n rows from ``first`` on, relative to the first; ``placed``: the ``places`` highest, in order."""
     for i in range(n):
         x[i] = (scores[first + i] - scores[first]) / noise + normal(uniform(random_bits(key, i)))
         keys[i] = -x[i]
@@ -277,10 +277,10 @@ def smoothed_dcg_gradients(
 ):  # fmt: skip
     """Gradient of -scale E[DCG@cutoff of s + noise z], a sample of z at a time, each document's own z integrated out.
 
-    With the others fixed at x_j = s_j + noise z_j, DCG is a step function of the place of i on the line: passing j, which
-    stands at rank r among the others, it gains (gain_i - gain_j) (discount_r - discount_{r+1}), and the density of
-    i there is phi((x_j - s_i) / noise) / noise.  The sum over j is d/ds_i of the mean over z_i.  The mean over the list,
-    0 for the true gradient, is taken away.  h = sum of |jump| phi / noise^2.
+    With the others fixed at x_j = s_j + noise z_j, DCG is a step function of the position of i: when i passes j, at rank r
+    among the others, DCG gains (gain_i - gain_j) (discount_r - discount_{r+1}), and the density of i there is
+    phi((x_j - s_i) / noise) / noise.  The sum over j is d/ds_i of the mean over z_i.  The mean over the list, 0 for the true
+    gradient, is subtracted.  h = sum of |jump| phi / noise^2.
     """
     for q in range(first_query, last_query):
         first, n, scale = starts[q], starts[q + 1] - starts[q], scales[q]

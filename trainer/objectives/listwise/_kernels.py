@@ -1,6 +1,6 @@
-"""Losses of whole lists in closed form.  No checks: the objectives next door have done them.
+"""Losses of whole lists in closed form.  The objectives check the arguments.
 
-Rows of query q are ``starts[q]`` to ``starts[q + 1]``; a list that counts for nothing has weight 0.
+Rows of query q are ``starts[q]`` to ``starts[q + 1]``; a list that does not count has weight 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rankmill.foundation.kernels.randoms import random_bits, uniform
 
 @kernel
 def list_means(values, starts, out):
-    """Write out[q] = mean of the values of list q, 0 where it is empty."""
+    """Write out[q] = mean of the values of list q, 0 if it is empty."""
     for q in range(out.shape[0]):
         total = 0.0
         for row in range(starts[q], starts[q + 1]):
@@ -24,7 +24,7 @@ def list_means(values, starts, out):
 
 @kernel
 def shares_of_lists(values, starts, out, sums):
-    """Write out[row] = values[row] / the sum of its list, 0 where that is 0; sums[q] = that sum."""
+    """Write out[row] = values[row] / the sum of its list, 0 if that is 0; sums[q] = that sum."""
     for q in range(starts.shape[0] - 1):
         total = 0.0
         for row in range(starts[q], starts[q + 1]):
@@ -83,9 +83,7 @@ def softmax_gradients(scores, starts, first_query, last_query, targets, list_wei
         _softmax(scores, first, last, gradients, hessians)
         for row in range(first, last):
             p, rest, target = gradients[row], hessians[row], targets[row]
-            gradients[row] = weight * (
-                p * (1.0 - target) - target * rest
-            )  # p - t keeps no digits where both are near 1
+            gradients[row] = weight * (p * (1.0 - target) - target * rest)  # p - t loses all digits if both are near 1
             hessians[row] = weight * (p * rest)
 
 
@@ -112,7 +110,7 @@ def softmax_losses(scores, starts, targets, list_weights, out):
 
 @kernel
 def softmax_masses(scores, starts, first_query, last_query, list_weights, spare, masses):
-    """Write masses[row] = softmax, 0 in a list that does not count; ``spare`` (n_rows,) is written over."""
+    """Write masses[row] = softmax, 0 in a list that does not count; ``spare`` (n_rows,) is scratch."""
     for q in range(first_query, last_query):
         first, last = starts[q], starts[q + 1]
         if last - first < 2 or list_weights[q] == 0.0:
@@ -124,7 +122,7 @@ def softmax_masses(scores, starts, first_query, last_query, list_weights, spare,
 
 @kernel
 def _kept(hessian, least, key, first, second):
-    """Return what a pair counts for: its hessian, or ``least`` with probability hessian / least, else 0."""
+    """Return the hessian that a pair counts with: its own, or if that is below ``least``, ``least`` with probability hessian / least, else 0."""
     if hessian >= least:
         return hessian
     return least if uniform(random_bits(random_bits(key, first), second)) * least < hessian else 0.0
@@ -136,7 +134,7 @@ def product_pairs(
 ):
     """Pairs of a list with hessian scale f_i f_j: count them, or write those of query q from ``ends[q]`` on.
 
-    ``ends`` (n_queries + 1,): counting, those of query q are put into ``ends[q + 1]``.
+    ``ends`` (n_queries + 1,): when counting, the number of pairs of query q is written to ``ends[q + 1]``.
     """
     for q in range(first_query, last_query):
         count = 0
@@ -180,10 +178,10 @@ def shuffle_ties(sorted_rows, grades, starts, first_query, last_query, key, orde
 
 @kernel
 def plackett_luce_steps(scores, first, last, order, chosen, left):
-    """For the document at each place: its share of the strength that is left there, and the share that is left after it.
+    """Write for the document at each place its share of the remaining strength, and the share that is left after it.
 
     With e = exp(s) and S_p = sum of e from place p on: chosen = e_p / S_p, left = S_{p+1} / S_p = 1 - chosen; both at
-    cells ``first`` .. ``last`` by place.  Sums are kept relative to their highest score, so nothing runs out.
+    cells ``first`` .. ``last`` by place.  Sums are kept relative to their highest score, so nothing underflows.
     """
     highest, total = scores[order[last - 1]], 1.0
     chosen[last - 1] = 1.0
@@ -204,13 +202,13 @@ def plackett_luce_steps(scores, first, last, order, chosen, left):
 def likelihood_gradients(
     scores, starts, first_query, last_query, order, list_weights, chosen, left, gradients, hessians
 ):
-    """Gradient and hessian of minus the log likelihood of ``order``, w times, in O(n) a list.
+    """Gradient and hessian of -w times the log likelihood of ``order``, in O(n) per list.
 
     With x_p = e_i / S_p the probability of i at place p: g_i = (sum of x_p over places up to that of i) - 1 and
-    h_i = sum of x_p (1 - x_p).  At the place of i, x_p = chosen S / S_p; kept from place to place are
+    h_i = sum of x_p (1 - x_p).  At the place of i, x_p = chosen S / S_p; carried from place to place are
     a = sum of S / S_p over the places before, b = sum of (S / S_p)^2 over those and this one,
     c = sum of S (S_p - S) / S_p^2: sums of positive terms, so no digits are lost: h_i = chosen (c + left b).
-    ``chosen`` and ``left`` (n_rows,) are left as of :func:`plackett_luce_steps`.
+    ``chosen`` and ``left`` (n_rows,) are written as by :func:`plackett_luce_steps`.
     """
     for q in range(first_query, last_query):
         first, last, weight = starts[q], starts[q + 1], list_weights[q]
@@ -255,7 +253,7 @@ def likelihood_pairs(
 ):  # fmt: skip
     """Pairs of a list with hessian w (sum of the product of their x_p over the places up to the earlier of the two).
 
-    ``chosen`` and ``left`` as :func:`likelihood_gradients` left them; ``ends`` and ``fill`` as for :func:`product_pairs`.
+    ``chosen`` and ``left`` as :func:`likelihood_gradients` wrote them; ``ends`` and ``fill`` as for :func:`product_pairs`.
     """
     for q in range(first_query, last_query):
         count, b = 0, 1.0
@@ -280,7 +278,7 @@ def likelihood_pairs(
             ends[q + 1] = count
 
 
-# ---- squared error less its mean by query --------------------------------------------------------------------------
+# ---- squared error minus its mean by query --------------------------------------------------------------------------
 
 
 @kernel
@@ -316,7 +314,7 @@ def centred_losses(scores, starts, targets, weights, out):
         out[q] = loss
 
 
-# ---- cross entropy with drawn targets, as LightGBM steps along it --------------------------------------------------
+# ---- cross entropy with drawn targets, as LightGBM minimises it ----------------------------------------------------
 
 
 @kernel
@@ -340,8 +338,8 @@ def preconditioned_gradients(
 
     H = D - O with D its diagonal: D H^-1 g = g + O D^-1 g + (O D^-1)^2 g + .., and (O D^-1 x)_i = p_i (sum over j other
     than i of x_j / (1 - p_j)): each term sums to 0 over the list as g does.  Only the top document can have 1 - p
-    near 0, so its quotient is kept apart: times p_i / (1 - p_top) = e_i / (sum of the other e) it is harmless.
-    ``work`` has room for three times the longest list.
+    near 0, so its quotient is computed separately, times p_i / (1 - p_top) = e_i / (sum of the other e).
+    ``work`` is scratch, three times as long as the longest list.
     """
     room = work.shape[0] // 3
     p, rest, x = work[:room], work[room : 2 * room], work[2 * room :]

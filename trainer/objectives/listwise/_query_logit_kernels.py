@@ -1,4 +1,4 @@
-"""Log-loss of two classes with a shift of the scores for each query.  No checks: the objective next door has done them."""
+"""Log-loss of two classes with a shift of the scores for each query.  The objective checks the arguments."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.elementary import LN2, log2_positive, sigmoid, softplus
 
 _MOST_STEPS = 200
-_NOTHING = 1e-15  # of the sum of weights
+_NOTHING = 1e-15  # share of the sum of weights that counts as 0
 
 
 @kernel
 def best_shift(scores, classes, weights, first, last):
     """Return (c, sum of w, whether there is one): sum of w / (1 + exp(-(s + c))) = sum of w y over the rows first .. last.
 
-    None where only one class has weight.  The sum rises with c, and c lies between the log odds less the highest score and
-    less the lowest: Newton's steps, bisection where one leaves that range.
+    There is none if only one class has weight.  The sum increases with c, and c is between the log odds minus the highest score
+    and minus the lowest: Newton's steps, or bisection if one leaves that range.
     """
     ones, zeros, highest, lowest = 0.0, 0.0, -np.inf, np.inf
     for row in range(first, last):
@@ -57,8 +57,8 @@ def query_logit_gradients(
 ):
     """(1 - alpha) of the log-loss of s and alpha of that of s + c, c the best of the list: g, and h without its pairs.
 
-    The best c makes the derivative by c vanish, so g = w (p - y) for both, and the Hessian of the second is
-    diag(d) - d d' / sum of d with d = w p (1 - p).  ``of_row``: d; ``of_query``: alpha / sum of d, 0 where there is no c.
+    At the best c the derivative by c is 0, so g = w (p - y) for both, and the Hessian of the second is
+    diag(d) - d d' / sum of d with d = w p (1 - p).  ``of_row``: d; ``of_query``: alpha / sum of d, 0 if there is no c.
     """
     for q in range(first_query, last_query):
         first, last = starts[q], starts[q + 1]

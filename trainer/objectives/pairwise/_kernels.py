@@ -1,7 +1,7 @@
-"""Gradients of pairs of documents.  No checks: the objectives next door have done them.
+"""Gradients of pairs of documents.  The objectives check the arguments.
 
-``row`` counts documents as stored; ``rank`` counts places in the order of the scores, 0 first; ``order[rank]`` is
-the row that stands there.  ``high``/``low`` compare grades, never scores.  ``exp`` and ``log`` are polynomials from
+``row`` numbers documents as stored; ``rank`` is the position by score, 0 first; ``order[rank]`` is the row at that rank.
+``high``/``low`` compare grades, never scores.  ``exp`` and ``log`` are polynomials from
 + - * / alone, so that the bits are the same on every CPU.
 """
 
@@ -20,13 +20,13 @@ from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.elementary import LOG2_E, exp_negative, log2_positive
 from rankmill.foundation.kernels.randoms import random_bits, uniform
 
-LANES = 8  # cells that the vector code reads at a time, so many past the end of a list
+LANES = 8  # cells of one vector read; arrays are longer than a list by as many
 _WIDEST = 600.0  # exp(-600) is far from the smallest double, and so are its products with gains
-_STEEPEST = 30.0  # beyond it exp(s_j - s_i) goes on along its tangent: no pair may drown all others
+_STEEPEST = 30.0  # beyond it exp(s_j - s_i) continues along its tangent, so that no pair dominates all others
 _STEEPEST_SLOPE = 10686474581524.463  # exp(30)
 _UNIT = 2.0**-53
-_DRAW = 0x7061697273  # what the draws of pairs are keyed by, besides the round
-BY_RANK, BY_PLACE, BY_STEP, TABLE, EVEN = 0, 1, 2, 3, 4  # where the weights of pairs lie
+_DRAW = 0x7061697273  # key of the draws of pairs, besides the round
+BY_RANK, BY_PLACE, BY_STEP, TABLE, EVEN = 0, 1, 2, 3, 4  # layouts of pair weights
 LOGISTIC, EXPONENTIAL = 0, 1
 GRADIENTS, LOSSES, HESSIANS = 0, 1, 2
 NO_ROWS, NONE = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float64)
@@ -35,22 +35,22 @@ Floats = npt.NDArray[np.float64]
 
 
 class PairWeights(NamedTuple):
-    """What a pair weighs: ``scale |x_i - x_j| (upper_i - lower_j)``, times the weights of its documents and of its query.
+    """The weight of a pair: ``scale |x_i - x_j| (upper_i - lower_j)``, times the weights of its documents and of its query.
 
-    ``upper`` and ``lower`` are read by ``shape``: ``BY_RANK`` at the ranks; ``BY_PLACE`` at the places, times ``lift`` of i's;
-    ``BY_STEP`` ``upper[i]`` and ``lower[longest + j - i]``; ``EVEN`` as by rank, with the sign of x_i - x_j for the difference.
-    ``TABLE``: the weight lies in a table instead, see :func:`pair_terms`.  Arrays that are read by rank or step are ``LANES``
-    cells longer than the longest query.
+    ``shape`` is the layout of ``upper`` and ``lower``: ``BY_RANK`` by rank; ``BY_PLACE`` by place, times ``lift`` at the place of
+    i; ``BY_STEP`` ``upper[i]`` and ``lower[longest + j - i]``; ``EVEN`` by rank, with the sign of x_i - x_j for the difference.
+    ``TABLE``: weights are in a table instead, see :func:`pair_terms`.  Arrays by rank or step are ``LANES`` cells longer than the
+    longest query.
     """
 
     shape: int
     values: Floats  # (n_rows,) x of each document
-    scales: Floats  # (n_queries,) 0: the query is passed over
+    scales: Floats  # (n_queries,) 0: the query is skipped
     upper: Floats
     lower: Floats
     lift: Floats
     documents: Floats  # (n_rows,) weights of documents; empty: all are 1
-    queries: Floats  # (n_queries,) multiplies what comes out; empty: all are 1
+    queries: Floats  # (n_queries,) factors of the results; empty: all are 1
 
 
 class PairRules(NamedTuple):
@@ -58,18 +58,16 @@ class PairRules(NamedTuple):
 
     loss: int = LOGISTIC  # or EXPONENTIAL
     sigma: float = 1.0
-    truncation: int = 2**31  # pairs need a document among the first so many by score
+    truncation: int = 2**31  # pairs need a document in the top ``truncation`` by score
     normalise: bool = False  # whether LightGBM's two rules apply
-    per_pair: bool = (
-        False  # a query's loss is over the number of its pairs (gbm's v_i), of grades or given, whichever count
-    )
+    per_pair: bool = False  # whether a query's loss is divided by its number of pairs (gbm's v_i)
     ties: bool = False  # documents of equal grade are pairs with the target probability 1/2
     fraction: float = 1.0  # probability by which a pair is kept; it then counts 1 / fraction
     seed: int = 0
 
 
 class GivenPairs(NamedTuple):
-    """Pairs that are data, every two documents at most once; ``above`` is the lower row, whichever is preferred."""
+    """Given pairs, every two documents at most once; ``above`` is the lower row, whichever is preferred."""
 
     starts: npt.NDArray[np.int64]  # (n_queries + 1,), empty: there are none
     above: npt.NDArray[np.int32]  # (p,) rows
@@ -79,10 +77,10 @@ class GivenPairs(NamedTuple):
 
 
 class SortedRows(NamedTuple):
-    """The order of each query's rows, with what one worker sorts and lays out in."""
+    """The order of each query's rows, and scratch of one worker."""
 
     key: np.uint64  # of the jitter by which equal scores are ranked
-    order: npt.NDArray[np.uint32]  # (n_rows,) each query's rows in any order, left sorted
+    order: npt.NDArray[np.uint32]  # (n_rows,) each query's rows in any order, sorted in place
     spare: npt.NDArray[np.uint32]  # as long as the longest query
     work: Floats  # (8, longest + LANES)
 
@@ -94,7 +92,7 @@ class PairTerms(NamedTuple):
     gradients: Floats = NONE  # (n_rows,)
     hessians: Floats = NONE  # (n_rows,)
     losses: Floats = NONE  # (n_queries,)
-    least: float = 0.0  # pairs below it are drawn with probability hessian / least, and then count as much
+    least: float = 0.0  # pairs below it are kept with probability hessian / least, with the hessian ``least``
     first_rows: npt.NDArray[np.int32] = NO_ROWS
     second_rows: npt.NDArray[np.int32] = NO_ROWS
     pair_hessian: Floats = NONE
@@ -115,8 +113,8 @@ def _stands_before(scores, key, a, b):
 def order_by_score(scores, key, first, last, order, spare):
     """Sort ``order[first:last]``, which holds the rows first .. last in any order, best row first.
 
-    The order is strict, so the result does not depend on what ``order`` held; it is quick where that was nearly right,
-    as it is from one round to the next.  Merge sort from runs of eight; ``spare`` has room for last - first rows.
+    The order is strict, so the result does not depend on the initial ``order``; it is fast if that is nearly sorted, as it is
+    from one round to the next.  Merge sort from runs of eight; ``spare`` is scratch for last - first rows.
     """
     n = last - first
     run = 8
@@ -226,7 +224,7 @@ def sort_queries(scores, starts, first_query, last_query, scales, key, order, sp
 def _lay_out(q, scores, starts, w, rules, ranking):
     """Sort query q and write its scores, values, exponentials and weights by rank into the first four rows of ``work``.
 
-    Returns whether exponentials that count from the top of the list run out, and floor and slope of ``normalise``: dZ is
+    Returns whether exponentials relative to the top of the list underflow, and floor and slope of ``normalise``: dZ is
     divided by 0.01 + |s_i - s_j| unless all scores of the query are equal.
     """
     s, x, e, weight = ranking.work[0], ranking.work[1], ranking.work[2], ranking.work[3]
@@ -257,8 +255,8 @@ def lambdas(scores, starts, first_query, last_query, w, rules, ranking, gradient
     and discount, Burges 2010, section 6), rho = 1/(1+exp(sigma (s_high - s_low))):  g_high -= sigma dZ rho,  g_low +=
     sigma dZ rho,  both hessians += sigma^2 dZ rho (1 - rho).
     ``normalise``: dZ is damped, see :func:`_lay_out`, and the query's sums are scaled by log2(1 + S) / S with S = the sum
-    over both members of sigma dZ rho (LightGBM's two rules).  ``factors`` (n_queries,) gets what each query's sums were
-    multiplied with.
+    over both members of sigma dZ rho (LightGBM's two rules).  ``factors`` (n_queries,) gets the factor of each
+    query's sums.
     """
     work = ranking.work
     s, x, e, weight = work[0], work[1], work[2], work[3]
@@ -288,7 +286,7 @@ def lambdas(scores, starts, first_query, last_query, w, rules, ranking, gradient
                 scale *= lift[place]
             elif shape == BY_STEP:
                 offset = longest - i
-            if far_apart:  # exponentials that count from the top of the list have run out: count from i
+            if far_apart:  # exponentials relative to the top of the list have underflowed: use those relative to i
                 for j in range(i, n + LANES):
                     e[j] = exp_negative(sigma * (s[j] - s[i]))
             x_i = x[i]
@@ -318,12 +316,12 @@ def lambda_hessians(
     scores, starts, first_query, last_query, w, rules, ranking, factors, least, first_rows, second_rows, pair_hessian,
     begin,
 ):  # fmt: skip
-    """List the pairs of :func:`lambdas` from cell ``begin`` on: both rows and -d2L / ds_i ds_j; return where they end.
+    """List the pairs of :func:`lambdas` from cell ``begin`` on: both rows and -d2L / ds_i ds_j; return the end of the list.
 
-    ``factors`` are those that :func:`lambdas` wrote.  Pairs below ``least`` are drawn with probability hessian /
-    least and then count ``least``: with their hessians laid end to end from a random place on, those on which a
-    multiple of ``least`` falls (systematic sampling: a pass of sums, and less noise than single draws).  The lists need
-    a cell more than there are pairs.
+    ``factors`` are those that :func:`lambdas` wrote.  Pairs below ``least`` are kept with probability hessian / least and then
+    have the hessian ``least``, by systematic sampling: of their hessians, laid end to end from a random start, those that contain
+    a multiple of ``least``.  It takes one pass of sums, and has less noise than single draws.  The lists need one cell more than
+    there are pairs.
     """
     work, order = ranking.work, ranking.order
     s, x, e, weight = work[0], work[1], work[2], work[3]
@@ -350,7 +348,7 @@ def lambda_hessians(
                 scale *= lift[place]
             elif shape == BY_STEP:
                 offset = longest - i
-            if far_apart:  # exponentials that count from the top of the list have run out: count from i
+            if far_apart:  # exponentials relative to the top of the list have underflowed: use those relative to i
                 for j in range(i, n + LANES):
                     e[j] = exp_negative(sigma * (s[j] - s[i]))
             x_i = x[i]
@@ -397,9 +395,9 @@ def lambda_hessians(
 def lambda_hessians_inside(
     scores, starts, first_query, last_query, w, rules, ranking, factors, leaf_of_row, steps, inside
 ):
-    """Add to ``inside[leaf]`` the hessians, times ``steps``, of the pairs of :func:`lambdas` that lie inside the leaf.
+    """Add to ``inside[leaf]`` the hessians, times ``steps``, of the pairs of :func:`lambdas` with both rows in the leaf.
 
-    ``factors`` are those that :func:`lambdas` wrote; rows of leaf -1 are in none.  Hessians are added up for each upper
+    ``factors`` are those that :func:`lambdas` wrote; leaf -1 means no leaf.  Hessians are added up for each upper
     document in one order and rounded.
     """
     work = ranking.work
@@ -427,7 +425,7 @@ def lambda_hessians_inside(
                 scale *= lift[place]
             elif shape == BY_STEP:
                 offset = longest - i
-            if far_apart:  # exponentials that count from the top of the list have run out: count from i
+            if far_apart:  # exponentials relative to the top of the list have underflowed: use those relative to i
                 for j in range(i, n + LANES):
                     e[j] = exp_negative(sigma * (s[j] - s[i]))
             x_i = x[i]
@@ -460,18 +458,18 @@ def _log_one_plus(z):
 def pair_terms(
     out, scores, starts, first_query, last_query, grades, w, cells, table, rules, given, ranking, factors, begin
 ):
-    """Go over pairs one by one: what :func:`lambdas` does, for every kind of pair and loss, and what it does not do.
+    """Process pairs one by one: as :func:`lambdas`, but for every kind of pair, loss and output.
 
     ``out.what``: ``GRADIENTS`` writes gradients, hessians and factors; ``LOSSES`` each query's loss; ``HESSIANS`` lists,
-    from cell ``begin`` on, both rows and the hessian of every pair of the gradients last written, whose ``factors``
-    these are; those below ``least`` with probability hessian / least, and then as ``least``.  Returns the end of it.
+    from cell ``begin`` on, both rows and the hessian of every pair of the last gradients, with their ``factors``; those below
+    ``least`` with probability hessian / least, and then with ``least``.  Returns the end of the list.
 
-    The pairs are those of different grades (``ties``: those of equal grades too, with target 1/2), or ``given`` ones where
+    The pairs are those of different grades (``ties``: those of equal grades too, with target 1/2), or ``given`` ones if
     there are some: of query q ``given.starts[q]`` to ``given.starts[q + 1]``.  ``fraction`` below 1 keeps each pair with that
-    probability, by a draw keyed by ``key`` and both rows, and lets it count 1 / fraction.
+    probability, by a draw keyed by ``key`` and both rows, with weight 1 / fraction.
 
     ``loss``: ``LOGISTIC`` with target t, d = s_i - s_j: w ((1 - t) sigma d + log(1 + exp(-sigma d))); ``EXPONENTIAL``: w (t
-    exp(-d) + (1 - t) exp(d)), where beyond d = 30 the loss goes on along its tangent and its hessian stays.
+    exp(-d) + (1 - t) exp(d)), continued beyond d = 30 along its tangent with a constant hessian.
     w is dZ as in :func:`lambdas` (``TABLE``: ``table[cells[q] - cells[first_query] + i n + j]``) times all weights.
     """
     what, least, sigma, order, spare, work = (
@@ -515,7 +513,7 @@ def pair_terms(
         damp = rules.normalise and s[0] != s[n - 1]
         total = 0.0
         summed = 0.0
-        # given pairs are gone through once; pairs of grades by their upper rank
+        # given pairs are processed once; pairs of grades by their upper rank
         lead, tails = (0, 1) if pairs else (0, min(rules.truncation, n - 1))
         for i in range(lead, tails):
             low, high = (given.starts[q], given.starts[q + 1]) if pairs else (i + 1, n)
@@ -606,7 +604,7 @@ def pair_terms(
 def user_swaps(function, order, starts, first_query, last_query, grades, depth, cells, ranked, table):
     """Fill a table of weights, as :func:`pair_terms` reads it, by ``|function(ranked grades, i, j)|``.
 
-    Returns a query with a weight that is not finite, or -1; queries without cells are passed over.
+    Returns a query with a weight that is not finite, or -1; queries without cells are skipped.
     """
     bad = np.int64(-1)
     for q in range(first_query, last_query):
@@ -635,11 +633,11 @@ def neighbours(
     what, scores, starts, first_query, last_query, values, weights, query_weights, counts, sigma, permutations, decay,
     gumbel, key, noisy, order, spare, gradients, hessians, losses, room, pairs, pair_hessian,
 ):  # fmt: skip
-    """YetiRank: logistic losses of the neighbours in ``permutations`` orders of sigma s + noise, as ``what`` asks.
+    """YetiRank: logistic losses of neighbours in ``permutations`` orders by sigma s + noise; ``what`` selects the output.
 
-    A pair at the ranks r, r + 1 (from 0) weighs decay^r |x_i - x_j| / permutations times all weights.  ``HESSIANS``
+    A pair at the ranks r, r + 1 (from 0) has the weight decay^r |x_i - x_j| / permutations times all weights.  ``HESSIANS``
     writes from cell ``room[q]`` on (lower row << 32 | higher row) and the hessian of every pair of every permutation.
-    ``counts`` (n_queries,): queries to be passed over are false.
+    ``counts`` (n_queries,): false for queries to skip.
     """
     weighted = weights.shape[0] > 0
     for q in range(first_query, last_query):
@@ -712,11 +710,11 @@ def misranked(
     scores, starts, first_query, last_query, grades, weights, query_weights,
     given, tau, cells, kept, targets, total, losses,
 ):  # fmt: skip
-    """GBRank: add up the targets that pairs with ``s_high < s_low + tau`` set both documents, and their weights.
+    """GBRank: sum the targets that pairs with ``s_high < s_low + tau`` give both documents, and their weights.
 
-    ``targets`` (n_rows,) gets the sums of weight times target, ``total`` those of the weights.  Where ``losses``
-    (n_queries,) is not empty, it gets weight max(0, s_low - s_high + tau)^2 / 2 instead.  Where ``kept`` is not
-    empty, cell ``cells[q]`` + the number of the pair says that it was misranked before, and so it counts.
+    ``targets`` (n_rows,) gets the sums of weight times target, ``total`` those of the weights.  If ``losses``
+    (n_queries,) is not empty, it gets weight max(0, s_low - s_high + tau)^2 / 2 instead.  If ``kept`` is not
+    empty, cell ``cells[q]`` + the number of the pair marks a pair misranked before, which counts, too.
     """
     weighted = weights.shape[0] > 0
     pairs = given.starts.shape[0] > 0

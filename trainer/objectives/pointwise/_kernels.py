@@ -1,7 +1,7 @@
-"""Losses of single documents, and leaves that are not Newton's.  No checks: the objectives next door have done them.
+"""Losses of single documents, and leaf values other than Newton's.  The objectives check the arguments.
 
 Every loss has a kernel for its derivatives, which writes g and h of the rows first .. last, and one for its parts.
-Where ``weights`` is empty all weights are 1.
+If ``weights`` is empty, all weights are 1.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rankmill.foundation.kernels.elementary import (
     softplus,
 )
 
-_STEEPEST = 300.0  # exponents of adaboost beyond are taken for this: products and sums of exp(300) are finite
+_STEEPEST = 300.0  # exponents of adaboost are clamped to this: products and sums of exp(300) are finite
 _RUN = 16  # values sorted by insertion before runs are merged
-_EQUAL = 1e-10  # mass, relative to that of all, below which a quantile counts as met exactly
+_EQUAL = 1e-10  # relative mass within which a quantile is reached exactly
 
 
 @kernel
@@ -112,8 +112,8 @@ def huber_losses(scores, targets, weights, delta, out):
 def sort_by_value(values, mass, first, last, spare_values, spare_mass):
     """Sort ``values[first:last]`` ascending, ``mass`` along with them and ascending among equals.
 
-    So what is added up in this order does not depend on the order before.  Merge sort from runs of 16; the spare
-    arrays are used in the same range.
+    Sums in this order therefore do not depend on the initial order.  Merge sort from runs of 16; the spare arrays are scratch
+    for the same range.
     """
     for start in range(first, last, _RUN):
         for i in range(start + 1, min(last, start + _RUN)):
@@ -148,10 +148,10 @@ def sort_by_value(values, mass, first, last, spare_values, spare_mass):
 
 @kernel
 def quantile_of_sorted(values, mass, first, last, alpha):
-    """Weighted quantile of ascending values: the least v whose values up to v hold alpha of the mass.
+    """Weighted quantile of ascending values: the least v for which the values up to v hold alpha of the mass.
 
-    Where they hold just alpha (to 1e-10), the middle between v and the next value of any mass: so the quantile alpha
-    of -v is minus the quantile 1 - alpha of v, and the median of 1, 2 is 1.5.  0 where there is no mass.
+    If they hold exactly alpha (to 1e-10), the midpoint of v and the next value with mass: then the quantile alpha of -v is
+    minus the quantile 1 - alpha of v, and the median of 1, 2 is 1.5.  0 if there is no mass.
     """
     total = 0.0
     for i in range(first, last):
@@ -176,7 +176,7 @@ def leaf_quantiles(
 ):
     """out[l] = weighted alpha-quantile of the residuals y - s of ``rows[starts[l]:starts[l + 1]]``.
 
-    The four buffers are as long as ``rows``; ``values`` and ``mass`` are left holding each leaf's residuals, sorted.
+    The four buffers are as long as ``rows``; ``values`` and ``mass`` then hold each leaf's sorted residuals.
     """
     weighted = weights.shape[0] > 0
     for leaf in range(first_leaf, last_leaf):
@@ -191,7 +191,7 @@ def leaf_quantiles(
 
 @kernel
 def leaf_clipped_means(starts, first_leaf, last_leaf, values, mass, delta, out):
-    """Add to out[l], the median of a leaf, the mean of what its residuals lie off it, clipped to delta."""
+    """Add to out[l], the median of a leaf, the mean of (residual - median), clipped to +-delta."""
     for leaf in range(first_leaf, last_leaf):
         total, clipped = 0.0, 0.0
         for i in range(starts[leaf], starts[leaf + 1]):
@@ -223,7 +223,7 @@ def logistic(scores, targets, weights, slope, first, last, gradients, hessians):
     for row in range(first, last):
         w = weights[row] if weighted else 1.0
         e = exp_negative(-abs(slope * scores[row]))
-        rare = e / (1.0 + e)  # the probability of the class that the score speaks against
+        rare = e / (1.0 + e)  # the probability of the less likely class
         likely = 1.0 / (1.0 + e)
         p_is_likely = scores[row] >= 0.0
         if targets[row] > 0.5:
@@ -328,7 +328,7 @@ def exponential_start(offsets, targets, weights):
 def paper_steps(scores, targets, scales, weights, rows, starts, first_leaf, last_leaf, out):
     """out[l] = sum w yt / sum w |yt (2 - |yt|)|, yt = scale (y - p) (the notes on LogistRank, step 3).
 
-    The sum below is Newton's, that of w scale p (1 - p), where that is greater: a term vanishes at |yt| = 2.
+    The denominator is Newton's, sum w scale p (1 - p), if that is greater: terms vanish at |yt| = 2.
     """
     weighted = weights.shape[0] > 0
     for leaf in range(first_leaf, last_leaf):
@@ -362,7 +362,7 @@ def counts(scores, targets, weights, limit, first, last, gradients, hessians):
 
 @kernel
 def counts_losses(scores, targets, weights, limit, out):
-    """out[row] = w (e^c + (s - c) e^c - y s), c = s clamped to +-limit: a straight line goes on beyond."""
+    """out[row] = w (e^c + (s - c) e^c - y s), c = s clamped to +-limit: continued as a straight line."""
     weighted = weights.shape[0] > 0
     for row in range(out.shape[0]):
         c = min(max(scores[row], -limit), limit)
@@ -372,9 +372,9 @@ def counts_losses(scores, targets, weights, limit, out):
 
 @kernel
 def counts_steps(scores, targets, weights, limit, rows, starts, first_leaf, last_leaf, out):
-    """out[l] = log(sum w y / sum w e^s) of a leaf, held so that no score of the leaf moves beyond +-limit.
+    """out[l] = log(sum w y / sum w e^s) of a leaf, limited so that no score of the leaf passes +-limit.
 
-    So a leaf in which all y are 0 goes down as far as its lowest score may.  0 where there is no weight.
+    A leaf in which all y are 0 moves its lowest score to the limit.  0 if there is no weight.
     """
     weighted = weights.shape[0] > 0
     for leaf in range(first_leaf, last_leaf):
@@ -452,9 +452,9 @@ def highest_by_list(values, starts, out):
 
 @kernel
 def over_ideal(gains, starts, discounts, spare, out):
-    """out[row] = its gain over the greatest DCG that its query can have; 0 where that is 0.
+    """out[row] = its gain over the ideal DCG of its query; 0 if that is 0.
 
-    ``spare`` is (4, longest query).
+    ``spare`` is scratch, (4, longest query).
     """
     for q in range(starts.shape[0] - 1):
         first, n = starts[q], starts[q + 1] - starts[q]
@@ -490,7 +490,7 @@ def cosine(scores, targets, starts, weights, first_query, last_query, gradients,
 
 @kernel
 def cosine_losses(scores, targets, starts, weights, out):
-    """out[q] = W (|t| - <s, t> / |s|); W |t| where all scores are 0."""
+    """out[q] = W (|t| - <s, t> / |s|); W |t| if all scores are 0."""
     for q in range(out.shape[0]):
         ss, st, tt = 0.0, 0.0, 0.0
         for row in range(starts[q], starts[q + 1]):
@@ -598,8 +598,8 @@ def hazard_steps(events, weights, order, leaf_of, hazards, slopes, bends, ridge,
 
     With p_j(k) the share of leaf k in the risk set of event j, G_k = sum w_j (I(leaf of j = k) - p_j(k)) and H = sum
     w_j (diag p_j - p_j p_j').  Two rows a, b share the risk sets of the events up to the earlier of their times, so
-    row by row from the latest, e_b bend_b times the mass of every leaf so far is what b adds to the sum of p p'.
-    H is singular by a constant: ``ridge``, and the largest diagonal element times ``least_ridge``, are added to it.
+    row by row from the latest, b adds e_b bend_b times the mass of every leaf so far to the sum of p p'.
+    H is singular, since a constant changes nothing: ``ridge``, and the largest diagonal element times ``least_ridge``, are added to it.
     """
     n_leaves = step.shape[0]
     weighted = weights.shape[0] > 0
