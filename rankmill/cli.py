@@ -92,7 +92,7 @@ class Command(TyperCommand):
         return getattr(self, name)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, the options by panel, so that it can be read at any width: Typer's table gives texts what is left."""
+        """Write the help with options by panel, readable at any width; in Typer's table, long option names leave no room for texts."""
         formatter.width = min(shutil.get_terminal_size().columns, 100) - 2
         self.format_usage(ctx, formatter)
         formatter.write_paragraph()
@@ -111,7 +111,7 @@ class Command(TyperCommand):
                 formatter.write_dl(rows, col_max=24)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse ``args``; BadParameter if an option with one value is given twice, since one would be lost."""
+        """Parse ``args``; BadParameter if an option with one value is given twice."""
         ctx.meta[_WORDS] = list(args)
         if not ctx.resilient_parsing:
             _, _, given = self.make_parser(ctx).parse_args(args=list(args))
@@ -194,7 +194,7 @@ def _without_options(callback: Callable[..., Any]) -> Callable[[], None]:
 
 
 def usage_line(error: Any) -> str:
-    """Return what is wrong with a command line as one line: command, mistake, fix."""
+    """Describe a usage error on one line: command, mistake, fix."""
     message = " ".join(error.format_message().split()).rstrip(".")
     message = message[:1].lower() + message[1:]
     if error.ctx is None:
@@ -203,7 +203,7 @@ def usage_line(error: Any) -> str:
     if hasattr(error, "possibilities"):  # unknown option
         plain = {name.lstrip("-"): name for param in error.ctx.command.params for name in param.opts}
         asked = error.option_name.lstrip("-")
-        ours = OURS.get(asked.replace("-", "_"), "").replace("_", "-")  # what other libraries call it
+        ours = OURS.get(asked.replace("-", "_"), "").replace("_", "-")  # the name in other libraries
         near = [ours] if ours in plain else get_close_matches(asked, plain, n=1)
         message = f"unknown option {error.option_name!r}"
         cure = f"did you mean {plain[near[0]]!r}?" if near else ""
@@ -274,7 +274,7 @@ def demo(
     def run_command(arguments: Sequence[str]) -> None:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
             code = app(args=list(arguments), prog_name="rankmill", standalone_mode=False)
-        if code:  # an interrupt is returned as its exit code: do not run the next commands
+        if code:  # also for an interrupt: do not run the next commands
             raise SystemExit(code)
 
     def say(line: str) -> None:
@@ -309,10 +309,10 @@ adopt(app)
 def main() -> NoReturn:
     """Run the command line of this process and exit with its code."""
     signal.signal(signal.SIGTERM, _terminate)
-    # PyArrow and NumPy's linear algebra read it; they do not know the CPU quota of a container
+    # read by PyArrow and NumPy's linear algebra, which do not know the CPU quota of a container
     os.environ.setdefault("OMP_NUM_THREADS", str(available_cores()))
     code = execute(sys.argv[1:])
-    for asked in (signal.SIGTERM, signal.SIGINT):  # the command is over: keep its exit code
+    for asked in (signal.SIGTERM, signal.SIGINT):  # the command has ended: keep its exit code
         signal.signal(asked, signal.SIG_IGN)
     sys.exit(code)
 
@@ -331,7 +331,7 @@ def _execute(arguments: Sequence[str]) -> int:
     if sys.platform not in PLATFORMS:
         return _say(f"runs on Linux and macOS only; this is {sys.platform}", USAGE)
     for argument in arguments:
-        if any("\ud800" <= letter <= "\udfff" for letter in argument):  # Python's form of bytes that are not UTF-8
+        if any("\ud800" <= letter <= "\udfff" for letter in argument):  # surrogates stand for bytes that are not UTF-8
             text = os.fsencode(argument).decode("utf-8", "backslashreplace")
             return _say(f"{text}: this name is not valid UTF-8; rename the file", USAGE)
     try:

@@ -1,7 +1,7 @@
 """The sections and keys of ``rankmill.toml``, the configuration of ``rankmill run``.
 
-Relative paths are taken from the folder of the configuration file, so that a scheduler may start the run anywhere.  The
-keys of ``[train]`` and ``[evaluate]`` are the parameters of the training and of the metrics' policy by their own names.
+Relative paths start at the folder of the configuration file, so that a scheduler may start the run anywhere.  The keys of
+``[train]`` and ``[evaluate]`` are the names of the training parameters and of the fields of a metric policy.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from rankmill.scorer.options import RerankOptions
 from rankmill.trainer.parameters import MachineOptions, SeedOptions, TrainParameters
 
 STRICT = ConfigDict(strict=True, extra="forbid")
-PREVIOUS = "previous"  # in place of the path of a former dataset
-LEAST_KEPT = 64_000  # bytes of a log: less than a run may write
+PREVIOUS = "previous"  # instead of the path of an older dataset
+LEAST_KEPT = 64_000  # minimum of ``keep_bytes``
 RANKED = "ranked"
 OTHERS_IN_WORK = frozenset({"", "dataset", "model", "stages", "report", "drift", "dry-run", "lease"})
 
@@ -124,7 +124,7 @@ class RerankSection:
 
     @property
     def in_work(self) -> bool:
-        """Whether ``out`` lies in the work folder; else it is an absolute path, or one that leads out again."""
+        """Whether ``out`` is in the work folder; otherwise it is absolute or leads out of it."""
         return self._begins not in {os.sep, os.pardir}
 
     def check_out(self) -> None:
@@ -180,7 +180,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Config:
-    """All of the file."""
+    """The content of ``rankmill.toml``."""
 
     work: str = "work"
     ingest: IngestSection

@@ -17,9 +17,9 @@ from rankmill.scorer.forest import Forest, feature_importance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of the two: its forest, None if retention has taken the bytes, and the facts that were registered with them.
+    """One of the two models: its forest (None if the bytes were swept) and its registered facts.
 
-    Of a model file the facts are those that the file itself holds.
+    For a model file, the facts are those in the file.
     """
 
     name: str
@@ -36,9 +36,9 @@ class Side:
         Raises
         ------
         rankmill.foundation.errors.RankmillError
-            There is no such version, or its bytes are damaged.
+            The version does not exist or is damaged.
         rankmill.foundation.errors.RankmillError
-            There is no such file, or it is no sound model.
+            The file does not exist or is not a valid model.
         """
         if reference.endswith(MODEL_SUFFIX) or Path(reference).is_file():
             of_file = Forest.load(reference)
@@ -69,7 +69,7 @@ def _facts_in(forest: Forest) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelBytes:
-    """A model by its name, the digest of its bytes and their number."""
+    """The name, digest and size of a model."""
 
     model: str
     sha256: str
@@ -78,7 +78,7 @@ class ModelBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A fact of both models, of whatever shape a manifest has it; None where it is not known."""
+    """A fact of both models, as in their manifests; None if unknown."""
 
     old: Any
     new: Any
@@ -86,7 +86,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureChanges:
-    """Numbers of features and the names of those that changed; of what trees ask for where both models are there."""
+    """Numbers of features and the names of those that changed, including those used by trees if both models exist."""
 
     old: int
     new: int
@@ -109,7 +109,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceChanges:
-    """Numbers of files, and where both manifests list them which came and went."""
+    """Numbers of files, and the added and removed ones if both manifests list them."""
 
     old: Any
     new: Any
@@ -132,7 +132,7 @@ class DataChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricChange:
-    """One metric of both models, with the interval that the manifest has."""
+    """A metric of both models, with the intervals in the manifests."""
 
     old: float
     old_interval: Any
@@ -143,7 +143,7 @@ class MetricChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricChanges:
-    """The metrics of both on splits of the same name, and whether the data were the same (None: nobody knows)."""
+    """The metrics of both models on splits with the same name, and whether the data were the same (None: unknown)."""
 
     same_data: bool | None
     splits: Mapping[str, Mapping[str, MetricChange]]
@@ -159,7 +159,7 @@ class Shapes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfluenceChange:
-    """The share of a feature in the gains of both models; None where the model does not have the feature."""
+    """The share of a feature in the gains of both models; None if a model does not have the feature."""
 
     feature: str
     old: float | None
@@ -169,9 +169,9 @@ class InfluenceChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDifference:
-    """What is different between two models; the last three are None where the bytes of one are not there any more.
+    """The differences between two models; the last three fields are None if one model was swept.
 
-    ``parameters`` and ``made_with`` are as `changes` has them.
+    ``parameters`` and ``made_with`` are results of `changes`.
     """
 
     old: ModelBytes
@@ -190,9 +190,9 @@ class ModelDifference:
 
 
 def diff(old: Side, new: Side) -> ModelDifference:
-    """Return what is different; the same for the same two models.
+    """Return the differences; the result depends only on the two models.
 
-    Whatever is not known of one of them (a fact that its registration did not tell) is None there.
+    Facts that a registration did not state are None.
     """
     scores = shape = influence = None
     if old.forest is not None and new.forest is not None:
@@ -222,12 +222,12 @@ def _made_with(side: Side) -> Mapping[str, Any]:
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    """Return facts of facts; nothing where a manifest, which may hold anything, has something else there."""
+    """Return a nested mapping; empty if the manifest has another type there."""
     return value if isinstance(value, dict) else {}
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Return ``{name: {"old": .., "new": ..}}`` of what differs, by name; what one side does not have is left out there.
+    """Return ``{name: {"old": .., "new": ..}}`` of the differences, by name; missing values are omitted.
 
     >>> changes({"a": 1, "b": 2, "c": 3}, {"b": 2.5, "c": 3, "d": 4})
     {'a': {'old': 1}, 'b': {'old': 2, 'new': 2.5}, 'd': {'new': 4}}
@@ -329,7 +329,7 @@ def _is_number(value: object) -> bool:
 
 
 def _influence(old: Forest, new: Forest) -> tuple[InfluenceChange, ...]:
-    """Return the share of each feature in both, those first whose share moved most."""
+    """Return the shares of each feature in both models, the largest changes first."""
     was, now = (
         dict(zip(forest.feature_names, feature_importance(forest).tolist(), strict=True)) for forest in (old, new)
     )

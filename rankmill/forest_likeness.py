@@ -14,7 +14,7 @@ from rankmill.scorer.forest import Forest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForestShape:
-    """How many trees, leaves and levels there are."""
+    """Numbers of trees, leaves and levels."""
 
     trees: int
     rounds: int
@@ -27,9 +27,9 @@ class ForestShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreLikeness:
-    """Whether every document gets the same score, and how many trees are the same from the first on.
+    """Whether all scores are equal, and how many trees from the first on are equal.
 
-    ``same_start``: scores begin at the same number and come about in the same way.
+    ``same_start``: scores have the same start value and are computed in the same way.
     """
 
     same: bool
@@ -38,7 +38,7 @@ class ScoreLikeness:
 
 
 def shape_of(forest: Forest) -> ForestShape:
-    """Return how many trees, leaves and levels there are."""
+    """Return the numbers of trees, leaves and levels."""
     leaves = np.add.reduceat(forest.node_feature < 0, forest.tree_starts[:-1]) if forest.n_trees else np.zeros(0)
     return ForestShape(
         trees=forest.n_trees,
@@ -52,10 +52,10 @@ def shape_of(forest: Forest) -> ForestShape:
 
 
 def depths_of(forest: Forest) -> npt.NDArray[np.int64]:
-    """Return how many splits lie above each node (n_nodes,)."""
+    """Return the depth of each node (n_nodes,)."""
     depth = np.zeros(len(forest.node_feature), dtype=np.int64)
     start = np.repeat(forest.tree_starts[:-1].astype(np.int64), np.diff(forest.tree_starts))
-    level = forest.tree_starts[:-1].astype(np.int64)  # all nodes of a level, of all trees
+    level = forest.tree_starts[:-1].astype(np.int64)  # all nodes of a level in all trees
     below = 0
     while len(level := level[forest.node_feature[level] >= 0]):
         level = np.concatenate([start[level] + forest.node_left[level], start[level] + forest.node_right[level]])
@@ -65,16 +65,16 @@ def depths_of(forest: Forest) -> npt.NDArray[np.int64]:
 
 
 def likeness_of(old: Forest, new: Forest) -> ScoreLikeness:
-    """Compare to the bit; two forests may give the same scores with different trees, which is not seen."""
+    """Compare bit by bit.  Different trees that give the same scores are not recognised."""
     start = (old.base_score, old.link, old.n_outputs) == (new.base_score, new.link, new.n_outputs)
     first = same_trees(old, new)
     return ScoreLikeness(same=start and old.n_trees == new.n_trees == first, same_start=start, same_first_trees=first)
 
 
 def same_trees(old: Forest, new: Forest) -> int:
-    """Count the trees from the first on that are the same: shapes, names of features, cuts, leaf values and weights to the bit.
+    """Count the equal trees from the first on: shapes, names of features, thresholds, leaf values and weights, bit by bit.
 
-    What a tree knows besides, its gains and training rows, does not count; nor does the order of the features.
+    Gains, training rows and the order of the features are ignored.
     """
     n_trees = min(old.n_trees, new.n_trees)
     sizes = old.tree_starts[1 : n_trees + 1], new.tree_starts[1 : n_trees + 1]
@@ -94,7 +94,9 @@ def _parts(forest: Forest, n_nodes: int, numbers: Mapping[str, int]) -> list[npt
     feature = forest.node_feature[:n_nodes]
     leaf = feature < 0
     return [
-        np.array([*(numbers[name] for name in forest.feature_names), -1])[feature],  # a leaf's -1 is the last one
+        np.array([*(numbers[name] for name in forest.feature_names), -1])[
+            feature
+        ],  # -1, for leaves, indexes the last one
         np.where(leaf, 0, forest.thresholds[:n_nodes].view(np.uint32)),
         forest.node_missing_left[:n_nodes],
         forest.node_left[:n_nodes],

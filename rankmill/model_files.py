@@ -25,7 +25,7 @@ from rankmill.trainer.version_facts import dataset_facts, shape_of, sketch_of_tr
 
 
 def load_forest(model: str | os.PathLike[str], registry: str | os.PathLike[str] | None = None) -> tuple[Forest, str]:
-    """Return what :func:`load_model` loads, and its name: ``web@7``, or the path of the file."""
+    """Return the forest that :func:`load_model` would load, and its name: ``web@7``, or the path of the file."""
     text = os.fspath(model)
     if isinstance(model, os.PathLike) or os.sep in text:
         return Forest.load(text), text
@@ -35,12 +35,12 @@ def load_forest(model: str | os.PathLike[str], registry: str | os.PathLike[str] 
 
 Metrics = Mapping[str, float | Mapping[str, float]]  # by name, or by split and name
 FROM_INFO = ("binspec_digest", "max_grade", "best_round", "rounds_trained")
-"""Facts of a training that the model file keeps and the manifest tells under the same name."""
+"""Facts about the training that model file and manifest have under the same name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredFacts:
-    """A version that holds the model of a file, and whether it is new."""
+    """The version registered for a file, and whether it is new."""
 
     model: str
     new: bool
@@ -54,7 +54,7 @@ class RegisteredFacts:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredFile:
-    """The version that holds the file's model, and whether it was made now."""
+    """The version with the model of the file, and whether it was registered now."""
 
     version: Version
     forest: Forest
@@ -62,7 +62,7 @@ class RegisteredFile:
 
     @property
     def facts(self) -> RegisteredFacts:
-        """What ``models register --json`` prints."""
+        """The output of ``models register --json``."""
         return RegisteredFacts(
             model=str(self.version),
             new=self.is_new,
@@ -84,7 +84,7 @@ def register_file(
     metrics: Path | None = None,
     reason: str = "",
 ) -> RegisteredFile:
-    """Register the model file ``path`` as the next version of ``name``; if it holds the same model already, return that version.
+    """Register the model file ``path`` as the next version of ``name``; if the model is registered already, return that version.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def register_file(
         queries = sketch_of_training(opened, splits_trained_on(forest))
         attachments[TRAIN_QUERIES] = queries.to_bytes()
     there = registry.versions(name) if name in registry.names() else []
-    if dataset is None and metrics is None:  # nothing is told that the file does not say: whoever has it knows as much
+    if dataset is None and metrics is None:  # no new facts besides those in the file
         for version in reversed(there):
             if version.sha256 == forest.sha256 and version.swept_in is None:
                 return RegisteredFile(version, forest, is_new=False)

@@ -54,11 +54,11 @@ OURS = {
     }.items()
     for theirs in names.split()
 }
-"""Our name by that of LightGBM, XGBoost, CatBoost or scikit-learn; docs/coming-from.md says what differs besides the name."""
+"""Our name for each name in LightGBM, XGBoost, CatBoost or scikit-learn; see docs/coming-from.md for other differences."""
 
 
 def unknown_name(what: str, name: str, known: Iterable[str], where: str = "") -> str:
-    """Return one line about ``name``, which is no ``what``: what it is called here, the nearest spelling, or all of ``known``.
+    """Describe the unknown ``what`` called ``name``: our name for it, the nearest spelling, or all of ``known``.
 
     >>> unknown_name("parameter", "n_estimators", ["n_rounds", "seed"])
     "unknown parameter 'n_estimators'; did you mean 'n_rounds'?"
@@ -72,7 +72,7 @@ def unknown_name(what: str, name: str, known: Iterable[str], where: str = "") ->
 
 
 def unknown_argument(name: str, of_fit: Iterable[str], of_ranker: Iterable[str]) -> str:
-    """Return one line about ``name``, which ``fit`` does not take: perhaps it is a parameter of the ranker."""
+    """Describe ``name``, an unknown argument of ``fit``, which may be a parameter of the ranker."""
     ours = OURS.get(name, name)
     if ours in of_ranker:
         return f"fit takes no {name!r}; it is a parameter of the ranker: Ranker({ours}=..)"
@@ -80,12 +80,12 @@ def unknown_argument(name: str, of_fit: Iterable[str], of_ranker: Iterable[str])
 
 
 def checked_callbacks(callbacks: Any) -> list[Callable[..., Any]]:
-    """Return callbacks as a list, one function alone too.
+    """Return callbacks as a list, also for a single function.
 
     Raises
     ------
     InvalidParameter
-        One is no function, or of another library, which would call it with something else.
+        A callback is not a function, or is for another library with other arguments.
     """
     if callbacks is None:
         return []
@@ -104,7 +104,7 @@ def checked_callbacks(callbacks: Any) -> list[Callable[..., Any]]:
 
 
 def checked_metrics(eval_metrics: Any) -> list[str]:
-    """Return the names of metrics as a list, one name alone too; InvalidParameter for a function."""
+    """Return the names of metrics as a list, also for a single name; InvalidParameter for a function."""
     if eval_metrics is None:
         return []
     found = [eval_metrics] if isinstance(eval_metrics, str) or callable(eval_metrics) else list(eval_metrics)
@@ -114,7 +114,7 @@ def checked_metrics(eval_metrics: Any) -> list[str]:
 
 
 def refuse_function(name: str, metric: object) -> None:
-    """Raise InvalidParameter if the metric that the parameter ``name`` has is a function."""
+    """Raise InvalidParameter if the metric of the parameter ``name`` is a function."""
     if callable(metric):
         called = getattr(metric, "__name__", type(metric).__name__)
         raise InvalidParameter(
@@ -134,22 +134,22 @@ def _instead_of(name: str) -> str:
 
 
 METHODS = ("fit", "score")
-_BY_PLACE = ("group", "pairs", "pair_weight", "pair_probability")  # of all rows; those of a fold would be others
-_GROUPS = "qid"  # asked for without being told to: there is no ranking without it
+_BY_PLACE = ("group", "pairs", "pair_weight", "pair_probability")  # refer to all rows, so they cannot be cut into folds
+_GROUPS = "qid"  # always requested: ranking needs it
 
 R = TypeVar("R", bound="Routed")
 
 
 def keywords_of(function: Callable[..., object]) -> list[str]:
-    """Return the names of the arguments that ``function`` takes by name alone."""
+    """Return the names of the keyword-only arguments of ``function``."""
     return [each.name for each in inspect.signature(function).parameters.values() if each.kind is each.KEYWORD_ONLY]
 
 
 class Routed:
-    """An estimator whose ``fit`` and ``score`` take more than X and y: the query of each row at least."""
+    """An estimator whose ``fit`` and ``score`` take metadata besides X and y, at least the query of each row."""
 
     def get_metadata_routing(self) -> Any:
-        """Return what ``fit`` and ``score`` ask for, as scikit-learn's MetadataRequest: the query ids, and what was set."""
+        """Return the requests of ``fit`` and ``score`` as scikit-learn's MetadataRequest: the query ids, and those that were set."""
         from sklearn.utils.metadata_routing import MetadataRequest
 
         if hasattr(self, "_metadata_request"):
@@ -161,17 +161,17 @@ class Routed:
         return requests
 
     def set_fit_request(self: R, **requests: bool | str | None) -> R:
-        """Say which arguments scikit-learn hands on to ``fit``, such as ``sample_weight=True``; ``qid`` is, unless told otherwise.
+        """Set which arguments scikit-learn passes to ``fit``, such as ``sample_weight=True``; ``qid`` is passed by default.
 
         Raises
         ------
         InvalidParameter
-            ``fit`` has no such argument, or one that cannot be cut into folds, or metadata routing is off in scikit-learn.
+            ``fit`` has no such argument, it cannot be cut into folds, or metadata routing is disabled in scikit-learn.
         """
         return self._request("fit", requests)
 
     def set_score_request(self: R, **requests: bool | str | None) -> R:
-        """Say which arguments scikit-learn hands on to ``score``; as :meth:`set_fit_request`."""
+        """Set which arguments scikit-learn passes to ``score``; see :meth:`set_fit_request`."""
         return self._request("score", requests)
 
     def _routable(self, method: str) -> list[str]:

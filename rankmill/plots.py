@@ -1,6 +1,6 @@
 """Charts of models and results for notebooks, as Altair charts; Altair is the optional extra ``rankmill[plots]``.
 
-A chart holds its data and can be changed as every Altair chart: ``plot_importance(ranker).properties(width=600)``.
+A chart contains its data and can be modified like any Altair chart: ``plot_importance(ranker).properties(width=600)``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = [
 
 Model: TypeAlias = Ranker | Forest
 
-MOST_POINTS = 3000  # of one chart: Altair refuses more than 5000, and each of them is text in the notebook
-MOST_STEPS = 40  # values of each feature in a chart of two
-_SEED = 0  # of what moves points apart in a chart of SHAP values
+MOST_POINTS = 3000  # per chart: Altair allows 5000, and each one adds text to the notebook
+MOST_STEPS = 40  # values of each feature in a chart of two features
+_SEED = 0  # of the jitter in a chart of SHAP values
 
 
 def plot_learning_curve(ranker: Ranker, metric: str | None = None) -> alt.LayerChart:
@@ -137,7 +137,7 @@ def plot_dependence(model: Model, *features: str, X: Any = None) -> alt.Chart | 
         )
     finite = np.isfinite(axes[0])
     x, y = axes[0][finite], score[finite]
-    room = 0.05 * (x[-1] - x[0]) or 1.0  # beyond the thresholds the score stays as it is
+    room = 0.05 * (x[-1] - x[0]) or 1.0  # the score is constant beyond the thresholds
     frame = pl.DataFrame({"value": [x[0] - room, *x, x[-1] + room], "score": [y[0], *y, y[-1]]})
     steps = alt.Chart(_spread(frame, "value")).mark_line(interpolate="step-before")
     missing = alt.Chart(pl.DataFrame({"score": score[np.isnan(axes[0])]})).mark_rule(strokeDash=[4, 4], opacity=0.6)
@@ -205,9 +205,9 @@ def plot_metric_by_slice(evaluation: Evaluation, by: str | None = None, metric: 
     Parameters
     ----------
     evaluation
-        What ``evaluate(.., by=[..])`` returned.
+        The result of ``evaluate(.., by=[..])``.
     by
-        One of the columns that it was sliced by; None: the first.
+        One of the columns in ``by``; None: the first.
     metric
         One of its metrics; None: the first.
 
@@ -267,21 +267,21 @@ def _one_of(what: str, name: str | None, known: Sequence[str]) -> str:
 
 
 def _field(name: str, kind: str) -> str:
-    """Spell a column of any name as Altair reads it."""
+    """Escape the name of a column for Altair."""
     for special in "\\:.[]":
         name = name.replace(special, f"\\{special}")
     return f"{name}:{kind}"
 
 
 def _some(places: npt.NDArray[np.int64], most: int = MOST_STEPS) -> npt.NDArray[np.int64]:
-    """Return at most ``most`` of ``places``, evenly spread, the first and the last among them."""
+    """Return at most ``most`` of ``places``, evenly spaced, including the first and the last."""
     if len(places) <= most:
         return places
     return places[np.unique(np.linspace(0, len(places) - 1, most).round().astype(np.int64))]
 
 
 def _spread(frame: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return ``frame``, or so many evenly spread values of ``by`` that its rows are not too many for Altair."""
+    """Return ``frame``, reduced to evenly spaced values of ``by`` if it has too many rows for Altair."""
     values = frame[by].unique().sort()
     rows_each = max(1, len(frame) // max(len(values), 1))
     kept = values.gather(_some(np.arange(len(values)), MOST_POINTS // rows_each))

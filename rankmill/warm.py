@@ -1,9 +1,9 @@
-"""Compile every kernel ahead of time: ``python -m rankmill.warm``, run once where the image is built.
+"""Compile every kernel ahead of time: ``python -m rankmill.warm``, run once when the image is built.
 
-Numba compiles a kernel when it first meets arguments of some types, and keeps the machine code in ``NUMBA_CACHE_DIR``
-under the CPU that ``NUMBA_CPU_NAME`` names.  The public commands below, on a few generated queries, lead every kernel
-past the types that the commands hand over (``many`` has the rows that threads share out), and every objective by every
-criterion; a test runs others afterwards and sees that none is compiled any more.
+Numba compiles a kernel on its first call with each combination of argument types, and caches the machine code in
+``NUMBA_CACHE_DIR`` for the CPU ``NUMBA_CPU_NAME``.  The commands below, on a few generated queries, call every kernel with all
+types that occur (``many`` has enough rows for several threads), and every objective with every criterion.  A test runs other
+commands afterwards and checks that nothing is compiled any more.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _SWAPPED = (
     "precision@5",
     "rbp(p=0.8)",
     "concordance",
-)  # a metric for each shape of swap deltas
+)  # a metric for each kind of swap deltas
 _SPELLED = (
     "lambdamart(pair_fraction=0.5)",
     "apxdcg(exact=0)",
@@ -110,7 +110,7 @@ _NO_OFFSETS = ("mcrank", "ordinal")
 
 
 def command_lines() -> Iterator[str]:
-    """Yield the commands; ``{folder}`` is where they work."""
+    """Yield the commands; ``{folder}`` is their working directory."""
     from rankmill.scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF
 
     spelled = {name: f"{name}@5" for name in NEED_CUTOFF} | {"rbp": "rbp(p=0.8)"}
@@ -123,7 +123,7 @@ def command_lines() -> Iterator[str]:
 
 
 def _trainings() -> Iterator[str]:
-    """Yield trainings that lead through every objective by every criterion, with optional columns and without."""
+    """Yield trainings with every objective and criterion, with and without optional columns."""
     from rankmill.trainer.objectives.registry import objective_class
     from rankmill.trainer.objectives.spelling import OBJECTIVES
 
@@ -157,12 +157,12 @@ def _trainings() -> Iterator[str]:
 
 
 def warm(folder: Path) -> int:
-    """Run the commands in ``folder``, an empty one, and return how many kernels were compiled on the way.
+    """Run the commands in the empty folder ``folder``, and return the number of compiled kernels.
 
     Raises
     ------
     RuntimeError
-        A command failed; what it said is in the message.
+        A command failed; the message has its output.
     """
     from numba.core import event
 
@@ -179,7 +179,7 @@ def warm(folder: Path) -> int:
 
 
 def run_quietly(arguments: list[str]) -> None:
-    """Run one command line; RuntimeError with what it wrote on stderr if it fails."""
+    """Run one command line; RuntimeError with its stderr if it fails."""
     from rankmill.cli import execute
 
     errors = io.StringIO()
@@ -190,7 +190,7 @@ def run_quietly(arguments: list[str]) -> None:
 
 
 def _write_other_formats(folder: Path) -> None:
-    """Write the generated rows as CSV and TSV, as text that leaves out and marks what is missing, and as judgments."""
+    """Write the generated rows as CSV and TSV, as LETOR text with omitted and missing values, and as judgments."""
     import json
 
     import numpy as np
@@ -223,7 +223,7 @@ def _write_other_formats(folder: Path) -> None:
 
 
 def _write_pairs(folder: Path, qid: Sequence[str], doc_id: Sequence[str]) -> None:
-    """Write each document as better than the next one of its query."""
+    """Write pairs in which each document is better than the next one of its query."""
     rows = itertools.pairwise(zip(qid, doc_id, strict=True))
     pairs = [(query, better, worse) for (query, better), (other, worse) in rows if query == other]
     (folder / "pairs.txt").write_text("".join(f"{' '.join(pair)} 1 0.5\n" for pair in pairs), encoding="utf-8")
@@ -232,7 +232,7 @@ def _write_pairs(folder: Path, qid: Sequence[str], doc_id: Sequence[str]) -> Non
 
 
 def _bare_lines(path: Path) -> Iterator[str]:
-    """Yield lines without document ids, some features left out, some marked as missing."""
+    """Yield lines without document ids, with some features omitted and some marked as missing."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
         grade, qid, *features = line.split("#")[0].split()
         kept = [f"{word.split(':')[0]}:NULL" if i == number % 7 else word for i, word in enumerate(features)]
@@ -240,7 +240,7 @@ def _bare_lines(path: Path) -> Iterator[str]:
 
 
 def _gather_in_parts() -> None:
-    """Put rows in their places, as an ingest does where those of a bucket do not fit into its memory."""
+    """Scatter rows as an ingest does if a bucket does not fit into memory."""
     import numpy as np
 
     from rankmill.pipeline.grouping import _kernels
@@ -250,7 +250,7 @@ def _gather_in_parts() -> None:
 
 
 def _bin_a_sample(folder: Path) -> None:
-    """Bin a dataset as one that is too large for exact quantiles."""
+    """Bin a dataset as if it were too large for exact quantiles."""
     from rankmill.pipeline.binning import bin_dataset, bin_plan
     from rankmill.pipeline.dataset import Dataset
 
@@ -259,7 +259,7 @@ def _bin_a_sample(folder: Path) -> None:
 
 
 def _go_every_way_down(registry: Path) -> None:
-    """Add trees to scores in every way: of few documents and many, of usual trees and oblivious ones, in both widths."""
+    """Score with every kernel: few and many documents, usual and oblivious trees, both widths of codes."""
     import numpy as np
 
     from rankmill.registry import Registry
@@ -287,7 +287,7 @@ def _go_every_way_down(registry: Path) -> None:
 
 
 def _fit_arrays() -> None:
-    """Train on arrays in memory: the Python face hands over other layouts than the commands do."""
+    """Train on arrays in memory, whose layouts differ from those of the commands."""
     import numpy as np
 
     from rankmill.ranker import Ranker
@@ -306,12 +306,12 @@ def _fit_arrays() -> None:
 
 
 def _grades_apart(grades: npt.NDArray[np.int32], i: int, j: int) -> float:
-    """Weigh a pair as a user might."""
+    """Weight of a pair, like a user's own function."""
     return float(grades[i] - grades[j])
 
 
 def main() -> None:
-    """Compile, and say what was done."""
+    """Compile all kernels and print a summary."""
     with tempfile.TemporaryDirectory(prefix="rankmill-warm-") as folder:
         count = warm(Path(folder))
     cpu = os.environ.get("NUMBA_CPU_NAME", "this machine's CPU")

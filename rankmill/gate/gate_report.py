@@ -19,7 +19,7 @@ Rule = Literal["better", "not worse", "not shown to be worse"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContenderFacts:
-    """A version, and the digests of the bytes of its model and of its manifest."""
+    """A version, and the digests of its model and manifest."""
 
     version: str
     model: str
@@ -28,7 +28,7 @@ class ContenderFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateQueries:
-    """The queries that the models were compared on, and how many documents they have."""
+    """The queries on which the models were compared, and their number of documents."""
 
     digest: str
     queries: int
@@ -37,11 +37,11 @@ class GateQueries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RivalFacts:
-    """The candidate against one other ranking, by every metric; None for a metric by which too few queries count."""
+    """The candidate against another ranking, by every metric; None for a metric with too few queries that count."""
 
     against: str
     words: str
-    rule: Rule | None = left_out()  # the first reports have none
+    rule: Rule | None = left_out()  # absent in early reports
     must_be_beaten: bool
     above: float
     passed: bool
@@ -49,7 +49,7 @@ class RivalFacts:
     metrics: Mapping[str, Paired | None]
 
     def asked(self, margin: float) -> str:
-        """Return what the comparison asks of the candidate."""
+        """Return the rule of the comparison."""
         rule = self.rule or ("better" if self.must_be_beaten else "not worse")
         words = {"better": "must be better", "not shown to be worse": "must not be significantly worse"}
         return words.get(rule, f"must not be worse by more than {margin:g}")
@@ -57,7 +57,7 @@ class RivalFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateReport:
-    """What a gate found, without times and paths: the same input gives the same report."""
+    """The result of a gate, without times and paths: the same input gives the same report."""
 
     format: int = FORMAT
     passed: bool
@@ -70,7 +70,7 @@ class GateReport:
     queries: GateQueries
     metric: str
     margin: float
-    limits: GateLimits | None = left_out()  # the first reports have none
+    limits: GateLimits | None = left_out()  # absent in early reports
     convention: ConventionFacts
     convention_sha256: str
     max_grade: int | None
@@ -79,10 +79,10 @@ class GateReport:
     guardrails: tuple[Guardrail, ...]
     code: str
     measured: tuple[Guardrail, ...] | None = left_out()
-    """Guardrails whose values differ from one machine to the next."""
+    """Guardrails whose values depend on the machine."""
 
     def render(self) -> str:
-        """Return it for a person."""
+        """Return the report as text."""
         candidate, counts = self.candidate.version, self.queries
         lines = [
             f"{candidate} on the split {self.split} of dataset {self.dataset[:12]}: {counts.queries:,} queries, "
@@ -146,4 +146,4 @@ class GateReport:
 
 
 _PAGE, _WORST = 100, 5
-_WIDE = 10_000  # where there is no terminal, a guardrail is one line
+_WIDE = 10_000  # columns without a terminal: a guardrail is one line

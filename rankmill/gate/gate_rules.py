@@ -23,7 +23,7 @@ METRIC = "ndcg@10"
 MARGIN = 0.002
 SPLIT = "test"
 NO_OPTION = "no option changes this"
-SHOWN = ("ndcg@10", "err@10", "map")  # beside the one that decides
+SHOWN = ("ndcg@10", "err@10", "map")  # in addition to the deciding metric
 
 
 @options
@@ -111,13 +111,13 @@ class GateRules(GateLimits):
     convention: Convention = field(default_factory=lambda: named_convention(OURS))
 
     def check_together(self) -> None:
-        """Raise InvalidParameter if the margin is no number of 0 or more."""
+        """Raise InvalidParameter unless the margin is a number of 0 or more."""
         if not (math.isfinite(self.margin) and self.margin >= 0.0):
             raise InvalidParameter(f"{spelled('margin')} must be a number of 0 or more, got {self.margin}")
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metric that decides, then those that are shown with it."""
+        """The deciding metric, then those shown with it."""
         return tuple(dict.fromkeys([self.metric, *map(parse_metric, SHOWN)]))
 
     @property
@@ -158,7 +158,7 @@ def convention_digest(convention: Convention) -> str:
 
 
 def rules_under(policy: AliasPolicy | None, asked: GateOptions, convention: Convention | None = None) -> GateRules:
-    """Make rules from the given options; others are as the alias' ``policy`` says, else the defaults of `GateRules`.
+    """Make rules from the given options; others are taken from the ``policy`` of the alias or are the defaults of `GateRules`.
 
     Raises
     ------

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 16 << 20
 BATCH_ROWS = 65_536
-_BY_ID = ("doc_id", "doc_id_descending", "random")  # ties that ask for the order of document ids
+_BY_ID = ("doc_id", "doc_id_descending", "random")  # tie rules that need the order of document ids
 
 NumberT = TypeVar("NumberT", bound=np.generic)
 Scores = npt.NDArray[np.float64]
-Values = npt.NDArray[np.float64]  # (q,) a metric of each query, NaN where the policy skips it
+Values = npt.NDArray[np.float64]  # (q,) a metric of each query, NaN if the policy skips the query
 
 
 class GradedQueries:
-    """The queries of a split, by ascending id as `rankmill evaluate` has them, with their grades; features stay on disk.
+    """The queries of a split with their grades, sorted by id as in `rankmill evaluate`; features stay on disk.
 
     Attributes
     ----------
@@ -44,12 +44,12 @@ class GradedQueries:
     starts
         (q + 1,) offsets of their rows.
     rows
-        (n,) where each row is in the canonical order of the dataset; None: it is in its place.
+        (n,) position of each row in the canonical order of the dataset; None: the orders are the same.
 
     Raises
     ------
     InputError
-        The dataset has no such split, or it is empty.
+        The split does not exist or is empty.
     """
 
     def __init__(self, dataset: Dataset, split: str, convention: Convention) -> None:
@@ -77,12 +77,12 @@ class GradedQueries:
 
     @property
     def n_rows(self) -> int:
-        """Documents of all queries."""
+        """Number of documents."""
         return int(self.starts[-1])
 
     @property
     def digest(self) -> str:
-        """Return the sha256 over all ids, ascending, each after its length in bytes as eight of them, little-endian."""
+        """Return the sha256 over all ids, ascending, each preceded by its length in bytes as a little-endian 64-bit number."""
         found = hashlib.sha256()
         for qid in self.qids.to_pylist():
             name = str(qid).encode()
@@ -90,11 +90,11 @@ class GradedQueries:
         return found.hexdigest()
 
     def in_order(self, values: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:
-        """Bring ``values`` (n,) from the canonical order of the dataset into that of these queries."""
+        """Reorder ``values`` (n,) from the canonical order of the dataset to that of these queries."""
         return values if self.rows is None else values[self.rows]
 
     def evaluate(self, metrics: Sequence[Metric], scores: Scores) -> dict[Metric, Values]:
-        """Each metric of each query, under the policy that the convention has for it; ``scores`` (n,) without NaN."""
+        """Compute each metric of each query with the policy of the convention; ``scores`` (n,) without NaN."""
         values: dict[Metric, Values] = {}
         for metric in metrics:
             if metric not in values:
@@ -104,18 +104,18 @@ class GradedQueries:
         return values
 
     def weights(self, metric: Metric) -> npt.NDArray[np.float64] | None:
-        """Return how much each query weighs in the mean; None where all weigh the same."""
+        """Return the weight of each query in the mean; None if all are equal."""
         return self.prepared(self.convention.policy_for(metric)).weights(metric)
 
     def prepared(self, policy: Policy) -> PreparedQueries:
-        """Return these queries ready for metrics under ``policy``."""
+        """Return these queries prepared for metrics under ``policy``."""
         if policy not in self._prepared:
             order = self._document_order() if policy.ties in _BY_ID else None
             self._prepared[policy] = PreparedQueries(self.grades, self.starts, policy, doc_order=order)
         return self._prepared[policy]
 
     def _document_order(self) -> npt.NDArray[np.int64] | None:
-        """Return (n,) numbers that ascend with the document id within each query, as the rows of a dataset do."""
+        """Return (n,) numbers that ascend with the document id within each query, like the rows of a dataset."""
         ids = self.dataset.rows(self.split, ("doc_id",)).column(0).combine_chunks()
         if ids.null_count:
             return None
@@ -128,15 +128,15 @@ class GradedQueries:
 def scores_of(
     dataset: Dataset, split: str, forests: Sequence[Forest], names: Sequence[str], *, n_threads: int = 1
 ) -> list[Scores]:
-    """Score the rows of ``split`` with each forest, in canonical order, in one pass over the features they ask for.
+    """Score the rows of ``split`` with each forest, in canonical order, in one pass over their features.
 
-    ``names`` says what the forests are called in messages.  Memory: the scores and a batch of features.  The same bits
+    ``names`` are the names of the forests in messages.  Memory: the scores and a batch of features.  The result is the same
     for any ``n_threads``.
 
     Raises
     ------
     CandidatesRejected
-        A forest asks for a feature that the dataset does not have.
+        The dataset lacks a feature of a forest.
     """
     predictors = [Predictor(forest) for forest in forests]
     has = set(dataset.feature_names)
@@ -173,7 +173,7 @@ class SingleFeature:
     descending: bool
 
     def scores(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Score by the feature's ``values`` (n,); where it is missing the document goes last."""
+        """Score by the feature's ``values`` (n,); documents with a missing value are last."""
         scores = values.astype(np.float64) if self.descending else -values.astype(np.float64)
         scores[np.isnan(scores)] = -np.inf
         return scores
@@ -188,10 +188,10 @@ def best_single_feature(
     queries: PreparedQueries | None = None,
     in_order: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]] | None = None,
 ) -> SingleFeature:
-    """Find the feature and direction whose ranking of ``split`` has the best mean ``metric``; of equals the first.
+    """Find the feature and direction whose ranking of ``split`` has the best mean ``metric``; the first of several.
 
-    A few columns are in memory at a time.  ``queries`` are those of the split prepared under ``policy`` where they are
-    at hand, and ``in_order`` brings a column (n,) from the canonical order into theirs.
+    A few columns are in memory at a time.  ``queries`` are those of the split prepared under ``policy``, if available;
+    ``in_order`` reorders a column (n,) from the canonical order to theirs.
 
     Raises
     ------

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rankmill.pipeline.statistics.dataset_drift import DriftComparison
 
 Verdict = Literal["passed", "failed", "told"]
-"""``told``: there is no limit to hold, or nothing to compare with; it decides nothing."""
+"""``told``: there is no limit or nothing to compare with; the value is only reported."""
 
 TOP = 10
 LATENCY_DOCUMENTS = 1000
@@ -32,9 +32,9 @@ Offsets = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Guardrail:
-    """One of them.  ``value`` and ``limit`` are JSON values; ``words`` says it to a person.
+    """A guardrail.  ``value`` and ``limit`` are JSON values; ``words`` is a description.
 
-    ``option`` is the key of ``[gate]`` that changes the limit; None: nothing does.
+    ``option`` is the key of ``[gate]`` for the limit; None: it is fixed.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Guardrail:
 
     @property
     def reason(self) -> str:
-        """Say in one line what failed, and which option changes the limit."""
+        """Describe on one line what failed, and the option that changes the limit."""
         bound = f", limit {self.limit:g}" if isinstance(self.limit, float) else ""
         cure = NO_OPTION
         if self.option is not None:
@@ -57,17 +57,16 @@ class Guardrail:
 
 
 def finite_scores(scores: Scores) -> Guardrail:
-    """None of ``scores`` (n,) may be infinite or not a number."""
+    """Check that no score in ``scores`` (n,) is infinite or NaN."""
     bad = int(np.count_nonzero(~np.isfinite(scores)))
     words = f"{bad:,} of {len(scores):,} scores are not finite" if bad else f"all {len(scores):,} scores are finite"
     return Guardrail("finite scores", _verdict(bad == 0), bad, 0, words)
 
 
 def constant_scores(scores: Scores, baseline: Scores | None, starts: Offsets, rise: float) -> Guardrail:
-    """Limit the share of the queries of 2 documents and more whose scores are all equal.
+    """Limit the share of queries with 2 or more documents whose scores are all equal.
 
-    It may not be above that of the ``baseline`` by more than ``rise``; a candidate that tells no documents apart at all
-    fails, with a baseline or without.
+    It may exceed that of the ``baseline`` by at most ``rise``; a candidate with constant scores in all queries always fails.
     """
     n = int(np.count_nonzero(np.diff(starts) > 1))
     if n == 0:
@@ -83,7 +82,7 @@ def constant_scores(scores: Scores, baseline: Scores | None, starts: Offsets, ri
 
 
 def _n_constant(scores: Scores, starts: Offsets) -> int:
-    """Count the queries of 2 documents and more whose scores are all equal; NaN equals NaN here."""
+    """Count the queries with 2 or more documents whose scores are all equal; NaN equals NaN here."""
     if len(scores) == 0:
         return 0
     same = (scores[1:] == scores[:-1]) | (np.isnan(scores[1:]) & np.isnan(scores[:-1]))
@@ -94,7 +93,7 @@ def _n_constant(scores: Scores, starts: Offsets) -> int:
 
 
 def features(candidate: Sequence[str], baseline: Sequence[str] | None, *, allowed: bool) -> Guardrail:
-    """Compare the features that the models were trained on: those that came, went, or stand in another order."""
+    """Compare the training features of the models: added, removed, or in another order."""
     if baseline is None:
         return Guardrail("features", "told", None, None, f"{len(candidate):,} features; nothing to compare them with")
     before, now = set(baseline), set(candidate)
@@ -111,10 +110,10 @@ def features(candidate: Sequence[str], baseline: Sequence[str] | None, *, allowe
 
 
 def cost(candidate: Predictor, baseline: Predictor | None, limit: float) -> Guardrail:
-    """Limit the comparisons that a document costs (`rankmill.scorer.predict.Predictor.comparisons`) as a ratio to the baseline's.
+    """Limit the comparisons per document (`rankmill.scorer.predict.Predictor.comparisons`) as a ratio to the baseline's.
 
-    It is a figure of the two models alone, so it does not change with the machine; time goes up with it, though not in
-    proportion: a forest that leaves the cache takes longer for each of them.
+    This depends only on the models, not on the machine.  Time grows with it, but not in proportion: comparisons take longer
+    in a forest that exceeds the cache.
     """
     now = candidate.comparisons
     if baseline is None:
@@ -127,9 +126,9 @@ def cost(candidate: Predictor, baseline: Predictor | None, limit: float) -> Guar
 
 
 def latency(candidate: Predictor, sample: npt.NDArray[np.float32], limit: float) -> Guardrail:
-    """Limit the milliseconds that 1,000 documents take on one thread: the least of 5 measurements on ``sample``.
+    """Limit the milliseconds for 1,000 documents on one thread: the minimum of 5 measurements on ``sample``.
 
-    ``sample`` is (m, features asked for), 1 <= m <= 1,000 rows, repeated up to 1,000.
+    ``sample`` is (m, features), 1 <= m <= 1,000 rows, which are repeated up to 1,000.
     """
     rows = np.ascontiguousarray(np.resize(sample, (LATENCY_DOCUMENTS, sample.shape[1])))
     columns = np.arange(len(candidate.features))
@@ -144,7 +143,7 @@ def latency(candidate: Predictor, sample: npt.NDArray[np.float32], limit: float)
 
 
 def drift(comparison: DriftComparison | None) -> Guardrail:
-    """No feature, nor the grades, may have drifted from the former dataset (`rankmill.pipeline.statistics.dataset_drift`)."""
+    """Check that no feature and not the grades have drifted from the older dataset (`rankmill.pipeline.statistics.dataset_drift`)."""
     if comparison is None:
         return Guardrail("drift", "told", None, None, "not checked (see --against OLD_DATASET)")
     alarms = list(comparison.alarms)
@@ -162,9 +161,9 @@ def drift(comparison: DriftComparison | None) -> Guardrail:
 
 
 def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Guardrail:
-    """No query evaluated on may be one that a model was trained on, as far as is known.
+    """Check that no evaluation query is a known training query of a model.
 
-    ``overlaps`` says by the name of each model which of the queries its sketch knows; None: it came without a sketch.
+    ``overlaps`` has, by name of each model, the queries found in its sketch; None: the model has no sketch.
     """
     known = {name: found for name, found in overlaps.items() if found is not None}
     value = {name: dict(sorted(asdict(found).items())) for name, found in known.items()}
@@ -189,15 +188,15 @@ def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Gu
     if unknown:
         words += f"; {lacking}"
     limit = None if allowed else 0
-    if not any(found.looked_at for found in known.values()):  # a few queries, and a model that has seen millions
+    if not any(found.looked_at for found in known.values()):  # few queries, and a model trained on millions
         return Guardrail("seen queries", "told", value, limit, words)
     return Guardrail("seen queries", _verdict(allowed or not parts), value, limit, words, "allow_seen_queries")
 
 
 def top_overlap(candidate: Scores, baseline: Scores | None, starts: Offsets) -> Guardrail:
-    """Tell which share of the first 10 documents both rankings have, as a mean over the queries of more than 10.
+    """Report the share of the top 10 documents that both rankings have in common, as a mean over queries with more than 10.
 
-    Documents of equal score stand as they are stored.
+    Documents with equal scores are in stored order.
     """
     name = f"top {TOP} in common"
     if baseline is None:
@@ -215,7 +214,7 @@ def top_overlap(candidate: Scores, baseline: Scores | None, starts: Offsets) -> 
 def _in_top(scores: Scores, starts: Offsets) -> npt.NDArray[np.bool_]:
     """Mark the first 10 documents of each query, (n,)."""
     query = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    order = np.lexsort((-scores, query))  # stable: rows of equal score stay as they are
+    order = np.lexsort((-scores, query))  # stable: rows with equal scores keep their order
     rank = np.arange(len(scores)) - starts[query]
     top = np.zeros(len(scores), dtype=np.bool_)
     top[order[rank < TOP]] = True
@@ -228,5 +227,5 @@ def _few(names: Sequence[str]) -> str:
     )
 
 
-def _verdict(good: bool) -> Verdict:  # noqa: FBT001 (one word, one meaning)
+def _verdict(good: bool) -> Verdict:  # noqa: FBT001
     return "passed" if good else "failed"

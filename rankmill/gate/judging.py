@@ -26,9 +26,9 @@ from rankmill.scorer.predict import Predictor
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
 
-HIGHEST_SCALE = 52  # of err
+HIGHEST_SCALE = 52  # highest grade that err can use
 FEWEST_QUERIES = 2
-FEW_QUERIES = 50  # below, a percentile interval is narrower than it should be: docs/gates.md has figures
+FEW_QUERIES = 50  # below, a percentile interval is too narrow: see docs/gates.md
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +38,15 @@ class Contender:
     Attributes
     ----------
     name
-        What it is called, such as ``web@7``.
+        Its name, such as ``web@7``.
     forest
         Its model.
     sha256, manifest_sha256
-        Digests of the bytes of its model and of its manifest.
+        Digests of its model and manifest.
     trained_on
-        Digests of the datasets that it is known to have been trained on.
+        Digests of the known training datasets.
     train_queries
-        Which queries it was trained on; None where that was not kept.
+        Sketch of the training queries; None if it was not stored.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Contender:
 
     @property
     def facts(self) -> ContenderFacts:
-        """What the report is bound to."""
+        """The facts that identify the version in the report."""
         return ContenderFacts(version=self.name, model=self.sha256, manifest=self.manifest_sha256)
 
 
@@ -72,29 +72,29 @@ def judge(
     against: Dataset | None = None,
     n_threads: int = 0,
 ) -> GateReport:
-    """Compare ``candidate`` with ``baseline`` on the queries of a split, look at the guardrails, and report.
+    """Compare ``candidate`` with ``baseline`` on the queries of a split, check the guardrails, and return the report.
 
-    The same input gives the same report, for any ``n_threads``; only ``max_latency`` adds what was measured.
+    The same input gives the same report, for any ``n_threads``; only ``max_latency`` adds a measurement.
 
     Parameters
     ----------
     candidate, baseline
-        The models; without a baseline the rivals are the order of the rows and the best single feature.
+        The models; without a baseline, the candidate is compared with the order of the rows and the best single feature.
     dataset, split
-        The judged queries to compare on, which no model was trained on.
+        The judged queries to compare on, not used for training any of the models.
     rules
-        What is asked.
+        The rules of the gate.
     against
         A former dataset, for the guardrail about drift.
     n_threads
-        Threads to score with; 0: the cores there are.
+        Number of threads for scoring; 0: all cores.
 
     Raises
     ------
     InputError
         A model was trained on this split, or the split is empty.
     CandidatesRejected
-        A feature that a model asks for is lacking in the dataset, or fewer than two queries count.
+        The dataset lacks a feature of a model, or fewer than two queries count.
     """
     contenders = [candidate] if baseline is None else [candidate, baseline]
     _refuse_seen_split(dataset, split, contenders)
@@ -141,21 +141,21 @@ def judge(
 
 
 def _decisive(comparison: RivalFacts, rules: GateRules) -> Paired:
-    """Return the comparison by the metric that decides, which is there: too few queries were refused."""
+    """Return the comparison by the deciding metric, which exists because too few queries are an error."""
     found = comparison.metrics[str(rules.metric)]
     assert found is not None  # noqa: S101
     return found
 
 
 def _rivals(queries: GradedQueries, metric: Metric, baseline: Contender | None, scores: Scores | None) -> list[Rival]:
-    """Return what the candidate is compared with: the baseline, whose ``scores`` these are, or what a first version has to beat."""
+    """Return the rankings to compare with: the baseline with its ``scores``, or those that a first version has to beat."""
     if baseline is None or scores is None:
         return [row_order(queries), single_feature(queries, metric)]
     return [Rival("baseline", f"{baseline.name}, the current version", scores, "not worse")]
 
 
 def _notes(contenders: Sequence[Contender], dataset: Dataset, split: str, counted: int) -> list[str]:
-    """Say what qualifies the verdict; ``counted`` queries count."""
+    """Return reservations about the verdict; ``counted`` queries count."""
     notes = [
         f"the split valid decided when the training of {each.name} stopped"
         for each in contenders
@@ -179,13 +179,13 @@ def _refuse_seen_split(dataset: Dataset, split: str, contenders: Sequence[Conten
 
 
 def _max_grade(dataset: Dataset, contenders: Sequence[Contender]) -> int:
-    """Return the highest grade of the scale: the highest that the data or a model's training data may have."""
+    """Return the highest grade of the scale, from the data and the models' training data."""
     told = [each.forest.info.get("max_grade") for each in contenders]
     return max(1, dataset.max_grade, *(grade for grade in told if isinstance(grade, int)))
 
 
 def _metrics(rules: GateRules, queries: GradedQueries) -> list[Metric]:
-    """Return what decides and what is shown, without ``err`` where it is only shown and a grade is beyond the scale."""
+    """Return the deciding and the shown metrics; ``err`` is not shown if a grade is beyond its scale."""
     top = queries.convention.policy_for(Metric("err")).max_grade
     beyond = top is None or int(queries.grades.max(initial=0)) > top
     return [metric for metric in rules.metrics if metric == rules.metric or not (metric.name == "err" and beyond)]
@@ -202,7 +202,7 @@ def _refuse_too_few(queries: GradedQueries, metric: Metric, scores: Scores) -> N
 
 
 def _without_nan(scores: Scores) -> Scores:
-    """Return ``scores`` (n,) with what is not a number in the last place; the guardrail has its own word on them."""
+    """Return ``scores`` (n,) with NaN ranked last; a guardrail reports them."""
     bad = np.isnan(scores)
     return np.where(bad, -np.inf, scores) if bad.any() else scores
 
@@ -210,7 +210,7 @@ def _without_nan(scores: Scores) -> Scores:
 def _compared(
     queries: GradedQueries, candidate: str, scores: Scores, rival: Rival, rules: GateRules, metrics: Sequence[Metric]
 ) -> tuple[RivalFacts, list[str]]:
-    """Compare the candidate with one rival, by every metric; return also what qualifies the verdict."""
+    """Compare the candidate with one rival, by every metric; also return reservations about the verdict."""
     now = queries.evaluate(metrics, _without_nan(scores))
     then = queries.evaluate(metrics, _without_nan(rival.scores))
     found = {
@@ -224,7 +224,7 @@ def _compared(
         for metric in metrics
     }
     decisive = found[rules.metric]
-    assert decisive is not None  # noqa: S101 (too few were refused)
+    assert decisive is not None  # noqa: S101 (too few queries are an error)
     threshold = 0.0 if rival.rule == "better" else -rules.margin + 0.0
     passed, shown = rival.passed(decisive, rules.margin), decisive.interval[0] > threshold
     facts = RivalFacts(
@@ -241,7 +241,7 @@ def _compared(
 
 
 def _shortfall(rules: GateRules, rival: Rival, found: Paired, threshold: float) -> str:
-    """Say why ``found`` does not satisfy the rule of ``rival``, which option changes it, and how many queries would do."""
+    """Describe why ``found`` violates the rule of ``rival``, the option that changes it, and how many queries would suffice."""
     text = f"{rules.metric} against {rival.words}: {_figures(found)}, "
     if rival.rule == "not shown to be worse":
         text += f"significantly worse, and the loss may exceed {rules.margin:g}"
@@ -256,7 +256,7 @@ def _shortfall(rules: GateRules, rival: Rival, found: Paired, threshold: float) 
 
 
 def _not_shown(rules: GateRules, rival: Rival, found: Paired, candidate: str) -> str:
-    """Say what a first version that passes has not shown."""
+    """Return what the gate has not shown for a first version that passes."""
     text = (
         f"{found.n_queries:,} queries cannot show that {candidate} is not worse than the {rival.name} by more than "
         f"{rules.margin:g}: {_figures(found)}; it passes as the first version because it is not significantly worse"
@@ -310,16 +310,16 @@ def _sample(queries: GradedQueries, predictor: Predictor) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """A ranking to compare with: what it is, in one line, and its scores (n,) in the order of the queries."""
+    """A ranking to compare with: a description and its scores (n,) in the order of the queries."""
 
     name: str
     words: str
     scores: Scores
     rule: Rule
-    """What the interval of the difference must show; see `Rival.passed`."""
+    """The condition on the interval of the difference; see `Rival.passed`."""
 
     def passed(self, found: Paired, margin: float) -> bool:
-        """Return whether the 95 % interval (low, high) of the difference, candidate less this, satisfies the rule.
+        """Return whether the 95 % interval (low, high) of the difference, candidate minus rival, satisfies the rule.
 
         ``better``: low > 0.  ``not worse``: low > -margin.  ``not shown to be worse``: low > -margin or high >= 0, so a
         candidate is refused only if it is significantly worse and not shown to be within the margin.
@@ -331,10 +331,10 @@ class Rival:
 
 
 def row_order(queries: GradedQueries) -> Rival:
-    """Rank the documents as they came: by the column ``position`` where the dataset has it, else as rows are stored.
+    """Rank the documents by the column ``position`` if the dataset has it, otherwise in stored order.
 
-    Documents of one position tie.  A dataset keeps the rows of a query by their document ids, so without positions this
-    is no better than chance unless the ids say something.
+    Documents with the same position tie.  Rows of a query are stored by document id, so without positions this is no better
+    than chance unless the ids are informative.
     """
     if "position" in queries.dataset.optional_columns:
         positions = queries.dataset.rows(queries.split, ("position",)).column(0).to_numpy().astype(np.float64)
@@ -345,7 +345,7 @@ def row_order(queries: GradedQueries) -> Rival:
 
 
 def single_feature(queries: GradedQueries, metric: Metric) -> Rival:
-    """Rank by the one feature, upwards or downwards, that ``metric`` likes best on these very queries; missing goes last.
+    """Rank by the single feature, ascending or descending, with the best ``metric`` on these queries; missing values are last.
 
     The feature is chosen on the queries that judge it, so its figure may be too high: the candidate need not beat it.
 

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateResult:
-    """A version's result of the gate before an alias, as it stands in the log."""
+    """The gate result of a version for an alias, from the log."""
 
     name: str
     version: int
     alias: str
     passed: bool
-    """Whether the version may take the place."""
+    """Whether the version passed."""
     baseline: int | None
     entry: int
-    """The entry of the log that keeps it."""
+    """The log entry of the result."""
     new: bool
-    """Whether this call has written it."""
+    """Whether this call wrote it."""
     shortfall: str | None
-    """In which way the result does not satisfy the alias' policy, though it may have passed; None if it does."""
+    """How the result violates the policy of the alias, even if it passed; None if it satisfies it."""
     report_sha256: str
     report: GateReport
 
@@ -45,7 +45,7 @@ class GateResult:
     def of(
         cls, version: Version, alias: str, entry: Entry, report: GateReport, policy: AliasPolicy | None
     ) -> GateResult:
-        """Return what ``entry`` of the log says of ``version``, whose head was looked up before the entry was written."""
+        """Return the result for ``version`` in log entry ``entry``; the state of ``version`` is from before the entry."""
         found = gate_in(entry)
         return cls(
             name=version.name,
@@ -62,11 +62,11 @@ class GateResult:
 
     @property
     def carries(self) -> bool:
-        """Whether a promotion can rest on it: it has passed, and measured what the alias asks for."""
+        """Whether it permits a promotion: it passed, and satisfies the policy of the alias."""
         return self.passed and self.shortfall is None
 
     def render(self) -> str:
-        """Return it for a person."""
+        """Return the result as text."""
         kept = "recorded in" if self.new else "stands in"
         lines = [self.report.render(), f"{kept} entry {self.entry} of the log, for {self.alias}"]
         if self.shortfall is not None:
@@ -74,13 +74,13 @@ class GateResult:
         return "\n".join(lines)
 
     def require(self) -> None:
-        """Raise PromotionRefused, with the reasons in one line, unless the version has passed."""
+        """Raise PromotionRefused, with the reasons on one line, unless the version passed."""
         if not self.passed:
             reasons = "; ".join(self.report.reasons)
             raise PromotionRefused(f"{self.name}@{self.version} did not pass the gate for {self.alias}: {reasons}")
 
     def require_carrying(self) -> None:
-        """Raise PromotionRefused unless a promotion can rest on this result."""
+        """Raise PromotionRefused unless this result permits a promotion."""
         self.require()
         if self.shortfall is not None:
             raise PromotionRefused(
@@ -104,30 +104,30 @@ def gate(
     n_threads: int = 0,
     reason: str = "",
 ) -> GateResult:
-    """Judge a version against what ``alias`` means now, and record the report, whether it has passed or not.
+    """Judge a version against the current version of ``alias``, and record the report, whether it passed or not.
 
     Parameters
     ----------
     store, reference
         The version: ``NAME`` (its latest), ``NAME@7``, ``NAME@alias``.
     dataset, split
-        Where they are compared; see `rankmill.gate.judging.judge`.
+        The data for the comparison; see `rankmill.gate.judging.judge`.
     against
-        A former dataset, for the guardrail about drift.
+        An older dataset, for the guardrail about drift.
     reason
         One line for the log.
     asked
-        The alias, whose place it is to take, and the rules.  If the alias means nothing yet, the bars for a first version stand.
-        What is left out is as the alias' policy says, else ndcg@10 and 0.002.
+        The alias and the rules.  If the alias is not set, the rules for a first version apply.  Omitted rules are taken from the
+        policy of the alias, otherwise ndcg@10 and 0.002.
     convention
-        How metrics are computed; None: as the policy says, else our own.
+        How metrics are computed; None: as in the policy, otherwise our own.
 
     Raises
     ------
     InputError, CandidatesRejected
         See `rankmill.gate.judging.judge` and `rankmill.gate.gate_rules.rules_under`.
     UnknownModel
-        There is no such version.
+        The version does not exist.
     """
     alias = asked.alias
     check_alias(alias)
@@ -161,14 +161,14 @@ def gate(
 
 
 def stored_result(store: Registry, reference: str, alias: str = PRODUCTION) -> GateResult:
-    """Read the newest result of a version at the gate before ``alias``.
+    """Read the newest gate result of a version for ``alias``.
 
     Raises
     ------
     UnknownModel
-        There is no such version, or it was never at this gate.
+        The version does not exist, or has no result of this gate.
     IntegrityError
-        The report is damaged, or was not written by a gate that this version knows.
+        The report is damaged, or in an unknown format.
     """
     version = store.resolve(reference, bare="latest")
     entry = version.gates.get(alias)
@@ -187,7 +187,7 @@ def stored_result(store: Registry, reference: str, alias: str = PRODUCTION) -> G
 
 
 def contender_of(version: Version) -> Contender:
-    """Read the model of ``version``, and what is known of its training data."""
+    """Read the model of ``version``, and the facts about its training data."""
     forest = Forest.from_bytes(version.read(), str(version))
     digests = {forest.info.get("dataset_digest"), version.manifest.get("dataset_digest")}
     sketch = version.attachment(TRAIN_QUERIES)
@@ -202,6 +202,6 @@ def contender_of(version: Version) -> Contender:
 
 
 def gate_in(entry: Entry) -> GateRecord:
-    """Return what ``entry``, which is a result of the gate, says."""
-    assert isinstance(entry.change, GateRecord)  # noqa: S101 (whoever hands it over has looked for a gate's entry)
+    """Return the gate result in ``entry``."""
+    assert isinstance(entry.change, GateRecord)  # noqa: S101 (callers pass only entries of gates)
     return entry.change

@@ -5,4 +5,4 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 Facts: TypeAlias = dict[str, Any]
-"""The facts, or a part of them, as in ``report.json``: docs/report.md lists all keys, and the templates read them by name."""
+"""The facts of a report or a part of them, as in ``report.json``; docs/report.md lists all keys."""

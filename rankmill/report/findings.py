@@ -23,7 +23,7 @@ _DIGITS = 3  # in headings
 
 
 def findings_of(facts: Facts) -> dict[str, str]:
-    """Return the heading of each section by its name, made from ``facts`` alone."""
+    """Return the heading of each section by its name."""
     told = {
         "title": _title(facts),
         "recorded": _recorded(facts),
@@ -46,9 +46,9 @@ def findings_of(facts: Facts) -> dict[str, str]:
 
 
 def primary_difference(facts: Facts) -> Facts | None:
-    """Return the comparison with the rival by the metric that decides, with ``name`` and ``kind`` of the rival.
+    """Return the comparison with the rival by the deciding metric, with ``name`` and ``kind`` of the rival.
 
-    Where the queries are unknown it is the one that the gate recorded.
+    If the queries are unknown, return the one that the gate recorded.
     """
     metrics, bars = facts["metrics"], facts["verdict"]["bars"]
     if metrics is None:
@@ -64,12 +64,12 @@ def primary_difference(facts: Facts) -> Facts | None:
 
 
 def metric_of(facts: Facts) -> str:
-    """Return the metric that decides."""
+    """Return the deciding metric."""
     return str((facts["metrics"] or {}).get("primary") or facts["verdict"]["metric"])
 
 
 def margin_of(facts: Facts) -> float | None:
-    """Return the margin that the gate has held against the present version; None where it has judged something else."""
+    """Return the margin of the gate against the current version; None if it judged something else."""
     verdict, metrics = facts["verdict"], facts["metrics"]
     if facts["present"] is None or (metrics is not None and metrics["primary"] != verdict["metric"]):
         return None
@@ -78,7 +78,7 @@ def margin_of(facts: Facts) -> float | None:
 
 
 def called(facts: Facts, kind: str, name: str) -> str:
-    """Return what a ranking is called in a sentence."""
+    """Return the name of a ranking in a sentence."""
     if kind == "present":
         verdict = facts["verdict"]
         former = "the former " if verdict["outcome"] in {"promoted", "replaced"} else ""
@@ -124,7 +124,7 @@ def _title(facts: Facts) -> str:
 
 
 def _against_order(facts: Facts) -> Facts | None:
-    """Return the comparison with the order of the rows by the metric that decides."""
+    """Return the comparison with the order of the rows by the deciding metric."""
     metrics, bars = facts["metrics"], facts["verdict"]["bars"]
     if metrics is None:
         return next((bar["found"] for bar in bars if bar["against"] == "row order"), None)
@@ -134,7 +134,7 @@ def _against_order(facts: Facts) -> Facts | None:
 
 
 def _held_out(facts: Facts) -> Facts | None:
-    """Return the first metric that the training measured on queries not learnt from, the split with the most to say first."""
+    """Return the first metric measured in training on held-out queries, from the most informative split."""
     for split in ("test", "valid", "holdout", "cv"):
         for row in facts["recorded"]:
             if row["split"] == split:
@@ -190,7 +190,7 @@ def _queries(facts: Facts) -> str:
 
 
 def _rival(facts: Facts) -> str:
-    """Return what a first version is compared with, in a sentence."""
+    """Return the name of the rival of a first version, in a sentence."""
     metrics = facts["metrics"]
     rival = next(each for each in metrics["rankings"] if each["name"] == metrics["rival"])
     return called(facts, rival["kind"], rival["name"])
@@ -249,7 +249,7 @@ def _learning(facts: Facts) -> str:
 
 
 def _noise(facts: Facts) -> str:
-    """Compare the difference with what seeds alone move the metric by."""
+    """Compare the difference with the noise floor."""
     noise, found = facts["noise_floor"], primary_difference(facts)
     if noise is None:
         return ""

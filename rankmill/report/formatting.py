@@ -1,4 +1,4 @@
-"""Format numbers and names for people, in the same way on the page, in charts and in Markdown."""
+"""Format numbers and names for the page, the charts and the Markdown."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 _UPPER = {"ndcg", "dcg", "err", "map", "mrr", "rbp", "wta"}
 MINUS = "\u2212"
-MOST_DECIMALS = 9  # a difference below is a tie: `rankmill.scorer.metrics.significance.TIED`
+MOST_DECIMALS = 9  # smaller differences are ties: `rankmill.scorer.metrics.significance.TIED`
 
 
 def metric_name(metric: str) -> str:
-    """Return a metric as people write it.
+    """Format the name of a metric.
 
     >>> metric_name("ndcg@10"), metric_name("map"), metric_name("precision@5")
     ('NDCG@10', 'MAP', 'precision@5')
@@ -26,7 +26,7 @@ def metric_name(metric: str) -> str:
 
 
 def number(x: float | None, digits: int = 4) -> str:
-    """Return a number with so many decimals, and a true minus.
+    """Format a number with a number of decimals and a real minus sign.
 
     >>> number(-0.01234), number(None)
     ('\u22120.0123', 'none')
@@ -40,7 +40,7 @@ def number(x: float | None, digits: int = 4) -> str:
 
 
 def decimals(values: Iterable[float], least: int, marks: Sequence[float] = (0.0,)) -> int:
-    """Return the fewest decimals, ``least`` or more, that show on which side of each of ``marks`` every value is.
+    """Return the fewest decimals, at least ``least``, that show on which side of each of ``marks`` every value is.
 
     >>> decimals([0.0123, -0.00004], 3), decimals([-0.00496], 3, (0.0, -0.005))
     (5, 5)
@@ -53,7 +53,7 @@ def decimals(values: Iterable[float], least: int, marks: Sequence[float] = (0.0,
 
 
 def signed(x: float | None, digits: int = 4) -> str:
-    """Return a number with its sign, with more decimals where it would be rounded to 0.
+    """Format a number with its sign, and with more decimals if it would be rounded to 0.
 
     >>> signed(0.01), signed(-0.5, 2), signed(0.0, 1), signed(-0.00002)
     ('+0.0100', '\u22120.50', '0.0', '\u22120.00002')
@@ -63,7 +63,7 @@ def signed(x: float | None, digits: int = 4) -> str:
 
 
 def count(n: float) -> str:
-    """Return a count with thousands apart.
+    """Format a count with thousands separators.
 
     >>> count(1234567)
     '1,234,567'
@@ -72,7 +72,7 @@ def count(n: float) -> str:
 
 
 def counted(n: int, what: str) -> str:
-    """Return a count and what is counted, one or several.
+    """Format a count with its noun in singular or plural.
 
     >>> counted(1, "query"), counted(1200, "query"), counted(2, "feature")
     ('1 query', '1,200 queries', '2 features')
@@ -82,7 +82,7 @@ def counted(n: int, what: str) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """Return a share in per cent.
+    """Format a share as a percentage.
 
     >>> percent(0.123), percent(None)
     ('12.3%', 'none')
@@ -91,7 +91,7 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def short(x: float) -> str:
-    """Return a number in few digits, as on an axis.
+    """Format a number with few digits, as on an axis.
 
     >>> short(0.25), short(-1500.0), short(1e-7), short(12345678.0)
     ('0.25', '\u22121,500', '1e\u22127', '1.235e+07')
@@ -103,7 +103,7 @@ def short(x: float) -> str:
 
 
 def interval(limits: list[float] | None, digits: int = 4, *, sign: bool = False) -> str:
-    """Return the two ends of an interval; with ``sign`` no end but 0 is rounded to 0.
+    """Format the ends of an interval; with ``sign`` only 0 is shown as 0.
 
     >>> interval([0.1, 0.25], 2), interval(None), interval([-0.0004, 0.012], 3, sign=True)
     ('0.10 to 0.25', '', '\u22120.0004 to +0.0120')
@@ -115,7 +115,7 @@ def interval(limits: list[float] | None, digits: int = 4, *, sign: bool = False)
 
 
 def few(names: list[str], most: int = 5) -> str:
-    """Name some and count the others.
+    """List some names and count the others.
 
     >>> few(["a", "b", "c"], 2)
     'a, b and 1 more'
@@ -124,7 +124,7 @@ def few(names: list[str], most: int = 5) -> str:
 
 
 def size(n_bytes: float) -> str:
-    """Return a number of bytes.
+    """Format a number of bytes.
 
     >>> size(1536), size(10)
     ('1.5 KiB', '10 bytes')
@@ -146,7 +146,7 @@ _SLICES = {
 
 
 def slice_title(by: str) -> str:
-    """Return what queries are sliced by.
+    """Return the title of a kind of slices.
 
     >>> slice_title("query_size"), slice_title("language")
     ('documents per query', 'language')
@@ -155,7 +155,7 @@ def slice_title(by: str) -> str:
 
 
 def slice_name(row: Facts, by: str) -> str:
-    """Return the name of a slice: its limits in few digits, or the value that its queries have in common.
+    """Return the name of a slice: its limits with few digits, or the common value of its queries.
 
     >>> slice_name({"name": "0.03125 to 0.0683761", "limits": [0.03125, 0.0683761]}, "share_relevant")
     '3.1% to 6.8%'

@@ -19,7 +19,7 @@ _NAMES = {"train": "train", "valid": "valid", "holdout": "held out", "cv": "cros
 
 
 def curves(learning: Facts, width: float) -> Markup:
-    """Draw the metric after every round: of each seed on the queries that decide, of the chosen one also on those learnt from."""
+    """Draw the metric after every round: for each seed on the deciding queries, for the chosen seed also on the training queries."""
     runs, deciding = learning["seeds"], learning["deciding"]
     chosen = next((run for run in runs if run["chosen"]), runs[0])
     taken = [run for run in runs if run["chosen"]] or [chosen]
@@ -69,7 +69,7 @@ def curves(learning: Facts, width: float) -> Markup:
 
 
 def influence(found: Facts, width: float) -> Markup:
-    """Draw the shares of features in the gains, the largest first; a mark tells what it was before."""
+    """Draw the shares of features in the gains, the largest first; a mark shows the share in the current version."""
     rows = found["features"]
     left = min(0.36 * width, widest([row["feature"] for row in rows]) + 14)
     most = max([row["influence"] for row in rows] + [row["before"] or 0.0 for row in rows], default=1.0) or 1.0
@@ -104,16 +104,16 @@ def influence(found: Facts, width: float) -> Markup:
 
 
 def dependence(row: Facts, width: float) -> Markup:
-    """Draw the score by the values of one feature, less its mean over the rows; marks below are the deciles of the rows.
+    """Draw the score by the values of one feature, minus its mean over the rows; marks below are the deciles of the rows.
 
-    Both axes are the feature's own: they go as far as its values and its curves do.
+    The ranges of both axes depend on the feature.
     """
     values, now, then = row["values"], row["candidate"], row["before"]
     points = [*now["points"], *(then["points"] if then else [])]
     low, high = min(points, default=0.0), max(points, default=1.0)
-    beyond = 0.08 * (high - low)  # the curve is flat below its first point and above its last
+    beyond = 0.08 * (high - low)  # the curve is constant outside its points
     low, high = low - beyond, high + beyond
-    if values is not None:  # no further than the rows go, and where most of them are
+    if values is not None:  # limited to the range with most rows
         low, high = max(values["minimum"], low), min(values["maximum"], high)
         first, last = values["deciles"][0], values["deciles"][-1]
         if last > first:
@@ -145,7 +145,7 @@ def dependence(row: Facts, width: float) -> Markup:
 
 
 def centred(curve: Facts, values: Facts | None) -> list[float]:
-    """Return the outputs of a curve less their mean at the deciles of the rows, or over its points where these are not known."""
+    """Return the outputs of a curve minus their mean at the deciles of the rows, or over its points if these are unknown."""
     points, outputs = curve["points"], curve["outputs"]
     if not outputs:
         return []
@@ -155,7 +155,7 @@ def centred(curve: Facts, values: Facts | None) -> list[float]:
 
 
 def _dependence_limits(row: Facts) -> tuple[float, float]:
-    """Return the ends of the scores of one feature."""
+    """Return the range of the scores of one feature."""
     ends = [0.0]
     for curve in (row["candidate"], row["before"]):
         ends += centred(curve, row["values"]) if curve else []
@@ -165,7 +165,7 @@ def _dependence_limits(row: Facts) -> tuple[float, float]:
 
 
 def scores(found: Facts, width: float) -> Markup:
-    """Draw the spread of the scores of each grade, the highest grade on top; the line is the median."""
+    """Draw the distribution of the scores of each grade, the highest grade on top; the line is the median."""
     rows, edges = list(reversed(found["grades"])), found["edges"]
     words = [f"grade {row['grade']}" for row in rows]
     told = [f"{count(row['documents'])} docs" for row in rows]
@@ -201,7 +201,7 @@ def scores(found: Facts, width: float) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A row of `bars`: ``figure`` is the value in words; where there is a ``limit``, ``alarm`` says whether it is passed."""
+    """A row of `bars`: ``figure`` is the value as text; ``alarm``: whether ``limit`` is exceeded."""
 
     label: str
     value: float
@@ -211,7 +211,7 @@ class Bar:
 
 
 def bars(rows: Sequence[Bar], width: float, *, what: str) -> Markup:
-    """Draw ``rows`` as bars, their limits as marks."""
+    """Draw ``rows`` as bars with marks at their limits."""
     left = min(0.4 * width, widest([row.label for row in rows]) + 14)
     most = max([row.value for row in rows] + [row.limit or 0.0 for row in rows], default=1.0) or 1.0
     x = Scale(0.0, most, left, width - 64)
@@ -228,7 +228,7 @@ def bars(rows: Sequence[Bar], width: float, *, what: str) -> Markup:
 
 
 def _steps(points: Sequence[float], outputs: Sequence[float], low: float, high: float) -> list[tuple[float, float]]:
-    """Return the corners of a curve that holds each output down to the point before, from ``low`` to ``high``."""
+    """Return the corners of a step curve from ``low`` to ``high``, where each output holds down to the previous point."""
     corners: list[tuple[float, float]] = []
     start = low
     for i, (point, output) in enumerate(zip(points, outputs, strict=True)):
@@ -242,12 +242,12 @@ def _steps(points: Sequence[float], outputs: Sequence[float], low: float, high: 
 
 
 def _value(points: Sequence[float], outputs: Sequence[float], at: float) -> float:
-    """Return the output of a value: that of the first point not below it."""
+    """Return the output for a value: that of the first point that is not below it."""
     return next((output for point, output in zip(points, outputs, strict=True) if at <= point), outputs[-1])
 
 
 def _apart(labels: list[tuple[float, float, str, str]], least: float) -> list[tuple[float, float, str, str]]:
-    """Move labels, height first, down so that none covers another."""
+    """Move labels, tuples that begin with a height, down so that none overlap."""
     placed: list[tuple[float, float, str, str]] = []
     for at, end, words, css in sorted(labels):
         placed.append((max(at, placed[-1][0] + least) if placed else at, end, words, css))

@@ -1,4 +1,4 @@
-"""Facts about the model for the report: learning curves, features and scores, with those of the current version."""
+"""Facts about the model for the report: learning curves, features and scores, also of the current version."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from rankmill.scorer.forest import Forest
 
 TRAIN = "train"
-MOST_POINTS = 400  # of a curve; longer ones are thinned, their ends and best rounds kept
-_DECIDING = ("valid", "holdout", "cv", "test")  # sets that say how many rounds are kept, in order of preference
+MOST_POINTS = 400  # of a curve; longer ones are thinned, but keep their ends and best rounds
+_DECIDING = ("valid", "holdout", "cv", "test")  # sets that decide the number of rounds, in order of preference
 
 
 def learning_facts(training: Mapping[str, Any] | None, metric: str | None = None) -> Facts | None:
-    """Tell the curves of ``training``, what ``WORK/model/training.json`` holds; None where it has none.
+    """Return the curves of ``training``, the content of ``WORK/model/training.json``; None if it has none.
 
-    ``seeds`` are objects with ``seed``, ``best_round`` and ``curves`` (`rankmill.trainer.training_result.Curves`); one of them may
-    be ``chosen``, or the object itself names it.  ``metric`` is shown where it was measured, else the first one that was.
+    ``seeds`` are objects with ``seed``, ``best_round`` and ``curves`` (`rankmill.trainer.training_result.Curves`).  The chosen seed
+    is marked there with ``chosen``, or named in the object itself.  If ``metric`` was not measured, the first one is shown.
     """
     if training is None:
         return None
@@ -89,7 +89,7 @@ def _run(run: Mapping[str, Any], sets: Sequence[str], metric: str) -> Facts:
 
 
 def _thinned(rounds: int, best: object) -> list[int]:
-    """Return the rounds to show: all of them, or about `MOST_POINTS` at even distances, the last and the best among them."""
+    """Return the rounds to show: all, or about `MOST_POINTS` evenly spaced ones with the last and the best."""
     step = max(1, -(-rounds // MOST_POINTS))
     kept = {*range(1, rounds + 1, step), *([rounds] if rounds else [])}
     if isinstance(best, int) and 0 < best <= rounds:
@@ -98,9 +98,9 @@ def _thinned(rounds: int, best: object) -> list[int]:
 
 
 def noise_facts(training: Mapping[str, Any] | None, manifest: Mapping[str, Any], metric: str) -> Facts | None:
-    """Tell the spread of ``metric`` over seeds on queries that nobody learnt from; None where one seed was trained.
+    """Return the noise floor of ``metric`` on held-out queries; None if only one seed was trained.
 
-    It is that of the training, else that of the version's manifest, whose ``seeds`` say the same without curves.
+    It is read from the training, else from the version's manifest, whose ``seeds`` have no curves.
     """
     kept = manifest.get("seeds")
     for told in (training, kept if isinstance(kept, Mapping) else None):
@@ -124,11 +124,11 @@ def noise_facts(training: Mapping[str, Any] | None, manifest: Mapping[str, Any],
 TOP_FEATURES, TOP_DEPENDENCES = 20, 6
 POINTS = 80  # of a curve
 SCORE_BINS = 48
-MOST_GRADES = 6  # beyond, the highest go together
+MOST_GRADES = 6  # if there are more, the highest are combined
 
 
 def influence_facts(subject: Subject) -> Facts:
-    """Tell which features the gains of the splits come from, the first 20, and which share they had before."""
+    """Return the 20 most important features with their share of the gains, now and in the current version."""
     forest, before = subject.forest, subject.present_forest
     shares = feature_importance(forest)
     old = {} if before is None else dict(zip(before.feature_names, feature_importance(before).tolist(), strict=True))
@@ -153,9 +153,9 @@ def influence_facts(subject: Subject) -> Facts:
 
 
 def dependence_facts(subject: Subject) -> list[Facts]:
-    """Tell what the score is on average by the values of each of the features of most influence.
+    """Return the partial dependence of the score on each of the most important features.
 
-    Nothing is told of a forest of several outputs, or one that does not know its training rows.
+    It is empty for a forest with several outputs or without counts of training rows.
     """
     shares = feature_importance(subject.forest)
     top = [int(f) for f in np.argsort(-shares, kind="stable")[:TOP_DEPENDENCES] if shares[f] > 0.0]
@@ -181,7 +181,7 @@ def dependence_facts(subject: Subject) -> list[Facts]:
 
 
 def _curves(forest: Forest, names: list[str]) -> dict[str, Facts] | None:
-    """Return the curve of each feature: the output at and below each point, down to the one before; and where it is missing."""
+    """Return the curve of each feature: the output from the previous point up to each point, and for missing values."""
     if forest.n_outputs > 1:
         return None
     paths = leaf_paths(forest)
@@ -190,7 +190,7 @@ def _curves(forest: Forest, names: list[str]) -> dict[str, Facts] | None:
         slot = paths.slot_of(name)
         try:
             curve = partial_dependence(paths, [name], points=[some_steps(paths, slot, POINTS)])
-        except InputError:  # it came without the numbers of its training rows
+        except InputError:  # it has no counts of training rows
             return None
         points, outputs = curve.points[0].astype(np.float64), curve.outputs[0]
         known = np.isfinite(points)
@@ -204,7 +204,7 @@ def _curves(forest: Forest, names: list[str]) -> dict[str, Facts] | None:
 
 
 def _spread(bins: FeatureBins | None) -> Facts | None:
-    """Return where the training rows lie: the least, the nine deciles as far as bins tell, the greatest, those missing."""
+    """Return the distribution of the training rows: minimum, nine deciles (from bins), maximum, and missing share."""
     if bins is None or bins.minimum is None or bins.maximum is None:
         return None
     ends = [*bins.edges.astype(np.float64).tolist(), float(bins.maximum)]
@@ -218,7 +218,7 @@ def _spread(bins: FeatureBins | None) -> Facts | None:
 
 
 def score_facts(rankings: Rankings) -> Facts | None:
-    """Count the version's scores by grade in bars of equal width; None where no score is a number or all are equal."""
+    """Count the version's scores by grade in bars of equal width; None if no score is finite or all are equal."""
     scores = rankings.candidate.scores
     grades = rankings.rows.column("grade").to_numpy()
     finite = np.isfinite(scores)

@@ -1,6 +1,7 @@
-"""The report as one HTML page and as Markdown, both from templates and made from the facts alone.
+"""The report as one HTML page and as Markdown, made with templates from the facts alone.
 
-The page has no address outside of it.  Its only script adds buttons that copy digests.  It is named by its hash in the page's policy, so no other script can act.
+The page loads nothing from elsewhere.  Its only script adds buttons that copy digests; the content security policy of the page
+allows only this script, by its hash.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-WIDE, PHONE = 820.0, 334.0  # of a chart, in pixels: one is shown, as the window allows
-SMALL_WIDE, SMALL_PHONE = 252.0, 158.0  # of those that stand beside one another
+WIDE, PHONE = 820.0, 334.0  # width of a chart in pixels: the window decides which is shown
+SMALL_WIDE, SMALL_PHONE = 252.0, 158.0  # width of charts side by side
 
 _SHOWN_METRICS = 12
 
@@ -46,7 +47,7 @@ def page(facts: Facts) -> str:
 
 
 def markdown(facts: Facts) -> str:
-    """Return the report as Markdown, for a pull request or a chat: the same findings and figures, without the charts."""
+    """Return the report as Markdown, for a pull request or a chat: the same text and figures, without charts."""
     return re.sub(r"\n{3,}", "\n\n", _rendered("report.md.jinja", facts)).strip() + "\n"
 
 
@@ -68,7 +69,7 @@ def _rendered(template: str, facts: Facts, **others: Any) -> str:
 
 
 def plain(words: object) -> str:
-    r"""Return ``words`` so that they mean themselves in Markdown and in HTML.
+    r"""Escape ``words`` for Markdown and HTML.
 
     >>> print(plain("<b> a|b"))
     &lt;b&gt; a\|b
@@ -90,7 +91,7 @@ def fenced(command: str) -> str:
 
 
 def outcome(facts: Facts) -> dict[str, str]:
-    """Return the verdict in a word or two, in a sentence, and how it is to look."""
+    """Return the verdict in one or two words and as a sentence, and its style."""
     verdict, version = facts["verdict"], facts["model"]["version"]
     alias, present = verdict["alias"], (facts["present"] or {}).get("version")
     instead = f"{present} stays {alias}" if present else f"{alias} is not set"
@@ -115,7 +116,7 @@ def outcome(facts: Facts) -> dict[str, str]:
 
 
 def recorded_note(facts: Facts) -> str:
-    """Return what a reader has to know of the figures that the training measured."""
+    """Return a note about the figures measured in training."""
     splits = {row["split"] for row in facts["recorded"]}
     known = ["from the manifest of the version"]
     known += ["the model was trained on the train queries, so their mean is too high"] * ("train" in splits)
@@ -127,12 +128,12 @@ def recorded_note(facts: Facts) -> str:
 
 
 def both_lists(facts: Facts) -> tuple[str, str]:
-    """Return what to call the lists of the rival and of the version: before and now, if the version is not the first."""
+    """Return the titles of the lists of the rival and of the version: before and now, if the version is not the first."""
     return ("before", "now") if facts["present"] else ("by the feature", "by the model")
 
 
 def _promoted(facts: Facts) -> tuple[str, str]:
-    """Return what to call the promotion, and its look: good only where the version has shown to be better."""
+    """Return the label of the promotion, and its style: good only if the version is significantly better."""
     found, margin = primary_difference(facts), margin_of(facts)
     if found is None:
         return "promoted", "plain"
@@ -145,7 +146,7 @@ def _promoted(facts: Facts) -> tuple[str, str]:
 
 
 def _rival(facts: Facts) -> str:
-    """Return what the ranking that the version is compared with is called."""
+    """Return the name of the rival."""
     metrics, found = facts["metrics"], primary_difference(facts)
     if metrics is None:
         return "" if found is None else str(found["name"])
@@ -154,7 +155,7 @@ def _rival(facts: Facts) -> str:
 
 
 def _charts(facts: Facts) -> Facts:
-    """Draw every chart that there are facts for, once for a wide window and once for a phone."""
+    """Draw every chart with facts, for a wide window and for a phone."""
     drawn: Facts = {}
     metrics = facts["metrics"]
     if metrics is not None:
@@ -212,7 +213,7 @@ def _charts(facts: Facts) -> Facts:
 
 
 def _slices(facts: Facts) -> list[tuple[Facts, Markup]]:
-    """Draw the differences of each way to slice the queries, all on one axis."""
+    """Draw the differences of all slices with a common axis."""
     parts = [
         (part, [_slice_row(row, part["by"]) for row in part["slices"]]) for part in facts["slices"] if part["slices"]
     ]
@@ -242,12 +243,12 @@ def _both(draw: Callable[[float], Markup], wide: float = WIDE, phone: float = PH
 
 @cache
 def _environment() -> Environment:
-    """Return the templates, which escape what is put into them, and know of no name that is not there."""
+    """Return the templates, with automatic escaping; undefined names are errors."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment = Environment(
         loader=PackageLoader("rankmill.report"),
-        autoescape=select_autoescape(["html.jinja"]),  # the Markdown escapes for itself
+        autoescape=select_autoescape(["html.jinja"]),  # the Markdown template calls the escape functions
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

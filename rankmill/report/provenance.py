@@ -1,4 +1,4 @@
-"""Provenance in the report: the dataset, what the version was made from, and the commands that reproduce it."""
+"""Provenance in the report: the dataset, the origin of the version, and the commands that reproduce it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MOST_MISSING, MOST_DRIFTED, MOST_GRADES = 10, 20, 12
 
 
 def data_facts(subject: Subject) -> Facts:
-    """Tell sizes, grades, rejected rows, missing values, and queries and features that teach nothing.
+    """Return sizes, grades, rejected rows, missing values, and queries and features without a training signal.
 
-    Without the dataset only the sizes are known, as the version's manifest has them; the rest is None or empty.
+    Without the dataset only the sizes in the version's manifest are known; the rest is None or empty.
     """
     dataset = subject.dataset
     if dataset is None:
@@ -80,7 +80,7 @@ def _from_manifest(subject: Subject) -> Facts:
 
 
 def _grades(counts: Mapping[int, int]) -> list[Facts]:
-    """Return the documents of each grade; of very many grades the highest go together."""
+    """Return the documents of each grade; if there are many grades, the highest ones are combined."""
     levels = sorted(counts)
     if len(levels) > MOST_GRADES:
         last = levels[MOST_GRADES - 1]
@@ -91,9 +91,9 @@ def _grades(counts: Mapping[int, int]) -> list[Facts]:
 
 
 def drift_facts(drift: Mapping[str, Any] | None) -> Facts | None:
-    """Tell what moved since the former dataset, the furthest first; None where nothing was compared.
+    """Return the drift since the older dataset, the largest first; None if nothing was compared.
 
-    ``drift`` is what `rankmill.pipeline.statistics.dataset_drift.DriftComparison.to_json` says.
+    ``drift`` is the result of `rankmill.pipeline.statistics.dataset_drift.DriftComparison.to_json`.
     """
     if drift is None or not drift.get("features") or not drift.get("grades"):
         return None
@@ -124,7 +124,7 @@ WORK = "WORK"
 
 
 def lineage_facts(subject: Subject) -> Facts:
-    """Tell digests, changed parameters, versions of libraries and the files that the data came from."""
+    """Return digests, changed parameters, versions of libraries and the source files of the data."""
     version, manifest = subject.version, subject.version.manifest
     parameters = manifest.get("parameters") or {}
     changed = manifest.get("changed_parameters")
@@ -165,7 +165,7 @@ def _only(row: Facts, *names: str) -> Facts:
 
 
 def _differences(now: Facts, then: Facts) -> Facts:
-    """Tell in what two manifests differ: parameters by name, and whether data, code and features are the same."""
+    """Return the differences of two manifests: parameters by name, and whether data, code and features are the same."""
     here, there = now.get("parameters") or {}, then.get("parameters") or {}
     return {
         "parameters": {
@@ -180,7 +180,7 @@ def _differences(now: Facts, then: Facts) -> Facts:
 
 
 def commands(subject: Subject) -> list[dict[str, str]]:
-    """Return the commands to look at the version, to make it again and to take it back, each with what it does."""
+    """Return the commands that show, reproduce and roll back the version, with descriptions."""
     version, present = str(subject.version), subject.present
     registry = f"--registry {REGISTRY}"
     told, dataset = [], "DATASET"
@@ -217,7 +217,7 @@ def commands(subject: Subject) -> list[dict[str, str]]:
 
 
 def rollback(subject: Subject) -> str | None:
-    """Return the command that takes the promotion back; None where the version is not promoted, or was the first."""
+    """Return the command that undoes the promotion; None if the version is not promoted, or was the first."""
     if not subject.promoted:
         return None
     before = [move.version for move in subject.version.state.moves[subject.alias] if move.version is not None]
@@ -229,7 +229,7 @@ def rollback(subject: Subject) -> str | None:
 
 
 def _options(version: Version) -> str:
-    """Spell the changed parameters as options of ``rankmill train``."""
+    """Format the changed parameters as options of ``rankmill train``."""
     manifest = version.manifest
     parameters = manifest.get("parameters") or {}
     words = []

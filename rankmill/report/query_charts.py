@@ -20,7 +20,7 @@ _MARKS = {"candidate": "candidate", "present": "rival", "row order": "bar-order"
 
 
 def levels(metrics: Facts, width: float) -> Markup:
-    """Draw the mean of each metric under each ranking, from 0 on: a row a metric, in it a lane a ranking."""
+    """Draw the mean of each metric for each ranking, from 0 on: one row per metric, with a lane per ranking."""
     rankings = metrics["rankings"]
     names = list(rankings[0]["metrics"])
     means = [found["mean"] for each in rankings for found in each["metrics"].values() if found["mean"] is not None]
@@ -67,7 +67,7 @@ def _mark(art: Drawing, kind: str, x: float, y: float, title: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DifferenceRow:
-    """A row of `forest`: what it is of, a note on the right, the difference and its 95 % interval as far as they are known."""
+    """A row of `forest`: label, note on the right, and the difference with its 95 % interval, if known."""
 
     label: str
     note: str
@@ -84,20 +84,20 @@ def forest(
     margin: float | None = None,
     labels: float | None = None,
 ) -> Markup:
-    """Draw differences with their intervals around 0, a row each.
+    """Draw differences with their intervals around 0, one per row.
 
     Parameters
     ----------
     rows
         From top to bottom.
     what
-        What the difference is, for screen readers.
+        Description of the difference, for screen readers.
     limits
-        The ends of the axis, so that several of them can be compared.
+        The ends of the axis, so that several charts can be compared.
     margin
-        Where a line of its own stands, if that is within the axis.
+        Position of an extra line, drawn if it is within the axis.
     labels
-        Pixels for the labels, so that several drawings stand under one another; None: as they need.
+        Width of the labels in pixels, to align several charts; None: as needed.
     """
     narrow = width < 500
     figures = ["none counts" if row.value is None else signed(row.value) for row in rows]
@@ -116,7 +116,7 @@ def forest(
     if x(0.0) < width - 60.0:
         art.text(x(0.0) + 8, 11, "better", "axis-word")
     heights = [top + row_height * i + (row_height - 12 if narrow else row_height / 2) for i in range(len(rows))]
-    spans = [(y - 9, y + 9) for y in heights] if narrow else [(top, bottom)]  # on a phone no line crosses the words
+    spans = [(y - 9, y + 9) for y in heights] if narrow else [(top, bottom)]  # on a phone, lines do not cross the text
     ticks_at = art.axis(x, max(2, int((x.stop - x.start) / 90)), bottom + 16, signs=True)
     upright = [*((value, "grid", "") for value in ticks_at), (0.0, "zero", "")]
     if margin is not None and limits[0] < -margin < 0.0 and x(0.0) - x(-margin) > 2.0:
@@ -150,7 +150,7 @@ def _whisker(art: Drawing, x: Scale, y: float, row: DifferenceRow) -> None:
 
 
 def limits_of(rows: Sequence[DifferenceRow]) -> tuple[float, float]:
-    """Return the ends of an axis that holds all ``rows`` and 0, about as far to both sides as the figures go."""
+    """Return the ends of an axis that contains all ``rows`` and 0."""
     ends = [0.0]
     for row in rows:
         ends += row.interval or ([] if row.value is None else [row.value])
@@ -160,11 +160,11 @@ def limits_of(rows: Sequence[DifferenceRow]) -> tuple[float, float]:
 
 
 def label_width(rows: Sequence[DifferenceRow]) -> float:
-    """Return how many pixels the labels of ``rows`` need."""
+    """Return the width of the labels of ``rows`` in pixels."""
     return widest([row.label for row in rows]) + 16
 
 
-SLOT = 28.0  # height of a row of a list, the same in the style sheet
+SLOT = 28.0  # height of a row of a list, as in the style sheet
 
 
 def shares(found: Facts, width: float) -> Markup:
@@ -198,7 +198,7 @@ def shares(found: Facts, width: float) -> Markup:
 
 
 def gaps(found: Facts, width: float) -> Markup:
-    """Draw how far queries moved, those that did: one bar a step of the difference."""
+    """Draw a histogram of the differences of queries, without ties."""
     data = found["histogram"]
     edges, counts = data["edges"], data["counts"]
     highest = max([*counts, 1])
@@ -223,13 +223,13 @@ def gaps(found: Facts, width: float) -> Markup:
 
 
 def moves(documents: list[Facts], max_grade: int, names: tuple[str, str], width: float = 116.0) -> Markup:
-    """Draw the documents of a list in two orders, each called as in ``names``: a line from the left rank to the right one."""
+    """Draw the documents of a list in two orders, titled ``names``, with a line from the left rank to the right one."""
     before = sorted(range(len(documents)), key=lambda i: documents[i]["rank_before"])
     slot_before = {i: at for at, i in enumerate(before)}
     told = "; ".join(f"{row['doc_id']} from {row['rank_before']} to {row['rank']}" for row in documents)
     art = Drawing(width, SLOT * len(documents), f"Ranks {names[0]} and {names[1]}: {told}")
     left, right = 28.0, width - 28.0
-    order = sorted(range(len(documents)), key=lambda i: documents[i]["grade"])  # the relevant ones on top
+    order = sorted(range(len(documents)), key=lambda i: documents[i]["grade"])  # draw relevant ones last, on top
     for i in order:
         row = documents[i]
         y1, y2 = SLOT * (slot_before[i] + 0.5), SLOT * (i + 0.5)
@@ -251,7 +251,7 @@ def _whole(highest: int) -> list[tuple[float, str]]:
 
 
 def grades(splits: list[Facts], width: float) -> Markup:
-    """Draw the mix of grades of each split: a bar each, from the lowest grade to the highest."""
+    """Draw the mix of grades of each split as a bar, from the lowest grade to the highest."""
     left = widest([each["name"] for each in splits]) + 12
     art = Drawing(
         width,

@@ -35,10 +35,9 @@ MOST_WORST = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ranked:
-    """The queries in one order.
+    """A ranking of the queries.
 
-    ``kind`` is one of the words above, ``words`` say to a person what orders; ``scores`` (n,) are in the canonical order of
-    the dataset.
+    ``kind`` is one of the words above, ``words`` a description; ``scores`` (n,) are in the canonical order of the dataset.
     """
 
     kind: str
@@ -50,19 +49,19 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rankings:
-    """All rankings of the same queries: first the version's.  ``rows`` has qid, doc_id and grade, a row a document."""
+    """All rankings of the same queries, that of the version first.  ``rows`` has qid, doc_id and grade, one row per document."""
 
     rows: pa.Table
     ranked: tuple[Ranked, ...]
 
     @property
     def candidate(self) -> Ranked:
-        """The ranking of the version that the report is about."""
+        """The ranking of the version of the report."""
         return self.ranked[0]
 
     @property
     def rival(self) -> Ranked:
-        """What the version is compared with query by query: the present version, else the best single feature."""
+        """The ranking for comparisons by query: the current version, else the best single feature."""
         for kind in (PRESENT, SINGLE_FEATURE, ROW_ORDER):
             for each in self.ranked:
                 if each.kind == kind:
@@ -71,9 +70,9 @@ class Rankings:
 
 
 def rankings_of(subject: Subject, n_threads: int = 0) -> Rankings | None:
-    """Rank the held-out queries in every way and evaluate each; None where there are no such queries, or none counts.
+    """Rank the held-out queries in every way and evaluate each ranking; None if there are no such queries, or none counts.
 
-    In memory are the narrow columns of the split and the scores; features pass in batches.
+    Memory: the narrow columns of the split and the scores; features are read in batches.
     """
     if subject.dataset is None or subject.split is None:
         return None
@@ -103,7 +102,7 @@ def rankings_of(subject: Subject, n_threads: int = 0) -> Rankings | None:
 
 
 def difference(now: Ranked, then: Ranked, metric: Metric) -> Facts | None:
-    """Compare two rankings by one metric, as `rankmill.scorer.compare.compare` does; None where fewer than two queries count."""
+    """Compare two rankings by one metric, as `rankmill.scorer.compare.compare` does; None if fewer than two queries count."""
     here, there = now.evaluation, then.evaluation
     found = compare_paired(
         here.values[metric],
@@ -120,7 +119,7 @@ def difference(now: Ranked, then: Ranked, metric: Metric) -> Facts | None:
 
 
 def metrics_facts(rankings: Rankings, subject: Subject) -> Facts:
-    """Tell the means with their intervals of every ranking, and how the version differs from each of the others."""
+    """Return the means and intervals of every ranking, and the differences of the version from each of the others."""
     candidate = rankings.candidate
     evaluation = candidate.evaluation
     told = []
@@ -154,7 +153,7 @@ def metrics_facts(rankings: Rankings, subject: Subject) -> Facts:
 
 
 def _scope(subject: Subject) -> Scope:
-    """Tell what the models that are compared have seen of the split."""
+    """Describe whether the split was used for training the models."""
     versions = [(subject.version, subject.forest)]
     if subject.present is not None and subject.present_forest is not None:
         versions.append((subject.present, subject.present_forest))
@@ -164,7 +163,7 @@ def _scope(subject: Subject) -> Scope:
 
 
 def slice_facts(rankings: Rankings, subject: Subject) -> list[Facts]:
-    """Tell the metric that decides by slices of the queries, of the version, of its rival, and their difference."""
+    """Return the deciding metric of the version and its rival, and their difference, by slices of the queries."""
     metric = subject.metric
     if subject.dataset is None or metric.name in WITHOUT_SLICES:
         return []
@@ -196,7 +195,7 @@ def _evaluated(rows: pa.Table, scores: Scores, subject: Subject) -> Evaluation:
 
 
 def _canonical(queries: GradedQueries, values: Scores) -> Scores:
-    """Bring ``values`` (n,) from the order of ``queries`` into that of the dataset."""
+    """Reorder ``values`` (n,) from the order of ``queries`` to that of the dataset."""
     if queries.rows is None:
         return values
     out = np.empty_like(values)
@@ -205,14 +204,14 @@ def _canonical(queries: GradedQueries, values: Scores) -> Scores:
 
 
 HALF_BINS = 12  # bars of the histogram on each side of 0
-TOP = 10  # ranks of a list that are shown
+TOP = 10  # shown ranks of a list
 LISTS_LOST, LISTS_GAINED = 5, 3
 
 Values = npt.NDArray[np.float64]
 
 
 def query_facts(rankings: Rankings, subject: Subject) -> Facts | None:
-    """Tell how the queries differ between the version and its rival; None where none counts."""
+    """Return the differences by query between the version and its rival; None if no query counts."""
     metric, now, then = subject.metric, rankings.candidate, rankings.rival
     sign = 1.0 if metric.higher_is_better else -1.0
     gaps = sign * (now.evaluation.values[metric] - then.evaluation.values[metric]) + 0.0
@@ -241,7 +240,7 @@ def query_facts(rankings: Rankings, subject: Subject) -> Facts | None:
 
 
 def histogram(gaps: Values) -> Facts:
-    """Count ``gaps`` (q,) in bars of equal width around 0; ties are counted apart, and the outer bars are open to nothing.
+    """Count ``gaps`` (q,) in bars of equal width around 0 that cover all values; ties are counted separately.
 
     >>> histogram(np.array([-0.5, 0.0, 0.1, 0.25]))["ties"]
     1
@@ -258,7 +257,7 @@ def histogram(gaps: Values) -> Facts:
 
 
 def round_up(x: float) -> float:
-    """Return the least of 1, 2, 2.5, 5, 10 times a power of ten that is not below ``x`` > 0.
+    """Return the smallest number of the form 1, 2, 2.5, 5 or 10 times a power of ten that is at least ``x`` > 0.
 
     >>> round_up(0.021), round_up(0.3)
     (0.025, 0.5)
@@ -271,7 +270,7 @@ def round_up(x: float) -> float:
 
 
 class _Lists:
-    """Finds the documents of single queries, without a pass over the others."""
+    """Finds the documents of single queries without scanning the others."""
 
     def __init__(self, rankings: Rankings, subject: Subject, metric: Metric) -> None:
         self._rankings, self._metric = rankings, metric
@@ -280,7 +279,7 @@ class _Lists:
         self._qids, self._starts = queries.qid, queries.starts
 
     def facts(self, q: int, gap: float) -> Facts:
-        """Tell the list of query number ``q`` of the evaluation under both rankings."""
+        """Return the list of query number ``q`` of the evaluation in both rankings."""
         now, then = self._rankings.candidate, self._rankings.rival
         qid = now.evaluation.qids[q]
         at = pc.index(self._qids, pa.scalar(qid, pa.string())).as_py()
@@ -310,7 +309,7 @@ class _Lists:
 
 
 def _ranks(ranked: Ranked, start: int, stop: int) -> npt.NDArray[np.int64]:
-    """Return the ranks (n,), from 1; rows of equal score stand as they are stored, which is by document id."""
+    """Return the ranks (n,), from 1; rows with equal scores are in stored order, which is by document id."""
     order = np.argsort(-ranked.scores[start:stop], kind="stable")
     ranks = np.empty(stop - start, dtype=np.int64)
     ranks[order] = np.arange(1, stop - start + 1)

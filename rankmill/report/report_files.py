@@ -1,6 +1,6 @@
 """The report: all facts as one record, and three files made from it, published atomically as a folder.
 
-There are no times and no paths of a machine in it: the same work folder and registry give the same bytes.
+It contains no times and no absolute paths: the same work folder and registry give the same bytes.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from rankmill.report.subject import Subject
 
 _FOUND = ("n_queries", "candidate", "other", "difference", "interval", "wins", "ties", "losses")
-FORMAT = 1  # of report.json; docs/report.md says what is where
+FORMAT = 1  # of report.json, which docs/report.md describes
 
 
 def gather(subject: Subject, n_threads: int = 0) -> Facts:
-    """Gather the facts about ``subject``; what there is nothing to say of is None or empty."""
+    """Gather the facts about ``subject``; missing parts are None or empty."""
     rankings = rankings_of(subject, n_threads)
     metric = str(subject.metric)
     facts: Facts = {
@@ -68,12 +68,12 @@ def gather(subject: Subject, n_threads: int = 0) -> Facts:
 
 
 def to_bytes(facts: Facts) -> bytes:
-    """Return ``report.json``: in the order of the page, numbers with all their digits, one newline at the end."""
+    """Return ``report.json``: in the order of the page, numbers with all digits, a newline at the end."""
     return (json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def verdict_of(subject: Subject) -> Facts:
-    """Tell whether the version took the place, and why or why not, as the gate said."""
+    """Return whether the version was promoted, and the reasons from the gate."""
     gate, moves = subject.gate, subject.version.state.moves.get(subject.alias, [])
     held = any(move.version == subject.version.number for move in moves)
     passed = None if gate is None else gate.passed
@@ -113,7 +113,7 @@ def _rival(rival: RivalFacts, gate: GateReport) -> Facts:
 
 
 def _recorded(subject: Subject) -> list[Facts]:
-    """Tell what the training measured, as the version's manifest has it: by split and metric, with 95 % intervals."""
+    """Return the metrics measured in training, from the version's manifest: by split and metric, with 95 % intervals."""
     manifest = subject.version.manifest
     intervals = manifest.get("intervals") or {}
     return [
@@ -137,7 +137,7 @@ def _model(subject: Subject) -> Facts:
 
 
 def _plain(value: Any) -> Any:
-    """Return JSON values: tuples as lists, and None for what is not a number."""
+    """Convert to JSON values: tuples to lists, and NaN to None."""
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -152,14 +152,14 @@ PAGE, FACTS, TEXT = "index.html", "report.json", "report.md"
 
 @dataclass(frozen=True, slots=True)
 class ReportPaths:
-    """Where a report is."""
+    """The paths of a report."""
 
     folder: Path
     page: Path
     facts: Path
     markdown: Path
     title: str
-    """What it says, in one line."""
+    """The finding on one line."""
 
 
 def write_report(
@@ -178,20 +178,20 @@ def write_report(
     work
         The work folder of the run.
     registry
-        Folder of the registry that the version is in.
+        Folder of the registry with the version.
     out
-        Where to write, a folder of its own that is replaced; by default ``WORK/report``.
+        Folder for the report, which is replaced; default: ``WORK/report``.
     by
-        Columns of the dataset to slice the queries by, besides their size and the mix of their grades.
+        Columns of the dataset for slices, in addition to query size and mix of grades.
     known
-        What the caller knows besides; what it does not is looked up.
+        Facts that the caller has already; others are looked up.
     n_threads
-        Threads to score with; 0: the cores there are.
+        Number of threads for scoring; 0: all cores.
 
     Raises
     ------
     rankmill.foundation.errors.InputError
-        There is no such work folder, nothing in it says which version was trained, or ``out`` holds something else.
+        The work folder does not exist or has no record of a trained version, or ``out`` has other files.
     rankmill.foundation.errors.RankmillError
         The version is not in the registry, or damaged.
     rankmill.foundation.errors.RankmillError
@@ -203,7 +203,7 @@ def write_report(
 
 
 def write_version_report(reference: str, registry: Path, *, out: Path | None = None) -> ReportPaths:
-    """Write the report of a version, made from what the registry holds of it.
+    """Write the report of a version from its facts in the registry.
 
     Parameters
     ----------
@@ -212,12 +212,12 @@ def write_version_report(reference: str, registry: Path, *, out: Path | None = N
     registry
         Folder of the registry.
     out
-        Where to write, a folder of its own that is replaced; by default ``NAME@7.report``.
+        Folder for the report, which is replaced; default: ``NAME@7.report``.
 
     Raises
     ------
     rankmill.foundation.errors.InputError
-        ``out`` holds something else.
+        ``out`` has other files.
     rankmill.foundation.errors.RankmillError
         The version is not in the registry, or damaged.
     """
@@ -245,7 +245,7 @@ def _published(facts: Facts, folder: Path) -> ReportPaths:
 
 
 def _check_free(folder: Path) -> None:
-    """Raise InputError unless ``folder`` is not there, empty, or an older report."""
+    """Raise InputError unless ``folder`` is missing, empty, or an older report."""
     if not folder.exists():
         return
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""The subject of a report: the version, what it is compared with, and what the run recorded of it in the work folder."""
+"""The subject of a report: the version, its rival, and the records of the run in the work folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rankmill.registry import Registry, Version
 
 METRICS = ("ndcg@10", "err@10", "map")
-_HIGHEST_SCALE = 52  # of err
+_HIGHEST_SCALE = 52  # highest grade that err can use
 _JSON = (
     ("evaluation", EVALUATION),
     ("training", TRAINING),
@@ -40,20 +40,20 @@ _JSON = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What the caller knows already; None is looked up in the work folder and the registry, and done without if not there.
+    """Facts that the caller has already; None is looked up in the work folder and the registry, if it exists.
 
     Attributes
     ----------
     version
-        Whom the report is about, ``NAME@7``.
+        The version of the report, ``NAME@7``.
     alias
-        Whose place it was to take.
+        The alias that it was to take over.
     split
         The split to report on.
     metrics, conventions
-        What to measure, and how: names, and what `rankmill.scorer.evaluate.evaluate` takes (``convention``, ``gain``, ..).
+        Names of metrics, and conventions as arguments of `rankmill.scorer.evaluate.evaluate` (``convention``, ``gain``, ..).
     gate, training, drift
-        The gate's report, what the training left, the comparison with a former dataset, as in the files of the work folder.
+        The report of the gate, the record of the training, and the drift report, as in the files of the work folder.
     date
         The logical date of the run.
     """
@@ -71,28 +71,28 @@ class Known:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subject:
-    """The version, its rival, the data, and what is recorded of the run.
+    """The version, its rival, the data, and the records of the run.
 
     Attributes
     ----------
     version, forest
-        Whom the report is about.
+        The version of the report.
     present, present_forest
-        The version whose place it was to take; None where there was none, or where its bytes are gone.
+        The version that it was to replace; None if there was none, or it was swept.
     alias
-        That place.
+        The alias that it was to take over.
     dataset, split
-        The data; no split: there are no queries but those learnt from.  No dataset: what is known is in the registry.
+        The data.  Split None: there are only training queries.  Dataset None: facts come only from the registry.
     convention, metrics
-        How to measure, and what, the metric that decides first.
+        The convention and the metrics, the deciding one first.
     gate, training, drift
         JSON objects, or None.
     date
-        The logical date of the run; None where the run has none, or where it is not known.
+        The logical date of the run; None if it has none or it is unknown.
     by
-        Columns to slice by.
+        Columns for slices.
     notes
-        What could not be looked at, and why.
+        What could not be read, and why.
     """
 
     version: Version
@@ -113,29 +113,29 @@ class Subject:
 
     @cached_property
     def name(self) -> str:
-        """The model's name."""
+        """Name of the model."""
         return self.version.name
 
     @property
     def metric(self) -> Metric:
-        """The metric that decides."""
+        """The deciding metric."""
         return self.metrics[0]
 
     @property
     def promoted(self) -> bool:
-        """Whether the alias means the version now."""
+        """Whether the alias points to the version."""
         return self.version.state.target(self.alias) == self.version.number
 
 
 def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()) -> Subject:
-    """Find out whom the report of ``work`` is about.
+    """Determine the subject of the report of ``work``.
 
     Raises
     ------
     InputError
-        There is no such folder, or nothing that says which version was trained there.
+        The folder does not exist, or it has no record of a trained version.
     rankmill.foundation.errors.InputError
-        There is no dataset in it, or no column that ``by`` names.
+        It has no dataset, or no column in ``by``.
     rankmill.foundation.errors.RankmillError
         The version is not in the registry, or damaged.
     """
@@ -174,7 +174,7 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
 
 
 def subject_of_version(store: Registry, reference: str) -> Subject:
-    """Make a version the subject of a report on what the registry holds of it.
+    """Return the subject of a report on a version in the registry.
 
     Raises
     ------
@@ -206,7 +206,7 @@ def _subject(
     evaluation: Mapping[str, Any] | None = None,
     by: Sequence[str] = (),
 ) -> Subject:
-    """Return the subject of which all that is recorded is ``known``, with the models read."""
+    """Read the models, and return the subject with the records ``known``."""
     alias = known.alias or PRODUCTION
     forest = Forest.from_bytes(version.read(), str(version))
     present, present_forest = _present(store, version, known.gate, alias), None
@@ -239,7 +239,7 @@ def _subject(
 
 
 def _check_columns(dataset: Dataset, by: Iterable[str]) -> None:
-    """Raise rankmill.foundation.errors.InputError for a column that is not there: now, not after all has been scored."""
+    """Raise rankmill.foundation.errors.InputError for an unknown column now, not after scoring."""
     known = (QUERY_SIZE, GRADE_MIX, "qid", "doc_id", "grade", *dataset.optional_columns, *dataset.feature_names)
     for name in by:
         if name not in known:
@@ -247,7 +247,7 @@ def _check_columns(dataset: Dataset, by: Iterable[str]) -> None:
 
 
 def _read(path: Path) -> Facts | None:
-    """Return the JSON object in ``path``; None where there is none."""
+    """Return the JSON object in ``path``; None if there is none."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -256,7 +256,7 @@ def _read(path: Path) -> Facts | None:
 
 
 def _gate(path: Path) -> GateReport | None:
-    """Return the report of the gate in ``path``; None where there is none, or none that this version understands."""
+    """Return the report of the gate in ``path``; None if there is none, or its format is unknown."""
     try:
         return from_json(GateReport, path.read_bytes(), str(path))
     except (OSError, IntegrityError):
@@ -264,18 +264,18 @@ def _gate(path: Path) -> GateReport | None:
 
 
 def _of_version(training: Facts | None, version: Version) -> Facts | None:
-    """Return what the training left, unless it is that of another version."""
+    """Return the record of the training, unless it is of another version."""
     return training if training is not None and training.get("model") in {None, str(version)} else None
 
 
 def _date(stage: Facts | None, version: Version) -> str | None:
-    """Return the logical date of the run that reported on ``version``, as its record says."""
+    """Return the recorded logical date of the run that reported on ``version``."""
     facts = (stage or {}).get("facts") or {}
     return facts.get("date") if facts.get("model") == str(version) else None
 
 
 def _version(work: Path, known: Known, gate: GateReport | None, found: Mapping[str, Facts | None]) -> str:
-    """Return which version was trained in this run, as whoever knows it best says."""
+    """Return the version trained in this run, from the most reliable record."""
     if known.version is not None:
         return known.version
     stage, evaluation = found["train_stage"] or {}, found["evaluation"] or {}
@@ -295,7 +295,7 @@ def _alias(version: Version) -> str:
 
 
 def _present(store: Registry, version: Version, gate: GateReport | None, alias: str) -> Version | None:
-    """Return the version whose place it was about: the gate's, else what the alias means or meant before this version."""
+    """Return the version to be replaced: that of the gate, else the target of the alias, or its target before this version."""
     number: int | None
     if gate is not None and gate.candidate.version == str(version):
         number = None if gate.baseline is None else int(gate.baseline.version.rpartition("@")[2])
@@ -310,7 +310,7 @@ def _present(store: Registry, version: Version, gate: GateReport | None, alias: 
 
 
 def _forest_of(present: Version, dataset: Dataset | None) -> tuple[Forest | None, str | None]:
-    """Return the forest of ``present``, or why it cannot be compared with."""
+    """Return the forest of ``present``, or why it is not available."""
     try:
         forest = Forest.from_bytes(present.read(), str(present))
     except RankmillError as error:
@@ -324,7 +324,7 @@ def _forest_of(present: Version, dataset: Dataset | None) -> tuple[Forest | None
 
 
 def _convention(known: Known, evaluation: Mapping[str, Any] | None, grades: Sequence[object]) -> Convention:
-    """Measure as the caller says, else as the run's evaluation did, else as its gate did; on the scale of the ``grades`` known."""
+    """Return the convention of the caller, else of the run's evaluation, else of its gate, on the scale of the known ``grades``."""
     if known.conventions is not None:
         given = dict(known.conventions)
         found = named_convention(given.pop("convention", None) or OURS).but(**given)
@@ -343,7 +343,7 @@ def _convention(known: Known, evaluation: Mapping[str, Any] | None, grades: Sequ
 def _metrics(
     known: Known, evaluation: Mapping[str, Any] | None, forest: Forest, convention: Convention
 ) -> tuple[Metric, ...]:
-    """Return what to measure: first what decides, the gate's metric, else the one that was learnt for; then the others in order."""
+    """Return the metrics: the deciding one first (that of the gate, else of the objective), then the others in order."""
     names = list(known.metrics or (evaluation or {}).get("metrics") or METRICS)
     judged = None if known.gate is None else known.gate.metric
     first = judged or forest.parameters.get("metric")

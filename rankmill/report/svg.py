@@ -1,4 +1,4 @@
-"""A drawing of lines, rectangles, circles and words as inline SVG; everything that is written into it is escaped."""
+"""Draw lines, rectangles, circles and text as inline SVG; all text is escaped."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from rankmill.report.formatting import MINUS
 
-LETTER, WIDE_LETTER = 0.6, 1.05  # of the size of the type: the width of a letter, about, and of one of East Asia
-SMALL, NORMAL = 12.0, 13.0  # sizes of type, in the units of a drawing, which are pixels
+LETTER, WIDE_LETTER = 0.6, 1.05  # approximate width of a Latin and an East Asian letter, in font sizes
+SMALL, NORMAL = 12.0, 13.0  # font sizes in pixels
 
 
 class Drawing:
@@ -22,7 +22,7 @@ class Drawing:
         self._marks: list[Markup] = []
 
     def line(self, x1: float, y1: float, x2: float, y2: float, css: str, title: str = "") -> None:
-        """Draw a line from one point to another."""
+        """Draw a line between two points."""
         self._add("line", css, title, x1=x1, y1=y1, x2=x2, y2=y2)
 
     def rect(self, x: float, y: float, width: float, height: float, css: str, title: str = "") -> None:
@@ -53,7 +53,7 @@ class Drawing:
         self._marks.append(Markup('<text x="{}" y="{}"{}{}>{}</text>').format(_short(x), _short(y), where, kind, words))
 
     def axis(self, scale: Scale, about: int, y: float, *, signs: bool = False) -> list[float]:
-        """Write the numbers of a horizontal axis at the height ``y``, none over another; return where its ticks are."""
+        """Write the numbers of a horizontal axis at the height ``y`` without overlaps; return the positions of the ticks."""
         values, free = scale.ticks(about), -math.inf
         for value, words in zip(values, tick_words(values), strict=True):
             text = f"+{words}" if signs and value > 0 else words
@@ -83,7 +83,7 @@ class Drawing:
 
 
 class Scale:
-    """Numbers from ``low`` to ``high`` laid out from ``start`` to ``stop`` pixels."""
+    """Maps numbers from ``low`` to ``high`` to pixels from ``start`` to ``stop``."""
 
     def __init__(self, low: float, high: float, start: float, stop: float) -> None:
         if not high > low:
@@ -91,17 +91,17 @@ class Scale:
         self.low, self.high, self.start, self.stop = low, high, start, stop
 
     def __call__(self, value: float) -> float:
-        """Return where ``value`` is, no further than the ends."""
+        """Return the position of ``value``, clipped to the ends."""
         share = (value - self.low) / (self.high - self.low)
         return self.start + min(1.0, max(0.0, share)) * (self.stop - self.start)
 
     def ticks(self, about: int) -> list[float]:
-        """Return round numbers within the scale, about so many."""
+        """Return about ``n`` round numbers within the scale."""
         return ticks(self.low, self.high, about)
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
-    """Return the multiples of 1, 2 or 5 times a power of ten between two numbers, about so many, but two at least.
+    """Return multiples of 1, 2 or 5 times a power of ten between two numbers: about ``n``, at least two.
 
     >>> ticks(0.0, 1.0, 5), ticks(-0.4, 0.9, 2)
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 0.5])
@@ -122,7 +122,7 @@ def ticks(low: float, high: float, about: int) -> list[float]:
 
 
 def tick_words(values: Sequence[float]) -> list[str]:
-    """Write the numbers of an axis with as many decimals as their distance needs.
+    """Format the numbers of an axis with as many decimals as their distance needs.
 
     >>> tick_words([0.0, 0.05, 0.1])
     ['0', '0.05', '0.10']
@@ -137,12 +137,12 @@ def tick_words(values: Sequence[float]) -> list[str]:
 
 
 def widest(words: Sequence[str], size: float = SMALL) -> float:
-    """Return the width of the longest of ``words``, about."""
+    """Return the approximate width of the longest of ``words``."""
     return max((sum(map(_letter, each)) for each in words), default=0.0) * size
 
 
 def clipped(words: str, width: float, size: float = SMALL) -> str:
-    """Shorten ``words`` to what goes into so many pixels.
+    """Shorten ``words`` to a width in pixels.
 
     >>> clipped("a_rather_long_name", 70)
     'a_rather…'
@@ -163,6 +163,6 @@ def _letter(letter: str) -> float:
 
 
 def _short(x: float) -> str:
-    """Write a coordinate in few digits."""
+    """Format a coordinate with few digits."""
     text = f"{x:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text
