@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """As users hand them over, unchecked; :meth:`rankmill.ranker.Ranker.fit` says what each is."""
+    """Optional arguments as given by users, unchecked; see :meth:`rankmill.ranker.Ranker.fit`."""
 
     sample_weight: Any = None
     query_weight: Any = None
@@ -37,7 +37,7 @@ class Extras:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Extras:
-        """Return them by name, ``init_score`` for ``offset`` among them; InvalidParameter for any other name."""
+        """Build them from names, with ``init_score`` as an alias of ``offset``; InvalidParameter for an unknown name."""
         known, found = [field.name for field in fields(cls)], dict(given)
         if found.get("init_score") is not None:
             if found.get("offset") is not None:
@@ -50,25 +50,25 @@ class Extras:
         return cls(**found)
 
     def weights(self, n_rows: int) -> Floats | None:
-        """Return the weights of the documents (n_rows,); None where there are none, or all are alike.
+        """Return the weights of the documents (n_rows,); None if there are none or all are equal.
 
         Raises
         ------
         TrainingDataRejected
-            There is another number of them, or one is negative or no number.
+            Their number is wrong, or one is negative or not a number.
         """
         found = _numbers("sample_weight", self.sample_weight, n_rows)
         return None if found is None else _telling(found)
 
     def labels(self, n_rows: int) -> Floats | None:
-        """Return what regression learns (n_rows,), or None; TrainingDataRejected where one is no finite number."""
+        """Return the labels for regression (n_rows,), or None; TrainingDataRejected if one is not finite."""
         found = _numbers("label", self.label, n_rows)
         if found is not None:
             check_finite("label", found)
         return found
 
     def events(self, n_rows: int) -> npt.NDArray[np.uint8] | None:
-        """Return 0 or 1 for each row, or None, also where all are 1; TrainingDataRejected for anything else."""
+        """Return 0 or 1 for each row, or None, also if all are 1; TrainingDataRejected for other values."""
         found = _numbers("event", self.event, n_rows)
         if found is None:
             return None
@@ -79,7 +79,7 @@ class Extras:
         return None if found.all() else found.astype(np.uint8)
 
     def offsets(self, n_rows: int) -> Floats | None:
-        """Return what scores start from (n_rows,), or None, also where all are 0; errors as :meth:`labels`."""
+        """Return the start values of scores (n_rows,), or None, also if all are 0; errors as :meth:`labels`."""
         found = _numbers("offset", self.offset, n_rows)
         if found is None:
             return None
@@ -87,19 +87,19 @@ class Extras:
         return found + 0.0 if found.any() else None
 
     def query_weights(self, queries: npt.NDArray[Any], number: npt.NDArray[np.int64]) -> Floats | None:
-        """Return a weight for each query in the order of ``number``; None where there are none, or all are alike.
+        """Return a weight for each query in the order of ``number``; None if there are none or all are equal.
 
         Parameters
         ----------
         queries
-            (n,) query of each row as the user wrote it.
+            (n,) query of each row as given by the user.
         number
-            (n,) its place among the sorted queries.
+            (n,) index of the query of each row among the sorted queries.
 
         Raises
         ------
         TrainingDataRejected
-            A query has no weight, or two, or one that is negative or no number.
+            A query has no weight or two, or a weight is negative or not a number.
         """
         given, n_queries = self.query_weight, int(number.max(initial=-1)) + 1
         if given is None:
@@ -141,24 +141,24 @@ class Extras:
     def preferences(
         self, number: npt.NDArray[np.int64], order: npt.NDArray[np.intp], starts: npt.NDArray[np.int64]
     ) -> PreferencePairs | None:
-        """Return the pairs as the trainer takes them: by query and row, whatever their order was; or None.
+        """Return the pairs for the trainer, sorted by query and row, or None.
 
         Parameters
         ----------
         number
-            (n,) place of each row's query among the sorted ones, rows as the user has them.
+            (n,) index of the query of each row among the sorted ones, rows in the user's order.
         order
-            (n,) rows as the trainer will have them.
+            (n,) rows in the trainer's order.
         starts
-            (n_queries + 1,) of those.
+            (n_queries + 1,) offsets of the queries in that order.
 
         Raises
         ------
         InvalidParameter
             Weights or probabilities without pairs.
         TrainingDataRejected
-            A pair names a row that is not there, one row twice, or rows of two queries; a weight is negative, or a
-            probability outside [0, 1].
+            A pair has an unknown row, the same row twice, or rows of two queries; a weight is negative, or a probability is
+            outside [0, 1].
         """
         if self.pairs is None:
             if self.pair_weight is not None or self.pair_probability is not None:
@@ -205,8 +205,8 @@ def check_finite(name: str, values: Floats) -> None:
 
 
 def _telling(weights: Floats) -> Floats | None:
-    """Return None where all are alike: only ratios count, and such say nothing."""
-    check_weights(weights)  # before rows change their places, so that the message names the user's
+    """Return None if all weights are equal, since only ratios matter."""
+    check_weights(weights)  # before rows are reordered, so that the message has the user's row number
     return None if len(weights) and weights[0] > 0.0 and (weights == weights[0]).all() else weights
 
 
@@ -229,7 +229,7 @@ def _no_pair(bad: npt.NDArray[np.bool_], pairs: npt.NDArray[Any], expected: str)
 
 @dataclass(frozen=True, slots=True)
 class ArrayRows:
-    """Rows in an order that depends on what is in them and not on how they came, and the digest of that."""
+    """Rows in an order that depends only on their content, and their digest."""
 
     values: Matrix  # (n, n_features)
     grades: npt.NDArray[np.int32]  # (n,)
@@ -243,7 +243,7 @@ class ArrayRows:
     pairs: PreferencePairs | None = None
 
     def ranked(self, binspec: BinSpec, n_threads: int) -> RankedRows:
-        """Return them as the trainer takes them."""
+        """Return the rows for the trainer."""
         bins = apply_bins(self.values, binspec, n_threads=n_threads)
         return RankedRows(
             grades=self.grades,
@@ -261,7 +261,7 @@ class ArrayRows:
 def rows_of(
     values: Matrix, y: Any, queries: npt.NDArray[Any], extras: Extras | None = None, *, regression: bool = False
 ) -> ArrayRows:
-    """Bring the rows of a query together.
+    """Check the rows and group them by query.
 
     Parameters
     ----------
@@ -272,18 +272,17 @@ def rows_of(
     queries
         (n,) query of each row.
     extras
-        What is given besides.
+        Optional arguments.
     regression
-        ``y`` may hold any finite numbers.  If one of them is no whole number from 0 to 31, all are
-        labels, and no document is known to be relevant: metrics of rankings have no value then.
+        ``y`` may have any finite numbers.  If one is not a whole number from 0 to 31, all are labels; then no document is
+        known to be relevant, and ranking metrics are undefined.
 
     Raises
     ------
     InvalidParameter
         Weights of pairs without pairs.
     TrainingDataRejected
-        There are no rows, or shapes do not fit together, or a grade or one of the ``extras`` is none, or ids are of
-        several kinds.
+        There are no rows, shapes do not match, a grade or one of the ``extras`` is invalid, or ids have different types.
     """
     extras = extras or Extras()
     given = vector(y, "y")
@@ -326,7 +325,7 @@ def rows_of(
 def _grades_and_labels(
     given: npt.NDArray[Any], labels: Floats | None, *, regression: bool
 ) -> tuple[npt.NDArray[np.int32], Floats | None]:
-    """Return the grades that ``y`` holds, and the labels: those of regression where ``y`` holds no grades."""
+    """Return the grades in ``y`` and the labels; for regression, ``y`` are the labels if they are not grades."""
     if not regression or labels is not None or _are_grades(given):
         return _grades(given), labels
     labels = given.astype(np.float64)
@@ -335,7 +334,7 @@ def _grades_and_labels(
 
 
 def _are_grades(given: npt.NDArray[Any]) -> bool:
-    """Whether all are whole numbers that can be grades; true for what is no number at all, for :func:`_grades` to refuse."""
+    """Whether all values can be grades; also true for values that are not numbers, which :func:`_grades` rejects."""
     if given.dtype.kind not in NUMBERS:
         return True
     with np.errstate(invalid="ignore"):
@@ -352,7 +351,7 @@ def _digest(
 ) -> str:
     """Return the SHA-256 of arrays, each kind under its name.
 
-    What is not given leaves no trace, so that digests are those of models trained before it could be.
+    Omitted arrays do not affect it, so that the digest stays the same when a new optional argument is added.
     """
     weights = [] if query_weights is None else [("query_weight", (query_weights,))]
     preferences = [] if pairs is None else [("pairs", (pairs.better, pairs.worse, pairs.weight, pairs.probability))]
@@ -365,10 +364,10 @@ def _digest(
 
 
 def _query_numbers(queries: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return (n,) the place of each row's query among the sorted ones."""
+    """Return (n,) the index of the query of each row among the sorted ones."""
     try:
         number: npt.NDArray[np.int64] = np.unique(queries, return_inverse=True)[1]
-    except (TypeError, ValueError):  # of objects, which are sorted by comparing them
+    except (TypeError, ValueError):  # objects that cannot be compared
         kinds = sorted({type(query).__name__ for query in queries.tolist()})
         raise TrainingDataRejected(
             f"qid must hold ids of one kind, numbers or text, found {' and '.join(kinds)}"
@@ -379,7 +378,7 @@ def _query_numbers(queries: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 def _grades(grades: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     if grades.dtype.kind not in NUMBERS:
         raise TrainingDataRejected(f"y holds {grades.dtype}; grades are whole numbers of 0 or more")
-    with np.errstate(invalid="ignore"):  # NaN becomes some integer, which is then not equal to it
+    with np.errstate(invalid="ignore"):  # NaN becomes an integer that is not equal to it
         whole = grades.astype(np.int32)
     if len(grades) and not (np.equal(whole, grades).all() and whole.min() >= 0):
         row = int(np.argmin(np.equal(whole, grades) & (whole >= 0)))
@@ -389,7 +388,7 @@ def _grades(grades: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
 
 EvalSet: TypeAlias = (
     "tuple[npt.ArrayLike, npt.ArrayLike] | tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike | Mapping[str, Any]]"
-    # X, y, perhaps qid, or what is given by name
+    # X, y, optionally qid or a mapping of arguments
 )
 
 
@@ -402,12 +401,12 @@ def eval_sets_of(
     *,
     regression: bool = False,
 ) -> list[tuple[str, ArrayRows]]:
-    """Return (name, rows) of every set; see :meth:`rankmill.ranker.Ranker.fit` for the forms in which they may come.
+    """Return (name, rows) of every set; see :meth:`rankmill.ranker.Ranker.fit` for the accepted forms.
 
     Raises
     ------
     InvalidParameter, TrainingDataRejected
-        Arguments do not go together, or a set is not what it should be.
+        Arguments conflict, or a set is invalid.
     """
     sets = [] if eval_set is None else list(eval_set) if _is_several(eval_set) else [eval_set]
     if eval_names is None:
@@ -447,7 +446,7 @@ def _is_by_name(part: object) -> bool:
 
 
 def _is_several(eval_set: Any) -> bool:
-    """Tell a list or tuple of eval sets from one set, a tuple of arrays of which the first is a table."""
+    """Whether ``eval_set`` is a list or tuple of sets, rather than one set: a tuple of arrays that begins with a table."""
     if not isinstance(eval_set, tuple):
         return isinstance(eval_set, list)
     return all(isinstance(one, tuple) and len(one) in {2, 3} and _is_table(one[0]) for one in eval_set)
@@ -456,6 +455,6 @@ def _is_several(eval_set: Any) -> bool:
 def _is_table(values: Any) -> bool:
     if names_of(values) is not None:
         return True
-    if isinstance(values, list | tuple):  # of rows, which may be ragged and so have no shape
+    if isinstance(values, list | tuple):  # a list of rows, which may be ragged
         return bool(values) and isinstance(values[0], list | tuple | np.ndarray)
     return len(getattr(values, "shape", ())) == 2

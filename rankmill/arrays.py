@@ -13,19 +13,19 @@ import pyarrow as pa
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.scalars import whole_number
 
-NUMBERS = "biuf"  # kinds of NumPy's types that are numbers
+NUMBERS = "biuf"  # NumPy's kinds of numeric types
 
 
 def array(values: Any, name: str) -> npt.NDArray[Any]:
-    """Return ``values`` as an array of whatever they are; TrainingDataRejected where rows are of several lengths."""
+    """Return ``values`` as an array of any type; TrainingDataRejected if rows have different lengths."""
     try:
         return np.asarray(values)
-    except ValueError:  # NumPy's own words speak of inhomogeneous shapes and sequences
+    except ValueError:  # NumPy's message is about inhomogeneous shapes
         raise TrainingDataRejected(f"{name} is ragged; give rows of equal length") from None
 
 
 def vector(values: Any, name: str) -> npt.NDArray[Any]:
-    """Return numbers as NumPy holds them; pandas' own kinds, and lists with None, come as objects."""
+    """Return numbers as a NumPy array; pandas' extension types and lists with None become objects."""
     found = array(values, name)
     if found.dtype != object:
         return found
@@ -42,12 +42,12 @@ _CURE = "give every feature as a number, for example by its codes"
 
 
 def names_of(frame: object) -> tuple[str, ...] | None:
-    """Column names of a frame or an Arrow table; None for a plain array, and for a pandas frame that only counts its columns.
+    """Return the column names of a frame or an Arrow table; None for an array, and for a pandas frame with numbered columns.
 
     Raises
     ------
     TrainingDataRejected
-        It is a lazy frame, which has no rows yet.
+        It is a lazy frame, which has no rows.
     """
     if _library(frame) == "polars" and hasattr(frame, "collect"):
         raise TrainingDataRejected("X is a lazy frame; give X.collect()")
@@ -61,26 +61,26 @@ def names_of(frame: object) -> tuple[str, ...] | None:
 
 
 def _are_numbered(names: tuple[str, ...]) -> bool:
-    """Whether ``names`` only number the columns: from f0 (arrays), f1 (LETOR text) or 0."""
+    """Whether ``names`` are just numbers of columns: from f0 (arrays), f1 (LETOR text) or 0."""
     n = len(names)
     return names in {made_up_names(n), made_up_names(n + 1)[1:], tuple(map(str, range(n)))}
 
 
 def made_up_names(n: int) -> tuple[str, ...]:
-    """Return the names of ``n`` features whose columns have none."""
+    """Return names for ``n`` unnamed columns."""
     return tuple(f"f{i}" for i in range(n))
 
 
 def with_queries(values: Any, qid: Any, group: Any, where: str = "") -> tuple[tuple[str, ...] | None, Any]:
-    """Return the names of the features in ``values``, None where columns have none, and the query of each row, if any is given.
+    """Return the names of the features in ``values`` (None if columns have no names), and the query of each row, if given.
 
-    A column ``qid`` of a frame is no feature.  It gives the queries, so that whatever takes rows of the frame, such as
-    scikit-learn's cross-validation, takes them along.
+    A column ``qid`` of a frame is not a feature but has the queries, so that scikit-learn's cross-validation, which selects
+    rows of the frame, selects them too.
 
     Raises
     ------
     InvalidParameter
-        There is such a column, and ``qid`` or ``group`` are given besides.
+        There is such a column, and ``qid`` or ``group`` is given too.
     """
     names = names_of(values)
     if names is None or _QUERIES not in names:
@@ -95,9 +95,9 @@ def with_queries(values: Any, qid: Any, group: Any, where: str = "") -> tuple[tu
 
 
 def check_same_rows(given: Mapping[str, Any], where: str = "") -> None:
-    """Raise TrainingDataRejected if two of the pandas objects ``given`` by name have as many rows, but another index.
+    """Raise TrainingDataRejected if two of the pandas objects ``given`` have the same length but different indexes.
 
-    Rows belong together by their places, so that such an index may be a sign that they do not.
+    Rows are matched by position, so different indexes suggest that they do not belong together.
     """
     indexed = {name: v.index for name, v in given.items() if _library(v) == "pandas" and hasattr(v, "index")}
     for name, index in indexed.items():
@@ -110,24 +110,24 @@ def check_same_rows(given: Mapping[str, Any], where: str = "") -> None:
 
 
 def matrix_of(values: Any, names: tuple[str, ...] | None = None) -> Matrix:
-    """Return (n, n_features) float32, row-major; NaN where a value is missing.
+    """Return (n, n_features) float32, row-major; NaN if a value is missing.
 
     Parameters
     ----------
     values
         Numbers or booleans: an array, a list of rows, a frame, an Arrow table or record batch.
     names
-        The features wanted; columns of a frame are found by name, those of an array must be as many.
+        The expected features; columns of a frame are found by name, an array must have the same number.
 
     Raises
     ------
     TrainingDataRejected
-        Columns are lacking, or of another number, or hold something else than numbers; or the shape is another.
+        Columns are missing or not numeric, or the shape is wrong.
 
     Warns
     -----
     UserWarning
-        The columns have no names, but the features wanted do.
+        The columns have no names, but the expected features do.
     """
     own = names_of(values)
     if own is not None:
@@ -155,14 +155,14 @@ def matrix_of(values: Any, names: tuple[str, ...] | None = None) -> Matrix:
 
 
 def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArray[Any]:
-    """Return the query of each row (n_rows,), from the ids themselves or from the sizes of groups.
+    """Return the query of each row (n_rows,), from ids or from sizes of groups.
 
     Raises
     ------
     InvalidParameter
-        Both or neither are given; ``where`` begins the message.
+        Both or neither are given; the message begins with ``where``.
     TrainingDataRejected
-        An id is missing, or sizes do not add up to the rows.
+        An id is missing, or the sizes do not add up to the number of rows.
     """
     if (qid is None) == (group is None):
         cure = (
@@ -192,7 +192,7 @@ def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArra
 
 
 def directions_by_name(monotone: Any, names: Sequence[str]) -> dict[str, int]:
-    """Return directions by feature name, given by name, by column number, or as one number for every column.
+    """Return directions by feature name; they may be given by name, by column number, or as a list for all columns.
 
     >>> directions_by_name({1: -1}, ["a", "b"]), directions_by_name([1, 0], ["a", "b"])
     ({'b': -1}, {'a': 1, 'b': 0})
@@ -200,7 +200,7 @@ def directions_by_name(monotone: Any, names: Sequence[str]) -> dict[str, int]:
     Raises
     ------
     InvalidParameter
-        There is no such column, or the numbers are not as many as the columns, or a direction is no whole number.
+        A column is unknown, the list has the wrong length, or a direction is not a whole number.
     """
     if monotone is None:
         return {}
@@ -221,7 +221,7 @@ def directions_by_name(monotone: Any, names: Sequence[str]) -> dict[str, int]:
 
 def _items(monotone: Any) -> list[Any]:
     try:
-        if not isinstance(monotone, str):  # which is a sequence of letters
+        if not isinstance(monotone, str):  # a string is a sequence too
             return list(monotone)
     except TypeError:
         pass
@@ -240,7 +240,7 @@ def _name_of_column(key: object, names: Sequence[str]) -> str:
 def _is_missing(of_row: object) -> bool:
     try:
         return of_row is None or bool(of_row != of_row)  # noqa: PLR0124 - NaN and its like are not themselves
-    except (TypeError, ValueError):  # nor will pandas.NA say whether it is
+    except (TypeError, ValueError):  # pandas.NA has no truth value
         return True
 
 
@@ -274,7 +274,7 @@ def _from_frame(frame: Any, own: tuple[str, ...], names: tuple[str, ...]) -> Mat
 def _arrow_column(name: str, column: Any) -> Matrix:
     kind, known = column.type, pa.types
     number = (known.is_integer, known.is_floating, known.is_boolean, known.is_decimal, known.is_null)
-    if not any(is_of(kind) for is_of in number):  # dictionaries, text, times
+    if not any(is_of(kind) for is_of in number):  # dictionary types, text, times
         raise TrainingDataRejected(f"column {name!r} holds {kind}; {_CURE}")
     through = column.cast(pa.float64(), safe=False) if known.is_decimal(kind) else column
     chunks = through.cast(pa.float32(), safe=False)
@@ -299,7 +299,7 @@ def _numbers(values: Any) -> Matrix:
     if found.dtype.kind not in NUMBERS + "O":
         raise TrainingDataRejected(f"X holds {found.dtype}; {_CURE}")
     try:
-        with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite
             return found.astype(np.float32)
     except (TypeError, ValueError) as error:
         raise TrainingDataRejected(f"X holds a value that is not a number ({error}); {_CURE}") from None

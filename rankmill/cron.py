@@ -1,8 +1,7 @@
-"""Times of scheduled runs: a cron line in a time zone.  All datetimes are aware and in UTC.
+"""Times of scheduled runs: a cron expression in a time zone.  All datetimes are aware and in UTC.
 
-What a line means is for the library to say (Debian's cron, its days of changing clocks among it): a line with an hour of its
-own comes once a day, even where the clocks skip that hour or show it twice; one whose minutes or hours begin with ``*`` goes by
-the time that passes.
+The library defines the meaning, as in Debian's cron, also when clocks change: an expression with a fixed hour runs once a day,
+even if the clocks skip or repeat that hour; one whose minutes or hours begin with ``*`` follows elapsed time.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ _SECOND = timedelta(seconds=1)
 
 
 class Ticks:
-    """The moments that a cron line of five fields names.
+    """The times of a cron expression with five fields.
 
     Raises
     ------
     InputError
-        There is no such time zone, or the line names no moment.
+        The time zone or the expression is invalid.
     """
 
     def __init__(self, line: str, timezone: str = "UTC") -> None:
@@ -59,10 +58,10 @@ class Ticks:
         return f"{CronSim(self.line, datetime(2000, 1, 1)).explain()} ({self.zone.key})"
 
     def after(self, moment: datetime) -> Iterator[datetime]:
-        """Yield the moments after ``moment``, each later than the one before."""
+        """Yield the times after ``moment``, ascending."""
         last = moment
-        # The library asks for the next wall clock time: where the clocks show an hour twice that may lie behind us, and
-        # where they skip one, two times become the same.
+        # The library computes the next wall clock time: if the clocks repeat an hour it may be in the past, and if they
+        # skip one, two times may be equal.
         for local in CronSim(self.line, moment.astimezone(self.zone)):
             tick = local.astimezone(UTC)
             if tick > last:
@@ -70,16 +69,16 @@ class Ticks:
                 last = tick
 
     def latest(self, moment: datetime) -> datetime:
-        """Return the last of the moments up to ``moment``, itself among them."""
+        """Return the latest time up to and including ``moment``."""
         past = CronSim(self.line, (moment + _SECOND).astimezone(self.zone), reverse=True)
         return next(tick for tick in (local.astimezone(UTC) for local in past) if tick <= moment)
 
     def date(self, tick: datetime) -> date:
-        """Return the day of ``tick`` in the time zone of the line: the logical date of its run."""
+        """Return the day of ``tick`` in the time zone: the logical date of its run."""
         return tick.astimezone(self.zone).date()
 
     def spell(self, tick: datetime) -> str:
-        """Return ``tick`` as the clocks of the time zone show it."""
+        """Format ``tick`` in local time of the time zone."""
         return tick.astimezone(self.zone).isoformat(sep=" ", timespec="minutes")
 
 
@@ -98,7 +97,7 @@ except (ConfigError, InputError) as error:
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """``rankmill run`` with everything but the date."""
+    """The arguments of ``rankmill run`` without the date."""
 
     arguments: tuple[str, ...]
     config: str
@@ -106,14 +105,14 @@ class RunCommand:
 
     @classmethod
     def parse(cls, context: typer.Context) -> RunCommand:
-        """Read what the command line of the schedule holds for ``run``, by the rules of ``run``.
+        """Parse the arguments of the schedule that are meant for ``run``.
 
         Raises
         ------
         click.UsageError
             ``rankmill run`` has no such option or value.
         InputError
-            The option makes no sense in a schedule.
+            The option is not allowed in a schedule.
         """
         root = context.find_root()
         command = root.command.commands["run"]  # type: ignore[attr-defined]  # the root is a group
@@ -124,16 +123,16 @@ class RunCommand:
         return cls(tuple(context.args), os.fspath(parsed["config"]), parsed.get("log") == "json")
 
     def for_date(self, day: date) -> Sequence[str]:
-        """Return the arguments of ``rankmill`` for the run of ``day``."""
+        """Return the arguments of ``rankmill`` for the run of the date ``day``."""
         return ["run", *self.arguments, "--date", day.isoformat()]
 
     def check(self) -> None:
-        """Read the configuration in a process of its own: this one stays small until it ends.
+        """Check the configuration in a separate process, so that this one stays small.
 
         Raises
         ------
         ConfigError
-            It breaks a rule, which the first run would only say in the night.
+            The configuration is invalid; without this check only the first run would report it.
         """
         done = subprocess.run(  # noqa: S603  # our own interpreter
             [sys.executable, "-c", _CHECK, self.config, *sys.path], stderr=subprocess.PIPE, text=True, check=False
@@ -143,6 +142,6 @@ class RunCommand:
 
 
 def keyed_delay(most: int, key: str) -> int:
-    """Return 0 to ``most`` seconds, the same for the same ``key`` on the same host."""
+    """Return a delay of 0 to ``most`` seconds that depends only on ``key`` and the host."""
     digest = sha256(f"{socket.gethostname()}\0{key}".encode("utf-8", "surrogateescape")).digest()
     return int.from_bytes(digest[:8], "big") % (most + 1)

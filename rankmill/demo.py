@@ -25,13 +25,13 @@ from rankmill.scorer.metrics.per_query import evaluate_queries, mean_of
 
 METRICS = ("ndcg@10", "err@10", "map")
 MAX_GRADE = 4
-NEW_QUERIES = 4  # one new query for so many judged ones
-MARK = ".rankmill-demo"  # says that the folder is ours and may be replaced
+NEW_QUERIES = 4  # number of judged queries for each new one
+MARK = ".rankmill-demo"  # marks a folder of the demo, which may be replaced
 
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """How the orders of the same unseen candidates compare, and where everything was written."""
+    """Metrics of several orders of the same unseen candidates, and the paths of the files written."""
 
     orders: dict[str, dict[str, float]]  # name of the order -> metric -> mean over the queries that count
     queries: int
@@ -40,12 +40,12 @@ class DemoReport:
 
     @property
     def share_won(self) -> float:
-        """What the model gained over the first order, as a share of what the last order gains; by the first metric."""
+        """The gain of the model over the first order, as a share of the gain of the last order, in the first metric."""
         first, *_, model, last = (means[METRICS[0]] for means in self.orders.values())
         return (model - first) / (last - first)
 
     def render(self, *, json: bool = False) -> str:
-        """Return the closing table for a person, or one JSON object."""
+        """Return the final table as text, or one JSON object."""
         return self._as_json() if json else self._as_text()
 
     def _as_json(self) -> str:
@@ -89,14 +89,14 @@ def run_demo(
     queries: int = 1200,
     seed: int = 7,
 ) -> DemoReport:
-    """Generate judgments, learn from them, and rank candidates of queries that the training has not seen.
+    """Generate judgments, train on them, and rank candidates of unseen queries.
 
     Parameters
     ----------
     out
-        Folder for everything that is written; one of an earlier demo is replaced.
+        Folder for all files; one of an earlier demo is replaced.
     run_command
-        Runs one command line, given without the word ``rankmill``.
+        Runs one command line, without the word ``rankmill``.
     say
         Called with each command line before it runs.
     queries, seed
@@ -105,7 +105,7 @@ def run_demo(
     Raises
     ------
     InputError
-        ``out`` is in the way: a file, or a folder with something else in it.
+        ``out`` is a file, or a folder with other files.
     """
     _make_room(out)
     new_queries = max(queries // NEW_QUERIES, 1)
@@ -141,7 +141,7 @@ def run_demo(
 
 
 def _make_room(out: Path) -> None:
-    """Make ``out`` an empty folder of ours; what an earlier demo left there is removed."""
+    """Make ``out`` an empty, marked folder; the files of an earlier demo are removed."""
     if out.exists():
         if not (out / MARK).is_file():
             raise InputError(
@@ -153,7 +153,7 @@ def _make_room(out: Path) -> None:
 
 
 def _compare(dataset: Path, candidates: Path, ranked: Path, policy: Policy) -> dict[str, dict[str, float]]:
-    """Evaluate four orders of ``candidates``; the single feature is chosen on what the model was trained on."""
+    """Evaluate four orders of ``candidates``; the single feature is chosen on the training data."""
     metrics = [parse_metric(name) for name in METRICS]
     single = best_single_feature(Dataset.open(dataset), "train", metrics[0], policy)
     model = evaluate_scored(ranked, metrics, policy, replicates=0).means
@@ -179,7 +179,7 @@ class _Lists:
 
 
 def _read_lists(path: Path) -> _Lists:
-    """Read generated candidates; the rows of a query stand together in them."""
+    """Read generated candidates, which are grouped by query."""
     batches = list(open_source(path, "letor", ReadOptions()).batches())
     qids = np.concatenate([batch.qid.to_numpy(zero_copy_only=False) for batch in batches])
     width = max(batch.values.shape[1] for batch in batches)

@@ -167,7 +167,7 @@ def _plain(value: object) -> str:
 
 
 def _short(value: object) -> str:
-    """Say a digest, or a model with its digest, in a few letters."""
+    """Shorten a digest, or a model with its digest."""
     if isinstance(value, dict):
         return str(value.get("model") or value.get("sha256"))[:64]
     return "-" if value is None else str(value)[:12]

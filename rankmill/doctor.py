@@ -29,12 +29,12 @@ from rankmill.registry.rendering import size_text
 OPTIONAL = ("altair", "pandas", "scikit-learn")
 SETTINGS = ("NUMBA_CACHE_DIR", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_DISABLE_JIT", "RANKMILL_REGISTRY")
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # version 2 and 1
-_UNLIMITED = 1 << 60  # what version 1 writes for "max" is a little less than 2**63
+_UNLIMITED = 1 << 60  # version 1 writes a number just below 2**63 for "max"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes of the machine, those that are free for processes, and the limit of the container; None: not known or none."""
+    """Total and available memory of the machine, and the limit of the container in bytes; None: unknown or none."""
 
     total: int
     available: int | None
@@ -42,7 +42,7 @@ class Memory:
 
     @classmethod
     def read(cls) -> Memory:
-        """Ask the system."""
+        """Read the values from the system."""
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         available = re.search(r"^MemAvailable: *(\d+)", _text("/proc/meminfo"), flags=re.MULTILINE)
         limits = [int(text) for path in LIMITS if (text := _text(path).strip()).isdecimal()]
@@ -58,7 +58,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCache:
-    """Where compiled kernels are kept, and how many of all are there for this version, this Numba and this CPU."""
+    """Folder of compiled kernels, and how many kernels are compiled for this version, Numba and CPU."""
 
     folder: str
     writable: bool
@@ -67,8 +67,8 @@ class KernelCache:
 
     @classmethod
     def read(cls) -> KernelCache:
-        """Import all kernels and look for their machine code; nothing is compiled."""
-        caches = [(kernel, kernel._cache) for kernel in _kernels()]  # noqa: SLF001 - Numba has no other way to ask
+        """Import all kernels and look up their machine code; nothing is compiled."""
+        caches = [(kernel, kernel._cache) for kernel in _kernels()]  # noqa: SLF001 - Numba has no public way
         folders = {cache.cache_path for _, cache in caches}
         compiled = 0
         for kernel, cache in caches:
@@ -91,13 +91,13 @@ class KernelCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSystem:
-    """What the file system of a registry's folder can do; ``problem`` says why it cannot keep a registry, None if it can."""
+    """Abilities of the file system of a registry's folder; ``problem``: why it cannot hold a registry, None if it can."""
 
     folder: str
     exists: bool
-    """Whether the folder is there; if not, its nearest existing parent was tried."""
+    """Whether the folder exists; if not, its nearest existing parent was tested."""
     publishes_by: str | None = None
-    """``link`` or ``rename``: how files get their names."""
+    """``link`` or ``rename``: how files are published."""
     flushes_files: bool = False
     flushes_folders: bool = False
     locks: bool = False
@@ -106,9 +106,9 @@ class FileSystem:
 
     @classmethod
     def probe(cls, folder: Path) -> FileSystem:
-        """Try everything on a few small files in a folder of its own, which is gone afterwards."""
+        """Test everything with a few small files in a temporary folder."""
         place = _nearest(folder)
-        inside = folder / "tmp"  # where a registry stages: if this process dies, the next writer clears it away
+        inside = folder / "tmp"  # the staging folder of a registry: if this process dies, the next writer cleans it up
         found = cls(folder=_short(folder), exists=folder.is_dir(), free=shutil.disk_usage(place).free)
         try:
             with tempfile.TemporaryDirectory(prefix="doctor.", dir=inside if inside.is_dir() else place) as trial:
@@ -117,7 +117,7 @@ class FileSystem:
             return replace(found, problem=f"cannot hold a registry: {error.strerror or error}")
 
     def _tried(self, trial: Path) -> FileSystem:
-        """Return it with what works in the folder ``trial``; OSError if files cannot be published there."""
+        """Return the abilities found in the folder ``trial``; OSError if files cannot be published there."""
         disk, file = Disk(), trial / "file"
         file.write_bytes(b"")
         found = replace(self, publishes_by=Staging(trial / "staged", disk).probe())
@@ -144,25 +144,25 @@ class FileSystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doctor:
-    """All of it.  Paths begin with ``~`` where they are in the home folder."""
+    """All facts.  Paths in the home folder begin with ``~``."""
 
     rankmill: str
     installed_in: str
     python: str
     system: str
     libraries: Mapping[str, str]
-    """Versions by name: those that rankmill needs, then the optional ones that are installed."""
+    """Versions by name: required libraries, then installed optional ones."""
     cores: int
     usable_cores: int
     memory: Memory
     kernel_cache: KernelCache
     registry: FileSystem
     settings: Mapping[str, str]
-    """Environment variables that rankmill goes by."""
+    """Environment variables that affect rankmill."""
 
     @classmethod
     def of(cls, registry: Path) -> Doctor:
-        """Look at this installation and at the folder ``registry``; nothing is left there."""
+        """Inspect this installation and the folder ``registry``, where no file is left."""
         return cls(
             rankmill=rankmill.__version__,
             installed_in=_short(Path(rankmill.__file__).parent),
@@ -194,13 +194,13 @@ class Doctor:
         return "\n".join(labelled(label, words) for label, words in lines)
 
     def require(self) -> None:
-        """Raise OSError if the folder cannot keep a registry."""
+        """Raise OSError if the folder cannot hold a registry."""
         if self.registry.problem is not None:
             raise OSError(errno.EOPNOTSUPP, self.registry.problem, self.registry.folder)
 
 
 def _kernels() -> Iterator[Any]:
-    """Yield every compiled function of the package that keeps its machine code: all but those that are always inlined."""
+    """Yield every compiled function of the package with a cache: all except those always inlined."""
     from rankmill.foundation.kernels import compiling
 
     seen = set()
@@ -214,10 +214,10 @@ def _kernels() -> Iterator[Any]:
 
 
 def _required() -> list[str]:
-    """Return the names of what rankmill needs to run."""
+    """Return the names of the required libraries."""
     try:
         lines = metadata.requires("rankmill") or []
-    except metadata.PackageNotFoundError:  # a source tree that is not installed
+    except metadata.PackageNotFoundError:  # a source tree without installation
         lines = []
     return [re.split(r"[^A-Za-z0-9._-]", line)[0] for line in lines if "extra ==" not in line]
 
@@ -229,7 +229,7 @@ def _versions(names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _nearest(folder: Path) -> Path:
-    """Return ``folder``, or the nearest of its parents that is there."""
+    """Return ``folder`` or its nearest existing parent."""
     return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
 
 

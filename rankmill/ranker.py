@@ -200,7 +200,7 @@ class Ranker(Routed):
         return card(repr(self), facts, tables)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002, FBT001, FBT002 - scikit-learn's signature
-        """Return the parameters by name, as scikit-learn's ``clone`` and searches ask for them."""
+        """Return the parameters by name, for scikit-learn's ``clone`` and searches."""
         return {name: getattr(self, name) for name in self._parameter_names()}
 
     def set_params(self, **parameters: Any) -> Ranker:
@@ -335,7 +335,7 @@ class Ranker(Routed):
         return self
 
     def _keep(self, result: TrainingResult, base: BaseModel | None, given_names: tuple[str, ...] | None) -> None:
-        """Take over what a training made, on top of ``base`` if there is one."""
+        """Store the results of a training, on top of ``base`` if there is one."""
         self.__dict__.pop("loaded_from_", None)
         self.forest_: Forest = result.forest if base is None else base.joined(result.forest)
         self.best_round_: int = result.best_round
@@ -443,11 +443,11 @@ class Ranker(Routed):
         }
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Tell scikit-learn whether ``fit`` has been called."""
+        """Whether ``fit`` has been called."""
         return hasattr(self, "forest_")
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn, which is the only one to ask, what this estimator takes."""
+        """Return scikit-learn's description of this estimator."""
         from sklearn.utils import InputTags, Tags, TargetTags
 
         return Tags(estimator_type=None, target_tags=TargetTags(required=True), input_tags=InputTags(allow_nan=True))
@@ -455,9 +455,9 @@ class Ranker(Routed):
     def checked_parameters(
         self, names: Sequence[str], n_rounds: int | None = None, patience: int | None = None
     ) -> tuple[TrainParameters, RankerOptions]:
-        """Return the parameters of a training over features of these ``names``, and what else the ranker was given.
+        """Return the training parameters for features with these ``names``, and the other options of the ranker.
 
-        ``n_rounds`` and ``patience`` rule over the ranker's own.  InvalidParameter where one is out of bounds.
+        ``n_rounds`` and ``patience`` override the ranker's own.  InvalidParameter if one is out of bounds.
         """
         self._check_metrics()
         own = RankerOptions(**{name: getattr(self, name) for name in defaults_of(RankerOptions)})
@@ -483,7 +483,7 @@ class Ranker(Routed):
     def _started_from(
         self, resume: Model | None, init_model: Model | None, base: BaseModel | None
     ) -> tuple[Forest | None, int]:
-        """Return the forest to go on from, if any, and how many rounds there are to be in all."""
+        """Return the forest to resume, if any, and the total number of rounds."""
         if resume is not None and init_model is not None:
             raise InvalidParameter(
                 "fit takes resume, after which there are n_rounds rounds in all, or init_model, which adds n_rounds; not both"
@@ -516,7 +516,7 @@ def _training_data(
     binspec: BinSpec,
     n_threads: int,
 ) -> TrainingData:
-    """Return the rows to learn and the eval sets as the trainer takes them."""
+    """Return the training rows and the eval sets for the trainer."""
     return TrainingData(
         train=_on_top_of(base, train, binspec, n_threads),
         eval_sets=[(name, _on_top_of(base, rows, binspec, n_threads)) for name, rows in watched],
@@ -528,7 +528,7 @@ def _training_data(
 
 
 def _on_top_of(base: BaseModel | None, rows: ArrayRows, binspec: BinSpec, n_threads: int) -> RankedRows:
-    """Return the rows as the trainer takes them, with the scores of the base as offsets."""
+    """Return the rows for the trainer, with the scores of the base model as offsets."""
     found = rows.ranked(binspec, n_threads)
     if base is None:
         return found
@@ -539,7 +539,7 @@ def _on_top_of(base: BaseModel | None, rows: ArrayRows, binspec: BinSpec, n_thre
 def _all_of(
     progress: TrainingProgress, callbacks: Sequence[Callable[[RoundRecord], bool | None]]
 ) -> Callable[[RoundRecord], bool]:
-    """Return one callback that calls all of them, in their order (those of folds the progress alone); true if any of them says so."""
+    """Return one callback that calls all in order (for folds only the progress) and returns true if any of them does."""
 
     def call(record: RoundRecord) -> bool:
         progress.update(record)

@@ -21,7 +21,7 @@ from rankmill.scorer.options import CandidateOptions, ConvertOptions, JudgedOpti
 from rankmill.trainer.objectives.spelling import OBJECTIVES, class_named
 from rankmill.trainer.parameters import CheckpointOptions, SeedOptions, SpaceOptions, TrainParameters, TuneOptions
 
-NO_BOUND = 2**31 - 1  # a bound that nobody meets is not worth a word
+NO_BOUND = 2**31 - 1  # bounds of this size are not shown
 HOW = "This page is generated from the code by `python -m rankmill.reference_pages docs`."
 
 HEAD = f"""\
@@ -35,7 +35,7 @@ An option has one name. It is `max_leaves` in Python and in `rankmill.toml`, and
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A group of options, and where it can be said."""
+    """A group of options, and where it can be used."""
 
     title: str
     group: Any
@@ -70,7 +70,7 @@ PAGES = (
 )
 
 
-ARGUMENTS: Mapping[str, tuple[Any, tuple[str, ...]]] = {  # the class of options, and what its arguments begin with
+ARGUMENTS: Mapping[str, tuple[Any, tuple[str, ...]]] = {  # the class of options, and its first arguments
     "PolicyArguments": (Policy, ()),
     "CandidateArguments": (CandidateOptions, ()),
     "JudgedArguments": (JudgedOptions, ("CandidateArguments", "PolicyArguments")),
@@ -79,7 +79,7 @@ ARGUMENTS: Mapping[str, tuple[Any, tuple[str, ...]]] = {  # the class of options
 
 
 def arguments() -> str:
-    """Return scorer/arguments.py: what stands there up to the first class, and the classes."""
+    """Return scorer/arguments.py: the existing text before the first class, and the generated classes."""
     head = inspect.getsource(scorer_arguments).partition("\n\n\nclass ")[0]
     return head + "\n" + "".join(_typed_dict(name, *of) for name, of in ARGUMENTS.items())
 
@@ -97,7 +97,7 @@ def reference() -> str:
 
 
 def objective_options() -> str:
-    """Return the page about the options that stand in the brackets of objectives, each class of them once."""
+    """Return the page about the options in the brackets of objectives, each class once."""
     lines = [
         f"# Options of objectives\n\n{HOW}",
         "",
@@ -135,13 +135,13 @@ def _section(page: Page) -> str:
 
 
 def _about(each: Field[Any]) -> str:
-    """Return the last three cells of a row: the default, what is allowed and what the option does."""
+    """Return the last three cells of a row: default, allowed values and help."""
     said = option_of(each)
     return f"{default_cell(default_of(each))} | {allowed_cell(said)} | {cell(said.help)}"
 
 
 def default_cell(value: Any) -> str:
-    """Return a default as the cell of a table."""
+    """Format a default as the cell of a table."""
     if value is ...:
         return "must be given"
     if value and isinstance(value, tuple):
@@ -151,7 +151,7 @@ def default_cell(value: Any) -> str:
 
 
 def allowed_cell(said: Option) -> str:
-    """Return what an option may be as the cell of a table."""
+    """Format the allowed values of an option as the cell of a table."""
     if said.choices:
         return ", ".join(f"`{choice}`" for choice in said.choices if choice)
     if said.above == -inf:
@@ -164,16 +164,16 @@ def allowed_cell(said: Option) -> str:
 
 
 def bounds(least: float | None, most: float | None) -> list[str]:
-    """Return the words of two bounds that are allowed themselves."""
+    """Format an inclusive range."""
     low = [f"at least {least:,g}"] if least is not None else []
     return low + ([f"at most {most:,.10g}"] if most is not None and most < NO_BOUND else [])
 
 
 def code(text: str) -> str:
-    """Return text as code in the cell of a table."""
+    """Format text as code in the cell of a table."""
     return "`" + text.replace("|", "\\|") + "`"
 
 
 def cell(text: str) -> str:
-    """Return text with what Markdown would take for its own marks escaped."""
+    """Escape Markdown in text."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")

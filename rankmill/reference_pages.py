@@ -1,7 +1,7 @@
 """The generated pages of the documentation: every command, the keys of ``rankmill.toml``, the exit codes and the Python API.
 
 ``python -m rankmill.reference_pages docs`` writes them below ``docs``, and beside it ``scorer/arguments.py``, the types of options as arguments;
-``--check docs`` compares, and ends with 1 if one is out of date.
+``--check docs`` exits with 1 if one is out of date.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ SECTIONS = {
     "drift": "[Drift](../drift.md) check before the training. Leave the section out for none.",
     "tell": "Files for machines ([monitoring](../observing.md)). They are in the work folder unless set here; an empty text turns one off.",
 }
-"""What a section of the file is for."""
+"""Description of each section of the file."""
 
 KEYS = {
     "work": "Folder for the dataset, the models in training, evaluations and ranked lists.",
@@ -133,7 +133,7 @@ KEYS = {
     "tell.prometheus": "Prometheus metrics: a file that ends in `.prom`, or a folder.",
     "tell.keep": "How large the log and the lineage grow before their oldest runs are removed.",
 }
-"""What a key is for that is no option of a group."""
+"""Description of each key that is not an option of a group."""
 
 
 def generated() -> dict[str, str]:
@@ -151,7 +151,7 @@ def generated() -> dict[str, str]:
 
 
 def _commands() -> Iterator[tuple[str, Any]]:
-    """Yield every command by all of its words."""
+    """Yield every command with its full name."""
     from typer.main import get_command
 
     from rankmill.cli import app
@@ -213,7 +213,7 @@ def _row(param: Any, said: Option | None) -> str:
 
 
 def _bound_to(default: Any, allowed: str) -> str:
-    """Return the line below the help of an option or a key: its default, and what it may be."""
+    """Return the line below the help of an option or a key: its default and allowed values."""
     if default is ...:
         told = ["Must be given."]
     else:
@@ -227,7 +227,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _help(text: str) -> str:
-    """Return the help of a command as Markdown: lines that begin with a command become blocks of code."""
+    """Return the help of a command as Markdown: lines that begin with a command become code blocks."""
     found = []
     for paragraph in _paragraphs(text):
         prose: list[str] = []
@@ -272,14 +272,14 @@ def _sections() -> Iterator[tuple[str, Any]]:
 
 
 def _keys_of(kind: Any) -> Iterator[tuple[str, Any, Option | None]]:
-    """Yield name, default and declaration of every key of a section; of the top level, those that are no section."""
+    """Yield name, default and declaration of every key of a section; at the top level, without the sections."""
     sections = {name for name, _ in _sections()}
     hints = get_type_hints(kind or Config, include_extras=True)
     for each in fields(kind or Config):
         group = grouped(hints[each.name])
         if group is not None:
             known = {field.name: field for field in declared_in(group.kind)}
-            changes = group.kind is Policy  # left out, the convention decides
+            changes = group.kind is Policy  # if omitted, the convention decides
             yield from (
                 (one.name, None if changes else default_of(known[one.name]), option_of(known[one.name]))
                 for one in group.options
@@ -329,12 +329,12 @@ def _names_of_python() -> Iterator[str]:
 
 
 def _prose(text: str) -> str:
-    """Return text of a help with what Markdown would take for its own marks escaped."""
+    """Escape Markdown in the text of a help."""
     return re.sub(r"([*<\[\]])", r"\\\1", " ".join(text.split()))
 
 
 def main(words: Sequence[str]) -> int:
-    """Write the pages below a folder and the arguments, or compare them with what is there; return 1 if one is out of date."""
+    """Write the pages to a folder and the arguments, or compare them with the existing files; return 1 if one is out of date."""
     check, folder = words[0] == "--check", Path(words[-1])
     files = {folder / page: text for page, text in generated().items()} | {
         folder.parent / "scorer" / "arguments.py": arguments()

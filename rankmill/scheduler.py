@@ -1,6 +1,6 @@
 """The loop of ``rankmill schedule``: start runs at their times, never two at once, until a signal ends it.
 
-The loop asks a `Machine` for the time, to wait, and for processes; tests have one whose clock they set.
+Time, waiting and processes go through a `Machine`, which tests replace by one with a clock of their own.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED, INTERRU
 from rankmill.foundation.units import spell
 
 Log = Callable[..., None]
-"""Called with one line for a person and, by name, what a machine asks for as JSON values: ``event``, ``level``, and the facts."""
+"""Called with a line of text and, as keyword arguments, JSON values for machines: ``event``, ``level``, and facts."""
 
 LOOK = timedelta(minutes=1)
-"""The clock is read at least this often: it may be set, or stand still while the machine sleeps."""
+"""Maximum wait between reads of the clock, which may be set, or stop while the machine sleeps."""
 
 _FORESEEN = {GATE_NOT_PASSED, DRIFT, INTERRUPTED, TERMINATED}
 
@@ -36,22 +36,22 @@ class _Run:
 
 
 class Scheduler:
-    """Begins ``rankmill run`` at every tick.
+    """Starts ``rankmill run`` at every tick.
 
     Parameters
     ----------
     ticks
-        When.
+        The times.
     command
         The arguments of ``rankmill`` for a logical date.
     machine
         The clock, the signals and the processes.
     log
-        Is told what happens.
+        Receives what happens.
     delay
-        How long after each tick the run begins.
+        Delay of each run after its tick.
     grace
-        How long a run may take to end when we are told to.
+        Time that a run has to end after a signal.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Scheduler:
         self._later, self._due = self._aim()
 
     def keep(self, *, at_start: bool = False) -> int:
-        """Go on until a signal comes; returns the exit code for it, 128 and its number.
+        """Run until a signal arrives; return the exit code, 128 plus its number.
 
-        ``at_start`` begins with the run of the latest tick that has been, which does nothing where that is done.
+        ``at_start`` begins with the run of the latest past tick, which does nothing if it is complete.
         """
         if at_start and not self._machine.signals():
             self._start(self._ticks.latest(self._seen - self._delay))
@@ -84,7 +84,7 @@ class Scheduler:
         return 128 + self._shut_down()
 
     def _poll(self) -> None:
-        """Do what the time and the process ask for."""
+        """Handle the end of a run and due ticks."""
         self._check_ended()
         now = self._machine.now()
         if now < self._seen - LOOK:
@@ -131,14 +131,14 @@ class Scheduler:
         facts = {"tick": tick.isoformat(), "date": day.isoformat()}
         try:
             self._machine.start(self._command(day))
-        except OSError as error:  # no memory or no process left: the next tick may find some
+        except OSError as error:  # no memory or process available: the next tick may succeed
             self._log(f"the run of {day} could not start: {error}", event="run_not_begun", level="error", **facts)
             return
         self._run = _Run(tick, day, self._machine.elapsed())
         self._log(f"run of {day} starts{behind}", event="run_begun", late=late.total_seconds(), **facts)
 
     def _check_ended(self) -> None:
-        """Log how the run ended, if it has."""
+        """If the run has ended, log how."""
         if self._run is None or (code := self._machine.ended()) is None:
             return
         took = timedelta(seconds=self._machine.elapsed() - self._run.begun)
@@ -156,7 +156,7 @@ class Scheduler:
             self._log_next()
 
     def _shut_down(self) -> int:
-        """End the run that is under way, and return the signal that asked for it."""
+        """Stop the current run, and return the signal that caused it."""
         asked = self._machine.signals()[0]
         name = signal.Signals(asked).name
         self._check_ended()
@@ -173,14 +173,14 @@ class Scheduler:
             self._log("the run did not end in time: killed", event="killed", level="error")
             self._machine.kill()
             self._check_ended()
-            for _ in range(10):  # one that hangs in the kernel may not even be killed
+            for _ in range(10):  # a process that hangs in the kernel cannot be killed
                 if self._run:
                     self._machine.wait(1)
                     self._check_ended()
         return asked
 
     def _aim(self) -> tuple[Iterator[datetime], datetime]:
-        """Return the moments that are to come, and the first of them."""
+        """Return the coming times, and the first of them."""
         later = self._ticks.after(self._seen - self._delay)
         return later, next(later)
 
@@ -201,10 +201,10 @@ ASK_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Machine:
-    """The machine under the loop: the clock, the signals, and the one process that is a run; there is one in a process, for good.
+    """Clock, signals and the process of the run; create only one per process.
 
-    Fit to be process 1 of a container: whatever process is left to us is waited for when it ends, and signals, which such a
-    process gets none of unless it asks, are asked for.
+    It works as process 1 of a container: it reaps orphaned processes, and installs handlers for signals, which such a process
+    does not get otherwise.
     """
 
     def __init__(self) -> None:
@@ -218,7 +218,7 @@ class Machine:
         for signum in ASK_TO_END:
             if signal.getsignal(signum) is not signal.SIG_IGN or signum == signal.SIGTERM:  # nohup ignores SIGHUP
                 signal.signal(signum, lambda number, _frame: self._signals.append(number))
-        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)  # only a signal with a handler wakes us
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)  # only a signal with a handler interrupts the wait
 
     def now(self) -> datetime:
         """Return the time in UTC."""
@@ -229,21 +229,21 @@ class Machine:
         return time.monotonic()
 
     def wait(self, seconds: float) -> None:
-        """Sleep, and let go of every process that has ended meanwhile."""
+        """Sleep, and reap every process that has ended meanwhile."""
         if select.select([self._pipe], [], [], seconds)[0]:
             with contextlib.suppress(BlockingIOError):
                 while os.read(self._pipe, 4096):
                     pass
-        self._let_go()
+        self._reap()
 
     def signals(self) -> Sequence[int]:
-        """Return the signals that came."""
+        """Return the signals received."""
         return self._signals
 
     def start(self, arguments: Sequence[str]) -> None:
-        """Begin ``rankmill ARGUMENTS`` the way that this process was begun, in a group of its own.
+        """Start ``rankmill ARGUMENTS`` with the same interpreter, in a new process group.
 
-        A group of its own: what is typed at a terminal reaches us alone, and we pass it on once.
+        Because of the new group, Ctrl-C at a terminal reaches only this process, which passes it on once.
         """
         command = [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1], *arguments]
         self._child = os.posix_spawn(
@@ -257,31 +257,31 @@ class Machine:
 
     def ended(self) -> int | None:
         """Return the exit code of the run, once."""
-        self._let_go()
+        self._reap()
         code, self._ended = self._ended, None
         return code
 
     def send(self, signum: int) -> None:
-        """Send a signal to the run alone: what it has begun is its own to end."""
+        """Send a signal to the run only, which ends its own children."""
         if self._child is not None:
             os.kill(self._child, signum)
 
     def kill(self) -> None:
-        """Kill the run and whatever is in its group."""
+        """Kill the run and its process group."""
         if self._child is not None:
             _kill_group(self._child)
 
-    def _let_go(self) -> None:
-        """Wait for what has ended: the run, and orphans, which are ours where we are process 1."""
+    def _reap(self) -> None:
+        """Reap ended processes: the run and, as process 1, orphans."""
         with contextlib.suppress(ChildProcessError):
             while (done := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = done
                 if pid == self._child:
                     self._child, self._ended = None, os.waitstatus_to_exitcode(status)
-                    if self._ended < 0:  # killed, it could not end what it had begun
+                    if self._ended < 0:  # killed, so it could not end its children
                         _kill_group(pid)
 
 
 def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is empty
         os.killpg(pid, signal.SIGKILL)

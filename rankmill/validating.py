@@ -32,7 +32,7 @@ def cross_validate(
     on_round: Callable[[int, RoundRecord], object] | None = None,
     **columns: Any,
 ) -> CrossValidation:
-    """Train with the parameters of ``ranker`` on all queries but those of a fold, for each of its ``folds``.
+    """Cross-validate the parameters of ``ranker``: for each of its ``folds``, train on the queries of the others.
 
     Parameters
     ----------
@@ -48,8 +48,8 @@ def cross_validate(
     Returns
     -------
     CrossValidation
-        ``best_round``, the number of rounds to take, with ``mean`` and ``deviation`` of every measure; ``to_dict()`` has
-        the curves.
+        ``best_round``, the best number of rounds, with ``mean`` and ``deviation`` of every metric; ``to_dict()`` has the
+        curves.
 
     Raises
     ------
