@@ -73,7 +73,7 @@ def run(
     from rankmill.run.runner import RunRequest, plan_of
     from rankmill.run.runner import run as run_chain
 
-    if log is LogStyle.json:  # now, so that an error in the configuration is JSON as well
+    if log is LogStyle.json:  # first, so that an error in the configuration is JSON too
         speak_json()
     asked = RunRequest(
         config=config,

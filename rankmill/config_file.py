@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 @spelled_for_a_file()
 def read_config(path: Path) -> Config:
-    """Read and check all of ``path`` before anything is run.
+    """Read and check ``path``.
 
     Raises
     ------
     InputError
-        There is no such file.
+        The file does not exist.
     ConfigError
-        The file breaks a rule of TOML or of the configuration; one line with the file, the key and the cure.
+        The file is not valid TOML or not a valid configuration; one line with the file, the key and the cure.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -59,9 +59,7 @@ def read_config(path: Path) -> Config:
             config = replace(config, **{section: replace(getattr(config, section), **{name: made})})
     except ValidationError as error:
         found = error.errors(include_url=False)
-        worst = min(
-            found, key=lambda row: row["type"] != "unexpected_keyword_argument"
-        )  # a typing error, then the rest
+        worst = min(found, key=lambda row: row["type"] != "unexpected_keyword_argument")  # misspelt keys first
         raise ConfigError(f"{path}: {_explain(worst)}") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
@@ -72,7 +70,7 @@ def read_config(path: Path) -> Config:
 
 
 class _Given(NamedTuple):
-    """What a section gives of a group of options, which is the value of a field of the section."""
+    """The keys in a section that belong to a group of options, which is a field of the section."""
 
     section: str
     field: str
@@ -81,7 +79,7 @@ class _Given(NamedTuple):
 
 
 def _taken_out(data: dict[str, Any]) -> list[_Given]:
-    """Take the keys of groups of options out of their sections."""
+    """Move the keys of groups of options out of their sections."""
     found = []
     for section, table in data.items():
         kind = section_class(section)
@@ -96,7 +94,7 @@ def _taken_out(data: dict[str, Any]) -> list[_Given]:
 
 
 def _typed(section: str, group: Grouped, given: Mapping[str, object]) -> Mapping[str, object]:
-    """Return values as their options have them; ConfigError where one of several values is of another type."""
+    """Convert values to the types of their options; ConfigError if a value in a list has the wrong type."""
     types, found = types_in(group.kind), {}
     for name, value in given.items():
         several = isinstance(value, list | dict) or _is_table_or_list(types[name])
@@ -110,7 +108,7 @@ def _typed(section: str, group: Grouped, given: Mapping[str, object]) -> Mapping
 
 
 def _is_table_or_list(hint: Any) -> bool:
-    """Return whether all types of ``hint``, None apart, are lists or tables: no text or number will do.
+    """Return whether all types of ``hint`` except None are lists or tables.
 
     >>> _is_table_or_list(dict[str, int] | None), _is_table_or_list(float | list[float])
     (True, False)
@@ -121,13 +119,13 @@ def _is_table_or_list(hint: Any) -> bool:
 
 
 def section_class(name: str) -> Any:
-    """Return the class of the section ``name`` of the configuration; None if it is no section."""
+    """Return the class of the section ``name`` of the configuration; None if it is not a section."""
     hint = get_type_hints(Config).get(name)
     return next((part for part in (hint, *getattr(hint, "__args__", ())) if is_dataclass(part)), None)
 
 
 def _check_what_the_rooms_check(path: Path, config: Config) -> None:
-    """Ask now what the rooms would ask later: a typing error must not come to light after hours of training."""
+    """Run the checks of later stages now, so that a mistake is not found only after hours of training."""
     rows: list[tuple[str, Callable[[], object]]] = [
         ("train.name:", lambda: check_name(config.train.name)),
         ("train.metric:", lambda: parse_metric(config.train.parameters.metric)),
@@ -171,8 +169,10 @@ def _with_place(path: Path, message: str) -> str:
 
 
 def _explain(error: ErrorDetails) -> str:
-    """Say in one line which key is wrong, what was expected, what was found, and the nearest spelling."""
-    key = ".".join(str(part) for part in error["loc"] if "[" not in str(part))  # a part of a union is no key
+    """Describe on one line which key is wrong, what was expected and found, and the nearest spelling."""
+    key = ".".join(
+        str(part) for part in error["loc"] if "[" not in str(part)
+    )  # without members of unions, which are not keys
     kind, found = error["type"], error["input"]
     if kind == "unexpected_keyword_argument":
         *section, name = map(str, error["loc"])

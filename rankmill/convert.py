@@ -14,14 +14,14 @@ from rankmill.scorer.exchange.formats import read_from, write_as
 from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.options import ConvertOptions
 
-SUFFIXES = {"xgboost": ".json"}  # where the tool knows its own files by their names
+SUFFIXES = {"xgboost": ".json"}  # required by tools that detect the format by name
 TARGETS = {".onnx": "onnx", ".c": "c", ".txt": "lightgbm", ".xml": "ranklib"}
-"""Format by suffix of the file to write, where it can be no other: both XGBoost and Solr have ``.json``."""
+"""Format by suffix of the output file, if it is unique; ``.json`` may be XGBoost or Solr."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """What was converted: written for another tool, with how exact it is there, or read from its file ``source``."""
+    """The result of a conversion: to another tool, with its accuracy there, or from its file ``source``."""
 
     format: str
     sha256: str
@@ -37,14 +37,14 @@ class Conversion:
     bound: float | None = left_out()
 
     def to_json(self) -> str:
-        """Return one JSON object in one line; ``source`` is called ``from`` there."""
+        """Return one JSON object on one line; ``source`` is called ``from`` there."""
         facts = as_json(self)
         if self.source is not None:
             facts["from"] = facts.pop("source")
         return to_line(facts)
 
     def render(self) -> str:
-        """Return what was done, for people to read."""
+        """Return the result as text."""
         shape = f"{self.trees:,} trees over {self.features:,} features"
         if self.source is None:
             lines = [f"wrote {self.out}: {self.model} for {self.format}, {shape}", f"scores: {self.exactness}"]
@@ -55,7 +55,7 @@ class Conversion:
 
 
 def target_of(out: Path) -> str:
-    """Return the format that the suffix of the file ``out`` stands for; InputError where it is not known, or could be several."""
+    """Return the format of the file ``out`` by its suffix; InputError if it is unknown or ambiguous."""
     target = TARGETS.get(out.suffix.lower())
     if target is None:
         several = "it may be xgboost or solr" if out.suffix == ".json" else f"{', '.join(TARGETS)} are known"
@@ -72,14 +72,14 @@ def convert_to(
     options: ConvertOptions,
     overwrite: bool = False,
 ) -> Conversion:
-    """Write ``model``, a file or a version in ``registry``, in the format ``target`` to ``out``, and say how exact it is.
+    """Write ``model``, a file or a version in ``registry``, in the format ``target`` to ``out``, and return how exact it is.
 
     Raises
     ------
     InputError
-        ``out`` is there and is not to be replaced, or has a suffix by which the tool would not know it.
+        ``out`` exists and may not be replaced, or has a suffix that the tool would not recognise.
     RankmillError, rankmill.foundation.errors.RankmillError
-        There is no such model or format, or the format cannot say the model.
+        The model or format does not exist, or the format cannot express the model.
     """
     from rankmill.scorer.model_service import find_model
 
@@ -127,10 +127,9 @@ def convert_from(
     Raises
     ------
     InputError
-        There is no such file, ``out`` is there and is not to be replaced, or both or neither of ``out`` and ``name`` are
-        given.
+        The file does not exist, ``out`` exists and may not be replaced, or both or neither of ``out`` and ``name`` are given.
     RankmillError, rankmill.foundation.errors.RankmillError
-        It is no sound model of that tool, cannot be said here, or the registry refuses the name.
+        It is not a valid model of that tool, cannot be expressed here, or the name is invalid.
     """
     from rankmill.registry import Registry
     from rankmill.registry.names import check_name
@@ -160,7 +159,7 @@ def convert_from(
 
 
 def facts_of(found: ForeignForest) -> dict[str, object]:
-    """Return the manifest of a version that was read from another tool: nothing is known of its training here."""
+    """Return the manifest of a version converted from another tool, whose training is unknown."""
     forest = found.forest
     return {
         "features": list(forest.feature_names),
@@ -177,7 +176,7 @@ def facts_of(found: ForeignForest) -> dict[str, object]:
 
 
 def checked_out(out: Path, *, overwrite: bool) -> None:
-    """Refuse to write where something is, or where there is no folder."""
+    """Raise InputError if the file exists already or its folder does not exist."""
     if out.is_dir():
         raise InputError(f"{out}: expected the name of a file, found a folder")
     if out.exists() and not overwrite:
@@ -187,7 +186,7 @@ def checked_out(out: Path, *, overwrite: bool) -> None:
 
 
 def names_in(given: str | None) -> list[str] | None:
-    """Return the names of features that ``--features`` gives: a file with one a line, or names between commas; None for none.
+    """Parse ``--features``: a file with one name per line, or names separated by commas; None if not given.
 
     >>> names_in("bm25,f2..f4")
     ['bm25', 'f2', 'f3', 'f4']
@@ -207,7 +206,7 @@ def names_in(given: str | None) -> list[str] | None:
 
 
 def _numbered(part: str) -> list[str]:
-    """Return the names that ``f1..f46`` stands for; any other name as it is."""
+    """Expand ``f1..f46`` to names; any other name stays as it is."""
     found = re.fullmatch(r"(.*?)(0|[1-9][0-9]{0,6})\.\.(.*?)(0|[1-9][0-9]{0,6})", part)
     if found is None or found[1] != found[3] or int(found[2]) > int(found[4]):
         return [part]

@@ -1,7 +1,7 @@
 """Check from the files in a work folder whether its runs succeed: the work of ``rankmill health``.
 
-A run works if it left 0, nothing to do included, or as its rules say: 11, the gate was not passed and what stands serves on; 12,
-drift.  All other codes are for somebody to look at.  Nothing heavy is loaded here, for it is asked every few minutes.
+A run succeeds with exit code 0, even if there was nothing to do, with 11 (the gate failed and the current version stays) or 12
+(drift).  All other codes need attention.  This module loads no heavy library, as health checks run every few minutes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORKED = {0: "done", 11: "gate not passed", 12: "drift"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFacts:
-    """What ``rankmill health --json`` prints."""
+    """The output of ``rankmill health --json``."""
 
     healthy: bool
     age_seconds: float | None
@@ -36,7 +36,7 @@ class HealthFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """How the runs of a work folder do."""
+    """The health of the runs of a work folder."""
 
     work: Path
     max_age: timedelta
@@ -51,12 +51,12 @@ class Health:
 
     @classmethod
     def of(cls, work: Path, max_age: timedelta, now: datetime) -> Health:
-        """Read what the runs of ``work`` have left.
+        """Read the records of the runs of ``work``.
 
         Raises
         ------
         InputError
-            There is no such folder, or a file in it is none of ours.
+            The folder does not exist, or a record in it is invalid.
         """
         if not work.is_dir():
             raise InputError(f"{work}: no such folder; name the work folder of the configuration")
@@ -64,21 +64,21 @@ class Health:
         worked = max((run for run in runs if run.exit_code in WORKED), key=lambda run: run.ended_at, default=None)
         age = None if worked is None else max(now - worked.ended_at, timedelta(0))
         found = cls(work=work, max_age=max_age, worked=worked, last=LastRun.read(work / LAST_RUN), age=age)
-        if age is not None and age <= max_age:  # there is no need to ask: asking takes the lease for a moment
+        if age is not None and age <= max_age:  # do not check the lease: that takes the lock for a moment
             return found
         return replace(found, under_way=holder_of(work), died=left_behind(work))
 
     @property
     def healthy(self) -> bool:
-        """Whether a run has worked that is not too long ago, or the first one is under way."""
+        """Whether the last success is recent enough, or the first run is in progress."""
         return self.age <= self.max_age if self.age is not None else self.last is None and self.under_way is not None
 
     def render(self, *, json: bool = False) -> str:
-        """Return it in one line, or as one JSON object."""
+        """Return the result on one line, or as one JSON object."""
         return self._json() if json else self._line()
 
     def require(self) -> None:
-        """Raise Unhealthy, with all that is known in one line, if it is not healthy."""
+        """Raise Unhealthy, with the details on one line, if it is not healthy."""
         if not self.healthy:
             raise Unhealthy(self._line())
 

@@ -1,6 +1,6 @@
 """Runs of a configuration: its stages, each executed once for the same input.
 
-Below are the names of files in a work folder, for those who write them and those who read them.
+This module has the names of the files in a work folder.
 """
 
 from __future__ import annotations

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from rankmill.run.stage import StageRecord
 
 GIVEN = ("sources", "valid", "test", "pairs", "qrels")
-WITHOUT_EFFECT = {"memory", "threads", "block_size", "overwrite", "append"}  # on the dataset
+WITHOUT_EFFECT = {"memory", "threads", "block_size", "overwrite", "append"}  # options that do not affect the dataset
 
 
 class IngestStage(Stage):
-    """``WORK/dataset`` from the files that ``[ingest]`` names."""
+    """Builds ``WORK/dataset`` from the files in ``[ingest]``."""
 
     name, facts, code = "ingest", IngestFacts, ("rankmill.pipeline",)
 
@@ -96,20 +96,20 @@ class IngestStage(Stage):
 
 
 def _columns(dataset: Dataset) -> list[dict[str, str]]:
-    """Return names and types of what a row has, for the lineage."""
+    """Return names and types of the columns of a row, for the lineage."""
     ours = {"qid": "string", "doc_id": "string", "grade": "int32"}
     types = ours | {name: str(OPTIONAL[name].type) for name in dataset.optional_columns}
     return [{"name": name, "type": types.get(name, "float32")} for name in (*types, *dataset.feature_names)]
 
 
 class BinStage(Stage):
-    """``WORK/dataset/_bins`` as ``[bin]`` asks for them."""
+    """Builds ``WORK/dataset/_bins`` with the options of ``[bin]``."""
 
     name, facts, code = "bin", BinFacts, ("rankmill.pipeline",)
 
     def own_inputs(self) -> Inputs:
         self._check_what_follows()
-        config = self.work.config.bin.options  # the memory says whether edges come from all rows or from a sample
+        config = self.work.config.bin.options  # the memory determines whether edges are exact or from a sample
         return {
             "dataset": self.work.dataset().digest,
             **as_options(max_bin=config.max_bin, memory=config.memory, drift=self.work.config.drift),
@@ -117,14 +117,14 @@ class BinStage(Stage):
         }
 
     def _former(self) -> Inputs:
-        """Return what the data are compared with, where it is always the same."""
+        """Return the reference of the drift check if it is a fixed dataset."""
         rules = self.work.config.drift
         if rules is None or rules.against == PREVIOUS:
             return {}
         return {"former dataset": Dataset.open(self.work.folder / rules.against).digest}
 
     def _check_what_follows(self) -> None:
-        """Raise InputError if the gate will find no queries, or the report no column: before hours of training, not after."""
+        """Raise InputError if the gate would find no queries or the report no column, before hours of training."""
         dataset = self.work.dataset()
         if self.work.config.gate is not None:
             split_for(self.work.config.gate, dataset)

@@ -1,8 +1,8 @@
 """Check the dataset for drift: write ``WORK/drift.json``, and keep statistics for the next comparison.
 
-A run overwrites the former dataset, so ``against = "previous"`` compares with its statistics: those of the new dataset are written to
-``WORK/drift/next.parquet`` and become ``WORK/drift/previous.parquet`` when a run ends.  A run that is killed or stopped leaves the
-previous statistics, so that the next run compares with the same dataset again.
+A run overwrites the previous dataset, so ``against = "previous"`` compares with its statistics: those of the new dataset are
+written to ``WORK/drift/next.parquet`` and become ``WORK/drift/previous.parquet`` when a run ends.  A killed or stopped run keeps
+the previous statistics, so that the next run compares with the same dataset again.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _MOST_NAMED = 10
 
 @dataclass(frozen=True, slots=True)
 class DriftFound:
-    """What ``WORK/drift.json`` says.
+    """The content of ``WORK/drift.json``.
 
     Attributes
     ----------
     report
-        Its content; ``against`` is None where there was nothing to compare with.
+        The report; ``against`` is None if there was nothing to compare with.
     path
-        Where it is.
+        Path of the file.
     new
-        Whether it was written now.
+        Whether it was written by this run.
     """
 
     report: Mapping[str, Any]
@@ -50,28 +50,28 @@ class DriftFound:
 
     @property
     def against(self) -> str | None:
-        """The digest of the former dataset; None where there was nothing to compare with."""
+        """The digest of the older dataset; None if there was nothing to compare with."""
         found: str | None = self.report["against"]
         return found
 
     @property
     def alarms(self) -> tuple[str, ...]:
-        """The features that drifted, appeared or disappeared; the grades by name as well."""
+        """The names of features, or the grades, that drifted, appeared or disappeared."""
         return tuple(self.report["alarms"])
 
     @property
     def psi_max(self) -> float | None:
-        """The largest index of a feature or of the grades; None where nothing was compared."""
+        """The largest PSI of a feature or of the grades; None if nothing was compared."""
         found = [self.report["grades"], *self.report["features"]] if self.against is not None else []
         return max((float(each["psi"]) for each in found), default=None)
 
     @property
     def facts(self) -> DriftFacts:
-        """What the record of the stage keeps of it."""
+        """The facts for the record of the stage."""
         return DriftFacts(against=self.against, psi_max=self.psi_max, alarms=self.alarms)
 
     def line(self) -> str:
-        """Return it in one line for a person."""
+        """Return the result on one line."""
         if self.against is None:
             return "drift: there is no previous dataset to compare with yet; this dataset is kept for the next run"
         said = f"drift: of {len(self.report['features']):,} features and the grades "
@@ -87,14 +87,14 @@ class DriftFound:
 
 
 def check_drift(rules: DriftSection, folder: Path, dataset: Path) -> None:
-    """Look up, before anything is run, what ``[drift] against`` names; ``dataset`` is what the run makes anew.
+    """Check ``[drift] against`` before the run; ``dataset`` is the one that the run replaces.
 
     Raises
     ------
     ConfigError
-        It is the dataset that the run replaces.
+        It is the same dataset.
     InputError, DatasetFormatError
-        It is no dataset.
+        It is not a dataset.
     """
     if rules.against == PREVIOUS:
         return
@@ -107,11 +107,10 @@ def check_drift(rules: DriftSection, folder: Path, dataset: Path) -> None:
 
 
 def drift_of(dataset: Dataset, rules: DriftSection, folder: Path, work: Path) -> DriftFound:
-    """Compare ``dataset`` with what ``rules`` name, and leave the report in ``work``.
+    """Compare ``dataset`` with the reference in ``rules``, and write the report to ``work``.
 
-    A report that is of this dataset against the same former one stands and is returned; so is that of the previous dataset
-    where it is this one.  The report has no clocks and no paths: the same two datasets give the same bytes.  Memory is that of
-    a few columns of the train split.
+    An existing report on the same two datasets is returned; so is the previous report if the dataset is unchanged.  The
+    report has no times and no paths: the same two datasets give the same bytes.  Memory: a few columns of the train split.
 
     Parameters
     ----------
@@ -120,16 +119,16 @@ def drift_of(dataset: Dataset, rules: DriftSection, folder: Path, work: Path) ->
     rules
         ``[drift]``.
     folder
-        Relative paths in ``rules`` start here.
+        Base of relative paths in ``rules``.
     work
         The work folder.
 
     Raises
     ------
     InputError
-        There is no feature in common.
+        The datasets have no feature in common.
     DatasetFormatError
-        The former dataset or what is kept of it is damaged.
+        The older dataset or its stored statistics are damaged.
     """
     path = work / DRIFT
     if rules.against == PREVIOUS:
@@ -142,9 +141,9 @@ def drift_of(dataset: Dataset, rules: DriftSection, folder: Path, work: Path) ->
 
 
 def untold(dataset: Dataset, rules: DriftSection, work: Path) -> DriftFound | None:
-    """Return the drift of ``dataset`` that ``work`` holds; None if an earlier run has reported it at its end.
+    """Return the drift of ``dataset`` recorded in ``work``; None if an earlier run has reported it at its end.
 
-    Against a fixed dataset every run reports drift, as long as there is some.
+    Against a fixed dataset, every run reports the drift.
     """
     path = work / DRIFT
     known = _known(path, dataset.digest)
@@ -156,7 +155,7 @@ def untold(dataset: Dataset, rules: DriftSection, work: Path) -> DriftFound | No
 
 
 def keep_for_next(dataset: Dataset, work: Path) -> None:
-    """Let the next run compare with ``dataset``: called at the end of a run, whatever it found."""
+    """Make ``dataset`` the reference of the next run; called at the end of every run."""
     if digest_in(work / NEXT) == dataset.digest:
         (work / NEXT).replace(work / KEPT)
 
@@ -177,7 +176,7 @@ def _against_previous(dataset: Dataset, path: Path, work: Path) -> DriftFound:
 
 
 def _known(path: Path, digest: str) -> DriftFound | None:
-    """Return the report at ``path`` if it is whole and of the dataset ``digest``."""
+    """Return the report at ``path`` if it is valid and on the dataset ``digest``."""
     try:
         report = json.loads(path.read_bytes())
         whole = report["format"] == FORMAT and report["digest"] == digest

@@ -1,7 +1,7 @@
-"""A dry run: the same stages on links to the work folder and the registry, which both stay unchanged.
+"""A dry run: the same stages on hard links to the work folder and the registry, which both stay unchanged.
 
-All that a run leaves is written aside and put in its place by a rename, and never changed there: a second name for such a
-file costs no room, and what is put in the place of one name leaves the other as it was.
+All files of a run are written under a temporary name, published by a rename and never modified.  So hard links take no disk
+space, and replacing a link does not change the original.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 DRY_RUN = "dry-run"
-REGISTRY = ".registry"  # a name that no stage has
+REGISTRY = ".registry"  # not the name of a stage
 OF_REGISTRY = ("FORMAT.json", "blobs", "models")
 KEPT = (EVALUATION, GATE, DRIFT, REPORT, LAST_RUN)
-"""What stays of a dry run to be looked at."""
+"""The files of a dry run that are kept."""
 
 
 @contextmanager
 def links_to(work: Path, registry: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield the work folder ``work / "dry-run"`` and a registry in it that hold what ``work`` and ``registry`` do.
+    """Yield the work folder ``work / "dry-run"`` and a registry in it, with links to the files of ``work`` and ``registry``.
 
-    At the end only `KEPT` stays there, until the next dry run.
+    At the end only `KEPT` remains, until the next dry run.
     """
     dry = work / DRY_RUN
     shutil.rmtree(dry, ignore_errors=True)
@@ -52,7 +52,7 @@ def links_to(work: Path, registry: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _is_of_runs(path: Path) -> bool:
-    """Tell whether what stages have made is in ``path``, and not what is appended to, or of a run that was killed."""
+    """Whether ``path`` is output of stages, rather than a file for appending or of a killed run."""
     return path.name not in {DRY_RUN, LEASE} and path.suffix != ".jsonl" and not path.name.startswith(".")
 
 

@@ -1,7 +1,7 @@
 """The events of a run, for its observers: the terminal, the log, the metrics, the lineage.
 
-An observer is called in the order of the events, by one thread, and the run waits for it; it must not raise.
-An event has no time, so that none reaches an artefact: observers read the clock.
+Observers are called in the order of the events, by one thread, and the run waits for them; they must not raise.
+Events have no times, so that none gets into an artefact: observers read the clock.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Outcome = Literal["done", "unchanged", "gate not passed", "drift", "failed", "st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artefact:
-    """Something that a stage reads or makes."""
+    """An input or output of a stage."""
 
     kind: Literal["file", "folder", "dataset", "model", "alias"]
     name: str
-    """A path as the configuration means it (absolute or from the folder of the configuration), ``NAME@7``, or ``NAME@alias``."""
+    """A path (absolute or relative to the folder of the configuration), ``NAME@7``, or ``NAME@alias``."""
     digest: str | None = None
-    """sha256 in hexadecimal of the bytes, or the digest that a dataset says of itself."""
+    """sha256 of the bytes in hexadecimal, or the digest of a dataset."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What counts of it, as JSON values: ``rows``, ``queries``, ``bytes``, ``files``, ``features`` (a number), ..
+    """Sizes as JSON values: ``rows``, ``queries``, ``bytes``, ``files``, ``features`` (a number), ..
 
     ``columns``, a list of ``{"name": .., "type": ..}``, goes to the lineage only.
     """
@@ -36,7 +36,7 @@ class Artefact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """The configuration is read and checked, the lease is held; the stages follow."""
+    """The configuration is valid and the lease is held; the stages follow."""
 
     run_id: str
     config: Path
@@ -44,12 +44,12 @@ class RunStarted:
     stages: tuple[str, ...]
     logical_date: date | None = None
     died: str | None = None
-    """Which earlier run died, as the lease says it for a person; None if there was none."""
+    """Description of an earlier run that died, from the lease; None if there was none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSkipped:
-    """The stage has nothing to do; ``why`` says so for a person."""
+    """The stage has nothing to do; ``why`` is the reason as text."""
 
     stage: str
     why: str
@@ -57,7 +57,7 @@ class StageSkipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStarted:
-    """The stage begins; ``why`` says for a person why it is not skipped, ``doing`` what it does."""
+    """The stage begins; ``why`` is the reason as text, ``doing`` what it does."""
 
     stage: str
     why: str
@@ -67,7 +67,7 @@ class StageStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSaid:
-    """A line that the stage says to a person while it works."""
+    """A message of the stage while it works."""
 
     stage: str
     line: str
@@ -75,7 +75,7 @@ class StageSaid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageDone:
-    """The stage has published what it makes."""
+    """The stage has published its output."""
 
     stage: str
     outputs: tuple[Artefact, ...] = ()
@@ -84,7 +84,7 @@ class StageDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFailed:
-    """The stage ended with ``error``; what the stages before it made stays.  ``stopped``: it was asked to end."""
+    """The stage failed with ``error``; the output of earlier stages stays.  ``stopped``: it was interrupted."""
 
     stage: str
     error: BaseException
@@ -93,7 +93,7 @@ class StageFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
-    """The run is over and about to exit with ``exit_code``; ``facts`` says what is there now; None if it failed."""
+    """The run ends with ``exit_code``; ``facts`` has its results; None if it failed."""
 
     outcome: Outcome
     exit_code: int

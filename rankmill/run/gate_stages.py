@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class GateStage(Stage):
-    """A result of the gate in the registry's log, and ``WORK/gate.json`` with its report."""
+    """Adds a gate result to the registry's log, and writes its report to ``WORK/gate.json``."""
 
     name, facts, code = "gate", GateFacts, ("rankmill.pipeline", "rankmill.scorer", "rankmill.gate")
 
@@ -74,7 +74,9 @@ class GateStage(Stage):
 
     def run(self, say: Say) -> Made:
         rules, measured, dataset = self.rules, self.work.config.evaluate, self.work.dataset()
-        given = measured.convention != OURS or bool(measured.policy)  # else it is the alias that may ask for one
+        given = measured.convention != OURS or bool(
+            measured.policy
+        )  # otherwise the policy of the alias may require one
         result = gate(
             self.work.registry,
             str(self.work.candidate),
@@ -89,7 +91,7 @@ class GateStage(Stage):
         write_atomically(path, canonical_json(as_json(result.report)) + b"\n")
         comparison = result.report.comparisons[0]
         found = comparison.metrics[result.report.metric]
-        assert found is not None  # noqa: S101 (a gate refuses too few queries)
+        assert found is not None  # noqa: S101 (too few queries are an error)
         return Made(
             facts=GateFacts(
                 alias=rules.alias,
@@ -114,7 +116,7 @@ class GateStage(Stage):
 
 
 def result_of(work: Work) -> GateResult | None:
-    """Return the newest result of the candidate at the gate; None if there is none, or it may have been forced in."""
+    """Return the newest gate result of the candidate; None if there is none, or if it may have been promoted by force."""
     if work.alias is None or work.alias not in work.candidate.gates:
         return None
     result = stored_result(work.registry, str(work.candidate), work.alias)
@@ -123,21 +125,21 @@ def result_of(work: Work) -> GateResult | None:
 
 
 def taken_back(work: Work, alias: str) -> str | None:
-    """Say that the candidate had ``alias`` and a person moved it away again; None otherwise."""
+    """Return a message if the candidate had ``alias`` and somebody moved it away again; None otherwise."""
     candidate = work.candidate
     moves = candidate.state.moves.get(alias, [])
     had = max((at for at, move in enumerate(moves) if move.version == candidate.number), default=None)
     if had is None or had == len(moves) - 1:
         return None
     entry = work.registry.entry(candidate.name, moves[had + 1].entry)
-    if entry.change.op not in {"rollback", "unset", "force"}:  # only people do any of these
+    if entry.change.op not in {"rollback", "unset", "force"}:  # these are never done by a run
         return None
     cure = f"rankmill models promote {candidate} --alias {alias} promotes it again"
     return f"{candidate} was rolled back from {alias} in entry {entry.number} of the log, by {entry.actor}; {cure}"
 
 
 def split_for(rules: GateSection, dataset: Dataset) -> str:
-    """Return the split to compare on; InputError if it has no queries."""
+    """Return the split for the comparison; InputError if it has no queries."""
     held_out = [name for name in dataset.manifest.unseen if rules.split in {None, name}]
     if not held_out:
         what = "neither a test nor a valid split" if rules.split is None else f"no {rules.split} split"
@@ -146,7 +148,7 @@ def split_for(rules: GateSection, dataset: Dataset) -> str:
 
 
 def refuse_protected(work: Work) -> None:
-    """Raise ConfigError if ``[promote]`` names an alias that asks for a gate: before the training, not after."""
+    """Raise ConfigError before the training if ``[promote]`` names a protected alias."""
     from rankmill.foundation.errors import ConfigError
     from rankmill.registry.model_state import State
 
@@ -156,7 +158,7 @@ def refuse_protected(work: Work) -> None:
     if store.exists():
         state = store.state(name) if name in store.names() else State()
         protected = store.policy(state, alias) is not None
-    else:  # the training makes it as registries are made
+    else:  # the training will create it with the defaults
         protected = alias == PRODUCTION
     if protected:
         raise ConfigError(
@@ -166,16 +168,16 @@ def refuse_protected(work: Work) -> None:
 
 
 class PromoteStage(Stage):
-    """An entry in the registry's log for each alias that the candidate takes.
+    """Adds an entry to the registry's log for each alias that moves to the candidate.
 
-    What decides is the registry, not a record: the alias is moved once, and not again after somebody took it back.
+    The registry decides, not a record: the alias is moved once, and not again after somebody moved it back.
     """
 
     name, facts = "promote", PromoteFacts
 
     @property
     def aliases(self) -> list[str]:
-        """What the candidate may take and does not have yet."""
+        """The aliases that the candidate may take over and does not have yet."""
         config, candidate = self.work.config, self.work.candidate
         asked = [] if config.promote is None else [config.promote.alias]
         if config.gate is not None and self._passed():
@@ -202,7 +204,7 @@ class PromoteStage(Stage):
         return back or f"{candidate} did not pass the gate against the current version"
 
     def _passed(self) -> bool:
-        """Tell whether the newest result of the gate is of the candidate and of what the alias means now, and good enough."""
+        """Whether the newest gate result is about the candidate and the current version of the alias, and passed."""
         result = result_of(self.work)
         if result is None or not result.carries:
             return False
@@ -223,7 +225,7 @@ class PromoteStage(Stage):
 
     def run(self, say: Say) -> Made:
         candidate = self.work.candidate
-        try_candidates(self.work, candidate)  # what cannot rank today's candidates is not to be what users see
+        try_candidates(self.work, candidate)  # never promote a version that cannot rank today's candidates
         moved = {}
         for alias in self.aliases:
             before = candidate.state.target(alias)
@@ -246,7 +248,7 @@ class PromoteStage(Stage):
 
 
 def try_candidates(work: Work, version: Version) -> None:
-    """Raise, as re-ranking would, if a run cannot be read, or the first candidates of a file not be ranked by ``version``."""
+    """Raise the error of re-ranking if a TREC run cannot be read, or ``version`` cannot rank the first candidates of a file."""
     section = work.config.rerank
     if section is None:
         return

@@ -1,7 +1,7 @@
-"""Turn other text on the stderr of a process that logs JSON into JSON lines.
+"""Convert all other text on stderr to JSON lines, for a process that logs JSON.
 
-Warnings, lines of libraries, the error that ends the process: a log collector reads all of stderr and fails at the first line that
-is not JSON.
+A log collector reads all of stderr and fails at the first line that is not JSON, such as a warning, output of a library, or the
+final error.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _LAST_WORDS = "rankmill: "
 
 
 class JsonStderr(io.TextIOBase):
-    """A text stream that writes every line to ``stream`` as a JSON object with ``event`` ``said``; lines written at once are one object.
+    """A text stream that writes lines to ``stream`` as JSON objects with ``event`` ``said``; lines of one write are one object.
 
-    A line of the front door about what ended the process has ``level`` ``error`` and ``event`` ``error``.  Lines that are objects of
-    JSON already go through `write_object`.
+    The final error line of the command has ``level`` ``error`` and ``event`` ``error``.  Lines that are JSON objects already are
+    written with `write_object`.
 
     Attributes
     ----------
     run_id
-        Says which run the lines are of.
+        The run of the lines.
     """
 
     encoding = "utf-8"
@@ -44,15 +44,15 @@ class JsonStderr(io.TextIOBase):
         return True
 
     def isatty(self) -> bool:
-        """Return False: nobody looks at bars here."""
+        """Return False, so that no progress bars are shown."""
         return False
 
     def fileno(self) -> int:
-        """Return that of the stream."""
+        """Return the descriptor of the stream."""
         return self._stream.fileno()
 
     def write(self, text: str) -> int:
-        """Write the lines that ``text`` completes; what it begins waits for its end."""
+        """Write the lines that ``text`` completes; an incomplete line is buffered."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         lines, end, begun = (self._begun + text).rpartition("\n")
@@ -62,17 +62,17 @@ class JsonStderr(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Have the stream write what it holds."""
+        """Flush the stream."""
         self._stream.flush()
 
     def close(self) -> None:
-        """Write a line that has no end yet; the stream stays open."""
+        """Write an incomplete line; the stream stays open."""
         if self._begun:
             self.write("\n")
         super().close()
 
     def write_object(self, line: str) -> None:
-        """Write ``line``, an object of JSON with its line feed."""
+        """Write ``line``, a JSON object with a line feed."""
         self._stream.write(line)
         self._stream.flush()
 
@@ -89,7 +89,7 @@ class JsonStderr(io.TextIOBase):
 
 
 def speak_json(clock: Clock | None = None) -> JsonStderr:
-    """Make ``sys.stderr`` a `JsonStderr`, and return it; whoever runs the command line puts the former one back."""
+    """Replace ``sys.stderr`` by a `JsonStderr` and return it; `rankmill.cli` restores the old one."""
     if isinstance(sys.stderr, JsonStderr):
         return sys.stderr
     stream = JsonStderr(sys.stderr, clock)

@@ -1,8 +1,8 @@
 """A file of JSON lines that keeps the last complete runs within a size limit, even if a writer is killed.
 
-A line is one ``write`` under a lock; what a killed process or a full disk left of one is cut off before the next line is written, so
-that a torn line can only be the last, and for as long as nobody writes.  Where a run begins and the file is above its bound, the
-oldest runs go: the newest that fit into half of the bound are copied aside and renamed over it.
+A line is written with one ``write`` under a lock.  An incomplete line, left by a killed process or a full disk, can only be the
+last one, and the next writer cuts it off.  If the file exceeds its bound when a run begins, the newest runs that fit into half of
+the bound are copied to a new file, which replaces the old one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _CHUNK = 1 << 16
 
 
 class RunsFile:
-    """The file ``path``; ``begins`` says of an object whether a run begins with it, ``bound`` is in bytes.
+    """The file ``path`` of at most ``bound`` bytes; ``begins`` returns whether an object is the first of a run.
 
-    Several processes may write to one file (of several work folders, say): each line is one of somebody's.
+    Several processes may write to one file, such as those of several work folders; lines are never mixed.
     """
 
     def __init__(self, path: Path, begins: Callable[[Mapping[str, Any]], bool], bound: int) -> None:
@@ -32,14 +32,14 @@ class RunsFile:
         self._bound = bound
 
     def drop_old_runs(self) -> None:
-        """Let the oldest runs go, if the file is above its bound."""
+        """Remove the oldest runs if the file exceeds its bound."""
         if self._is_full():
             with self._held():
-                if self._is_full():  # another process may have done it meanwhile
+                if self._is_full():  # another process may have shortened it meanwhile
                     write_atomically(self._path, b"".join(self._newest()))
 
     def append(self, line: str) -> None:
-        """Write ``line``, which ends with its line feed, behind the last whole line."""
+        """Append ``line``, which ends with a line feed, after the last complete line."""
         data = line.encode("ascii")
         with self._held() as handle:
             end = _cut_torn_line(handle)
@@ -54,7 +54,7 @@ class RunsFile:
 
     @contextmanager
     def _held(self) -> Iterator[int]:
-        """Yield the file, open for appending, with nobody else at it."""
+        """Yield the file, open for appending and locked."""
         while True:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -72,7 +72,7 @@ class RunsFile:
         return False
 
     def _newest(self) -> list[bytes]:
-        """Return the lines of the newest runs that fit into half of the bound, none of a run that does not fit."""
+        """Return the lines of the newest complete runs that fit into half of the bound."""
         kept: list[bytes] = []
         run: list[bytes] = []
         size = 0
@@ -101,7 +101,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def _is_at(handle: int, path: Path) -> bool:
-    """Return whether ``path`` still names the open file: another process may have put a shorter one in its place."""
+    """Return whether ``path`` is still the open file: another process may have replaced it."""
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
@@ -109,7 +109,7 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def _cut_torn_line(handle: int) -> int:
-    """Cut the file behind its last line feed; returns its size."""
+    """Truncate the file after its last line feed; return its size."""
     size = end = os.fstat(handle).st_size
     while end > 0:
         begin = max(0, end - _CHUNK)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastRun:
-    """A run that has ended; ``stages`` says of each stage how it went."""
+    """A run that has ended; ``stages`` has the outcome of each stage."""
 
     run_id: str
     date: str | None
@@ -35,12 +35,12 @@ class LastRun:
 
     @classmethod
     def read(cls, path: Path) -> LastRun | None:
-        """Read what a run left in ``path``; None if there is nothing.
+        """Read the record in ``path``; None if there is none.
 
         Raises
         ------
         InputError
-            It is not what a run leaves.
+            The file is not such a record.
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -61,7 +61,7 @@ class LastRun:
 
 
 class LastRunFile:
-    """Observer that writes ``last_run.json``, and ``last_success.json`` for a run that left 0."""
+    """Observer that writes ``last_run.json``, and ``last_success.json`` for a run with exit code 0."""
 
     def __init__(self, work: Path, run_id: str, day: date | None, clock: Callable[[], datetime]) -> None:
         self._work, self._run_id, self._day = work, run_id, day
@@ -70,7 +70,7 @@ class LastRunFile:
         self._error: str | None = None
 
     def __call__(self, event: Event) -> None:
-        """Take note of what happened; write at the end."""
+        """Collect outcomes; write the files at the end."""
         from rankmill.run.events import RunEnded, StageDone, StageFailed, StageSkipped
 
         if isinstance(event, StageSkipped):
@@ -95,7 +95,7 @@ class LastRunFile:
             error=self._error,
         )
         data = (json.dumps(as_json(told), indent=1, ensure_ascii=False) + "\n").encode("utf-8", "replace")
-        with suppress(OSError):  # a full disk ends the run by what it was doing, not by this
+        with suppress(OSError):  # if the disk is full, the run fails because of its own output
             write_atomically(self._work / LAST_RUN, data)
             if exit_code == DONE:
                 write_atomically(self._work / LAST_SUCCESS, data)

@@ -1,7 +1,7 @@
 """Events as lines: text for people on stderr, JSON lines for log collectors, and ``WORK/log.jsonl``.
 
-Fields of every JSON line: ``ts``, ``level``, ``event``, ``run_id``, ``message`` and ``peak_memory_bytes``; of those of a stage
-``stage``; of what ends ``seconds``; and what the event says besides (docs/observing.md has them all).
+Every JSON line has the fields ``ts``, ``level``, ``event``, ``run_id``, ``message`` and ``peak_memory_bytes``; events of stages have
+``stage``, final events ``seconds``, and each event its own fields (see docs/observing.md).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from rankmill.run.stage_facts import (
 
 
 def message(event: Event) -> str:
-    """Return ``event`` in one line, without the name of its stage.
+    """Format ``event`` on one line, without the name of its stage.
 
     >>> message(StageDone(stage="promote", facts=PromoteFacts(model="web@7", moved={"production": "web@6"})))
     'done: production is version 7'
@@ -71,22 +71,22 @@ def message(event: Event) -> str:
 
 
 def error_line(error: BaseException) -> str:
-    """Return what ``error`` says in one line; the class of one that says nothing."""
+    """Return the message of ``error`` on one line; its class if the message is empty."""
     return one_line(said_by(error)) or type(error).__name__
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` without line breaks, and without characters that move a terminal's cursor."""
+    """Return ``text`` without line breaks and control characters."""
     return printable(text).strip()
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with a space for each character that is not to be seen, and none at its end."""
+    """Replace each non-printable character of ``text`` by a space, and strip spaces at the end."""
     return "".join(letter if letter.isprintable() else " " for letter in whole_text(text)).rstrip()
 
 
 def lasting(seconds: float) -> str:
-    """Return how long that is.
+    """Format a duration.
 
     >>> [lasting(seconds) for seconds in (0.04, 3.21, 75, 7384)]
     ['0.04 s', '3.2 s', '1 min 15 s', '2 h 3 min']
@@ -135,11 +135,11 @@ _NAMES: dict[type[Any], str] = {
 _RUN = "run"
 _FINDINGS = {DRIFT, GATE_NOT_PASSED}
 _LINEAGE_ONLY = "columns"
-_MOST_LISTED = 100  # artefacts in a line; the lineage has all
+_MOST_LISTED = 100  # artefacts per line; the lineage has all
 
 
 def peak_memory() -> int:
-    """Return the most bytes that this process has had so far."""
+    """Return the peak memory of this process in bytes."""
     from rankmill.foundation.process_memory import peak_bytes
 
     return peak_bytes()
@@ -147,7 +147,7 @@ def peak_memory() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedArtefact:
-    """Something that a stage reads or makes, as a log says it."""
+    """An input or output of a stage, as in the log."""
 
     kind: str
     name: str
@@ -157,7 +157,7 @@ class LoggedArtefact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecord:
-    """An event as the log has it: what an event does not say has no key."""
+    """An event as in the log; fields without a value are omitted."""
 
     ts: str
     level: Level
@@ -185,7 +185,7 @@ class LogRecord:
 
 
 class Records:
-    """Turns events into the objects of the log; knows which run they are of and when its stages began."""
+    """Converts events to log records; keeps the run ID and the start times of stages."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
@@ -193,7 +193,7 @@ class Records:
         self.run_id: str | None = None
 
     def of(self, event: Event) -> LogRecord:
-        """Return the object of ``event``."""
+        """Return the log record of ``event``."""
         if isinstance(event, RunStarted):
             self.run_id = event.run_id
             self._watch.start(_RUN)
@@ -262,7 +262,7 @@ class Records:
 
 
 def level(event: Event) -> Level:
-    """Return how much somebody should care."""
+    """Return the log level of ``event``."""
     match event:
         case RunStarted():
             return "info" if event.died is None else "warning"
@@ -277,7 +277,7 @@ def level(event: Event) -> Level:
 
 
 def artefact(given: Artefact) -> LoggedArtefact:
-    """Return what a log says of an artefact."""
+    """Return the log record of an artefact."""
     facts = {name: value for name, value in given.facts.items() if name != _LINEAGE_ONLY}
     return LoggedArtefact(kind=given.kind, name=given.name, sha256=given.digest, facts=facts or None)
 
@@ -291,7 +291,7 @@ def _not_listed(given: Sequence[Artefact]) -> int | None:
 
 
 class JsonLines:
-    """Observer that calls ``write`` with one line, with its line feed, for each thing that happens."""
+    """Observer that calls ``write`` with a JSON line, including its line feed, for each event."""
 
     def __init__(self, write: Callable[[str], None], clock: Clock | None = None) -> None:
         self._write = write
@@ -299,7 +299,7 @@ class JsonLines:
 
     @property
     def run_id(self) -> str | None:
-        """The run that is under way; None before the first event."""
+        """The current run; None before the first event."""
         return self._records.run_id
 
     def __call__(self, event: Event) -> None:
@@ -311,9 +311,9 @@ _RUN = "run"
 
 
 class TextLines:
-    """Observer that calls ``write`` with one line, without its line feed, for each thing that happens.
+    """Observer that calls ``write`` with a line of text, without line feed, for each event.
 
-    What an error says is left to whoever ends the process.
+    Error messages are left to `rankmill.cli`.
     """
 
     def __init__(self, write: Callable[[str], None], clock: Clock | None = None) -> None:
@@ -352,8 +352,8 @@ BOUND = 16 * 2**20
 class LogFile:
     """Observer that appends the lines of `rankmill.run.log_lines` to ``path``.
 
-    The runs before this one go, the oldest first, where the file is above ``bound`` bytes.  A run that takes a quarter of that is
-    not written in full: what its stages say is left out from there on, what happens is not.
+    If the file exceeds ``bound`` bytes, the oldest runs are removed.  If a single run takes a quarter of that, further messages
+    of its stages are omitted, but no other events.
     """
 
     def __init__(self, path: Path, clock: Clock | None = None, bound: int = BOUND) -> None:
@@ -362,7 +362,7 @@ class LogFile:
         self._room = bound // 4
 
     def __call__(self, event: Event) -> None:
-        """Append what happened."""
+        """Append ``event``."""
         record = self._records.of(event)
         if isinstance(event, RunStarted):
             self._file.drop_old_runs()

@@ -28,24 +28,24 @@ from rankmill.trainer.training_service import starting_model, train_and_register
 if TYPE_CHECKING:
     from rankmill.run.stage import StageRecord
 
-MEASURED = "test"  # besides train and valid, where there are several seeds
+MEASURED = "test"  # split to measure in addition to train and valid, with several seeds
 
 
 class TrainStage(Stage):
-    """The next version of ``[train] name`` in the registry; ``WORK/model`` keeps each seed's training, and what came of all."""
+    """The next version of ``[train] name`` in the registry; ``WORK/model`` has the training of each seed, and the result."""
 
     name, facts, code = "train", TrainFacts, OF_TRAINING
 
     @cached_property
     def base(self) -> StartingModel | None:
-        """The model to correct: a file beside the configuration, or one of the registry."""
+        """The base model: a file next to the configuration, or a model of the registry."""
         base = self.work.config.train.base_model
         if base is None:
             return None
         beside = self.work.folder / base
         if beside.is_file() or base.endswith(MODEL_SUFFIX):
             named = os.fspath(beside)
-        else:  # whatever lies in the folder that the run was started from
+        else:  # not a file in the working directory
             named = base if "@" in base else f"{base}@{PRODUCTION}"
         return starting_model(named, self.work.registry.root)
 
@@ -136,7 +136,7 @@ class EvaluateStage(Stage):
     def _model(self) -> str:
         return f"{self.work.candidate} {self.work.candidate.sha256}"
 
-    def holds(self, record: StageRecord) -> bool:  # not what another version was worth
+    def holds(self, record: StageRecord) -> bool:  # not the metrics of another version
         return record.inputs["model"] == self._model
 
     def doing(self) -> str:

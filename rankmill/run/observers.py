@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 Log = Literal["text", "json"]
 
 LOG_NAME, LINEAGE_NAME, METRICS_NAME = "log.jsonl", "lineage.jsonl", "metrics.prom"
-METRICS_SUFFIX = ".prom"  # the only files that the collector reads
+METRICS_SUFFIX = ".prom"  # the collector reads only such files
 
 
 def observer_of(
     log: Log, config: Config, folder: Path, *, work: Path | None = None, files: bool = True, clock: Clock | None = None
 ) -> FanOut:
-    """Return the observer of a run: lines on stderr, and the files of the configuration.
+    """Return the observer of a run, which writes to stderr and to the files of the configuration.
 
     Parameters
     ----------
     log
-        Lines for people, or JSON lines; with the latter all that is written to ``sys.stderr`` from here on becomes JSON.
+        Text or JSON lines; with the latter, everything written to ``sys.stderr`` from now on becomes JSON.
     config
-        What is run.
+        The configuration.
     folder
-        Relative paths in ``config`` start here: the folder of its file.
+        Base of relative paths in ``config``: the folder of its file.
     work
-        The work folder, where it is not the one that ``config`` names.
+        The work folder, if it is not the one in ``config``.
     files
         False: only stderr, as for a dry run.
     clock
@@ -62,7 +62,7 @@ def observer_of(
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files that a run writes events to; None: not asked for."""
+    """The files to which a run writes events; None: disabled."""
 
     log: Path | None = None
     lineage: Path | None = None
@@ -70,9 +70,9 @@ class Files:
 
 
 def files_of(config: Config, folder: Path, work: Path | None = None) -> Files:
-    """Return the files that ``[tell]`` asks for: by default in the work folder; ``""`` is none.
+    """Return the files of ``[tell]``: by default in the work folder; ``""`` disables one.
 
-    A path of metrics that does not end in ``.prom`` is a folder, such as the one that the collector reads.
+    A path of metrics that does not end in ``.prom`` is a folder, such as that of the collector.
     """
     tell, work = config.tell, folder / config.work if work is None else work
     metrics = _file(tell.prometheus, folder, work / METRICS_NAME)
@@ -86,7 +86,7 @@ def files_of(config: Config, folder: Path, work: Path | None = None) -> Files:
 
 
 def write_line(line: str) -> None:
-    """Write ``line`` to stderr, in the form that stderr has."""
+    """Write ``line`` to stderr, as text or JSON."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
@@ -105,10 +105,10 @@ def _on_stderr(log: Log, clock: Clock | None) -> Observer:
 
 
 class FanOut:
-    """Observer that hands every event to each of ``observers`` (by what they are called), in their order.
+    """Observer that passes every event to all ``observers`` (by name), in order.
 
-    The first error of each is reported by ``complain``; it is called again at the next event: a full disk may have room by
-    then.  What ends a process (an interrupt, a request to end) is no failure of an observer, and is raised.
+    ``complain`` reports the first error of each; the observer is still called for later events, as a full disk may have
+    space again.  Interrupts and signals to exit are raised.
     """
 
     def __init__(self, observers: Mapping[str, Observer], complain: Callable[[str], None]) -> None:
@@ -117,11 +117,11 @@ class FanOut:
         self._said: set[str] = set()
 
     def __call__(self, event: Event) -> None:
-        """Tell all of them."""
+        """Pass ``event`` to all observers."""
         for name, observer in self._observers.items():
             try:
                 observer(event)
-            except Exception as error:  # whatever it is: the run is worth more than its story
+            except Exception as error:  # any error: a failing observer must not stop the run
                 if name not in self._said:
                     self._said.add(name)
                     with suppress(Exception):

@@ -1,8 +1,8 @@
 """OpenLineage events of the run and of its stages, as JSON lines.
 
-Every run gives one START and one of COMPLETE, FAIL and ABORT; so does every stage that is executed, as a run of its own whose parent
-is the whole run.  What a run without an end (killed) has left open, its successor does not close: a reader sees that no end came.
-Form and facets are those of the specification 2-0-2 (github.com/OpenLineage/OpenLineage, ``spec/``).
+Every run emits START and one of COMPLETE, FAIL and ABORT; so does every executed stage, as a run whose parent is the whole run.
+A killed run has no end event, and the next run does not add one.  The events follow the specification 2-0-2
+(github.com/OpenLineage/OpenLineage, ``spec/``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rankmill.run.plain_json import Clock, json_line, plain, rfc3339
 
 BOUND = 16 * 2**20
 PRODUCER = f"pkg:generic/rankmill@{rankmill.__version__}"
-"""A package URL: a URI that says what made the events and needs no site to point at."""
+"""A package URL: identifies the producer of events without a web address."""
 _SPECIFICATION = "https://openlineage.io/spec"
 _RUN_EVENT = f"{_SPECIFICATION}/2-0-2/OpenLineage.json#/$defs/RunEvent"
 _FACETS = {
@@ -44,7 +44,7 @@ _FACETS = {
     "outputStatistics": "1-0-2/OutputStatisticsOutputDatasetFacet",
 }
 _BASE_FACETS = {"rankmill_outcome": "RunFacet", "rankmill_facts": "DatasetFacet"}
-"""Our own, which have no schema but that of any facet."""
+"""Our own facets, with the schema of a general facet."""
 _COUNTS = {"rows": "rowCount", "bytes": "size", "files": "fileCount"}
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "pkg:generic/rankmill")
 
@@ -58,11 +58,11 @@ class LineageFile:
     Parameters
     ----------
     path
-        The file; the runs before this one go, the oldest first, where it is above ``bound`` bytes.
+        The file; if it exceeds ``bound`` bytes, the oldest runs are removed.
     model
-        The name of the model, which is the name of the job; its stages are ``MODEL.ingest`` and so on.
+        The name of the model and of the job; stages are ``MODEL.ingest`` and so on.
     namespace
-        That of the jobs.
+        Namespace of the jobs.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class LineageFile:
         self._broken: EventType | None = None
 
     def __call__(self, event: Event) -> None:
-        """Append what happened."""
+        """Append ``event``."""
         match event:
             case RunStarted():
                 self._run = run_uuid(event.run_id)
@@ -104,7 +104,7 @@ class LineageFile:
                 facets = {} if event.stopped else {"errorMessage": facet("errorMessage", **error)}
                 self._append(kind, event.stage, self._inputs.get(event.stage, ()), facets=facets)
                 self._broken = kind
-            case RunEnded() if not self._ended:  # a signal may come while the end is told
+            case RunEnded() if not self._ended:  # a signal may arrive while the end is written
                 self._ended = True
                 self._append_end(event)
             case _:
@@ -152,7 +152,7 @@ class LineageFile:
         self._file.append(json_line(record))
 
     def _dataset(self, given: Artefact, side: Literal["input", "output"]) -> Json:
-        """Return what OpenLineage calls a dataset: files by their absolute path, models by their name without a version."""
+        """Return a dataset of OpenLineage: files by absolute path, models by name without a version."""
         facts = dict(given.facts)
         columns = facts.pop("columns", None)
         version = given.digest
@@ -178,7 +178,7 @@ class LineageFile:
 
 
 def facet(name: str, /, **content: Any) -> Json:
-    """Return the facet ``name`` with what every facet has to say of itself."""
+    """Return the facet ``name`` with the fields that every facet needs."""
     if name in _BASE_FACETS:
         schema = f"{_SPECIFICATION}/2-0-2/OpenLineage.json#/$defs/{_BASE_FACETS[name]}"
     else:
@@ -188,7 +188,7 @@ def facet(name: str, /, **content: Any) -> Json:
 
 
 def run_uuid(run_id: str) -> uuid.UUID:
-    """Return ``run_id`` if it is a UUID, else one that stands for it."""
+    """Return ``run_id`` if it is a UUID, else a UUID derived from it."""
     try:
         return uuid.UUID(run_id)
     except ValueError:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What is there after a run, and where; None for what was not asked for, or not reached."""
+    """The results of a run and their paths; None for stages not configured or not reached."""
 
     work: Path
     registry: Path
@@ -32,15 +32,15 @@ class RunReport:
     version: Version | None = None
     gate: GateResult | None = None
     refused: str | None = None
-    """Why the candidate is not promoted, though it is no matter of the gate."""
+    """Why the candidate is not promoted, if the reason is not the gate."""
     drift: DriftFound | None = None
     """The drift of the data, unless an earlier run has reported it."""
     former: Mapping[str, int] = field(default_factory=dict)
-    """For each alias that means the candidate, what it meant before, if anything: a rollback leads there."""
+    """For each alias that points to the candidate, its previous version, if any: the target of a rollback."""
 
     @classmethod
     def of(cls, work: Work, reached: Collection[str]) -> RunReport:
-        """Gather what the stages of ``work`` have told, as far as they were ``reached``."""
+        """Collect the facts of the stages of ``work`` that were ``reached``."""
         facts = work.facts
         report = cls(work=work.path, registry=work.registry.root, facts=facts)
         if work.config.drift is not None and facts.drift is not None:
@@ -84,7 +84,7 @@ class RunReport:
         )
 
     def render(self, *, json: bool = False) -> str:
-        """Return the report for a person, or as one JSON object."""
+        """Return the report as text, or as one JSON object."""
         return to_line(self.summary()) if json else "\n".join(self._lines())
 
     def _lines(self) -> list[str]:
@@ -124,7 +124,7 @@ class RunReport:
         return lines
 
     def rollbacks(self) -> list[str]:
-        """Return the commands that give each alias back what it meant before."""
+        """Return the commands that roll back each alias."""
         if self.version is None:
             return []
         model, registry = self.version.name, shlex.quote(str(self.registry))
@@ -134,14 +134,14 @@ class RunReport:
         ]
 
     def require(self) -> None:
-        """Raise, for a person in one line, what rules of all that was found.
+        """Raise the most important problem, if there is one.
 
         Raises
         ------
         DriftAlarm
-            The data have moved.
+            The data have drifted.
         PromotionRefused
-            The version may not take its place.
+            The version is not promoted.
         """
         found: list[Exception] = []
         for complain in (self._drift, self._gate):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class RerankStage(Stage):
-    """``[rerank] out`` in the work folder."""
+    """Writes ``[rerank] out`` in the work folder."""
 
     name, facts, code = "rerank", RerankFacts, ("rankmill.pipeline", "rankmill.scorer")
 
@@ -124,7 +124,7 @@ class RerankStage(Stage):
 
 
 def standing(work: Work) -> Version | None:
-    """Return the version that is to rank: what the alias of ``[gate]``, or else ``[promote]``, means; without either, the candidate."""
+    """Return the version for ranking: the target of the alias of ``[gate]``, else of ``[promote]``; without either, the candidate."""
     candidate, asked = work.candidate, work.config.gate or work.config.promote
     if asked is None:
         return candidate
@@ -135,13 +135,13 @@ def standing(work: Work) -> Version | None:
 
 
 class ReportStage(Stage):
-    """``WORK/report``: also of a version that is not promoted."""
+    """Writes ``WORK/report``, also for a version that is not promoted."""
 
     name, facts, code = "report", ReportFacts, ("rankmill",)
 
     @property
     def alias(self) -> str:
-        """Whose place the candidate was to take."""
+        """The alias that the candidate was to take over."""
         promote = self.work.config.promote
         return self.work.alias or (PRODUCTION if promote is None else promote.alias)
 

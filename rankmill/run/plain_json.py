@@ -21,16 +21,16 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What time it is, and how much of it passes."""
+    """The time of day, and a monotonic clock."""
 
     now: Callable[[], datetime] = _now
-    """The time of day, in UTC."""
+    """Returns the time of day, in UTC."""
     seconds: Callable[[], float] = time.monotonic
-    """Seconds of a clock that only goes forward."""
+    """Returns seconds of a monotonic clock."""
 
 
 def rfc3339(moment: datetime) -> str:
-    """Return ``moment`` as RFC 3339 has it, in UTC with milliseconds.
+    """Format ``moment`` as in RFC 3339, in UTC with milliseconds.
 
     >>> rfc3339(datetime(2026, 11, 21, 2, 0, 0, 123_999, tzinfo=UTC))
     '2026-11-21T02:00:00.123Z'
@@ -39,14 +39,14 @@ def rfc3339(moment: datetime) -> str:
 
 
 class Stopwatch:
-    """How long the run and its stages take."""
+    """Measures the duration of the run and its stages."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began: dict[str, float] = {}
 
     def start(self, what: str) -> None:
-        """Begin to measure ``what``."""
+        """Start to measure ``what``."""
         self._began[what] = self._clock.seconds()
 
     def lasted(self, what: str) -> float:
@@ -54,15 +54,15 @@ class Stopwatch:
         return max(0.0, self._clock.seconds() - self._began.get(what, self._clock.seconds()))
 
 
-LONGEST = 16_384  # characters of a text: an error may quote the line that it did not like
+LONGEST = 16_384  # characters of a text: an error may quote a long line
 _DEEPEST = 12
 
 
 def plain(value: object, depth: int = 0) -> Any:
-    r"""Return ``value`` as something that JSON has, by its words where there is nothing like it.
+    r"""Convert ``value`` to a JSON value; types that JSON lacks become strings.
 
-    Bytes of a file name that are no text (Python's lone surrogates) become ``\xNN``, an infinite number or NaN null, and a text
-    keeps its first 16,384 characters.
+    Invalid bytes of a file name (Python's lone surrogates) become ``\xNN``, infinite numbers and NaN become null, and texts are
+    cut after 16,384 characters.
 
     >>> plain({"a": float("nan"), "b": PurePath("x"), "c": os.fsdecode(b"caf\xe9")})
     {'a': None, 'b': 'x', 'c': 'caf\\xe9'}
@@ -87,15 +87,13 @@ def plain(value: object, depth: int = 0) -> Any:
         return _text(os.fsdecode(value))
     if isinstance(value, date):
         return value.isoformat()
-    if (
-        not isinstance(value, PurePath) and hasattr(value, "item") and getattr(value, "ndim", 0) == 0
-    ):  # a number of numpy's
+    if not isinstance(value, PurePath) and hasattr(value, "item") and getattr(value, "ndim", 0) == 0:  # a NumPy number
         return plain(value.item(), depth + 1)
     return _text(str(value))
 
 
 def whole_text(text: str) -> str:
-    r"""Return ``text`` as UTF-8 can have it: what of a file name is no text as ``\xNN``, half of a character as ``\uNNNN``."""
+    r"""Return ``text`` as valid Unicode: invalid bytes of file names as ``\xNN``, other surrogates as ``\uNNNN``."""
     if text.isascii():
         return text
     try:
@@ -110,5 +108,5 @@ def _text(text: str) -> str:
 
 
 def json_line(record: object) -> str:
-    """Return ``record``, a record or a mapping, as one line of JSON with its line feed."""
+    """Return ``record``, a record or a mapping, as one line of JSON with a line feed."""
     return json.dumps(plain(record), ensure_ascii=True, allow_nan=False, separators=(", ", ": ")) + "\n"

@@ -1,11 +1,11 @@
 """A file of metrics for the textfile collector of Prometheus' node exporter, replaced atomically when a run ends.
 
-What a run does not tell anew (a stage that had nothing to do, one that was not reached) stays as the run before has told it, and so
-does the time of the last success when a run fails.  Every series has the label ``model``, since the collector takes the files of one
-folder together and refuses series that two of them have.  A textfile has no timestamps: times are values.
+Values that a run does not update (of stages skipped or not reached, and the time of the last success if a run fails) are kept from
+the previous run.  Every series has the label ``model``, since the collector merges the files of a folder and rejects duplicate
+series.  A textfile has no timestamps: times are values.
 
-The format is Prometheus' text format 0.0.4: ``# HELP`` and ``# TYPE`` once before the samples of a name; in a help text backslash and
-line feed are escaped, in the value of a label the double quote as well.
+The format is Prometheus' text format 0.0.4: ``# HELP`` and ``# TYPE`` once before the samples of a name; backslash and line feed are
+escaped in help texts, in label values also the double quote.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ _HELP = {
 _COUNTS = ("rankmill_rows", "rankmill_queries", "rankmill_rejected_rows")
 _DIFFERENCE = ("rankmill_gate_difference", "rankmill_gate_difference_low", "rankmill_gate_difference_high")
 _SEVERAL = dict.fromkeys((*_COUNTS, "rankmill_stage_duration_seconds"), "stage") | {"rankmill_alias_version": "alias"}
-"""Of which several stand side by side that are told at different times, and the label that tells them apart."""
+"""Metrics with several series that are updated at different times, and the label that distinguishes them."""
 _OF_THE_RUN = ("rankmill_last_run", "rankmill_previous_run", "rankmill_build")
 _RUN = "run"
 
 
 class PrometheusFile:
-    """Observer that replaces ``path`` when a run ends; ``model`` tells its series from those of other models."""
+    """Observer that replaces ``path`` when a run ends; ``model`` is a label of all series."""
 
     def __init__(self, path: Path, model: str, clock: Clock | None = None) -> None:
         self._path = path
@@ -82,7 +82,7 @@ class PrometheusFile:
         self._died = False
 
     def __call__(self, event: Event) -> None:
-        """Remember what is told; write it at the end."""
+        """Collect values; write them at the end."""
         match event:
             case RunStarted():
                 self._watch.start(_RUN)
@@ -118,7 +118,7 @@ class PrometheusFile:
         write_atomically(self._path, exposition(samples.values(), _HELP).encode())
 
     def _kept(self) -> Iterator[Sample]:
-        """Yield what the file says and this run has not told anew."""
+        """Yield the samples of the file that this run has not updated."""
         try:
             text = self._path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -171,7 +171,7 @@ class PrometheusFile:
 
 
 def _told_together(name: str, labels: Mapping[str, str]) -> tuple[str, str]:
-    """Return what goes when it is told anew: a former version is not to stand beside the present one."""
+    """Return the key of samples that replace each other, so that an old version does not remain beside the current one."""
     return name, labels.get(_SEVERAL.get(name, ""), "")
 
 
@@ -186,7 +186,7 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One number."""
+    """A sample: one number."""
 
     name: str
     labels: Labels
@@ -194,17 +194,17 @@ class Sample:
 
     @classmethod
     def of(cls, name: str, value: float, labels: Mapping[str, str]) -> Sample:
-        """Make a sample; the order of the labels is that of ``labels``."""
+        """Make a sample with labels in the order of ``labels``."""
         return cls(name, tuple(labels.items()), float(value))
 
     @property
     def series(self) -> tuple[str, frozenset[tuple[str, str]]]:
-        """What there may be one of."""
+        """The identity of the series."""
         return self.name, frozenset(self.labels)
 
 
 def exposition(samples: Iterable[Sample], helps: Mapping[str, str]) -> str:
-    r"""Return ``samples`` as text, the names in the order of ``helps``; what has no help text is left out.
+    r"""Format ``samples``, with names in the order of ``helps``; those without a help text are omitted.
 
     >>> print(exposition([Sample.of("up", 1, {"of": 'a "b"'})], {"up": "Whether."}), end="")
     # HELP up Whether.
@@ -223,7 +223,7 @@ def exposition(samples: Iterable[Sample], helps: Mapping[str, str]) -> str:
 
 
 def read_exposition(text: str) -> list[Sample]:
-    """Return the samples of what `exposition` wrote; lines that it would not have written are left out."""
+    """Parse the output of `exposition`; other lines are skipped."""
     found = []
     for line in text.split("\n"):
         match = None if line.startswith("#") else _SAMPLE.fullmatch(line)

@@ -1,8 +1,8 @@
 """Allow one run at a time in a work folder: a lock on ``WORK/lease``, which records its holder.
 
-The lock ends with the process, however it ends; the content of the file stays, so that the next run can report one that
-died.  It spares work and is not what keeps things whole: stages publish in one step and the registry compares before it
-writes, also where the file system has no locks.
+The lock ends with the process; the content of the file stays, so that the next run can report one that died.  The lock only
+avoids duplicate work.  Integrity does not depend on it: stages publish atomically and the registry checks before it writes, also
+on file systems without locks.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LEASE = "lease"
-PATIENCE = 1.0  # seconds: whoever asks who holds the lease takes it for a moment
+PATIENCE = 1.0  # seconds to retry, as `holder_of` takes the lock for a moment
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The run that holds the lease, as the file says it."""
+    """The run that holds the lease, as recorded in the file."""
 
     run_id: object = "?"
     pid: object = "?"
@@ -42,22 +42,22 @@ class Holder:
 
 
 class RunLease:
-    """The lease of this process, as long as `hold` lasts."""
+    """The lease of this process, during `hold`."""
 
     def __init__(self, handle: int, holder: Holder, died: str | None) -> None:
         self._handle, self._holder = handle, holder
         self.died = died
 
     def at(self, stage: str) -> None:
-        """Write down that ``stage`` is under way."""
+        """Record the current ``stage``."""
         self._write(json.dumps(asdict(replace(self._holder, stage=stage))).encode() + b"\n")
 
     def end(self) -> None:
-        """Write down that the run has said how it ended: it did not die."""
+        """Record that the run has reported its end."""
         self._write(b"")
 
     def _write(self, data: bytes) -> None:
-        with suppress(OSError):  # a full disk: then the file says nothing
+        with suppress(OSError):  # the disk is full: the file stays empty
             os.ftruncate(self._handle, 0)
             os.pwrite(self._handle, data, 0)
 
@@ -69,9 +69,9 @@ def hold(work: Path, run_id: str) -> Iterator[RunLease]:
     Raises
     ------
     RunUnderWay
-        Another process holds it; the message says which.
+        Another process holds it; the message has the details.
     OSError
-        The folder cannot be written to.
+        The folder is not writable.
     """
     handle = os.open(work / LEASE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
@@ -101,7 +101,7 @@ def _lock(handle: int) -> bool:
 
 
 def holder_of(work: Path) -> str | None:
-    """Say who holds the lease of ``work`` now; None if nobody does."""
+    """Return the current holder of the lease of ``work``; None if there is none."""
     with suppress(OSError), (work / LEASE).open("rb") as file:
         if not try_lock(file, shared=True):
             return str(_read(file.fileno()) or "another run")
@@ -109,7 +109,7 @@ def holder_of(work: Path) -> str | None:
 
 
 def left_behind(work: Path) -> str | None:
-    """Say which run last wrote into the lease of ``work`` and did not say how it ended; it died, if nobody holds the lease."""
+    """Return the last run in the lease of ``work`` that did not report its end; if the lease is free, that run died."""
     with suppress(OSError), (work / LEASE).open("rb") as file:
         found = _read(file.fileno())
         return None if found is None else str(found)
@@ -117,7 +117,7 @@ def left_behind(work: Path) -> str | None:
 
 
 def _read(handle: int) -> Holder | None:
-    """Return what the file says of its holder; None where it says nothing."""
+    """Return the holder in the file; None if there is none."""
     try:
         found = json.loads(os.pread(handle, 1 << 16, 0))
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
 """Execute a run: take the lease, execute the stages in order, emit events, and write ``last_run.json``.
 
-A stage is done if something that goes into it has changed.  Each publishes what it makes in one step and then its record, so that
-a run that is killed leaves the last complete dataset, evaluation and lists, and the next run resumes with the first stage that has
-no record for its inputs.  A version that does not pass the gate is registered and not promoted; the present one ranks the lists.
+A stage is executed if one of its inputs has changed.  Each publishes its output atomically and then its record.  So a killed run
+leaves the last complete dataset, evaluation and lists, and the next run resumes with the first stage without a record for its
+inputs.  A version that fails the gate is registered but not promoted; the current version ranks the lists.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ STAGES: tuple[type[Stage], ...] = (
 
 
 def check_inputs(work: Work, choice: StageChoice) -> None:
-    """Look up all that is there to be looked up before the first stage.
+    """Check everything that can be checked before the first stage.
 
     Raises
     ------
     InputError
-        A pattern matches no file, or there is no model to correct.
+        A pattern matches no file, or the base model does not exist.
     ConfigError
         Two parts of the configuration, or it and the registry, contradict each other.
     """
     if IngestStage.name in choice.stages:
-        IngestStage(work).files  # noqa: B018 (it complains)
+        IngestStage(work).files  # noqa: B018 (it raises)
     if work.config.rerank is not None and {PromoteStage.name, RerankStage.name} & {*choice.stages}:
         RerankStage(work).files, RerankStage(work).runs
     if TrainStage.name in choice.stages:
@@ -82,7 +82,7 @@ def check_inputs(work: Work, choice: StageChoice) -> None:
 
 
 def run_stages(work: Work, choice: StageChoice, tell: Observer, at: Callable[[str], None]) -> list[str]:
-    """Do the stages of ``choice`` that are due, and return their names.
+    """Execute the stages of ``choice`` that are due, and return their names.
 
     Parameters
     ----------
@@ -94,9 +94,9 @@ def run_stages(work: Work, choice: StageChoice, tell: Observer, at: Callable[[st
     Raises
     ------
     InputError
-        A stage before the first was never done.
+        A stage before the first was never executed.
     Exception
-        Whatever a room raises; what the stages before it made stays, and the next run goes on there.
+        Any error of a stage; the output of earlier stages stays, and the next run resumes there.
     """
     done = []
     for kind in STAGES[: STAGE_NAMES.index(choice.last) + 1]:
@@ -113,7 +113,7 @@ def _record(stage: Stage) -> StageRecord | None:
 
 
 def _take_over(stage: Stage, choice: StageChoice) -> None:
-    if stage.skip_reason() is not None:  # what a record says is of another version then
+    if stage.skip_reason() is not None:  # the record is about another version then
         return
     record = _record(stage)
     if record is None:
@@ -150,7 +150,7 @@ def _do_if_due(stage: Stage, tell: Observer, at: Callable[[str], None], *, force
 
 
 class PlannedStage(NamedTuple):
-    """A stage, what a run would do with it, and why."""
+    """A stage, and what a run would do with it, and why."""
 
     stage: str
     what: str
@@ -158,9 +158,9 @@ class PlannedStage(NamedTuple):
 
 
 def plan(work: Work, choice: StageChoice) -> list[PlannedStage]:
-    """Say of each stage of ``choice``, without doing any, what would happen, ``run``, ``skip`` or ``open``, and why.
+    """Return for each stage of ``choice`` what a run would do (``run``, ``skip`` or ``open``) and why, without executing any.
 
-    After the first stage that would run it is open which of those that build on it would: the same bytes may come of it.
+    Stages that depend on one that would run are ``open``: its output may turn out to be the same.
     """
     rows: list[PlannedStage] = []
     waits_for: str | None = None
@@ -187,7 +187,7 @@ def plan(work: Work, choice: StageChoice) -> list[PlannedStage]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What is asked of a run besides its configuration.
+    """The arguments of a run.
 
     Attributes
     ----------
@@ -196,13 +196,13 @@ class RunRequest:
     registry
         Folder of the registry.
     choice
-        Which stages are looked at.
+        The stages to consider.
     day
         The logical date.
     rehash
-        Whether files are read again whose size, time and inode are as they were.
+        Whether to read files again whose size, time and inode are unchanged.
     dry
-        Whether nothing that anybody uses is to change: see `rankmill.run.dry_run`.
+        Whether to change nothing in use: see `rankmill.run.dry_run`.
     """
 
     config: Path
@@ -213,7 +213,7 @@ class RunRequest:
     dry: bool = False
 
     def work(self) -> Work:
-        """Read the configuration, and say what the run works with."""
+        """Read the configuration, and return the work folder and registry of the run."""
         config = read_config(self.config)
         return Work(config, self.config.parent, self.registry, day=self.day, rehash=self.rehash)
 
@@ -222,21 +222,21 @@ class RunRequest:
 def run(
     asked: RunRequest, observer: Callable[[Work], Observer], clock: Callable[[], datetime] | None = None
 ) -> RunReport:
-    """Do the stages that are due, and report each event.
+    """Execute the stages that are due, and report each event.
 
     Parameters
     ----------
     observer
-        Makes the observer of the run's events, once the configuration is read.
+        Returns the observer of the run's events, once the configuration is read.
     clock
-        Gives the times in ``last_run.json``; no artefact holds one.
+        Clock for ``last_run.json``; artefacts contain no times.
 
     Raises
     ------
     RunUnderWay
         Another run has the work folder.
     Exception
-        Whatever a stage raises, and what is wrong with the configuration.  A refused promotion is raised by `RunReport.require`.
+        Any error of a stage or of the configuration.  A refused promotion is raised by `RunReport.require`.
     """
     clock = clock or (lambda: datetime.now(UTC))
     work = asked.work()
@@ -265,10 +265,10 @@ def run(
         try:
             done = run_stages(work, asked.choice, tell, lease.at)
             report = RunReport.of(work, asked.choice.reached)
-            if asked.dry:  # whose registry is gone at the end: there is nothing to roll back
+            if asked.dry:  # its registry is removed at the end, so there is nothing to roll back
                 report = replace(report, registry=asked.registry, former={})
             tell(_ended(report, done))
-            complete = asked.choice.last == STAGE_NAMES[-1]  # not so with --until
+            complete = asked.choice.last == STAGE_NAMES[-1]  # false with --until
             if work.config.drift is not None and complete:
                 keep_for_next(work.dataset(), work.path)
         except BaseException as error:
@@ -276,7 +276,7 @@ def run(
             tell(RunEnded(outcome="stopped" if stopped else "drift" if code == DRIFT else "failed", exit_code=code))
             raise
         finally:
-            with suppress(OSError):  # it would only be read again
+            with suppress(OSError):  # it is only a cache
                 work.digests.keep()
             lease.end()
     return report
@@ -284,7 +284,7 @@ def run(
 
 @spelled_for_a_file()
 def plan_of(asked: RunRequest) -> list[PlannedStage]:
-    """Say of each stage what a run would do and why; nothing is written.  Errors are those of `run`."""
+    """Return for each stage what a run would do and why; nothing is written.  Errors are those of `run`."""
     work = asked.work()
     check_inputs(work, asked.choice)
     return plan(work, asked.choice)

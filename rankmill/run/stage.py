@@ -1,7 +1,7 @@
 """A stage of a run, and the record of its inputs and outputs: ``WORK/stages/<stage>.json``.
 
-A stage is known by what goes into it: digests of its files, its options, and the code.  A stage whose inputs and outputs are as in
-its record is skipped; what differs is named.
+The inputs of a stage are the digests of its files, its options, and the code.  A stage whose inputs and outputs match its record is
+skipped; otherwise the differences are reported.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What a stage has published.
+    """The output of a stage.
 
     Attributes
     ----------
     facts
-        What the stages after it, the report and observers need of it.
+        Facts for later stages, the report and observers.
     files
-        Their digests are kept; `Stage.fault` compares them later.
+        Files whose digests are recorded; `Stage.fault` checks them later.
     artefacts
-        What observers are told was made; None: the files.
+        Artefacts for observers; None: the files.
     """
 
     facts: Facts
@@ -47,64 +47,64 @@ class Made:
 
 
 class Stage(ABC):
-    """One stage of the run over ``work``; the stages before it have been done."""
+    """A stage of the run in ``work``; earlier stages are complete."""
 
     name: ClassVar[str]
     facts: ClassVar[type]
     """The record of its facts."""
     code: ClassVar[tuple[str, ...]] = ()
-    """The packages whose code decides what it makes."""
+    """The packages whose code affects its output."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
 
     def not_configured(self) -> str | None:
-        """Say what the configuration lacks that asks for this stage; None if it asks for it."""
+        """Return what is missing in the configuration for this stage; None if it is configured."""
         return None
 
     def skip_reason(self) -> str | None:
-        """Say why there is nothing to do, whatever the record says; None if the record decides."""
+        """Return why there is nothing to do, regardless of the record; None if the record decides."""
         return self.not_configured()
 
     def inputs(self) -> Inputs:
-        """Return what decides the bytes of what the stage makes: digests and options by name."""
+        """Return everything that affects the bytes of the output: digests and options by name."""
         return ({CODE: code_digest(*self.code)} if self.code else {}) | self.own_inputs()
 
     @abstractmethod
     def own_inputs(self) -> Inputs:
-        """Return the inputs besides the code."""
+        """Return the inputs other than the code."""
 
     @abstractmethod
     def doing(self) -> str:
-        """Say for a person what the stage is about to do."""
+        """Describe what the stage is going to do."""
 
     @abstractmethod
     def run(self, say: Say) -> Made:
-        """Do it, and publish what comes of it; a second time the same comes of it."""
+        """Execute the stage and publish its output; repeating it gives the same output."""
 
     def reads(self) -> tuple[Artefact, ...]:
-        """Return what the stage reads, for observers: by default the dataset and the candidate."""
+        """Return the artefacts that the stage reads, for observers: by default the dataset and the candidate."""
         return (self.work.dataset_artefact(), version_artefact(self.work.candidate))
 
-    def holds(self, record: StageRecord) -> bool:  # noqa: ARG002 (those that are asked look at it)
-        """Tell whether the facts of ``record`` still hold, where the stage is taken as it is."""
+    def holds(self, record: StageRecord) -> bool:  # noqa: ARG002 (used by subclasses)
+        """Whether the facts of ``record`` are still valid if the stage is not executed."""
         return True
 
     def fault(self, record: StageRecord) -> str | None:
-        """Say which output of ``record`` is not as it was left; None if all are."""
+        """Describe the first output of ``record`` that has changed; None if there is none."""
         return self.work.changed_file(record.outputs)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether a stage is to be done, and why or why not, for a person."""
+    """Whether to execute a stage, and the reason as text."""
 
     due: bool
     why: str
 
 
 def decide(stage: Stage, record: StageRecord | None, inputs: Inputs, *, forced: bool) -> Decision:
-    """Tell whether ``stage``, whose last record is ``record``, has to be done with ``inputs``."""
+    """Decide whether to execute ``stage``, whose last record is ``record``, with ``inputs``."""
     if forced:
         return Decision(due=True, why="asked for")
     if record is None:
@@ -117,34 +117,34 @@ def decide(stage: Stage, record: StageRecord | None, inputs: Inputs, *, forced: 
 
 
 FORMAT = 1
-SHOWN = 3  # differences told by name
+SHOWN = 3  # differences listed by name
 CODE = "code"
 
 Inputs = dict[str, str]
-"""What goes into a stage, by name: ``code``, ``file a.txt``, ``option n_rounds``, ..; digests, and options as JSON."""
+"""The inputs of a stage by name: ``code``, ``file a.txt``, ``option n_rounds``, ..; digests, and options as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRecord:
-    """A stage that has published what it makes."""
+    """The record of a completed stage."""
 
     format: int = FORMAT
     stage: str
     key: str
     inputs: Inputs
     outputs: dict[str, str]
-    """sha256 of what was made, by path from the work folder."""
+    """sha256 of the output files, by path from the work folder."""
     facts: Any
     """The facts of the stage: see `rankmill.run.stage_facts`."""
 
 
 def key_of(stage: str, inputs: Mapping[str, str]) -> str:
-    """Return the digest of the stage's name and all that goes into it."""
+    """Return the digest of the stage's name and inputs."""
     return sha256(json.dumps([stage, dict(inputs)], sort_keys=True).encode()).hexdigest()
 
 
 def read_record(folder: Path, stage: str, facts: type) -> StageRecord | None:
-    """Return the record of ``stage`` in ``folder``; None if there is none, or none that this version understands."""
+    """Return the record of ``stage`` in ``folder``; None if there is none, or its format is unknown."""
     path = folder / f"{stage}.json"
     try:
         record = from_json(StageRecord, path.read_bytes(), str(path))
@@ -156,14 +156,14 @@ def read_record(folder: Path, stage: str, facts: type) -> StageRecord | None:
 
 
 def write_record(folder: Path, record: StageRecord) -> None:
-    """Publish ``record``: from here on the stage is done."""
+    """Publish ``record``: the stage is complete then."""
     folder.mkdir(exist_ok=True)
     text = json.dumps(as_json(record), indent=1, ensure_ascii=True, allow_nan=False)
     write_atomically(folder / f"{record.stage}.json", f"{text}\n".encode())
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Say for a person what has changed since ``before``, the first few by name.
+    """Describe what has changed since ``before``, the first few by name.
 
     >>> differences({"code": "1", "file a.txt": "7", "option n_rounds": "10"}, {"code": "1", "option n_rounds": "20"})
     'file a.txt was removed, n_rounds was 10 and is 20'
@@ -189,7 +189,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 
 def as_options(**options: object) -> Inputs:
-    """Return options as inputs; they are plain values, or dataclasses of such."""
+    """Return options, plain values or dataclasses of them, as inputs."""
     return {f"option {name}": json.dumps(_plain(value), sort_keys=True, default=str) for name, value in options.items()}
 
 

@@ -1,6 +1,6 @@
 """The results of each stage, for later stages, the report and all observers.
 
-They are kept as JSON in the records of the stages, so the order of the fields is that of the JSON.
+They are stored as JSON in the records of stages, in the order of the fields.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestFacts:
-    """What is in the dataset, and its digest."""
+    """The size and digest of the dataset."""
 
     dataset: str
     rows: int
@@ -37,7 +37,7 @@ class DriftFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinFacts:
-    """The bins by their digest; ``sampled_rows``: the rows that edges were made from where those were a sample."""
+    """The digest of the bins; ``sampled_rows``: the number of sampled rows for the edges, if they are not exact."""
 
     binspec: str
     max_bin: int
@@ -59,7 +59,7 @@ class TrainFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateFacts:
-    """What `rankmill.scorer.evaluation.EvaluationRecord` says of the candidate on ``split``."""
+    """The `rankmill.scorer.evaluation.EvaluationRecord` of the candidate on ``split``."""
 
     split: str
     metrics: Mapping[str, Figure]
@@ -72,7 +72,7 @@ class EvaluateFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateFacts:
-    """The verdict, and how far the candidate is from what it was first compared with, by the metric that decides."""
+    """The verdict, and the difference from the first rival in the deciding metric."""
 
     alias: str
     passed: bool
@@ -86,7 +86,7 @@ class GateFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromoteFacts:
-    """The aliases that were moved to ``model``, each with the version that it meant before."""
+    """The aliases that were moved to ``model``, each with its previous version."""
 
     model: str
     moved: Mapping[str, str | None]
@@ -103,7 +103,7 @@ class RankedBy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerankFacts:
-    """What was ranked, as `rankmill.scorer.rerank.RerankReport` counts it; ``out`` is a path from the work folder."""
+    """The counts of `rankmill.scorer.rerank.RerankReport`; ``out`` is relative to the work folder."""
 
     columns_guessed: Mapping[str, str]
     files: tuple[str, ...]
@@ -118,7 +118,7 @@ class RerankFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFacts:
-    """Where the page is, from the work folder, its title, and the version and the logical date that it is about."""
+    """The page, relative to the work folder, its title, version and logical date."""
 
     title: str
     page: str
@@ -128,7 +128,7 @@ class ReportFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetPlace:
-    """Where the dataset is, and its digest."""
+    """Path and digest of the dataset."""
 
     path: str
     digest: str
@@ -136,7 +136,7 @@ class DatasetPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPlace:
-    """The registered version, and the aliases that mean it."""
+    """The registered version, and the aliases that point to it."""
 
     version: str
     sha256: str
@@ -146,7 +146,7 @@ class ModelPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateSummary:
-    """The verdict of the gate, and the entry of the log that keeps it."""
+    """The verdict of the gate, and its log entry."""
 
     alias: str
     passed: bool
@@ -158,7 +158,7 @@ class GateSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagePlace:
-    """Where the report's page is, and its title."""
+    """Path and title of the report's page."""
 
     page: str
     title: str
@@ -166,7 +166,7 @@ class PagePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """What is there after a run, and where; None for what was not asked for, or not reached."""
+    """The results of a run and their paths; None for stages not configured or not reached."""
 
     dataset: DatasetPlace | None = None
     model: ModelPlace | None = None
@@ -175,7 +175,7 @@ class RunSummary:
     drift: DriftFacts | None = None
     report: PagePlace | None = None
     rollback: tuple[str, ...] = ()
-    """The commands that give each alias back what it meant before."""
+    """The commands that roll back each alias."""
     ranked: RerankFacts | None = None
 
 
@@ -184,7 +184,7 @@ Facts = IngestFacts | BinFacts | TrainFacts | EvaluateFacts | GateFacts | Promot
 
 @dataclass(slots=True, kw_only=True)
 class RunFacts:
-    """The facts of the stages done so far, whether in this run or an earlier one; None for those not done."""
+    """The facts of the completed stages, in this run or an earlier one; None for the others."""
 
     ingest: IngestFacts | None = None
     bin: BinFacts | None = None
@@ -197,5 +197,5 @@ class RunFacts:
 
     @property
     def drift(self) -> DriftFacts | None:
-        """The drift of the data, which the stage bin looks at."""
+        """The drift of the data, found by the stage bin."""
         return None if self.bin is None else self.bin.drift

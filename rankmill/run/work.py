@@ -29,32 +29,32 @@ DATE = "{date}"
 
 
 def version_artefact(version: Version) -> Artefact:
-    """Return ``version`` as observers see it."""
+    """Return ``version`` as an artefact for observers."""
     return Artefact(kind="model", name=str(version), digest=version.sha256, facts={"bytes": version.size})
 
 
 class Work:
-    """The work folder of a configuration, and what the stages so far have found out.
+    """The work folder of a configuration, and the results of the stages so far.
 
     Parameters
     ----------
     config
-        What to do.
+        The configuration.
     folder
-        Relative paths in ``config`` start here: the folder of its file.
+        Base of relative paths in ``config``: the folder of its file.
     registry
         Folder of the registry.
     path
-        The work folder, where it is not the one that ``config`` names.
+        The work folder, if it is not the one in ``config``.
     day
-        The logical date, which stands for ``{date}`` in patterns.
+        The logical date, which replaces ``{date}`` in patterns.
     rehash
-        Whether files are read again whose size, time and inode are as they were.
+        Whether to read files again whose size, time and inode are unchanged.
 
     Attributes
     ----------
     facts
-        What each stage that is done found out.
+        Facts of each completed stage.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Work:
         self.facts = RunFacts()
 
     def moved(self, path: Path, registry: Path) -> Work:
-        """Return the same over another work folder, which all that is written goes to, and another registry."""
+        """Return a copy with another work folder, for all output, and another registry."""
         config = self.config
         if config.rerank is not None and not config.rerank.in_work:
             config = replace(config, rerank=replace(config.rerank, out=RANKED))
@@ -82,21 +82,21 @@ class Work:
 
     @property
     def dataset_path(self) -> Path:
-        """Where the dataset of this run is."""
+        """Path of the dataset."""
         return self.path / "dataset"
 
     @property
     def stages(self) -> Path:
-        """Where the records of the stages are."""
+        """Folder of the records of stages."""
         return self.path / STAGES
 
     def expand(self, key: str, patterns: tuple[str, ...]) -> tuple[Path, ...]:
-        """Return the files that names, folders and ``patterns`` mean, in the order of their names.
+        """Return the files that ``patterns`` (names, folders and patterns) match, sorted by name.
 
         Raises
         ------
         InputError
-            A pattern matches no file, or asks for a date that was not given.
+            A pattern matches no file, or needs a date that was not given.
         """
         if self.day is None and any(DATE in pattern for pattern in patterns):
             raise InputError(f"{key}: {DATE} needs a logical date; set it with --date")
@@ -107,29 +107,29 @@ class Work:
             raise InputError(f"{key}: {error}") from None
 
     def named(self, path: Path) -> str:
-        """Return ``path`` as the configuration would name it: from its folder if it lies there."""
+        """Return ``path`` relative to the folder of the configuration if it is inside."""
         return str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
 
     def inside(self, path: Path) -> str:
-        """Return ``path`` as records name it: from the work folder, or whole where it lies elsewhere."""
+        """Return ``path`` relative to the work folder if it is inside, for records."""
         return path.relative_to(self.path).as_posix() if path.is_relative_to(self.path) else str(path)
 
     @property
     def candidate_digests(self) -> str:
-        """The candidate with the digests of its bytes and of its manifest, as an input of stages."""
+        """The candidate with the digests of its model and manifest, as an input of stages."""
         return f"{self.candidate} {self.candidate.sha256} {self.candidate.manifest_sha256}"
 
     def file_artefact(self, path: Path, **facts: Any) -> Artefact:
-        """Return ``path`` as observers see it."""
+        """Return ``path`` as an artefact for observers."""
         return Artefact(kind="file", name=self.named(path), digest=self.digests.of(path), facts=facts)
 
     def dataset_artefact(self, **facts: Any) -> Artefact:
-        """Return the dataset as observers see it."""
+        """Return the dataset as an artefact for observers."""
         dataset = self.dataset()
         return Artefact(kind="dataset", name=self.named(dataset.path), digest=dataset.digest, facts=facts)
 
     def changed_file(self, outputs: Mapping[str, str]) -> str | None:
-        """Say which file of ``outputs``, by path from the work folder, is gone or has other bytes; None if all stand."""
+        """Describe the first file of ``outputs``, by path from the work folder, that is missing or has changed; None if there is none."""
         for name, digest in outputs.items():
             path = self.path / name
             if not path.is_file():
@@ -139,12 +139,12 @@ class Work:
         return None
 
     def dataset(self) -> Dataset:
-        """Open the dataset as it is now."""
+        """Open the dataset."""
         return Dataset.open(self.dataset_path)
 
     @property
     def split(self) -> str | None:
-        """The split to report on; None if there are only queries to learn from."""
+        """The split to report on; None if there are only training queries."""
         return next(iter(self.dataset().manifest.unseen), None)
 
     @property
@@ -156,11 +156,11 @@ class Work:
 
     @property
     def alias(self) -> str | None:
-        """Which alias the gate lets versions into; None without a gate."""
+        """The alias of the gate; None without a gate."""
         return None if self.config.gate is None else self.config.gate.alias
 
     def forest_of(self, version: Version) -> Forest:
-        """Read the model of ``version``; that of the last one is kept."""
+        """Read the model of ``version``; the last one is cached."""
         if self._forest is None or self._forest[0] != version.sha256:
             self._forest = (version.sha256, Forest.from_bytes(version.read(), where=str(version)))
         return self._forest[1]
@@ -169,7 +169,7 @@ class Work:
 
     @cached_property
     def former_dataset(self) -> Dataset | None:
-        """What ``[gate] against`` names; ConfigError if this run replaces it."""
+        """The dataset of ``[gate] against``; ConfigError if this run replaces it."""
         rules = self.config.gate
         if rules is None or rules.against is None:
             return None
@@ -180,18 +180,18 @@ class Work:
 
 
 Seen = tuple[int, int, int, str]
-"""Bytes, time of the last change in nanoseconds, inode, sha256."""
+"""Size in bytes, modification time in nanoseconds, inode, sha256."""
 
 
 class FileDigests:
-    """What is known of the bytes of files, kept in ``path`` from one run to the next.
+    """A cache of digests of files, stored in ``path``.
 
     Parameters
     ----------
     path
-        Where it is kept; a file that is missing or damaged counts as an empty one.
+        File of the cache; a missing or damaged one counts as empty.
     rehash
-        Read every file once, whatever is known of it.
+        Read every file once, ignoring the stored cache.
     """
 
     def __init__(self, path: Path, *, rehash: bool = False) -> None:
@@ -209,7 +209,7 @@ class FileDigests:
         return known[3]
 
     def keep(self) -> None:
-        """Write what is known; files that are gone are forgotten."""
+        """Write the cache, without deleted files."""
         there = {name: seen for name, seen in self._known.items() if Path(name).exists()}
         data = json.dumps(there, sort_keys=True, ensure_ascii=False, indent=0)
         write_atomically(self._path, data.encode("utf-8", "surrogateescape"))
