@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.records import JSON, as_json, left_out
-from rankmill.foundation.training_facts import NoiseFloor
+from rankmill.foundation.training_facts import NoiseFloor, RefitFacts
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry, Version
 from rankmill.registry.names import check_name
@@ -37,6 +37,7 @@ class TrainingReport:
     valid: Mapping[str, float]
     holdout: Mapping[str, float] | None = left_out()
     cv: Mapping[str, float] | None = left_out()
+    refit: RefitFacts | None = left_out()  # metrics are those before it
     registry: str
     seeds: tuple[SeedRecord, ...] | None = left_out()  # this and the next three: of several seeds
     choose: str | None = left_out()
@@ -61,6 +62,11 @@ class TrainingReport:
             f" {metrics}",
             f"sha256 {self.sha256}",
         ]
+        if self.refit is not None:
+            lines.append(
+                f"trained again on {self.refit.rows:,} documents of {self.refit.queries:,} queries, the valid split included;"
+                " the metrics are those before that"
+            )
         if self.seeds is None:
             return "\n".join(lines)
         for each in self.seeds:
@@ -69,7 +75,12 @@ class TrainingReport:
             rounds = f"{each.best_round} of {each.rounds_trained} rounds"
             lines.append(f"seed {each.seed}: {rounds}; {_spelled(found)}{taken}")
         if self.chosen is None:
-            lines.append(f"kept: the average of all {len(self.seeds)}")
+            n_seeds, base = len(self.seeds), self.rounds_of_base
+            cost = self.rounds / (base + (self.rounds - base) / n_seeds)
+            lines.append(
+                f"kept: the average of all {n_seeds}; a document is scored by {self.trees:,} trees,"
+                f" {cost:.3g} times as many as those of one seed on average"
+            )
         lines += [
             f"noise floor across seeds, {split} {metric}: {spread.mean:.4f} +- {spread.deviation:.4f}"
             f" ({spread.least:.4f} to {spread.greatest:.4f})"
@@ -167,6 +178,7 @@ def _report(
         valid=metrics.get("valid", {}),
         holdout=metrics.get("holdout"),
         cv=metrics.get("cv"),
+        refit=candidate.facts.refit,
         registry=registry,
         seeds=candidate.record().seeds if several else None,
         choose=candidate.choose if several else None,

@@ -259,3 +259,20 @@ def test_seeds_that_cannot_be_are_refused(dataset: str, capsys, asked: list[str]
     capsys.readouterr()
     assert execute(["train", dataset, "--name", "web", *SMALL, *asked]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_refit_says_what_it_learnt_from_and_an_average_what_it_costs(split_dataset: str, capsys) -> None:
+    own = [*SMALL, "--refit", "all", "--stop-window", "3"]
+    told = facts(capsys, "train", split_dataset, "--name", "web", *own)
+    plain = facts(capsys, "train", split_dataset, "--name", "plain", *SMALL, "--stop-window", "3")
+    assert told["refit"] == {"rows": 446, "queries": 50, "rounds": told["rounds"]}
+    assert "refit" not in plain
+    assert (told["valid"], told["curves"]) == (plain["valid"], plain["curves"])
+    assert execute(["train", split_dataset, "--name", "web", *own, "--seeds", "1,2", "--choose", "average"]) == 0
+    out, err = capsys.readouterr()
+    assert not unnamed(out, "average of all 2", " 2 times")
+    assert not unnamed(err, "then again with the valid split", "446 documents")
+    assert execute(["train", split_dataset, "--name", "web", *own]) == 0
+    assert not unnamed(capsys.readouterr().out, "trained again", "446 documents of 50 queries")
+    assert execute(["evaluate", split_dataset, "--model", "web@latest", "--split", "valid"]) == 0
+    assert not unnamed("".join(capsys.readouterr()), "was trained on valid: SEEN IN TRAINING")
