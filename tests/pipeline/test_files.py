@@ -88,16 +88,15 @@ def test_order_and_overlap_do_not_matter(tree):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("gone.txt", "gone.txt: no such file"),
-        ("gone/*.txt", "no file matches 'gone/*.txt'"),
-        ("day/s[u]b", "no file matches 'day/s[u]b'"),
-        ("day/*.query", "no file matches 'day/*.query'"),
+        ("gone.txt", ("gone.txt", "no such file")),
+        ("gone/*.txt", "'gone/*.txt'"),
+        ("day/s[u]b", ("'day/s", "[u]")),
+        ("day/*.query", "'day/*.query'"),
     ],
 )
 def test_what_means_nothing_is_an_error(tree, given, message):
-    with pytest.raises(InputError) as caught:
+    with refused(InputError, message):
         find_files(["day", given])
-    assert str(caught.value) == message
 
 
 def test_a_folder_without_rows_says_which_suffixes_count(tree):
@@ -201,13 +200,12 @@ def test_a_name_that_is_no_text_is_refused_in_one_line(tmp_path, monkeypatch, ca
     except OSError:
         pytest.skip("the file system knows text only")
     (odd / "a.txt").write_text(LINE.format(1))
-    line = f"{tmp_path}/caf\\xe9/a.txt: the bytes of this name are not UTF-8; rename it"
+    facts = rf"{tmp_path}/caf\xe9/a.txt", "UTF-8"
     for given in (str(odd / "a.txt"), str(odd), f"{tmp_path}/c*/a.txt"):
-        with pytest.raises(InputError) as caught:
+        with refused(InputError, facts):
             find_files([given])
-        assert str(caught.value) == line
     assert execute(["data", "ingest", f"{tmp_path}/c*/*", "-o", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err == f"rankmill: {line}\n"
+    assert not unnamed(only_line(capsys.readouterr().err), facts)
     assert execute(["data", "bin", str(odd)]) == 2
     err = capsys.readouterr().err
     assert not unnamed(only_line(err), rf"{tmp_path}/caf\xe9", "UTF-8")

@@ -195,14 +195,13 @@ def test_files_that_are_none(tmp_path):
     path = tmp_path / "in.txt"
     path.write_text("1 qid:1 1:1\n")
     for inputs, message in (
-        ([tmp_path / "gone.txt"], f"{tmp_path / 'gone.txt'}: no such file"),
-        ([tmp_path / "*.gone"], f"no file matches '{tmp_path / '*.gone'}'"),
-        ([path, tmp_path / "." / "in.txt"], f"{path}: is given twice"),
-        ([], "no input files"),
+        ([tmp_path / "gone.txt"], (tmp_path / "gone.txt", "no such file")),
+        ([tmp_path / "*.gone"], f"'{tmp_path / '*.gone'}'"),
+        ([path, tmp_path / "." / "in.txt"], (path, "twice")),
+        ([], "no input"),
     ):
-        with pytest.raises(InputError) as caught:
+        with refused(InputError, message):
             ingest(inputs, tmp_path / "out")
-        assert str(caught.value) == message
     with refused(InputError, "split"):
         ingest([path], tmp_path / "out", valid=[path], options=IngestOptions(split={"train": 1.0}))
 

@@ -191,25 +191,24 @@ def test_whole_labels_of_all_rows_are_grades_too(tmp_path, labels, max_grade, gr
 
 # ---- what is refused -----------------------------------------------------------------------------------------------
 
-LABEL = "a label: a number of at most 3.4e38 in size"
+LABEL = "3.4e38"
 BAD_CELLS = [
-    ("label", "x", f"expected {LABEL}, found 'x'"),
-    ("label", "", f"expected {LABEL}, found nothing; remove rows without it"),
-    ("label", "nan", f"expected {LABEL}, found 'nan'"),
-    ("label", "inf", f"expected {LABEL}, found 'inf'"),
-    ("label", "-4e38", f"expected {LABEL}, found '-4e38'"),
-    ("label", "1e999", f"expected {LABEL}, found '1e999'"),
-    ("label", "0x1", f"expected {LABEL}, found '0x1'"),
-    ("event", "2", "expected an event: 1 or 0, found '2'"),
-    ("event", "0.5", "expected an event: 1 or 0, found '0.5'"),
-    ("event", "", "expected an event: 1 or 0, found nothing; 1 if the label is when it happened, 0 if it had not by then"),
-    ("weight", "-0.1", "expected a weight: a number, 0 or more, found '-0.1'"),
-    ("weight", " ", "expected a weight: a number, 0 or more, found ' '; write 1 if there is none"),
-    ("weight", "inf", "expected a weight: a number, 0 or more, found 'inf'"),
-    ("offset", "1,5", "expected an offset: a number of at most 3.4e38 in size, found '1,5'"),
-    ("offset", "", "expected an offset: a number of at most 3.4e38 in size, found nothing; write 0 if"
-        " there is none"),
-    ("query_weight", "-1", "expected a query weight: a number, 0 or more, found '-1'"),
+    ("label", "x", (LABEL, "'x'")),
+    ("label", "", LABEL),
+    ("label", "nan", (LABEL, "'nan'")),
+    ("label", "inf", (LABEL, "'inf'")),
+    ("label", "-4e38", (LABEL, "'-4e38'")),
+    ("label", "1e999", (LABEL, "'1e999'")),
+    ("label", "0x1", (LABEL, "'0x1'")),
+    ("event", "2", ("1", "0", "'2'", "event")),
+    ("event", "0.5", ("1", "0", "'0.5'", "event")),
+    ("event", "", ("1", "0", "event")),
+    ("weight", "-0.1", ("'-0.1'", "weight")),
+    ("weight", " ", ("' '", "1", "weight")),
+    ("weight", "inf", ("'inf'", "weight")),
+    ("offset", "1_5", ("3.4e38", "'1_5'", "offset")),
+    ("offset", "", ("3.4e38", "0", "offset")),
+    ("query_weight", "-1", ("'-1'", "query weight")),
 ]  # fmt: skip
 
 
@@ -217,9 +216,8 @@ BAD_CELLS = [
 def test_a_bad_cell_is_named_by_line_and_column_and_nothing_is_written(tmp_path, name, cell, message):
     path = tmp_path / "bad.tsv"
     path.write_text(f"qid\tgrade\t{name}\tx\n1\t0\t1\t5\n1\t0\t{cell}\t5\n")
-    with pytest.raises(MalformedLine) as caught:
+    with refused(MalformedLine, path, message):
         ingest([path], tmp_path / "out")
-    assert str(caught.value) == f"{path}:3:5: {message}"
     assert [file.name for file in tmp_path.iterdir()] == ["bad.tsv"]
     ingest([path], tmp_path / "out", options=IngestOptions(max_rejects=1))
     reject = pq.read_table(tmp_path / "out" / "_rejects.parquet").to_pylist()
@@ -230,19 +228,18 @@ def test_a_bad_cell_is_named_by_line_and_column_and_nothing_is_written(tmp_path,
 @pytest.mark.parametrize(
     ("name", "column", "message"),
     [
-        ("label", [1.0, None], f": row 2, column 'label': expected {LABEL}, found nothing; remove rows without it"),
-        ("label", [1.0, float("inf")], f": row 2, column 'label': expected {LABEL}, found inf"),
-        ("event", [1, 3], ": row 2, column 'event': expected an event: 1 or 0, found 3"),
-        ("weight", [0.0, -2.0], ": row 2, column 'weight': expected a weight: a number, 0 or more, found -2"),
-        ("offset", ["1", "2"], ": column 'offset' must hold numbers, its type is string"),
+        ("label", [1.0, None], ("row 2", "'label'", LABEL)),
+        ("label", [1.0, float("inf")], ("row 2", "'label'", LABEL, "inf")),
+        ("event", [1, 3], ("row 2", "'event'", "1", "0", "3", "event")),
+        ("weight", [0.0, -2.0], ("row 2", "'weight'", "0", "-2", "weight")),
+        ("offset", ["1", "2"], ("'offset'", "string")),
     ],
 )  # fmt: skip
 def test_a_bad_value_of_parquet_is_named_by_row_and_column(tmp_path, name, column, message):
     path = tmp_path / "bad.parquet"
     pq.write_table(pa.table({"qid": ["1", "1"], "grade": [0, 0], name: column, "x": [1.0, 2.0]}), path)
-    with pytest.raises(DataRejected) as caught:
+    with refused(DataRejected, path, message):
         ingest([path], tmp_path / "out")
-    assert str(caught.value) == f"{path}{message}"
     assert not (tmp_path / "out").exists()
 
 
@@ -254,9 +251,8 @@ def test_a_bad_label_of_text_is_named(tmp_path, token, found):
     path = tmp_path / "in.txt"
     path.write_text(f"1.5 qid:1 1:1\n{token} qid:1 1:2\n-.5e1 qid:1 1:3\n")
     read = ReadOptions(labels="real")
-    with pytest.raises(MalformedLine) as caught:
+    with refused(MalformedLine, f"{path}:2:1", LABEL, repr(found)):
         ingest([path], tmp_path / "out", options=IngestOptions(read=read))
-    assert str(caught.value) == f"{path}:2:1: expected {LABEL}, found {found!r}"
     ingest([path], tmp_path / "out", options=IngestOptions(read=read, max_rejects=1, block_size=5))
     assert sorted(Dataset.open(tmp_path / "out").rows(None, ["label"])["label"].to_pylist()) == [-5.0, 1.5]
 
@@ -277,13 +273,12 @@ def test_files_bring_the_same_columns_and_text_has_an_option_of_its_own(tmp_path
     c.write_text("qid,label,x\n1,0.5,1\n")
     d.write_text("qid,grade,label,x\n1,0,0.5,1\n")
     for files, message in (
-        ([a, b], f"{b}: no column 'weight', which {a} has; all files must have the same columns besides the features"),
-        ([b, a], f"{b}: no column 'weight', which {a} has; all files must have the same columns besides the features"),
-        ([c, d], f"{d}: column 'grade' is not in {c}; all files must have the same columns besides the features"),
+        ([a, b], (b, "'weight'", a)),
+        ([b, a], (b, "'weight'", a)),
+        ([c, d], (d, "'grade'", c)),
     ):
-        with pytest.raises(DataRejected) as caught:
+        with refused(DataRejected, message):
             ingest(files, tmp_path / "out")
-        assert str(caught.value) == message
     with refused(InputError, "labels", "LETOR", c, "'label'"):
         ingest([c], tmp_path / "out", options=IngestOptions(read=ReadOptions(labels="real")))
     with refused(InputError, "labels", "reel", "real"):

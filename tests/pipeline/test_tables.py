@@ -68,63 +68,60 @@ def test_a_token_means_the_same_number_in_csv_and_in_letor_text(tmp_path_factory
     assert read(folder / "x.csv") == read(folder / "x.txt") == expected
 
 
-NEGATIVE = "to accept negative grades: negative_grades zero|unjudged"
-NOTHING = "to accept rows without a grade: unjudged keep|zero"
+NEGATIVE = "negative_grades zero|unjudged"
+NOTHING = "unjudged keep|zero"
 BAD_CSV = [
-    ("qid,grade,x\n1,0,1\n1,0\n", MalformedLine, ":3:1: expected 3 cells as in the first line, found '2 cells'"),
-    ("qid,grade,x\n1,0,1,2\n", MalformedLine, ":2:1: expected 3 cells as in the first line, found '4 cells'"),
+    ("qid,grade,x\n1,0,1\n1,0\n", MalformedLine, (":3:1", "3", "'2 cells'")),
+    ("qid,grade,x\n1,0,1,2\n", MalformedLine, (":2:1", "3", "'4 cells'")),
     (
         "qid,grade,x\n1,0,1\n\n1,-1,2\n",
         MalformedLine,
-        f":4:3: expected a grade: a whole number, 0 or more, found '-1'; {NEGATIVE}",
+        (":4:3", "'-1'", NEGATIVE, "grade"),
     ),
-    ("qid,grade,x\n1,0.5,2\n", MalformedLine, ":2:3: expected a grade: a whole number, 0 or more, found '0.5'"),
+    ("qid,grade,x\n1,0.5,2\n", MalformedLine, (":2:3", "'0.5'", "grade")),
     (
         "qid,grade,x\n1,,2\n",
         MalformedLine,
-        f":2:3: expected a grade: a whole number, 0 or more, found nothing; {NOTHING}",
+        (":2:3", NOTHING, "grade"),
     ),
-    ("qid,grade,x\n1,99999999999,2\n", MalformedLine, ":2:3: expected a grade up to 2147483647, found '99999999999'"),
-    ("qid,grade,x\n,1,abc\n", MalformedLine, ":2:1: expected an id of the query, found nothing"),
+    ("qid,grade,x\n1,99999999999,2\n", MalformedLine, (":2:3", "2147483647", "'99999999999'", "grade")),
+    ("qid,grade,x\n,1,abc\n", MalformedLine, (":2:1", "query")),
     (
         'qid,grade,x\n"a,b",1,abc\n',
         MalformedLine,
-        ":2:9: expected a number in column 'x', found 'abc'; correct it, or make the cell empty (missing);"
-        " max_rejects N leaves out bad rows, ignore x the column",
+        (":2:9", "'x'", "'abc'", "max_rejects N", "ignore x"),
     ),
     (
         "qid,grade,x\n1,1,1 2\n",
         MalformedLine,
-        ":2:5: expected a number in column 'x', found '1 2'; correct it, or make the cell empty (missing);"
-        " max_rejects N leaves out bad rows, ignore x the column",
+        (":2:5", "'x'", "'1 2'", "max_rejects N", "ignore x"),
     ),
-    ("qid,grad,x\n1,0,1\n", DataRejected, ": no column 'grade'; if it is 'grad': columns grade=grad"),
+    ("qid,grad,x\n1,0,1\n", DataRejected, ("'grade'", "'grad'", "columns grade=grad")),
     (
         "q,z,x\n1,0,1\n",
         DataRejected,
-        ": 2 columns cannot be used as they are: (1) no column 'qid'; the columns are: q, z, x; columns qid=NAME says which"
-        " it is; (2) no column 'grade'; the columns are: q, z, x; columns grade=NAME says which it is",
+        ("2", "(1)", "'qid'", "(2)", "'grade'", "columns qid=NAME", "columns grade=NAME"),
     ),
-    ("a;b;c\n", DataRejected, ": its columns are separated by ';'; to read it: delimiter ';'"),
+    ("a;b;c\n", DataRejected, "delimiter ';'"),
     (
         "qid,grade,x,x\n",
         DataRejected,
-        ": column 'x' occurs twice; every column needs a unique name; to ignore all of them: ignore x",
+        ("'x'", "twice", "ignore x"),
     ),
     (
         "qid,grade,,x\n",
         DataRejected,
-        ": column 3 has no name; every column needs a name; to ignore it: ignore column_3",
+        ("column 3", "name", "ignore column_3"),
     ),
     (
         "qid,grade,split\n",
         DataRejected,
-        ": column name 'split' is reserved; to ignore it: ignore split; rename it if it is a feature",
+        ("'split'", "reserved", "ignore split"),
     ),
-    ("qid,grade\n1,0\n", DataRejected, ": no column is a feature; the columns are qid, grade"),
-    ("", DataRejected, ":1: expected the names of the columns, found an empty file"),
-    ("qid,grade,x\n1,0,\0\n", DataRejected, ":2: not a text file: it has a NUL byte; give format if it is a table"),
-    ("qid,gr\0ade,x\n", DataRejected, ":1: not a text file: it has a NUL byte"),
+    ("qid,grade\n1,0\n", DataRejected, ("feature", "qid, grade")),
+    ("", DataRejected, (":1", "empty")),
+    ("qid,grade,x\n1,0,\0\n", DataRejected, (":2", "NUL")),
+    ("qid,gr\0ade,x\n", DataRejected, (":1", "NUL")),
 ]
 
 
@@ -132,9 +129,8 @@ BAD_CSV = [
 def test_bad_csv_is_named_by_line_and_column(tmp_path, text, error, message):
     path = tmp_path / "bad.csv"
     path.write_text(text)
-    with pytest.raises(error) as caught:
+    with refused(error, path, message):
         read(path, unjudged="reject")
-    assert str(caught.value) == f"{path}{message}"
 
 
 @pytest.mark.parametrize("rows", [3, 200_000])  # Arrow ends a quote that does not close with its block of text
@@ -225,21 +221,19 @@ def test_doubles_are_rounded_once(tmp_path):
 
 
 BAD_PARQUET = [
-    ({"qid": ["1", ""], "grade": [1, 1], "x": [1, 1]}, ": row 2, column 'qid': expected an id of the query, found nothing"),
-    ({"qid": ["1", None], "grade": [1, 1], "x": [1, 1]}, ": row 2, column 'qid': expected an id of the query, found nothing"),
-    ({"grade": [-1]}, f": row 1, column 'grade': expected a grade: a whole number, 0 or more, found -1; {NEGATIVE}"),
-    ({"grade": [1.5]}, ": row 1, column 'grade': expected a grade: a whole number, 0 or more, found 1.5"),
-    ({"grade": pa.array([None], pa.int8())}, f": row 1, column 'grade': expected a grade: a whole number, 0 or more, found nothing; {NOTHING}"),
-    ({"grade": [float("inf")]}, ": row 1, column 'grade': expected a grade: a whole number, 0 or more, found inf"),
-    ({"grade": [2**40]}, ": row 1, column 'grade': expected a grade up to 2147483647, found 1099511627776"),
-    ({"grade": ["x"]}, ": row 1, column 'grade': expected a grade: a whole number, 0 or more, found 'x'; grades good=1,bad=0 maps words to grades"),
-    ({"grade": [datetime.date(2020, 1, 1)]}, ": column 'grade' must hold numbers or words, its type is date32[day]"),
-    ({"qid": [1.5]}, ": column 'qid' must hold strings or whole numbers, its type is double"),
-    ({"x": ["a"]}, ": column 'x' must hold numbers, its type is string; it is read as a feature;"
-        " to ignore the column: ignore x"),
-    ({"x": [datetime.date(2020, 1, 1)]}, ": column 'x' must hold numbers, its type is date32[day]; it is read as"
-        " a feature; to ignore the column: ignore x"),
-    ({"split": ["train"]}, ": column name 'split' is reserved; to ignore it: ignore split; rename it if it is a feature"),
+    ({"qid": ["1", ""], "grade": [1, 1], "x": [1, 1]}, ("row 2", "'qid'", "query")),
+    ({"qid": ["1", None], "grade": [1, 1], "x": [1, 1]}, ("row 2", "'qid'", "query")),
+    ({"grade": [-1]}, ("row 1", "'grade'", "-1", NEGATIVE, "grade")),
+    ({"grade": [1.5]}, ("row 1", "'grade'", "1.5", "grade")),
+    ({"grade": pa.array([None], pa.int8())}, ("row 1", "'grade'", NOTHING, "grade")),
+    ({"grade": [float("inf")]}, ("row 1", "'grade'", "grade", "inf")),
+    ({"grade": [2**40]}, ("row 1", "'grade'", "2147483647", "1099511627776", "grade")),
+    ({"grade": ["x"]}, ("row 1", "'grade'", "'x'", "grades good=1,bad=0", "grade")),
+    ({"grade": [datetime.date(2020, 1, 1)]}, ("'grade'", "date32[day]")),
+    ({"qid": [1.5]}, ("'qid'", "double")),
+    ({"x": ["a"]}, ("'x'", "ignore x", "string")),
+    ({"x": [datetime.date(2020, 1, 1)]}, ("'x'", "date32[day]", "ignore x")),
+    ({"split": ["train"]}, ("'split'", "reserved", "ignore split")),
 ]  # fmt: skip
 
 
@@ -247,9 +241,8 @@ BAD_PARQUET = [
 def test_bad_parquet_is_named_by_row_and_column(tmp_path, columns, message):
     path = tmp_path / "bad.parquet"
     parquet(path, **columns)
-    with pytest.raises(DataRejected) as caught:
+    with refused(DataRejected, path, message):
         read(path, unjudged="reject")
-    assert str(caught.value) == f"{path}{message}"
 
 
 def test_parquet_that_is_none_and_parquet_rejects(tmp_path):
@@ -305,17 +298,16 @@ def test_files_must_have_the_same_features(tmp_path):
     (tmp_path / "d.txt").write_text("1 qid:1 1:1\n")
     a, b, c, d = (tmp_path / name for name in ("a.csv", "b.csv", "c.csv", "d.txt"))
     for files, error, message in (
-        ([a, b], DataRejected, f"{b}: no column 'y', which {a} has; all files must have the same features"),
-        ([a, c], DataRejected, f"{c}: column 'z' is not in {a}; all files must have the same features"),
+        ([a, b], DataRejected, (b, "'y'", a)),
+        ([a, c], DataRejected, (c, "'z'", a)),
         (
             [a, d],
             InputError,
-            f"{a} and {d}: files with numbered features (LETOR text) cannot be mixed with tables with named features",
+            (a, d, "LETOR"),
         ),
     ):
-        with pytest.raises(error) as caught:
+        with refused(error, message):
             ingest(files, tmp_path / "out")
-        assert str(caught.value) == message
     with refused(InputError, "n_features", "LETOR"):
         ingest([a], tmp_path / "out", options=IngestOptions(read=ReadOptions(n_features=3)))
 

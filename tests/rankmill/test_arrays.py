@@ -51,22 +51,21 @@ def test_pandas_is_the_same_matrix():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (pl.DataFrame({"a": [1.0], "s": ["x"]}), "column 's' holds .*string.*; give every feature as a number"),
-        (pl.DataFrame({"s": pl.Series(["x"], dtype=pl.Categorical)}), "column 's' holds dictionary"),
-        (pa.table({"t": pa.array([0], pa.timestamp("s"))}), "column 't' holds timestamp"),
-        (np.array([["1", "2"]]), "X holds <U1"),
-        (np.array([[1, "two"]], dtype=object), "X holds a value that is not a number .*two"),
-        (np.array([[1j]]), "X holds complex128"),
-        (np.zeros((2, 2, 2)), r"shape \(n, n_features\)"),
+        (pl.DataFrame({"a": [1.0], "s": ["x"]}), ("'s'", "large_string")),
+        (pl.DataFrame({"s": pl.Series(["x"], dtype=pl.Categorical)}), ("'s'", "dictionary")),
+        (pa.table({"t": pa.array([0], pa.timestamp("s"))}), ("'t'", "timestamp[s]")),
+        (np.array([["1", "2"]]), ("X", "<U1")),
+        (np.array([[1, "two"]], dtype=object), ("X", "two")),
+        (np.array([[1j]]), ("X", "complex128")),
+        (np.zeros((2, 2, 2)), "(n, n_features)"),
         (pl.DataFrame(), "no columns"),
-        (pl.LazyFrame({"a": [1]}), r"give X.collect\(\)"),
+        (pl.LazyFrame({"a": [1]}), "X.collect()"),
     ],
     ids=str,
 )  # fmt: skip
 def test_what_is_no_number_is_refused_in_one_line(values, message):
-    with pytest.raises(TrainingDataRejected, match=message) as caught:
+    with refused(TrainingDataRejected, message):
         matrix_of(values)
-    assert "\n" not in str(caught.value)
 
 
 def test_decimals_are_numbers():

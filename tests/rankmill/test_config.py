@@ -113,94 +113,99 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "text", "message"),
     [
-        ("ingest", "split = '60/20/20'", "ingest.split: expected a table, such as { NAME = VALUE }, found '60/20/20'"),
-        ("ingest", "grades = 'fair=1'", "ingest.grades: expected a table, such as { NAME = VALUE }, found 'fair=1'"),
-        ("ingest", "grades = ['a=1']", "ingest.grades: expected a table, such as { NAME = VALUE }, found ['a=1']"),
-        ("ingest", "ignore = 'a,b'", "ingest.ignore: expected a list, such as [VALUE], found 'a,b'"),
-        ("train", "max_leafs = 3", "unknown key 'max_leafs' in [train]; did you mean 'max_leaves'?"),
-        ("train", "max_leaves = '3'", "[train] max_leaves must be a whole number, got '3'"),
-        ("train", "max_leaves = 1", "[train] max_leaves must be in 2 .. 65536, got 1"),
-        ("train", "max_leaves = true", "[train] max_leaves must be a whole number, got True"),
-        ("train", "gain = 'expo'", "[train] unknown value of gain 'expo'; did you mean 'exp'?"),
-        ("train", "stop_metric = 'ncdg@10'", "train.stop_metric: unknown metric 'ncdg'; did you mean 'ndcg'?"),
-        ("train", "eval_metrics = ['ncdg']", "train.eval_metrics: unknown metric 'ncdg'; did you mean 'ndcg'?"),
+        ("ingest", "split = '60/20/20'", ("ingest.split", "'60/20/20'", "{ NAME = VALUE }")),
+        ("ingest", "grades = 'fair=1'", ("ingest.grades", "'fair=1'", "{ NAME = VALUE }")),
+        ("ingest", "grades = ['a=1']", ("ingest.grades", "['a=1']", "{ NAME = VALUE }")),
+        ("ingest", "ignore = 'a,b'", ("ingest.ignore", "'a,b'", "[VALUE]")),
+        ("train", "max_leafs = 3", ("key", "'max_leafs'", "'max_leaves'", "[train]")),
+        ("train", "max_leaves = '3'", ("max_leaves", "'3'", "[train]")),
+        ("train", "max_leaves = 1", ("max_leaves", "1", "[train]", "2 .. 65536")),
+        ("train", "max_leaves = true", ("max_leaves", "True", "[train]")),
+        ("train", "gain = 'expo'", ("gain", "'expo'", "'exp'", "[train]")),
+        ("train", "stop_metric = 'ncdg@10'", ("metric", "train.stop_metric", "'ncdg'", "'ndcg'")),
+        ("train", "eval_metrics = ['ncdg']", ("metric", "train.eval_metrics", "'ncdg'", "'ndcg'")),
         (
             "train",
             "histogram_memory = 'x'",
-            "[train] histogram_memory: expected a size such as 2GB or 512MiB, found 'x'",
+            ("histogram_memory", "2GB", "512MiB", "'x'", "[train]"),
         ),
-        ("train", "monotone = {f1 = 2}", "[train] monotone['f1'] must be -1, 0 or 1, got 2"),
-        ("train", "monotone = {f1 = 'up'}", "train.monotone.f1: expected a valid integer, found 'up'"),
-        ("train", "grow = 'obvious'", "[train] unknown value of grow 'obvious'; did you mean 'oblivious'?"),
-        ("train", "seed = 2024-01-01", "[train] seed must be a whole number, got '2024-01-01'"),
-        ("ingest", "memroy = '2GB'", "unknown key 'memroy' in [ingest]; did you mean 'memory'?"),
-        ("ingest", "memory = 'lots'", "[ingest] memory: expected a size such as 2GB or 512MiB, found 'lots'"),
-        ("ingest", "index_base = 2", "[ingest] index_base must be in 0 .. 1, got 2"),
-        ("ingest", "split = {train = 0.8, vald = 0.2}", "[ingest] unknown split 'vald'; did you mean 'valid'?"),
+        ("train", "monotone = {f1 = 2}", ("monotone['f1']", "-1, 0", "1", "2", "[train]", "monotone")),
+        ("train", "monotone = {f1 = 'up'}", ("train.monotone.f1", "'up'")),
+        ("train", "grow = 'obvious'", ("grow", "'obvious'", "'oblivious'", "[train]")),
+        ("train", "seed = 2024-01-01", ("'2024-01-01'", "[train]", "seed")),
+        ("ingest", "memroy = '2GB'", ("key", "'memroy'", "'memory'", "[ingest]")),
+        ("ingest", "memory = 'lots'", ("2GB", "512MiB", "'lots'", "[ingest]")),
+        ("ingest", "index_base = 2", ("index_base", "2", "[ingest]", "0 .. 1")),
+        ("ingest", "split = {train = 0.8, vald = 0.2}", ("split", "'vald'", "'valid'", "[ingest]")),
         (
             "ingest",
             "folds = 5",
-            "[ingest] folds and fold are needed together: the number of folds, and the fold to build",
+            ("[ingest]", "folds", "fold"),
         ),
         (
             "ingest",
             "folds = 2\nfold = 1",
-            "[ingest] folds must be in 3..1000, got 2: train, valid and test need one part each",
+            ("2", "[ingest]", "3..1000", "folds"),
         ),
         (
             "ingest",
             "split_time = {valid = 2026-01-01}",
-            "[ingest] split_time needs a column of times; name it with time_column",
+            ("split_time", "time_column", "[ingest]"),
         ),
         (
             "ingest",
             "time_column = 'seen'\nsplit_time = {valid = 2026-01-01, test = 'soon'}",
-            "[ingest] split_time: test: expected a time such as 2026-01-31, 2026-01-31T08:30:00Z or whole seconds since 1970,"
-            " found 'soon'",
+            (
+                "split_time",
+                "'soon'",
+                "[ingest]",
+                "time",
+                "whole seconds since 1970",
+                "2026-01-31, 2026-01-31T08:30:00Z",
+            ),
         ),
         (
             "ingest",
             "format = 'letr'",
-            "[ingest] unknown value of format 'letr'; did you mean 'letor'?",
+            ("format", "'letr'", "'letor'", "[ingest]"),
         ),
-        ("rest", "[ingst]", "unknown key 'ingst' in the configuration; did you mean 'ingest'?"),
-        ("rest", "[evaluate]\nmetrics = []", "evaluate.metrics: expected at least one value, found none"),
-        ("rest", "[evaluate]\nmetrics = 'ndcg'", "evaluate.metrics: expected a list, such as [VALUE], found 'ndcg'"),
-        ("rest", "[evaluate]\nmetrics = ['ndgc@10']", "evaluate.metrics: unknown metric 'ndgc'; did you mean 'ndcg'?"),
-        ("rest", "[evaluate]\nrelevant_from = 0", "[evaluate] relevant_from must be 1 or more, got 0"),
-        ("rest", "[evaluate]\ngain = 'expo'", "[evaluate] unknown value of gain 'expo'; did you mean 'exp'?"),
-        ("rest", "[evaluate]\nconvention = 'trek'", "[evaluate] unknown convention 'trek'; did you mean 'trec'?"),
-        ("rest", "[evaluate]\nshort = 'zero'", "unknown key 'short' in [evaluate]; did you mean 'short_lists'?"),
-        ("rest", "[rerank]\nout = 'x'", "rerank.candidates is missing"),
+        ("rest", "[ingst]", ("key", "'ingst'", "'ingest'")),
+        ("rest", "[evaluate]\nmetrics = []", "evaluate.metrics"),
+        ("rest", "[evaluate]\nmetrics = 'ndcg'", ("evaluate.metrics", "'ndcg'", "[VALUE]")),
+        ("rest", "[evaluate]\nmetrics = ['ndgc@10']", ("metric", "evaluate.metrics", "'ndgc'", "'ndcg'")),
+        ("rest", "[evaluate]\nrelevant_from = 0", ("relevant_from", "1", "0", "[evaluate]")),
+        ("rest", "[evaluate]\ngain = 'expo'", ("gain", "'expo'", "'exp'", "[evaluate]")),
+        ("rest", "[evaluate]\nconvention = 'trek'", ("convention", "'trek'", "'trec'", "[evaluate]")),
+        ("rest", "[evaluate]\nshort = 'zero'", ("key", "'short'", "'short_lists'", "[evaluate]")),
+        ("rest", "[rerank]\nout = 'x'", ("rerank.candidates", "missing")),
         (
             "rest",
             "[rerank]\ncandidates = ['a']\nmemory = '1MB'",
-            "[rerank] memory must be at least 512MB, got 1,000,000 bytes",
+            ("512MB", "1,000,000", "[rerank]", "memory"),
         ),
         (
             "rest",
             "[promote]\nalias = '7'",
-            "promote.alias: alias '7': expected 1 to 64 of a-z 0-9 . _ - that begin with a letter or digit, not digits alone",
+            ("promote.alias", "'7'", "digits"),
         ),
-        ("rest", "[gate]\nmetric = 'ncdg'", "gate.metric: unknown metric 'ncdg'; did you mean 'ndcg'?"),
-        ("rest", "[gate]\nmargin = -1", "[gate] margin must be a number of 0 or more, got -1.0"),
-        ("rest", "[gate]\nsplit = 'train'", "gate.split: found 'train', expected 'test' or 'valid'"),
-        ("rest", "[gate]\nmax_ratio = 2", "unknown key 'max_ratio' in [gate]; did you mean 'max_cost_ratio'?"),
-        ("rest", "[drift]\nagainst = ''", "drift.against: expected String should have at least 1 character, found ''"),
-        ("rest", "[drift]\nfail = true", "unknown key 'fail' in [drift]; known: against, stop"),
-        ("rest", "[tell]\nprometeus = 'x'", "unknown key 'prometeus' in [tell]; did you mean 'prometheus'?"),
-        ("rest", "[tell]\nlog = false", "tell.log: expected a valid string, found False"),
-        ("rest", "[tell]\nkeep = 'all'", "[tell] keep: expected a size such as 2GB or 512MiB, found 'all'"),
-        ("rest", "[tell]\nkeep = '1KB'", "[tell] keep must be at least 64KB, got 1KB"),
-        ("rest", "[gate]\n[promote]", "[promote] and [gate] both move production; remove [promote]"),
-        ("ingest", "split = {train = 0.8, test = 0.1}", "[ingest] split: the shares must add up to 1, got 0.9"),
-        ("ingest", "memory = '1MB'", "[ingest] memory must be at least 512MB, got 1,000,000 bytes"),
+        ("rest", "[gate]\nmetric = 'ncdg'", ("metric", "gate.metric", "'ncdg'", "'ndcg'")),
+        ("rest", "[gate]\nmargin = -1", ("0", "-1.0", "[gate]", "margin")),
+        ("rest", "[gate]\nsplit = 'train'", ("gate.split", "'train'", "'test'", "'valid'")),
+        ("rest", "[gate]\nmax_ratio = 2", ("key", "'max_ratio'", "'max_cost_ratio'", "[gate]")),
+        ("rest", "[drift]\nagainst = ''", ("drift.against", "''")),
+        ("rest", "[drift]\nfail = true", ("key", "'fail'", "[drift]")),
+        ("rest", "[tell]\nprometeus = 'x'", ("key", "'prometeus'", "'prometheus'", "[tell]")),
+        ("rest", "[tell]\nlog = false", ("tell.log", "False")),
+        ("rest", "[tell]\nkeep = 'all'", ("2GB", "512MiB", "'all'", "[tell]")),
+        ("rest", "[tell]\nkeep = '1KB'", ("64KB", "1KB", "[tell]", "keep")),
+        ("rest", "[gate]\n[promote]", ("[promote]", "[gate]", "production")),
+        ("ingest", "split = {train = 0.8, test = 0.1}", ("1", "0.9", "[ingest]")),
+        ("ingest", "memory = '1MB'", ("512MB", "1,000,000", "[ingest]", "memory")),
     ],
 )
 def test_a_mistake_is_one_line_with_file_and_key(tmp_path: Path, where: str, text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with refused(ConfigError, tmp_path / "rankmill.toml", message):
         read(tmp_path, **{where: text})
-    assert str(caught.value) == f"{tmp_path / 'rankmill.toml'}: {message}"
 
 
 @pytest.mark.parametrize("out", ["", ".", "dataset", "stages/x", "./report", ".ranked", "a/../model"])
@@ -219,19 +224,18 @@ def test_lists_may_lie_outside_of_the_work_folder(tmp_path: Path, out: str, insi
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", ": section [ingest] is missing"),
-        ("ingest = 3", ": ingest: expected a table, such as { NAME = VALUE }, found 3"),
-        ("[ingest]\nsources = = 3", ":2:11: Invalid value"),
+        ("", ("[ingest]", "missing")),
+        ("ingest = 3", ("3", "{ NAME = VALUE }")),
+        ("[ingest]\nsources = = 3", ":2:11"),
         (
             "[ingest]\nsorces = ['a']\n[train]\nname = 'a'",
-            ": unknown key 'sorces' in [ingest]; did you mean 'sources'?",
+            ("key", "'sorces'", "'sources'", "[ingest]"),
         ),
     ],
 )
 def test_a_broken_file_is_one_line(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with refused(ConfigError, tmp_path / "rankmill.toml", message):
         read(tmp_path, text=text)
-    assert str(caught.value) == f"{tmp_path / 'rankmill.toml'}{message}"
 
 
 def test_dates_of_the_file_are_those_of_the_command(tmp_path: Path) -> None:

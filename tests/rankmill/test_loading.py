@@ -104,15 +104,15 @@ def test_what_goes_on_from_a_model_takes_names_too(arrays, here):
 
 def test_what_is_not_there_is_told_in_one_line(arrays, here):
     cases = {
-        "gone.rankmill": (InputError, "gone.rankmill: no such model file; .*"),
-        "models/web": (InputError, "models/web: no such model file; .*"),
-        here: (InputError, "expected a model file, found a folder$"),
-        Path("web"): (InputError, "^web: no such model file; .*"),
-        "web": (UnknownModel, "^unknown model 'web'; there is no registry in registry-data"),
-        "Web!": (InvalidName, "^model name 'Web!': expected 1 to 64"),
+        "gone.rankmill": (InputError, ("gone.rankmill", "no such")),
+        "models/web": (InputError, ("models/web", "no such")),
+        here: (InputError, "folder"),
+        Path("web"): (InputError, ("web", "no such")),
+        "web": (UnknownModel, ("'web'", "registry-data")),
+        "Web!": (InvalidName, ("'Web!'", "64")),
     }
-    for name, (error, line) in cases.items():
-        with pytest.raises(error, match=line):
+    for name, (error, facts) in cases.items():
+        with refused(error, facts):
             rankmill.load_model(name)
     rankmill.register_model(fitted(arrays), "web")
     with refused(UnknownModel, "production", "web@latest"):

@@ -204,16 +204,16 @@ def test_a_split_without_rows_is_said_to_be_empty(tmp_path, forest, candidates):
 def test_mistakes(tmp_path, forest, candidates):
     rerank(candidates, forest, tmp_path / "out")
     cases = [
-        ({"metrics": ["ncdg@10"]}, "unknown metric 'ncdg'; did you mean 'ndcg'"),
-        ({"gain": "expo"}, "unknown value of gain 'expo'; did you mean 'exp'"),
-        ({"ties": "docid"}, "unknown value of ties 'docid'; did you mean 'doc_id'"),
-        ({"nothing_relevant": "two"}, "unknown value of nothing_relevant 'two'"),
-        ({"split": "test"}, "split chooses a part of a dataset, which must be scored by a model"),
-        ({"qrels": tmp_path / "none"}, "none"),
-        ({"complete": True}, "complete counts judged queries missing from a run; give the judgments with qrels FILE"),
+        ({"metrics": ["ncdg@10"]}, ("metric", "'ncdg'", "'ndcg'")),
+        ({"gain": "expo"}, ("gain", "'expo'", "'exp'")),
+        ({"ties": "docid"}, ("ties", "'docid'", "'doc_id'")),
+        ({"nothing_relevant": "two"}, ("nothing_relevant", "'two'")),
+        ({"split": "test"}, ("split", "dataset", "model")),
+        ({"qrels": tmp_path / "none"}, tmp_path / "none"),
+        ({"complete": True}, ("complete", "qrels FILE")),
     ]
     for options, message in cases:
-        with pytest.raises(InputError, match=message):
+        with refused(InputError, message):
             evaluate(tmp_path / "out", **options)
     with refused(InputError, "split", "dataset"):
         evaluate(candidates, model=forest, split="test")

@@ -57,68 +57,66 @@ def test_spellings_of_one_metric():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ncdg@10", "unknown metric 'ncdg'; did you mean 'ndcg'?"),
-        ("NDCG", "unknown metric 'NDCG'; did you mean 'ndcg'?"),
-        ("zzz", f"unknown metric 'zzz'; known: {', '.join(METRIC_NAMES)}"),
-        ("", f"unknown metric ''; known: {', '.join(METRIC_NAMES)}"),
-        ("ndcg@", "metric 'ndcg@': expected a whole number after '@', for example ndcg@10, found ''"),
-        ("ndcg@ten", "metric 'ndcg@ten': expected a whole number after '@', for example ndcg@10, found 'ten'"),
-        ("ndcg@-1", "metric 'ndcg@-1': expected a whole number after '@', for example ndcg@10, found '-1'"),
-        ("ndcg@1.5", "metric 'ndcg@1.5': expected a whole number after '@', for example ndcg@10, found '1.5'"),
-        ("ndcg@0", "metric ndcg@0: the cutoff must be at least 1 and below 2**31"),
-        ("map@9999999999", "metric map@9999999999: the cutoff must be at least 1 and below 2**31"),
-        ("precision", "metric 'precision' needs a cutoff, for example precision@10"),
-        ("recall", "metric 'recall' needs a cutoff, for example recall@10"),
-        ("wta@1", "metric wta@1: wta has no cutoff; leave out '@1'"),
-        ("rbp@5", "metric 'rbp' needs its persistence p, for example rbp(0.8)"),
-        ("rbp(1)", "metric rbp(1): the persistence p must be between 0 and 1, both excluded"),
-        ("rbp(nan)", "metric rbp(nan): expected a finite number in the brackets"),
-        ("rbp(q=0.8)", "metric 'rbp(q=0.8)': expected a number in brackets, rbp(0.8) or rbp(p=0.8), found '(q=0.8)'"),
-        ("rbp(0.8", "metric 'rbp(0.8': expected a number in brackets, rbp(0.8) or rbp(p=0.8), found '(0.8'"),
-        ("rbp()@3", "metric 'rbp()@3': expected a number in brackets, rbp(0.8) or rbp(p=0.8), found '()'"),
-        ("rbp(0.8)@x", "metric 'rbp(0.8)@x': expected a whole number after '@', for example rbp(0.8)@10, found 'x'"),
-        ("ndcg(3)", "metric 'ndcg(3)': ndcg takes nothing in brackets"),
+        ("ncdg@10", ("metric", "'ncdg'", "'ndcg'")),
+        ("NDCG", ("metric", "'NDCG'", "'ndcg'")),
+        ("zzz", ("metric", "'zzz'", ", ".join(METRIC_NAMES))),
+        ("", ("metric", "''", ", ".join(METRIC_NAMES))),
+        ("ndcg@", ("'ndcg@'", "'@'", "ndcg@10", "''")),
+        ("ndcg@ten", ("'ndcg@ten'", "'@'", "ndcg@10", "'ten'")),
+        ("ndcg@-1", ("'ndcg@-1'", "'@'", "ndcg@10", "'-1'")),
+        ("ndcg@1.5", ("'ndcg@1.5'", "'@'", "ndcg@10", "'1.5'")),
+        ("ndcg@0", ("ndcg@0", "cutoff", "1", "2**31")),
+        ("map@9999999999", ("map@9999999999", "cutoff", "1", "2**31")),
+        ("precision", ("'precision'", "cutoff", "precision@10")),
+        ("recall", ("'recall'", "cutoff", "recall@10")),
+        ("wta@1", ("wta@1", "cutoff", "'@1'")),
+        ("rbp@5", ("'rbp'", "rbp(0.8)")),
+        ("rbp(1)", ("rbp(1)", "0", "1")),
+        ("rbp(nan)", ("rbp(nan)", "finite")),
+        ("rbp(q=0.8)", ("'rbp(q=0.8)'", "rbp(0.8)", "rbp(p=0.8)", "'(q=0.8)'")),
+        ("rbp(0.8", ("'rbp(0.8'", "rbp(0.8)", "rbp(p=0.8)", "'(0.8'")),
+        ("rbp()@3", ("'rbp()@3'", "rbp(0.8)", "rbp(p=0.8)", "'()'")),
+        ("rbp(0.8)@x", ("'rbp(0.8)@x'", "'@'", "rbp(0.8)@10", "'x'")),
+        ("ndcg(3)", ("'ndcg(3)'", "brackets")),
     ],
 )
 def test_a_misspelt_metric_is_told_what_is_meant(text, message):
-    with pytest.raises(InputError) as caught:
+    with refused(InputError, message):
         parse_metric(text)
-    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gain": "expo"}, "unknown value of gain 'expo'; did you mean 'exp'?"),
+        ({"gain": "expo"}, ("gain", "'expo'", "'exp'")),
         (
             {"discount": "ln"},
-            "unknown value of discount 'ln'; known: log2, one_plus_log2, letor, table(1,0.5,0.25)",
+            ("discount", "'ln'", "log2, one_plus_log2", "table(1,0.5,0.25)"),
         ),
-        ({"discount": "leter"}, "unknown value of discount 'leter'; did you mean 'letor'?"),
-        ({"gain": "table(0,x)"}, "gain table(0,x): expected numbers between the brackets, such as table(0,1,3,7,15)"),
-        ({"gain": "table(0,-1)"}, "gain table(0,-1): expected numbers of 0 or more, such as table(0,1,3,7,15)"),
+        ({"discount": "leter"}, ("discount", "'leter'", "'letor'")),
+        ({"gain": "table(0,x)"}, ("table(0,x)", "table(0,1,3,7,15)")),
+        ({"gain": "table(0,-1)"}, ("table(0,-1)", "0", "table(0,1,3,7,15)")),
         (
             {"gain": "table(1,2)"},
-            "gain table(1,2): gains must start at 0, that of grade 0, and not fall, as in table(0,1,3,7,15)",
+            ("table(1,2)", "0", "table(0,1,3,7,15)"),
         ),
         (
             {"discount": "table(1,2)"},
-            "discount table(1,2): discounts must start above 0 and not rise, as in table(1,0.5,0.25)",
+            ("table(1,2)", "0", "table(1,0.5,0.25)"),
         ),
-        ({"short_lists": "nil"}, "unknown value of short_lists 'nil'; known: normal, zero"),
-        ({"map_normalisation": "min(R,K)"}, "unknown value of map_normalisation 'min(R,K)'; did you mean 'min(R,k)'?"),
-        ({"precision_normalisation": "n"}, "unknown value of precision_normalisation 'n'; known: k, min(k,n)"),
-        ({"ties_seed": -1}, "ties_seed must be in 0 .. 9223372036854775807, got -1"),
-        ({"ties": "docid"}, "unknown value of ties 'docid'; did you mean 'doc_id'?"),
-        ({"nothing_relevant": "skipped"}, "unknown value of nothing_relevant 'skipped'; did you mean 'skip'?"),
-        ({"relevant_from": 0}, "relevant_from must be 1 or more, got 0"),
-        ({"max_grade": 0}, "max_grade must be in 1 .. 52, got 0"),
+        ({"short_lists": "nil"}, ("short_lists", "'nil'")),
+        ({"map_normalisation": "min(R,K)"}, ("map_normalisation", "'min(R,K)'", "'min(R,k)'")),
+        ({"precision_normalisation": "n"}, ("precision_normalisation", "'n'")),
+        ({"ties_seed": -1}, ("ties_seed", "-1", "0 .. 9223372036854775807")),
+        ({"ties": "docid"}, ("ties", "'docid'", "'doc_id'")),
+        ({"nothing_relevant": "skipped"}, ("nothing_relevant", "'skipped'", "'skip'")),
+        ({"relevant_from": 0}, ("relevant_from", "1", "0")),
+        ({"max_grade": 0}, ("max_grade", "0", "1 .. 52")),
     ],
 )
 def test_a_wrong_policy_is_refused(options, message):
-    with pytest.raises(InputError) as caught:
+    with refused(InputError, message):
         Policy(**options)
-    assert str(caught.value) == message
 
 
 def test_a_policy_says_all_of_itself():
