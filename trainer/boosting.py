@@ -175,7 +175,7 @@ class _Training:
         self.stopwatch = PhaseTimer(on=options.profile)
 
     def _check_pairs(self) -> None:
-        """Refuse what needs sums over single rows where pairs inside a side or a leaf count."""
+        """Refuse options that do not work with sums over pairs."""
         p = self.parameters
         if self.criterion == "ole" and p.random_strength > 0.0:
             raise InvalidParameter(
@@ -303,7 +303,7 @@ class _Training:
 
 
 class _RoundGrower:
-    """The scores of the rows that are learnt from, and the trees of a round that move them."""
+    """Holds the scores of the train rows, and grows the trees of a round."""
 
     def __init__(self, training: _Training, grower: Grower, team: Team) -> None:
         self._training, self._grower, self._team = training, grower, team
@@ -322,10 +322,10 @@ class _RoundGrower:
         self._bootstrap = Bootstrap(training.rows.starts, training.parameters, team)
 
     def replay(self, round_number: int, trees: Sequence[Tree]) -> list[Tree]:
-        """Add trees that have been grown before."""
+        """Add the trees of a round that is already trained."""
         training, objective, before = self._training, self._training.objective, self._before()
         for i, tree in enumerate(trees):
-            # some losses go by the draws of a step
+            # some losses depend on the draws of a step
             if training.out_of_bag is not None and i % objective.n_outputs == 0:
                 step = (round_number - 1) * objective.steps_a_round + i // objective.n_outputs + 1
                 objective.gradients(step, self.scores, self._g, self._h, self._team)
@@ -334,7 +334,7 @@ class _RoundGrower:
         return list(trees)
 
     def grow(self, round_number: int) -> list[Tree]:
-        """Return the trees of a round, added to the scores: those of the outputs, step after step."""
+        """Grow the trees of a round, step by step and output by output, and add them to the scores."""
         training, team, objective = self._training, self._team, self._training.objective
         sample = training.sampler.draw(round_number)
         before = self._before()
@@ -352,7 +352,7 @@ class _RoundGrower:
         return grown
 
     def _before(self) -> npt.NDArray[np.float64]:
-        """Return a copy of the scores if it is needed when the round is done."""
+        """Return a copy of the scores if the end of the round needs it."""
         needed = self._searched or self._training.out_of_bag is not None
         return self.scores.copy() if needed else self.scores
 
@@ -361,19 +361,19 @@ class _RoundGrower:
             self.oob_improvement = self._training.out_of_bag.improvement(round_number, before, self.scores)
 
     def _scaled(self, trees: list[Tree], sample: RoundSample, before: npt.NDArray[np.float64]) -> list[Tree]:
-        """Return the trees of a round times the step that lowers the loss of the sample most, and add those instead."""
+        """Multiply the trees of a round by the step that minimises the loss of the sample, and add the result instead."""
         objective, shrinkage = self._training.objective, self._training.parameters.learning_rate
         counted = ~self._training.sampler.left_out(sample, objective.sums_over == QUERIES)
-        way = (self.scores - before) / shrinkage  # Friedman (2001): the step is searched first, and shrunk then
+        way = (self.scores - before) / shrinkage  # Friedman (2001): search the step, then shrink it
         step = best_step(lambda step: float(row_kernels.total_of(objective.losses(before + step * way), counted)))
         scaled = [replace(tree, value=step * tree.value + 0.0) for tree in trees]
         self.scores[...] = before
-        for output, tree in enumerate(scaled):  # as replaying them will: the same bits
+        for output, tree in enumerate(scaled):  # the same operation as in a replay, for the same bits
             add_tree(tree, self._training.bins, self._every_row, self._of(self.scores, output), self._team)
         return scaled
 
     def _pairs(self, step: int, whole: float) -> PairHessians | None:
-        """Return the pairs by which splits are chosen, ``whole`` their hessian in all; None where none are asked for."""
+        """Return the pairs of criterion ole, ``whole`` is the sum of their hessians; None for another criterion."""
         training = self._training
         if training.criterion != "ole":
             return None
@@ -384,7 +384,7 @@ class _RoundGrower:
     def _tree(self, round_number: int, step: int, output: int, sample: RoundSample) -> Tree:
         training, objective, p = self._training, self._training.objective, self._training.parameters
         paired = training.criterion == "ole" or training.exact_leaves
-        # every pair adds its hessian to the h of both rows
+        # each pair adds its hessian to h of both rows
         whole = 0.5 * total_of(self._h, self._team) if paired else 0.0
 
         def inside(leaf_of_row: npt.NDArray[np.int32], n_leaves: int) -> npt.NDArray[np.float64]:
@@ -409,7 +409,7 @@ class _RoundGrower:
         )
 
     def _of(self, values: npt.NDArray[np.float64], number: int) -> npt.NDArray[np.float64]:
-        """Return the part of ``values`` that belongs to tree ``number`` of a round."""
+        """Return the part of ``values`` for tree ``number`` of a round."""
         n_outputs = self._training.objective.n_outputs
         return values if n_outputs == 1 else values[number % n_outputs]
 

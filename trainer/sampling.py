@@ -1,4 +1,4 @@
-"""Sample rows and features of a tree without replacement; identical for any number of threads and after a resume."""
+"""Draw the rows, features, weights and noise of a tree: identical for any number of threads and after a resume."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE = (
     5,
     6,
     7,
-)  # streams of one seed that never meet
+)  # disjoint random streams of one seed
 
 
 @dataclass(frozen=True, slots=True)
 class RoundSample:
-    """What one tree may see; None: all of it."""
+    """The sample of one tree; None: everything."""
 
     rows: npt.NDArray[np.int32] | None  # ascending
     features: npt.NDArray[np.uint8] | None  # (n_features,), 1 where drawn
@@ -40,20 +40,20 @@ class RoundSample:
 
 
 class Sampler:
-    """Draws ``query_fraction`` of the queries, of these ``row_fraction`` of the documents, ``feature_fraction`` of the features.
+    """Draws ``query_fraction`` of the queries, ``row_fraction`` of their documents, and ``feature_fraction`` of the features.
 
-    At least one of each is drawn (Friedman 2002: without replacement).  Whether a query is drawn depends on (seed,
-    round, number of the query) alone, and likewise for documents and features: those with the smallest keys are.
+    Draws are without replacement (Friedman 2002), at least one of each.  Queries, documents and features have random keys
+    that depend only on seed, round and number; those with the smallest keys are drawn.
     """
 
     def __init__(self, starts: npt.NDArray[np.int64], n_features: int, parameters: TrainParameters) -> None:
         self._starts, self._n_features, self._parameters = starts, n_features, parameters
 
     def draw(self, round_number: int) -> RoundSample:
-        """Return the sample of the tree of this round, 1, 2, .."""
+        """Return the sample of round 1, 2, ..; without documents or queries that `Bootstrap` draws."""
         p = self._parameters
         rows: npt.NDArray[np.int32] | None = None
-        by_mvs = p.bootstrap_by if p.bootstrap == MVS else ""  # drawn later, when gradients are known
+        by_mvs = p.bootstrap_by if p.bootstrap == MVS else ""  # drawn by `Bootstrap`, which needs gradients
         if p.query_fraction < 1.0 and by_mvs != QUERY:
             queries = self._smallest(_QUERIES, round_number, np.arange(len(self._starts) - 1), p.query_fraction)
             sizes = np.diff(self._starts)
@@ -68,7 +68,7 @@ class Sampler:
         return RoundSample(rows, features)
 
     def left_out(self, sample: RoundSample, by_query: bool) -> npt.NDArray[np.bool_]:  # noqa: FBT001 - two kinds of units
-        """Return the documents (n_rows,) that are not in the sample, or the queries (n_queries,) of which none is."""
+        """Return the documents (n_rows,) outside the sample, or the queries (n_queries,) without a document in it."""
         drawn = np.zeros(self._starts[-1], dtype=np.bool_)
         drawn[slice(None) if sample.rows is None else sample.rows] = True
         if not by_query:
@@ -80,12 +80,12 @@ class Sampler:
     def _smallest(
         self, stream: int, round_number: int, items: npt.NDArray[np.signedinteger], fraction: float
     ) -> npt.NDArray[np.int64]:
-        """Return the items with the smallest keys, ascending: ``fraction`` of them, rounded, one at least."""
+        """Return the items with the smallest keys, ascending: ``fraction`` of them, rounded, at least one."""
         many = max(1, round(fraction * len(items)))
         if many >= len(items):
             return items.astype(np.int64)
         keys = _keys(self._parameters.seed, stream, round_number, items)
-        # equal keys (one chance in some billions) go to the lower item
+        # ties, which are extremely rare, go to the lower item
         bound = np.partition(keys, many - 1)[many - 1]
         below = np.flatnonzero(keys < bound)
         equal = np.flatnonzero(keys == bound)[: many - len(below)]
@@ -94,14 +94,14 @@ class Sampler:
 
 
 class Bootstrap:
-    """Draws weights of queries or documents for each tree; how they weigh depends on (seed, step, number) and, by ``mvs``, gradients.
+    """Draws weights of queries or documents for each tree, from seed, step and number, and with ``mvs`` from gradients.
 
     ``bayesian`` (Prokhorenkova et al. 2018, CatBoost): weights ``(-ln u) ** bagging_temperature``, u uniform.
 
-    ``mvs`` (Ibragimov & Gusev 2019): with probability ``p = min(1, v / mu)`` a unit is drawn and weighs ``1 / p``, so that
-    sums are right on average; mu makes the p add up to the fraction asked for, and v is
-    ``sqrt(g^2 + lambda h^2)``, over all outputs and all documents of the unit.  lambda stands for the square of a leaf value and is
-    ``(sum |g| / sum h)^2`` here, so that the scale of the loss does not matter.
+    ``mvs`` (Ibragimov & Gusev 2019): each query or document is drawn with probability ``p = min(1, v / mu)`` and gets the
+    weight ``1 / p``, so that sums are unbiased.  mu is such that the p add up to the fraction.  v is ``sqrt(g^2 + lambda h^2)``,
+    with squares summed over all outputs and documents.  In the paper lambda is the square of a typical leaf value; here
+    it is ``(sum |g| / sum h)^2``, so that the scale of the loss does not matter.
     """
 
     def __init__(self, starts: npt.NDArray[np.int64], parameters: TrainParameters, team: Team) -> None:
@@ -114,7 +114,7 @@ class Bootstrap:
     def drawn(
         self, sample: RoundSample, step: int, g: npt.NDArray[np.float64], h: npt.NDArray[np.float64]
     ) -> RoundSample:
-        """Return ``sample`` with the weights of this step, whose gradients and hessians are ``g`` and ``h``."""
+        """Return ``sample`` with the weights of this step, which has the gradients ``g`` and hessians ``h``."""
         p = self._parameters
         if p.bootstrap == NONE or (p.bootstrap == MVS and min(p.query_fraction, p.row_fraction) == 1.0):
             return sample
@@ -135,7 +135,7 @@ class Bootstrap:
         return values if self._sizes is None else np.repeat(values, self._sizes)
 
     def _chances(self, g: npt.NDArray[np.float64], h: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the probability of each unit, from ``g`` and ``h`` (n_outputs, n_rows)."""
+        """Return the probability of each query or document, from ``g`` and ``h`` (n_outputs, n_rows)."""
         slope, curvature = (sum(total_of(output, self._team) for output in values) for values in (g, h))
         squares = np.zeros(len(self._units), dtype=np.float64)
         for gradients, hessians in zip(g, h, strict=True):
@@ -146,7 +146,7 @@ class Bootstrap:
 
 
 def chances_of(sizes: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[np.float64]:
-    """Return ``min(1, sizes / mu)``, with the mu at which they add up to ``fraction`` of the number of sizes above 0.
+    """Return ``min(1, sizes / mu)``, with mu such that they add up to ``fraction`` of the number of positive sizes.
 
     >>> chances_of(np.array([0.0, 1.0, 1.0, 2.0, 100.0]), 0.5)
     array([0.  , 0.25, 0.25, 0.5 , 1.  ])
@@ -155,17 +155,17 @@ def chances_of(sizes: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[n
     n = len(ascending)
     if n == 0:
         return np.zeros(len(sizes), dtype=np.float64)
-    below = np.cumsum(ascending)  # of the j + 1 smallest, if these alone have less than 1
-    left = fraction * n - np.arange(n - 1, -1, -1)  # of the sum of chances, for them
+    below = np.cumsum(ascending)  # sum of the j + 1 smallest, if only these have chances below 1
+    left = fraction * n - np.arange(n - 1, -1, -1)  # sum of their chances
     j = np.flatnonzero((ascending * left <= below) & (left > 0.0))[-1]
     chances: npt.NDArray[np.float64] = np.minimum(1.0, sizes * left[j] / below[j])
     return chances
 
 
 def noise_of(parameters: TrainParameters, round_number: int, tree: int, n_rows: int) -> SplitNoise:
-    """Return the noise on the splits of tree ``tree``, 1, 2, .. of all rounds, which belongs to this round.
+    """Return the noise on the splits of tree ``tree`` (1, 2, .. over all rounds), which belongs to this round.
 
-    It fades as in CatBoost: with n documents and L = the rounds before times the learning rate, by ``n / (n + exp(L))``.
+    It fades as in CatBoost, by ``n / (n + exp(L))`` with n documents and L = completed rounds * learning rate.
     """
     key = np.uint64(random_bits(np.uint64(random_bits(np.uint64(parameters.seed), _NOISE)), tree))
     left = n_rows * exp_negative(-(round_number - 1) * parameters.learning_rate)
@@ -177,9 +177,9 @@ def queries_apart(
     fraction: float,
     seed: int,
 ) -> npt.NDArray[np.bool_]:
-    """Return which queries (n_queries,) are kept apart: ``fraction`` of them, rounded; one at least, and not all.
+    """Return which queries (n_queries,) to hold out: ``fraction`` of them, rounded; at least one, but not all.
 
-    ``names`` (n_queries,) are numbers that stand for the ids of the queries; with the seed they alone decide.
+    ``names`` (n_queries,) are numbers that represent the ids of the queries; only they and the seed matter.
     """
     many = min(max(1, round(fraction * len(names))), max(0, len(names) - 1))
     apart = np.zeros(len(names), dtype=np.bool_)
@@ -188,9 +188,9 @@ def queries_apart(
 
 
 def fold_of_queries(names: npt.NDArray[np.int64], folds: int, seed: int) -> npt.NDArray[np.int64]:
-    """Return the fold 0 .. ``folds`` - 1 of each query (n_queries,): dealt out in the order of their keys.
+    """Return the fold 0 .. ``folds`` - 1 of each query (n_queries,): assigned in turn in the order of their keys.
 
-    So folds differ by one query at most.  ``names`` as for :func:`queries_apart`.
+    Fold sizes differ by at most one query.  ``names`` as for :func:`queries_apart`.
     """
     fold = np.empty(len(names), dtype=np.int64)
     fold[_by_key(names, seed, _FOLDS)] = np.arange(len(names)) % folds
@@ -202,7 +202,7 @@ def _by_key(names: npt.NDArray[np.int64], seed: int, stream: int) -> npt.NDArray
 
 
 def _keys(seed: int, stream: int, round_number: int, items: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.uint64]:
-    """64 bits that depend on all four alone."""
+    """Return 64 random bits per item, which depend only on the four arguments."""
     key = np.uint64(seed)
     for part in (stream, round_number):
         key = np.uint64(random_bits(key, part))
@@ -215,16 +215,15 @@ Floats = npt.NDArray[np.float64]
 
 
 class OutOfBag:
-    """Which units, whole queries or documents as the loss is a sum of, a round does not see, and what it does to them.
+    """The out-of-bag improvement: the fall of the loss of documents, or queries, outside the sample of a round.
 
-    The trees of a round have not seen these units, so their loss tells whether the round was worth it; but the scores
-    that the round started from have: earlier rounds saw them.  So the estimate is conservative, it says stop too
-    early (gbm's guide says the same of its own).
+    The trees of a round have not seen them, but earlier rounds have.  So the estimate is conservative and stops too
+    early, as gbm's guide says of its own.
 
     Raises
     ------
     InvalidParameter
-        Every unit is in every sample.
+        Every sample holds everything.
     """
 
     def __init__(
@@ -240,12 +239,12 @@ class OutOfBag:
             )
 
     def left_out(self, round_number: int) -> npt.NDArray[np.bool_]:
-        """Return (n_units,), true where the trees of this round see nothing of the unit.
+        """Return the documents (n_rows,) or queries (n_queries,) that the trees of this round do not see.
 
         Raises
         ------
         TrainingDataRejected
-            There are so few units that the sample holds all of them.
+            There are so few that the sample holds all of them.
         """
         outside = self._sampler.left_out(self._sampler.draw(round_number), self._by_query)
         if not outside.any():
@@ -255,16 +254,16 @@ class OutOfBag:
         return outside
 
     def improvement(self, round_number: int, before: Floats, after: Floats) -> float:
-        """Return by how much the mean loss of what is left out fell from the scores ``before`` to those ``after``.
+        """Return the fall of the mean out-of-bag loss from the scores ``before`` to those ``after``.
 
-        Both losses are taken as the objective stands after the gradients of the round: with the same draws.
+        Both losses use the state of the objective after the gradients of the round, with the same draws.
         """
         outside, losses = self.left_out(round_number), self._objective.losses
         fall = losses(self._final(before, round_number - 1)) - losses(self._final(after, round_number))
         return float(_kernels.total_of(fall, outside)) / int(np.count_nonzero(outside))
 
     def _final(self, scores: Floats, n_rounds: int) -> Floats:
-        """Return the scores of the forest that so many rounds make, where the objective weighs its trees."""
+        """Return the scores of the forest after ``n_rounds``, with the objective's weights of trees."""
         of_tree, of_start = self._objective.final_weights(n_rounds)
         if of_tree == of_start == 1.0:
             return scores

@@ -1,13 +1,13 @@
-"""Grow one tree, every worker's part: node by node, or level by level (oblivious).
+"""Grow one tree, the part of one worker: node by node, or level by level (oblivious).
 
-    by node:   count the smaller child -> subtract it from the parent -> search both -> they wait
+    by node:   count the smaller child -> subtract it from the parent -> search both -> enqueue
                ^                                                                        |
-               '-- partition its rows, look whether the split may stand <- best waiting '
+               '-- partition its rows, check whether the split is valid <---- best node '
 
     by level:  the same for all leaves of a depth at once, with one split for all of them
 
-No checks: the wrapper next door has done them.  Steps with one caller are inlined: compiled on their own they would be
-optimised again in it, which makes the first training wait.
+No checks: the wrapper `grower` has done them.  Functions with one caller are inlined: compiling them separately would
+optimise them twice and delay the first training.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from rankmill.trainer.growing._state_kernels import (
 
 @kernel(inline="always")
 def _count(crew, node, bins, rows, table, histograms):
-    """Count the whole histogram of a node as far as this worker searches it.  False: leave."""
+    """Count the histogram of a node for the features that this worker searches.  False: stop."""
     if not count_node(crew, node, table[node, SLOT], bins, rows, table, histograms):
         return False
     add_edges(crew, table[node, SLOT], bins.n_bins, histograms)
@@ -80,7 +80,7 @@ def _count(crew, node, bins, rows, table, histograms):
 
 @kernel
 def _settle(child, node, crew, rules, nodes, search):
-    """Let the node wait with the best split that the workers found (of equals the lowest feature), or leave it a leaf."""
+    """Enqueue the node with the best split of all workers (on ties the lowest feature), or make it a leaf."""
     splits, table, best = search.splits, nodes.table, 0
     keys = search.gains if rules.noise == 0.0 else search.keys
     for worker in range(1, crew.size):
@@ -96,7 +96,7 @@ def _settle(child, node, crew, rules, nodes, search):
     table[node, THRESHOLD] = split[1]
     table[node, MISSING_LEFT] = split[2]
     table[node, LEFT_SUM] = split[3]
-    nodes.gains[node] = gain + rules.min_gain  # the search speaks of what is beyond the least one
+    nodes.gains[node] = gain + rules.min_gain  # the search returns the gain above min_gain
     if rules.policy == BEST_FIRST:
         nodes.priority[node] = gain
     elif rules.policy == BREADTH_FIRST:
@@ -108,7 +108,7 @@ def _settle(child, node, crew, rules, nodes, search):
 
 @kernel(inline="always")
 def _search_refused(crew, node, bins, rows, derivatives, rules, nodes, histograms, search):
-    """Search a node whose split left too small a side once more, with its sides counted.  False: leave."""
+    """Search a node again after its split left a side too small, now counting rows of each side.  False: stop."""
     state = nodes.state
     first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
     child = np.int64(0)
@@ -130,11 +130,11 @@ def _search_refused(crew, node, bins, rows, derivatives, rules, nodes, histogram
 
 @kernel(inline="always")
 def _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
-    """Count the smaller child, subtract it from its parent, and search both.  False: leave."""
+    """Count the smaller child, subtract it from its parent, and search both.  False: stop."""
     table, pool, state = nodes.table, histograms.pool, nodes.state
     small, large, both = state[SMALL], state[LARGE], state[COUNT_BOTH]
     first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
-    one, other = np.int64(0), np.int64(1)  # of the two children; no literals, as for NO and YES
+    one, other = np.int64(0), np.int64(1)  # index of each child; variables instead of literals, see NO and YES
     if large >= 0 and both:
         if not (_count(crew, large, bins, rows, table, histograms) and meet(crew)):
             return False
@@ -169,7 +169,7 @@ def _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
 
 @kernel
 def _bound_children(node, bins, rules, nodes):
-    """Children of a monotone split keep to their side of the middle between the two values; all others inherit."""
+    """Bound the values of the children: by the midpoint of the two values after a monotone split, else as the node."""
     table, ranges, direction = nodes.table, nodes.ranges, bins.monotone[nodes.table[node, FEATURE]]
     left, right = table[node, LEFT], table[node, LEFT] + 1
     ranges[left] = ranges[node]
@@ -186,7 +186,7 @@ def _bound_children(node, bins, rules, nodes):
 
 @kernel(inline="always")
 def _split(node, n_left, bins, rules, nodes):
-    """Make the children of a node that has been partitioned, and say which of them are to be counted and searched."""
+    """Create the children of a partitioned node, and select those to count and search."""
     table, state = nodes.table, nodes.state
     left = state[N_NODES]
     state[N_NODES] += 2
@@ -211,7 +211,7 @@ def _split(node, n_left, bins, rules, nodes):
 
 @kernel(inline="always")
 def _judge(node, n_left, bins, rows, derivatives, rules, nodes, pairs, search):
-    """Decide whether the split of a node that has been partitioned may stand: split, refuse it, or leave a leaf."""
+    """Accept the split of a partitioned node, reject it, or make the node a leaf."""
     table, state = nodes.table, nodes.state
     n_right = table[node, LAST] - table[node, FIRST] - n_left
     few = min(n_left, n_right) < rules.min_rows
@@ -225,7 +225,7 @@ def _judge(node, n_left, bins, rows, derivatives, rules, nodes, pairs, search):
         state[REFUSED] = node
         state[SUM_HESSIANS] = light or not rules.by_h
         state[COUNT_BOTH] = table[node, SLOT] < 0
-        # lacking hessian by rounding alone, it may have been searched by rows before
+        # if only rounding made the hessian too small, it may have been searched by rows before
         state[SEARCH_ANEW] = state[COUNT_BOTH] or (light and rules.by_h)
         if state[COUNT_BOTH]:
             table[node, SLOT] = take_slot(nodes)
@@ -239,12 +239,11 @@ def _judge(node, n_left, bins, rows, derivatives, rules, nodes, pairs, search):
 
 @kernel
 def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs):
-    """Split one node after another, each worker's part; the root is node 0 and holds a slot of the pool.
+    """Split one node after another, the part of one worker; the root is node 0 and holds a slot of the pool.
 
-    A split is chosen by packed sums and without regard to the rows of its sides.  When it is the node's turn and its
-    rows are partitioned, worker 0 looks whether the split may stand: a side with too few rows or too little hessian
-    has the node searched anew with its sides counted (its gain was an upper bound, so the order of nodes stays right),
-    and a gain that is nothing but rounding leaves the node a leaf.
+    The first search uses packed sums and ignores the number of rows.  After partitioning, worker 0 checks the split.  If a
+    side has too few rows or too little hessian, the node is searched again with counted sides; its first gain was an upper
+    bound, so the order of nodes stays correct.  If rounding can explain the gain, the node becomes a leaf.
 
     ``state`` begins with one node, one leaf, ``SMALL`` 0, ``LARGE`` and ``REFUSED`` -1.  Afterwards
     table[:state[N_NODES]] is the tree.
@@ -289,7 +288,7 @@ def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search
 
 @kernel(inline="always")
 def _count_level(crew, level, bins, rows, table, histograms):
-    """Count the smaller child of every pair of siblings, and subtract it from their parent.  False: leave."""
+    """Count the smaller child of every pair of siblings, and subtract it from their parent.  False: stop."""
     first_node, last_node = level
     first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
     pool, n_nodes = histograms.pool, last_node - first_node
@@ -307,7 +306,7 @@ def _count_level(crew, level, bins, rows, table, histograms):
             add_edges(crew, slot, bins.n_bins, histograms)
         else:
             pool[slot, first_feature:last_feature] = 0
-            if not meet(crew):  # all read which child is the smaller one
+            if not meet(crew):  # all workers have read which child is the smaller one
                 return False
         if first_node > 0:
             subtract(pool[above], pool[slot], bins.n_bins, first_feature, last_feature)
@@ -322,9 +321,9 @@ def _count_level(crew, level, bins, rows, table, histograms):
 
 @kernel(inline="always")
 def _write_level_split(split, level, table, pool):
-    """Give every leaf of the level the split and its sum on the left.
+    """Write the split, and the sum of its left side, to every leaf of the level.
 
-    Missing values that weigh nothing in the whole level follow the heavier side.
+    If missing values have no weight in the whole level, they go to the heavier side.
     """
     f, threshold, missing_left = split[0], split[1], split[2]
     any_missing, left_h, whole_h = False, 0.0, 0.0
@@ -347,7 +346,7 @@ def _write_level_split(split, level, table, pool):
 
 @kernel(inline="always")
 def _choose_level_split(crew, level, rules, nodes, histograms, search):
-    """Take the best split that the workers found, of equals the lowest feature; ``state[NODE]`` -1: there is none."""
+    """Take the best split of all workers, on ties the lowest feature; ``state[NODE]`` -1: there is none."""
     best = 0
     keys = search.gains if rules.noise == 0.0 else search.keys
     for worker in range(1, crew.size):
@@ -361,7 +360,7 @@ def _choose_level_split(crew, level, rules, nodes, histograms, search):
 
 @kernel(inline="always")
 def _partition_level(crew, level, words, rows, rules, table):
-    """Partition all leaves of a level, large ones together, and make their children.  False: leave."""
+    """Partition all leaves of a level, large ones with all workers, and create their children.  False: stop."""
     for node in range(level[0], level[1]):
         if crew.size > 1 and table[node, LAST] - table[node, FIRST] >= rules.shared_rows:
             if not partition_node(crew, node, words, rows, table):
@@ -377,9 +376,9 @@ def _partition_level(crew, level, words, rows, rules, table):
 
 @kernel(inline="always")
 def _write_level_gains(level, rows, hessians, rules, nodes):
-    """Write the gain of each leaf of a level that has been partitioned, 0 where a side is too small.
+    """Write the gain of each leaf of a partitioned level, 0 where a side is too small.
 
-    Returns whether the search has seen the same gains, though it knew no rows.
+    Returns whether these are the gains that the search assumed without counting rows.
     """
     table, seen = nodes.table, True
     for node in range(level[0], level[1]):
@@ -406,7 +405,7 @@ def _write_level_gains(level, rows, hessians, rules, nodes):
 
 @kernel(inline="always")
 def _level_gains_something(level, words, rows, derivatives, rules, nodes):
-    """Tell whether the split of a level that has been partitioned gains more than rounding in one of its leaves."""
+    """Return whether the split of a partitioned level gains more than rounding in at least one leaf."""
     table = nodes.table
     for node in range(level[0], level[1]):
         middle = table[2 * node + 1, LAST]
@@ -419,11 +418,11 @@ def _level_gains_something(level, words, rows, derivatives, rules, nodes):
 
 @kernel
 def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, search):
-    """Grow an oblivious tree, each worker's part: one split for all leaves of a depth, ``rules.max_depth`` times.
+    """Grow an oblivious tree, the part of one worker: one split for all leaves of a depth, ``rules.max_depth`` times.
 
     Node k has the children 2k + 1 and 2k + 2, and every two leaves share a slot of the pool.  As in
-    :func:`grow_by_node`, a split chosen without regard to rows is tried first, and if a leaf's side turns out to be too
-    small the level is searched with counted sides.  ``state[N_NODES]`` tells afterwards how many nodes there are.
+    :func:`grow_by_node`, the first search ignores the number of rows, and if a side is too small the level is searched
+    again with counted sides.  Afterwards ``state[N_NODES]`` is the number of nodes.
     """
     table, state = nodes.table, nodes.state
     first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])

@@ -6,8 +6,8 @@
     row 1 |1|4|7|..|                 row 1 |5|2|0|..|             feature 1    .        .     .
 
 A *packed* value holds a gradient in its high and a hessian in its low 32 bits; the hessian is never negative and its
-sum over all rows fits 32 bits, so sums never carry between the two.  All sums are of integers: their order does not
-matter, so neither do threads, blocks or the order of rows.
+sum over all rows fits 32 bits, so sums never carry between the two.  All sums are integer sums, so threads, blocks and
+the order of rows do not change them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def count_share(words, used_words, blocks, rows, packed, first, last, n_bins, sh
 
 @kernel
 def add_edge(edge, n_bins, block, first_feature, last_feature, histogram):
-    """Add a block's histogram ``edge`` (width, 256) to those features of ``histogram`` that lie in the range."""
+    """Add a block's histogram ``edge`` (width, 256) to the features of ``histogram`` in the range."""
     width = edge.shape[0]
     for f in range(max(first_feature, block * width), min(last_feature, (block + 1) * width)):
         for b in range(n_bins[f]):
@@ -92,7 +92,7 @@ def add_edge(edge, n_bins, block, first_feature, last_feature, histogram):
 
 @kernel
 def subtract(from_parent, child, n_bins, first_feature, last_feature):
-    """Turn the parent's histogram into that of the other child: ``from_parent[feature, bin] -= child[feature, bin]``."""
+    """Turn the histogram of the parent into that of the other child: ``from_parent[feature, bin] -= child[feature, bin]``."""
     for f in range(first_feature, last_feature):
         for b in range(n_bins[f]):
             from_parent[f, b] -= child[f, b]
@@ -100,7 +100,7 @@ def subtract(from_parent, child, n_bins, first_feature, last_feature):
 
 @kernel
 def count_bins(column, stride, rows, first, last, counts):
-    """counts[bin] = rows[first:last] with that bin of one feature."""
+    """counts[bin] = number of rows[first:last] with that bin of one feature."""
     counts[:] = 0
     for i in range(first, last):
         prefetch(column, rows[i + FAR] * stride)
@@ -117,7 +117,7 @@ def sum_hessians(column, stride, rows, first, last, hessians, scale, sums):
 
 @kernel
 def total_and_least(packed):
-    """Return the sum of packed values, and the least hessian among them in steps (0 for no values)."""
+    """Return the sum of packed values, and their smallest hessian in steps (0 for no values)."""
     total, least = np.int64(0), LOW
     for i in range(packed.shape[0]):
         total += packed[i]
@@ -127,14 +127,14 @@ def total_and_least(packed):
 
 @kernel
 def column_of(words, feature):
-    """Return the bins of ``feature``, uint8: that of row r lies at r * width."""
+    """Return the bins of ``feature``, uint8: the bin of row r is at r * width."""
     width = words.shape[2] * 8
     return words[feature // width].view(np.uint8).reshape(-1)[feature % width :]
 
 
 @kernel
 def count_node(crew, node, slot, bins, rows, table, histograms):
-    """Count this worker's share of a node and meet; :func:`add_edges` has to follow.  False: leave."""
+    """Count this worker's share of a node and wait for the others; :func:`add_edges` must follow.  False: stop."""
     histograms.edge_blocks[crew.worker * LINE] = count_share(
         bins.words, bins.used_words, bins.blocks, rows.rows, rows.packed, table[node, FIRST], table[node, LAST],
         bins.n_bins, crew.worker, crew.size, histograms.pool[slot], histograms.edges[crew.worker],
@@ -144,7 +144,7 @@ def count_node(crew, node, slot, bins, rows, table, histograms):
 
 @kernel
 def add_edges(crew, slot, n_bins, histograms):
-    """Add what workers have counted apart, where their shares begin inside a block, to this worker's features."""
+    """Add partial counts, of shares that begin inside a block, to the features of this worker."""
     first_feature, last_feature = own_features(crew, n_bins.shape[0])
     for worker in range(crew.size):
         block = histograms.edge_blocks[worker * LINE]
@@ -154,7 +154,7 @@ def add_edges(crew, slot, n_bins, histograms):
 
 @kernel
 def count_sides(feature, words, rows, first, last, hessians, scale, with_hessians, counts):
-    """Fill ``counts`` (2, 256) with the rows and, if asked for, the hessians in fine steps of each bin of a feature."""
+    """Write to ``counts`` (2, 256) the number of rows of each bin of a feature and, if asked, their hessians in fine steps."""
     column, stride = column_of(words, feature), words.shape[2] * 8
     count_bins(column, stride, rows, first, last, counts[0])
     if with_hessians:

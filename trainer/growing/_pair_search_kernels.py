@@ -1,13 +1,13 @@
-"""Criterion ole: search splits by what all steps of a side together do to the loss.
+"""Criterion ole: search splits by the exact change of the loss when a whole side moves by one step.
 
-    pairs[k] = (first row << 32 | second row, hessian)      a pair counts where both its rows are on one side:
+    pairs[k] = (first row << 32 | second row, hessian)      a pair counts if both of its rows are on one side:
 
     bin      1     2     3     4          highest[b]: hessian of the pairs whose greater bin is b
              a-----------a                lowest[b]:  .. whose lesser bin is b
                    c-----------c          inside the left of b: sum of highest up to b
-                                          inside the right:     the whole less the sum of lowest up to b
+                                          inside the right:     the total minus the sum of lowest up to b
 
-A side's hessian is then the sum of h less twice the hessian of the pairs inside.
+The hessian of a side is the sum of h minus twice the hessian of the pairs inside.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _count_pairs(column, stride, pairs, first, last, highest, lowest):
 
 @kernel
 def _move_missing(column, stride, pairs, first, last, highest, lowest):
-    """Turn what ``_count_pairs`` has counted, the missing below all bins, into what they count for above all bins."""
+    """Convert the counts of ``_count_pairs``, where missing is the lowest bin, to counts where it is the highest."""
     for k in range(first, last):
         both = pairs[k, 0]
         a, b = column[(both >> np.int64(32)) * stride], column[(both & LOW) * stride]
@@ -69,7 +69,7 @@ def _move_missing(column, stride, pairs, first, last, highest, lowest):
 
 @kernel
 def _insides(highest, lowest, inside, last, inside_left, inside_right):
-    """Hessian of the pairs inside the left and inside the right of every bin, of ``inside`` in the whole node."""
+    """Compute the hessian of the pairs inside the left and the right side of every bin; ``inside`` is that of the node."""
     left, right = highest[0], inside - lowest[0]
     for b in range(1, last):
         left += highest[b]
@@ -102,7 +102,7 @@ def _forbid_unsound_sides(
     prefix, extra, inside_left, inside_right, counts, missing_left, weightless, last, n_rows, total_g, total_h, min_rows,
     out,
 ):  # fmt: skip
-    """out[b] = -inf where a side has too few rows, or where rounding may be all of L'' of a side, or of both L'."""
+    """out[b] = -inf where a side has too few rows, or where rounding can explain L'' of a side or both L'."""
     present = np.int64(0)
     for b in range(1, last):
         present += counts[b]
@@ -125,7 +125,7 @@ def _forbid_unsound_sides(
 def search_paired(
     f, column, stride, hist, last, rows, first_row, last_row, pairs, first_pair, last_pair, total, inside, rules, counts, keyed, work, gain_out, split_out,
 ):  # fmt: skip
-    """Best split of one node by one feature, by what all steps of a side together do to the loss.
+    """Find the best split of one node by one feature, by the exact change of the loss.
 
     ``hist`` (256,) holds the node's packed sums of the feature by bin, below ``last``; pairs[first_pair:last_pair] have
     both their rows in the node.  Inside the left of bin b are the pairs whose greater key is at most b, inside the
@@ -137,7 +137,7 @@ def search_paired(
     n_rows, missing = last_row - first_row, hist[0]
     least = rules.least_h
     parent = rules.min_gain
-    # of a node of whole queries L' and L'' are 0, up to the rounding of every row: its step gains nothing
+    # in a node of whole queries L' and L'' are 0, except for rounding: its step gains nothing
     whole = total_h - 2.0 / PAIR_STEPS * np.float64(inside)
     if whole >= max(least, 0.5 * n_rows):
         unit = rules.unit_g * (rules.unit_g / rules.unit_h)
@@ -167,7 +167,7 @@ def search_paired(
             total_h, rules.min_rows, out,
         )  # fmt: skip
         for b in range(1, last):
-            # of equals the lowest feature, then the lowest bin, then missing right, which comes last here
+            # ties: the lowest feature, then the lowest bin, then missing right, which comes last here
             equal = out[b] == gain_out[0] and out[b] > 0.0
             before = f < split_out[0] or (f == split_out[0] and (b < split_out[1] or (b == split_out[1] and side == 0)))
             if out[b] > gain_out[0] or (equal and before):
@@ -180,7 +180,7 @@ def search_paired(
 
 @kernel
 def choose_features(screen, enabled, many, chosen):
-    """chosen[:n] = the ``many`` enabled features whose ``screen`` is highest, best first, of equals the lowest; returns n.
+    """chosen[:n] = the ``many`` enabled features with the highest ``screen``, best first, on ties the lowest; returns n.
 
     0: all that are enabled, ascending.
     """
@@ -204,7 +204,7 @@ def choose_features(screen, enabled, many, chosen):
 
 @kernel
 def search_node_by_pairs(crew, child, node, bins, rows, rules, table, histograms, pairs, search):
-    """Search the features that look best to the first search, shared out among the workers; as :func:`search_paired`."""
+    """Search this worker's share of the features that are best in the first search, as :func:`search_paired`."""
     worker, slot, words = crew.worker, table[node, SLOT], bins.words
     search.gains[child, worker] = 0.0
     search.splits[child, worker, 0] = -1

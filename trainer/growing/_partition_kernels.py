@@ -1,8 +1,8 @@
-"""Reorder the rows of a node, and its pairs, so that those of the left child come first.
+"""Partition the rows and pairs of a node: those of the left child come first.
 
     before:  rows = [a b c d e f]      after:  rows = [a c f | b d e]   (a, c, f go left)
 
-Both sides keep their order.  Several workers do it in two steps, with a meeting between them:
+Both sides keep their order.  Several workers do it in two steps, with a barrier between them:
 
     deal_out, each worker its share:    rows = [a b c | d e f]    spare = [a c b | f e d]   right ones back to front
     collect, behind the workers before: rows = [a c f | b d e]
@@ -36,7 +36,7 @@ _U8 = np.uint64(8)
 
 @kernel
 def goes_left(b, threshold, missing_left):
-    """Tell whether bin ``b`` goes left; without a branch."""
+    """Return whether bin ``b`` goes left; without a branch."""
     return (b <= threshold) & ((b != 0) | (missing_left != 0))
 
 
@@ -87,7 +87,7 @@ def deal_out(column, stride, threshold, missing_left, rows, packed, first, last,
 
 @kernel
 def collect(spare_rows, spare_packed, first, last, n_left, left_to, right_to, rows, packed):
-    """Second half: put what one worker dealt out where the rows of all workers before it end, on either side."""
+    """Second step: copy the rows that one worker dealt out behind those of the workers before it, on either side."""
     for i in range(n_left):
         rows[left_to + i] = spare_rows[first + i]
         packed[left_to + i] = spare_packed[first + i]
@@ -98,7 +98,7 @@ def collect(spare_rows, spare_packed, first, last, n_left, left_to, right_to, ro
 
 @kernel
 def part_pairs(column, stride, threshold, missing_left, pairs, first, last, spare, out):
-    """Reorder pairs[first:last]: those inside the left child, those inside the right one, those that are cut apart.
+    """Reorder pairs[first:last]: pairs inside the left child, pairs inside the right one, pairs that the split separates.
 
     ``out`` gets how many are left and right, and the sums of their hessians; cut ones are gone.
     """
@@ -130,7 +130,7 @@ def part_pairs(column, stride, threshold, missing_left, pairs, first, last, spar
 
 @kernel
 def partition_node(crew, node, words, rows, table):
-    """Partition a node by its split, each worker its share; another meeting has to follow.  False: leave.
+    """Partition a node by its split, the share of one worker; another barrier must follow.  False: stop.
 
     The numbers of rows that go left are in ``rows.lefts``, see :func:`rows_left`.
     """
@@ -156,7 +156,7 @@ def partition_node(crew, node, words, rows, table):
 
 @kernel
 def rows_left(crew, rows):
-    """Return how many rows of the node that was partitioned last go left."""
+    """Return the number of left rows of the node that was partitioned last."""
     total = np.int64(0)
     for worker in range(crew.size):
         total += rows.lefts[worker * LINE]
@@ -175,7 +175,7 @@ def partition_alone(node, words, rows, table):
 
 @kernel
 def divide_pairs(node, words, table, pairs, out):
-    """Hand the pairs of a node that has been split on to its children."""
+    """Assign the pairs of a split node to its children."""
     left, first = table[node, LEFT], table[node, PAIRS_FIRST]
     part_pairs(
         column_of(words, table[node, FEATURE]), words.shape[2] * 8, table[node, THRESHOLD], table[node, MISSING_LEFT],

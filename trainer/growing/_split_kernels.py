@@ -1,14 +1,14 @@
 """Search the best split of a node, or of all leaves of a level, over the packed sums of its histogram.
 
     histogram[feature]    bin 0 (missing) | 1   2   3 | 4   5 ..      after bin 3: left = 1 .. 3, right = the rest;
-                                           prefix[3] = their sum      the missing are tried on both sides
+                                           prefix[3] = their sum      missing is tried on both sides
 
     work[0] prefix | work[1] gains, missing right | work[2] gains, missing left | work[3] gains of one leaf (levels)
 
-The first search knows no rows: a side has enough hessian, or may have.  Where the rows turn out to be too few, the node is
-searched once more with counted sides, from the feature with the highest first gain down.  Whether a gain is more than
-rounding is decided by the errors that the sums can have.  Equal gains go to the lowest feature, then the lowest bin,
-then missing right; missing values that weigh nothing follow the heavier side.
+The first search ignores the number of rows and takes a side for large enough if its hessian may be.  If a side then has too
+few rows, the node is searched again with counted sides, in descending order of the gains of the first search.  Bounds of
+the rounding errors decide whether a gain is real.  Ties go to the lowest feature, then the lowest bin, then missing right;
+missing values without weight go to the heavier side.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from rankmill.trainer.growing._state_kernels import (
 def _gains(prefix, extra, last, total_g, total_h, needed, rules, parent, out):
     """out[b] = gain of the split after bin b, 1 <= b < last, with ``prefix[b] + extra`` on the left; -inf where not allowed.
 
-    Allowed are sides with ``needed`` steps of hessian.  G_l^2 / H_l + G_r^2 / H_r - parent, as one division of whole
-    steps, lambda among them.  Straight-line code over unsigned b, so that it becomes vector code: integers turn into
-    floats through the bits.
+    Each side needs ``needed`` steps of hessian.  The gain G_l^2 / H_l + G_r^2 / H_r - parent is one division of whole
+    steps, lambda included.  The loop over unsigned b has no branches, so that it is vectorised; integers are converted to
+    floats through their bits.
     """
     lambda_steps, unit = rules.lambda_l2 / rules.unit_h, rules.unit_g * (rules.unit_g / rules.unit_h)
     magic = bits_of(MAGIC)
@@ -75,13 +75,13 @@ def value_of(packed, rules, low, high):
 
 @kernel
 def _gain_of(g, h, value):
-    """Return what the step ``value`` gains: -(2 g v + h v^2), which is g^2 / h at the Newton step."""
+    """Return the gain of the step ``value``: -(2 g v + h v^2), which is g^2 / h at the Newton step."""
     return -(2.0 * g + h * value) * value
 
 
 @kernel
 def _gains_bounded(prefix, extra, last, total_g, total_h, needed, rules, direction, low, high, out):
-    """As ``_gains``, where the values of the children must lie in low .. high and rise (1) or fall (-1) with the feature."""
+    """As ``_gains``, but the values of the children must be in low .. high and rise (1) or fall (-1) with the feature."""
     unit_g, unit_h, lambda_l2 = rules.unit_g, rules.unit_h, rules.lambda_l2
     whole_g, whole_h = total_g * unit_g, total_h * unit_h + lambda_l2
     parent = _gain_of(whole_g, whole_h, _value(whole_g, whole_h, low, high)) + rules.min_gain
@@ -99,7 +99,7 @@ def _gains_bounded(prefix, extra, last, total_g, total_h, needed, rules, directi
 
 @kernel
 def left_is_heavier(left, total_h):
-    """Whether the left side, a packed sum, has at least half of the hessian."""
+    """Return whether the left side, a packed sum, has at least half of the hessian."""
     return 2.0 * np.float64(left & LOW) >= total_h
 
 
@@ -107,8 +107,8 @@ def left_is_heavier(left, total_h):
 def _forbid_small_sides(counts, prefix, total_h, weightless, missing_left, last, min_rows, least_h, out):
     """out[b] = -inf where the split after bin b leaves a side with too few rows or too little hessian.
 
-    counts[0, b] rows and counts[1, b] fine steps of hessian have bin b.  The missing go left if ``missing_left``,
-    or, where they are ``weightless``, to the heavier side.
+    Bin b has counts[0, b] rows and counts[1, b] fine steps of hessian.  Missing values go left if ``missing_left``, or, if
+    ``weightless``, to the heavier side.
     """
     all_rows, all_h = counts[0, :last].sum(), counts[1, :last].sum()
     rows, h = np.int64(0), np.int64(0)
@@ -124,7 +124,7 @@ def _forbid_small_sides(counts, prefix, total_h, weightless, missing_left, last,
 
 @kernel
 def highest_of(values, last):
-    """Return the highest of values[1:last], -inf where there is none: four at a time, since each waits for the one before."""
+    """Return the highest of values[1:last], -inf if empty; four maxima in parallel, which do not depend on each other."""
     a = b = c = d = -np.inf
     i = 1
     while i + 4 <= last:
@@ -148,7 +148,7 @@ def _sum_to(histogram, last, prefix):
 
 @kernel
 def _first_of(value, missing_right, missing_left, any_missing, last):
-    """Return the lowest bin with that gain, and 1 where it is only so with the missing left."""
+    """Return the lowest bin with that gain, and 1 if it needs missing values on the left."""
     for b in range(1, last):
         if missing_right[b] == value:
             return b, 0
@@ -184,7 +184,7 @@ def _feature_gains(histogram, last, total, needed, direction, low, high, rules, 
 
 @kernel
 def _write_split(f, highest, histogram, last, total, work, split_out):
-    """Write the split of the feature that gains ``highest``."""
+    """Write the split of the feature whose gain is ``highest``."""
     prefix, missing = work[0].view(np.int64), histogram[0]
     b, left = _first_of(highest, work[1], work[2], missing != 0, last)
     split_out[0] = f
@@ -200,7 +200,7 @@ def _write_split(f, highest, histogram, last, total, work, split_out):
 
 @kernel
 def score_of(total, rules):
-    """Return G^2 / (H + lambda) of a packed sum; 0 where it has no hessian, and without noise, where nobody needs it."""
+    """Return G^2 / (H + lambda) of a packed sum; 0 if it has no hessian, or without noise, when it is not needed."""
     if rules.noise == 0.0 or total & LOW == 0:
         return 0.0
     g = np.float64(total >> np.int64(32)) * rules.unit_g
@@ -209,10 +209,10 @@ def score_of(total, rules):
 
 @kernel
 def compared_by(gain, score, node, f, rules):
-    """Return what the best split of feature ``f`` is compared by with those of other features: its gain, or with noise.
+    """Return the key by which features are compared: the gain of their best split, or that with noise.
 
-    The noise is a normal number of (tree, node, feature), added to sqrt(score + gain), where ``score`` is that of the node.
-    So it rises with the gain: an upper bound of the gain gives one of it.
+    With noise the key is sqrt(score + gain) plus a normal number of (tree, node, feature), where ``score`` is that of the
+    node.  It increases with the gain, so an upper bound of the gain gives an upper bound of the key.
     """
     if rules.noise == 0.0:
         return gain
@@ -230,12 +230,10 @@ def best_split(
     histogram, total, needed, node, bins, first_feature, last_feature, rules, low, high, work, gain_out, key_out, split_out,
     of_feature,
 ):  # fmt: skip
-    """Best (feature, bin, side of the missing) of one node over a range of features, its rows not known.
+    """Find the best (feature, bin, side of missing values) of one node over a range of features, without counting rows.
 
-    ``histogram`` (n_features, 256) int64 and their sum ``total``; a side has ``needed`` packed steps of hessian at
-    least.  ``gain_out[0]`` gets the gain beyond the least one (0: no split), ``key_out[0]`` what it was compared by,
-    ``split_out`` [feature, bin, missing left, packed sum of the left side], ``of_feature`` (n_features,) what each feature's
-    best split is compared by.  With
+    ``histogram`` (n_features, 256) int64 sums to ``total``; each side needs ``needed`` packed steps of hessian.  ``gain_out[0]`` gets the gain above ``min_gain`` (0: no split), ``key_out[0]`` its key, ``split_out``
+    [feature, bin, missing left, packed sum of the left side], ``of_feature`` (n_features,) the key of each feature.  With
     ``rules.constrained`` the children's values lie in ``low`` .. ``high`` and obey ``bins.monotone``.  ``work`` (4, 256)
     float64 is scratch space.
     """
@@ -267,7 +265,7 @@ def search_node(crew, child, node, first_feature, last_feature, bins, rules, nod
     """Search one worker's features: ``search.gains[child, worker]`` and ``search.splits[child, worker]`` get the best split."""
     table, worker, slot = nodes.table, crew.worker, nodes.table[node, SLOT]
     needed = rules.least_side
-    if rules.paired:  # a screen, whose features are counted later: here rows are estimated from hessians
+    if rules.paired:  # only a screen, rows are counted later: estimate them from hessians
         total_h = np.float64(table[node, TOTAL] & LOW)
         needed = max(needed, (rules.min_rows - 0.5) * total_h / (table[node, LAST] - table[node, FIRST]))
     best_split(
@@ -279,7 +277,7 @@ def search_node(crew, child, node, first_feature, last_feature, bins, rules, nod
 
 @kernel
 def _least_key(rules):
-    """Return what splits must be compared by to more than: a gain is positive, one with noise may be anything."""
+    """Return the lower bound of keys: a gain is positive, a key with noise may be any number."""
     return 0.0 if rules.noise == 0.0 else -np.inf
 
 
@@ -302,10 +300,10 @@ def _next_to_count(uppers, enabled, first_feature, last_feature, least, best, of
 def search_counted(
     crew, node, with_hessians, first_feature, last_feature, bins, rows, hessians, rules, nodes, histograms, search
 ):
-    """As :func:`search_node` for child 0, with the sides counted row by row.
+    """As :func:`search_node` for child 0, with the rows of each side counted.
 
-    ``search.uppers``, what the search without rows has compared features by, are upper bounds.  Features are counted from the
-    highest down, until none is left that could beat what has been found; those counted become -inf.
+    ``search.uppers``, by which the search without rows compared features, are upper bounds.  Features are counted in
+    descending order until none can beat the best split; those counted become -inf.
     """
     table, worker, slot = nodes.table, crew.worker, nodes.table[node, SLOT]
     total, histogram, uppers = table[node, TOTAL], histograms.pool[slot], search.uppers[slot]
@@ -358,17 +356,17 @@ def search_counted(
 
 @kernel
 def _add_allowed(gains, last, least, out):
-    """out[b] += gains[b], no less than ``least``, where the split is allowed."""
+    """out[b] += max(gains[b], least) where the split is allowed."""
     for b in range(np.uint64(1), np.uint64(last)):
         out[b] += max(gains[b], least) if gains[b] > -np.inf else 0.0
 
 
 @kernel
 def _level_gains(f, level, counts, counted, least_h, bins, rules, table, pool, work):
-    """Add up the gains of all leaves of a level by one feature, as :func:`_feature_gains`; tell whether any is missing.
+    """Add up the gains of all leaves of a level by one feature, as :func:`_feature_gains`; return whether any value is missing.
 
-    A leaf that the split would leave with too small a side adds nothing.  Where rows are not ``counted``, a leaf counts if
-    its sides may be large enough, with a gain of 0 or more, so that the sum is an upper bound.
+    A leaf adds nothing if the split makes one of its sides too small.  If rows are not ``counted``, a leaf counts if its
+    sides may be large enough, with a gain of 0 or more, so that the sum is an upper bound.
     """
     first_node, last_node = level
     last, floor = bins.n_bins[f], -np.inf if counted else 0.0
@@ -420,7 +418,7 @@ def _write_level_choice(f, highest, any_missing, last, work, split_out):
 
 @kernel
 def search_level(crew, level, first_feature, last_feature, bins, rules, table, histograms, search):
-    """Search one worker's features for the split whose gains over all leaves add up to most, rows not known.
+    """Search one worker's features for the split with the highest sum of gains over all leaves, without counting rows.
 
     ``level`` is (first node, last node).  ``search.splits[0, worker]`` gets [feature, bin, missing left].
     """
@@ -449,7 +447,7 @@ def search_level(crew, level, first_feature, last_feature, bins, rules, table, h
 def search_level_counted(
     crew, level, first_feature, last_feature, bins, rows, hessians, rules, table, histograms, search
 ):
-    """As :func:`search_level`, with the sides counted as :func:`search_counted` does."""
+    """As :func:`search_level`, with the rows of each side counted, as in :func:`search_counted`."""
     with_hessians = not rules.by_h
     least_h = rules.fine_least_h if with_hessians else 0.0
     counts, uppers = search.counts[crew.worker], search.uppers[0]
@@ -481,12 +479,12 @@ def search_level_counted(
     search.keys[0, crew.worker] = best
 
 
-# -- may a split stand? ----------------------------------------------------------------------------------------------
+# -- is a split valid? -----------------------------------------------------------------------------------------------
 
 
 @kernel
 def _reaches(values, scale, rows, first, last, least):
-    """Tell whether the sum of round(value * scale) over rows[first:last], values of 0 or more, is at least ``least``."""
+    """Return whether the sum of round(value * scale) over rows[first:last], values of 0 or more, is at least ``least``."""
     total = np.int64(0)
     for i in range(first, last):
         if total >= least:
@@ -497,10 +495,9 @@ def _reaches(values, scale, rows, first, last, least):
 
 @kernel
 def means_differ(g_left, h_left, off_g_left, off_h_left, g_right, h_right, off_g_right, off_h_right):
-    """Tell whether G/H of two sides differ by more than errors of at most ``off`` in each of the four sums explain.
+    """Return whether G/H of two sides differ by more than errors of at most ``off`` in each of the four sums can explain.
 
-    G_l/H_l = G_r/H_r exactly where G_l H_r - G_r H_l = 0, and that is where a split gains nothing.  The errors move
-    this difference by ``off_g_l (H_r + off_h_r) + off_h_r |G_l| + ..`` at most, and its own rounding by a few epsilon.
+    A split gains nothing if G_l/H_l = G_r/H_r, that is, if G_l H_r - G_r H_l = 0.  The errors change this difference by ``off_g_l (H_r + off_h_r) + off_h_r |G_l| + ..`` at most, and its own rounding by a few epsilon.
     """
     left, right = g_left * h_right, g_right * h_left
     off = off_g_left * (h_right + off_h_right) + off_h_right * abs(g_left)
@@ -510,7 +507,7 @@ def means_differ(g_left, h_left, off_g_left, off_h_left, g_right, h_right, off_g
 
 @kernel
 def _packed_means_differ(left, total, n_left, n_right):
-    """Tell whether the packed sums of two sides of so many rows, each rounded by half a step, show that G/H differ."""
+    """Return whether packed sums of two sides, whose rows are each rounded by up to half a step, show that G/H differ."""
     right = total - left
     off_left, off_right = 0.5 * n_left, 0.5 * n_right
     return means_differ(
@@ -521,9 +518,9 @@ def _packed_means_differ(left, total, n_left, n_right):
 
 @kernel
 def fine_means_differ(column, stride, threshold, missing_left, rows, first, last, gradients, weights, scale_g, scale_w):
-    """As ``_packed_means_differ``, by sums of fine steps, a pass over all rows[first:last].
+    """As ``_packed_means_differ``, with sums of fine steps, in one pass over rows[first:last].
 
-    A gradient is off by half a step, and, being a float64, by half an epsilon of itself.
+    A gradient is off by up to half a step, plus half an epsilon of itself as a float64.
     """
     n, g, size, w = np.zeros(2), np.zeros(2, np.int64), np.zeros(2), np.zeros(2, np.int64)
     for i in range(first, last):
@@ -543,7 +540,7 @@ def fine_means_differ(column, stride, threshold, missing_left, rows, first, last
 
 @kernel
 def gains_something(node, n_left, n_right, words, rows, derivatives, rules, table):
-    """Tell whether the gain of the node's split is more than rounding; by fine steps where packed ones cannot tell."""
+    """Return whether the gain of the node's split is more than rounding; fine steps decide if packed ones cannot."""
     if _packed_means_differ(table[node, LEFT_SUM], table[node, TOTAL], n_left, n_right):
         return True
     f = table[node, FEATURE]
@@ -555,7 +552,7 @@ def gains_something(node, n_left, n_right, words, rows, derivatives, rules, tabl
 
 @kernel
 def _enough_hessian(packed_h, first, last, rows, hessians, rules):
-    """Tell whether rows[first:last], one side of a split, have the least sum of hessians."""
+    """Return whether rows[first:last], one side of a split, reach the minimum sum of hessians."""
     if rules.by_h and np.float64(packed_h) - 0.5 * (last - first) >= rules.least_h:
         return True
     return _reaches(hessians, rules.fine_h, rows, first, last, rules.fine_least_h)
@@ -563,7 +560,7 @@ def _enough_hessian(packed_h, first, last, rows, hessians, rules):
 
 @kernel
 def sides_have_hessian(node, middle, rows, hessians, rules, table):
-    """Tell whether both sides of a node that is partitioned at ``middle`` have the least sum of hessians."""
+    """Return whether both sides of a node partitioned at ``middle`` reach the minimum sum of hessians."""
     left_h = table[node, LEFT_SUM] & LOW
     right_h = (table[node, TOTAL] & LOW) - left_h
     return _enough_hessian(left_h, table[node, FIRST], middle, rows, hessians, rules) and _enough_hessian(

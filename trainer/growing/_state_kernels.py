@@ -1,13 +1,13 @@
-"""What the kernels of tree growth share: their arguments, the table of nodes, and how workers wait for each other.
+"""Shared by the kernels of tree growth: their arguments, the table of nodes, and the barrier between workers.
 
     nodes (n_nodes, 13) int64                         state (10,) int64, one tree
     node 0   FIRST LAST DEPTH TOTAL SLOT LEFT ..      N_NODES N_LEAVES N_WAITING ..
     node 1   FIRST LAST ...  LEFT = 3 ------.
-    node 2   LEFT = -1: a leaf              |         heap: nodes that wait to be split, the best on top
-    node 3   <------------------------------'         free: slots of the histogram pool that nobody uses
+    node 2   LEFT = -1: a leaf              |         heap: nodes waiting to be split, the best on top
+    node 3   <------------------------------'         free: unused slots of the histogram pool
 
-All workers of a team run the same growth kernel at once.  They do their shares of each step and call :func:`meet` before
-the next; worker 0 alone writes nodes and state, which the others read after a meeting.
+All workers of a team run the same growth kernel concurrently.  Each does its share of a step and calls :func:`meet`, a
+barrier, before the next.  Only worker 0 writes nodes and state; the others read them after a barrier.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.instructions import load_acquire, store_release
 
 LOW = np.int64(0xFFFFFFFF)  # the hessian's half of a packed value; a gradient is in the upper one
-LINE = 8  # int64 a cache line: every flag has one to itself
-LOOK_AHEAD = 64  # rows between the prefetch and the use; so many are read past the end of a node's rows
+LINE = 8  # int64 per cache line: each flag has its own line
+LOOK_AHEAD = 64  # rows between prefetch and use; this many are read past the end of a node's rows
 EPSILON = 2.0**-52
 
-# Columns of ``nodes``: rows[FIRST:LAST] are the node's; TOTAL is their packed sum; SLOT its histogram in the pool, -1 for
-# none; LEFT its first child, -1 for none (the other child is LEFT + 1); the rest is its best split.  Where pairs count
-# (criterion ole), pairs[PAIRS_FIRST:PAIRS_LAST] have both their rows in the node, INSIDE is the sum of their hessians.
+# Columns of ``nodes``: rows[FIRST:LAST] belong to the node; TOTAL is their packed sum; SLOT its histogram in the pool, -1: none;
+# LEFT its first child, -1: none (the other child is LEFT + 1); the rest is its best split.  With criterion ole both rows
+# of pairs[PAIRS_FIRST:PAIRS_LAST] are in the node, and INSIDE is the sum of their hessians.
 FIRST, LAST, DEPTH, TOTAL, SLOT, LEFT, FEATURE, THRESHOLD, MISSING_LEFT, LEFT_SUM, PAIRS_FIRST, PAIRS_LAST, INSIDE = (
     range(13)
 )
 NODE_FIELDS = 13
-# Cells of ``state``: counts of nodes, leaves, waiting nodes and free slots; the node to split (-1: the tree is done); the
-# children to count and to search (-1: none); whether the larger one has to be counted too, because its parent's
-# histogram is gone; the node whose best split was refused (-1: none) and which has to be searched with counted sides,
-# whether hessians have to be summed for that, and whether the gains of its features have to be found anew.
+# Cells of ``state``: number of nodes, leaves, waiting nodes and free slots; the node to split (-1: the tree is done); the
+# children to count and search (-1: none); whether the larger one must be counted too, because the histogram of its parent
+# was evicted; the node whose best split was rejected (-1: none) and that must be searched with counted sides, whether
+# hessians must be summed for that, and whether the gains of its features must be computed again.
 N_NODES, N_LEAVES, N_WAITING, N_FREE, NODE, SMALL, LARGE, COUNT_BOTH, REFUSED, SUM_HESSIANS, SEARCH_ANEW = range(11)
 STATE_FIELDS = 11
 BEST_FIRST, BREADTH_FIRST, DEPTH_FIRST = range(3)
-# Numba compiles a kernel anew for every literal that it is given, but once for a NumPy number.
+# Numba compiles a kernel again for every literal argument, but only once for a NumPy scalar.
 NO, YES = np.bool_(False), np.bool_(True)
-# phases that ``ticks`` counts nanoseconds of, as worker 0 sees them
+# phases whose nanoseconds ``ticks`` counts, measured by worker 0
 COUNTING, SEARCHING, DECIDING, PARTING = np.int64(0), np.int64(1), np.int64(2), np.int64(3)
 
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
@@ -49,39 +49,39 @@ _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
 class Rules(NamedTuple):
-    """What a tree may be, and the scales of its sums; steps are the units of packed, fine steps those of exact sums."""
+    """Constraints of a tree, and the scales of its sums; steps are units of packed sums, fine steps those of exact sums."""
 
     max_leaves: int = 31
     max_depth: int = 0  # 0: any
     min_rows: int = 1  # of a leaf
     policy: int = BEST_FIRST
-    constrained: bool = False  # some feature is monotone
-    shared_rows: int = 2**31  # workers share the partition of nodes with so many rows
-    paired: bool = False  # splits are searched once more by the loss itself (criterion ole)
-    screened: int = 0  # .. over so many features that look best to the first search; 0: all
+    constrained: bool = False  # at least one feature is monotone
+    shared_rows: int = 2**31  # all workers partition nodes with at least this many rows
+    paired: bool = False  # splits are searched again by the loss itself (criterion ole)
+    screened: int = 0  # .. over this many features, the best of the first search; 0: all
     by_h: bool = True  # splits are searched by hessians, not by weights (criterion se)
     unit_g: float = 1.0  # of a packed gradient
     unit_h: float = 1.0  # of a packed hessian
     lambda_l2: float = 0.0
     min_gain: float = 0.0
-    least_h: float = 1.0  # steps of hessian that a side needs
-    least_side: float = 1.0  # .. also because of its rows
+    least_h: float = 1.0  # minimum steps of hessian of a side
+    least_side: float = 1.0  # .. also due to min_rows
     fine_g: float = 1.0  # fine steps a unit of gradient
-    fine_w: float = 1.0  # .. of what splits are searched by
+    fine_w: float = 1.0  # .. of the weights of the split search
     fine_h: float = 1.0  # .. of hessian
-    fine_least_h: float = 0.0  # the least sum of hessians of a side in fine steps
+    fine_least_h: float = 0.0  # minimum sum of hessians of a side in fine steps
     noise: float = 0.0  # standard deviation of the noise on square roots of scores, 0: none
     noise_key: Any = np.uint64(0)  # of the tree, uint64
 
 
 class Crew(NamedTuple):
-    """One worker and those it meets."""
+    """One worker, and the barrier that it shares with the others."""
 
     worker: int
     size: int
-    flags: Any  # ((size + 1) * LINE,) int64: worker w's line has what it announces and how often it has met
-    looks: int  # at a flag before other threads may run
-    clock: int  # number of the clock, -1: keep no time
+    flags: Any  # ((size + 1) * LINE,) int64: the line of worker w has its flag and its number of barriers
+    looks: int  # spin iterations before yielding to other threads
+    clock: int  # clock id, -1: no timing
     stamp: Any  # (3,) int64
     ticks: Any  # (4,) int64
 
@@ -90,25 +90,25 @@ class Bins(NamedTuple):
     """``words[block, row, w]`` holds the bins of features ``8 w .. 8 w + 7`` of a block, the first in the lowest byte."""
 
     words: Any  # (n_blocks, n_rows, width / 8) uint64
-    used_words: Any  # (n_blocks,) int64: those that hold features
-    blocks: Any  # numbers of the blocks that have a feature that may be used
+    used_words: Any  # (n_blocks,) int64: words that hold features
+    blocks: Any  # numbers of the blocks with an enabled feature
     n_bins: Any  # (n_features,) int32
-    enabled: Any  # (n_features,) uint8: may be used
+    enabled: Any  # (n_features,) uint8: 1 if the feature may be used
     monotone: Any  # (n_features,) int8: direction of the scores, 0: any
 
 
 class Rows(NamedTuple):
-    """Rows in the order of the nodes, with their packed gradients and hessians; both twice."""
+    """Rows in the order of the nodes, with packed gradients and hessians; each with a scratch buffer."""
 
     rows: Any  # (n + LOOK_AHEAD,) int32
     packed: Any  # (n,) int64
     spare_rows: Any
     spare_packed: Any
-    lefts: Any  # a cache line a worker: how many of its share go left
+    lefts: Any  # a cache line per worker: number of its rows that go left
 
 
 class Derivatives(NamedTuple):
-    """By row: gradients, what splits are searched by, and hessians, float64."""
+    """By row, float64: gradients, weights of the split search (hessians, unless criterion se), and hessians."""
 
     gradients: Any
     weights: Any
@@ -119,7 +119,7 @@ class Nodes(NamedTuple):
     """The tree as it grows; see the columns above."""
 
     table: Any  # (most_nodes, NODE_FIELDS) int64
-    ranges: Any  # (most_nodes, 2): the values that monotone constraints allow
+    ranges: Any  # (most_nodes, 2): range of values that monotone constraints allow
     gains: Any  # (most_nodes,)
     priority: Any  # (most_nodes,)
     heap: Any  # (most_nodes,) int64
@@ -128,20 +128,20 @@ class Nodes(NamedTuple):
 
 
 class Histograms(NamedTuple):
-    """``pool[slot, feature, bin]`` int64, and what workers count apart."""
+    """``pool[slot, feature, bin]`` int64, and partial counts of workers."""
 
     pool: Any
     edges: Any  # (size, width, 256)
-    edge_blocks: Any  # a cache line a worker
+    edge_blocks: Any  # a cache line per worker
 
 
 class Search(NamedTuple):
-    """What workers find, and their scratch buffers."""
+    """Best splits of the workers, and their scratch buffers."""
 
     gains: Any  # (2, size)
-    keys: Any  # (2, size): what splits are compared by where there is noise
+    keys: Any  # (2, size): by which splits are compared if there is noise
     splits: Any  # (2, size, 4) int64: feature, bin, missing left, packed sum of the left side
-    uppers: Any  # (n_slots, n_features): what each feature's best split is compared by, its gain if there is no noise
+    uppers: Any  # (n_slots, n_features): the key of each feature's best split: its gain, or that with noise
     work: Any  # (size, 4, 256)
     counts: Any  # (size, 2, 256) int64; (size, n_leaves, 2, 256) for levels
 
@@ -155,12 +155,12 @@ class PairLists(NamedTuple):
     keyed: Any  # (size, 4, KEYS) int64
 
 
-# -- meeting ---------------------------------------------------------------------------------------------------------
+# -- barrier ---------------------------------------------------------------------------------------------------------
 
 
 @kernel
 def _wait(flags, index, number, stop, looks):
-    """Look at flags[index] until it reaches ``number``; False if flags[stop] is set meanwhile."""
+    """Wait until flags[index] reaches ``number``; False if flags[stop] is set before."""
     while True:
         for _ in range(looks):
             if load_acquire(flags, index) >= number:
@@ -172,15 +172,15 @@ def _wait(flags, index, number, stop, looks):
 
 @kernel
 def meet(crew):
-    """Wait until all workers have called this as often; False: one has failed, all must leave.
+    """Wait at a barrier until all workers have reached it; False: one has failed, and all must stop.
 
-    flags[w * LINE] is worker w's, flags[size * LINE] is set by who fails.  What any worker wrote before a meeting,
-    every worker can read after it.
+    flags[w * LINE] belongs to worker w; a worker that fails sets flags[size * LINE].  After the barrier each worker sees
+    what the others wrote before it.
     """
     if crew.size == 1:
         return True
     flags, stop = crew.flags, crew.size * LINE
-    number = flags[crew.worker * LINE + 1] + 1  # nobody else looks at this cell
+    number = flags[crew.worker * LINE + 1] + 1  # no other worker reads this cell
     flags[crew.worker * LINE + 1] = number
     if crew.worker != 0:
         store_release(flags, crew.worker * LINE, number)
@@ -194,7 +194,7 @@ def meet(crew):
 
 @kernel
 def tick(crew, phase):
-    """Add the time since worker 0's last call to ``phase``."""
+    """Add the time since the last call of worker 0 to ``phase``."""
     if crew.clock >= 0 and crew.worker == 0:
         stamp = crew.stamp
         _clock_gettime(np.int32(crew.clock), stamp.ctypes.data)
@@ -215,7 +215,7 @@ def own_features(crew, n_features):
 
 @kernel
 def may_split(table, node, rules):
-    """Tell whether a node has rows for two leaves and is not at the greatest depth."""
+    """Return whether a node has enough rows for two leaves and is above the maximum depth."""
     enough = table[node, LAST] - table[node, FIRST] >= 2 * rules.min_rows
     return enough and (rules.max_depth == 0 or table[node, DEPTH] < rules.max_depth)
 
@@ -231,7 +231,7 @@ def _make_node(table, node, first, last, depth, total):
 
 @kernel
 def make_children(table, node, left, n_left):
-    """Make ``left`` and the node after it from the rows of ``node``, of which the first ``n_left`` go left."""
+    """Create ``left`` and the node after it from the rows of ``node``, of which the first ``n_left`` go left."""
     middle, depth = table[node, FIRST] + n_left, table[node, DEPTH] + 1
     _make_node(table, left, table[node, FIRST], middle, depth, table[node, LEFT_SUM])
     _make_node(table, left + 1, middle, table[node, LAST], depth, table[node, TOTAL] - table[node, LEFT_SUM])
@@ -244,7 +244,7 @@ def _comes_before(priority, a, b):
 
 @kernel
 def push(nodes, node):
-    """Let ``node`` wait: the highest priority (of equals: the node made first) is on top of the heap."""
+    """Push ``node``: the highest priority (on ties the node created first) is on top of the heap."""
     heap, priority, i = nodes.heap, nodes.priority, nodes.state[N_WAITING]
     nodes.state[N_WAITING] += 1
     while i > 0:
@@ -258,7 +258,7 @@ def push(nodes, node):
 
 @kernel
 def pop(nodes):
-    """Take the node off the top of the heap."""
+    """Pop the node on top of the heap."""
     heap, priority = nodes.heap, nodes.priority
     n = nodes.state[N_WAITING] - 1
     nodes.state[N_WAITING] = n
@@ -278,7 +278,7 @@ def pop(nodes):
 
 @kernel
 def release_slot(nodes, node):
-    """Give the node's histogram back to the pool."""
+    """Return the histogram of the node to the pool."""
     table, state = nodes.table, nodes.state
     if table[node, SLOT] >= 0:
         nodes.free[state[N_FREE]] = table[node, SLOT]
@@ -288,7 +288,7 @@ def release_slot(nodes, node):
 
 @kernel
 def take_slot(nodes):
-    """Take a slot of the pool; where none is free, the waiting node whose turn comes last loses its own."""
+    """Take a slot of the pool; if none is free, evict the histogram of the waiting node with the lowest priority."""
     state = nodes.state
     if state[N_FREE] == 0:
         victim = np.int64(-1)

@@ -1,4 +1,4 @@
-"""Grow trees over one training set: buffers, scales and leaf values around the kernels."""
+"""Grow trees on one training set: the buffers, scales and leaf values around the kernels."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.workers import Team
 
-_LEAST_ROWS = 131_072  # rows a worker, for passes of about a nanosecond a row
-_LEAST_VISITS = 5_000  # (row, block) visits of a whole tree under which one worker is faster than several
-_SHARED_ROWS = 2_000  # rows of a node whose partition several workers share: two meetings cost about a microsecond
-_LOOKS = 20_000  # at a flag before letting other threads run
+_LEAST_ROWS = 131_072  # minimum rows per worker, for passes of about a nanosecond per row
+_LEAST_VISITS = 5_000  # (row, block) visits of a tree below which one worker is faster than several
+_SHARED_ROWS = 2_000  # minimum rows of a node to partition with several workers: two barriers cost about a microsecond
+_LOOKS = 20_000  # spin iterations before yielding to other threads
 
 _POLICIES = {
     "best_first": table.BEST_FIRST,
@@ -34,12 +34,12 @@ _POLICIES = {
     "depth_first": table.DEPTH_FIRST,
 }
 
-PHASES = ("histograms", "split search", "choice of nodes", "partition")  # as the kernels count their time
+PHASES = ("histograms", "split search", "choice of nodes", "partition")  # in the order of the ticks of the kernels
 
 
 LeafSteps = Callable[
     [npt.NDArray[np.int32], npt.NDArray[np.int64], Team], npt.NDArray[np.float64] | None
-]  # rows in the order of leaves, where each leaf begins among them, the team
+]  # rows in the order of leaves, the start of each leaf in them, the team
 
 InsideLeaves = Callable[[npt.NDArray[np.int32], int], npt.NDArray[np.float64]]  # leaf of every row, number of leaves
 
@@ -67,10 +67,10 @@ class LeafRules:
 
 @dataclass(frozen=True, slots=True)
 class SplitNoise:
-    """Noise on what features are compared by in the split search, for one tree.
+    """Noise on the scores by which the split search compares features, for one tree.
 
-    ``strength`` times sqrt(sum g^2 / sum h) is its standard deviation on the scale of sqrt(sum of G^2 / H): what a
-    group of rows whose gradients are independent and 0 on average scores by chance.  ``key`` is that of the tree.
+    ``strength`` times sqrt(sum g^2 / sum h) is its standard deviation, on the scale of sqrt(sum of G^2 / H): the
+    expected score of rows whose gradients are independent with mean 0.  ``key`` identifies the tree.
     """
 
     strength: float
@@ -81,9 +81,9 @@ _NEWTON, _SILENCE = LeafRules(), SplitNoise(0.0, np.uint64(0))
 
 
 class Grower:
-    """Grows trees over one training set; buffers are made once and used for every tree.
+    """Grows trees on one training set, with the same buffers for every tree.
 
-    Memory beside the bins: ``BYTES_A_ROW`` for each row, and the histogram pool.
+    Memory besides the bins: ``BYTES_A_ROW`` per row, and the histogram pool.
     """
 
     BYTES_A_ROW: ClassVar[int] = 24  # packed values and row numbers, each twice
@@ -159,23 +159,23 @@ class Grower:
     ) -> Tree:
         """Grow one tree from g and h, both (n_rows,), and add its leaves to ``scores`` (n_rows,) in place.
 
-        Leaves are Newton steps, ``-G / (H + lambda) * learning_rate``.  With no split that gains, the tree is a
+        Leaf values are Newton steps, ``-G / (H + lambda) * learning_rate``.  Without a split that gains, the tree is a
         single leaf.
 
         Parameters
         ----------
         rows
-            Those that the tree is grown from, ascending; None: all.  The others only get their leaf's value.
+            Rows that the tree is grown from, ascending; None: all.  The others only get the value of their leaf.
         features
             (n_features,), 1 where a feature may be used; None: all may.
         weights
-            (n_rows,) what splits are chosen by instead of h: the weights of documents, for criterion ``se``.
+            (n_rows,) document weights for criterion ``se``, which replace h in the split search.
         pairs
-            For criterion ``ole``: the pairs of rows that do not move against each other inside a leaf.
+            For criterion ``ole``: pairs of rows, which count only if a leaf separates them.
         leaves
-            How leaf values are computed, where it is not from G and H of the rows.
+            How leaf values differ from Newton steps over ``rows``.
         noise
-            Added to what features are compared by; gains in the tree are true ones.
+            Added to the score by which features are compared; the tree keeps the true gains.
         """
         histogram_scale, leaf_scale = scales_of(gradients, hessians, self._team)
         searched, fine_scale = hessians, leaf_scale
@@ -200,7 +200,7 @@ class Grower:
         return self._finish(gradients, hessians, leaf_scale, n, rows, scores, leaves, by_h=weights is None)
 
     def _grow_nodes(self, n: int, derivatives: table.Derivatives, rules: table.Rules) -> None:
-        """Split nodes from the root on, by all workers where there is enough to do for them."""
+        """Split nodes from the root down, with several workers if the tree is large enough."""
         size = 1 if n * len(self._chosen_blocks) < _LEAST_VISITS * self._team.size else self._team.size
 
         def work(worker: int) -> None:
@@ -215,12 +215,12 @@ class Grower:
         else:
             try:
                 self._team.each(work)
-            except BaseException:  # an interrupt may come before the first worker has begun
+            except BaseException:  # an interrupt can arrive before the first worker starts
                 self._give_up(size)
                 raise
 
     def _give_up(self, size: int) -> None:
-        """Let nobody wait for a worker that will not come."""
+        """Release the workers that wait at a barrier."""
         row_kernels.post(self._flags, size * table.LINE, 1)
 
     def _choose(self, features: npt.NDArray[np.uint8] | None) -> None:
@@ -238,7 +238,7 @@ class Grower:
         scale: PackingScale,
         rows: npt.NDArray[np.int32] | None,
     ) -> int:
-        """Pack the rows of the tree and make its root; return how many rows it has."""
+        """Pack the rows of the tree and create its root; return the number of rows."""
         order, packed = self._rows.rows, self._rows.packed
 
         def begin(first: int, last: int, _: int) -> None:
@@ -268,9 +268,9 @@ class Grower:
     def _rules(
         self, n: int, scale: PackingScale, fine: PackingScale, leaf: PackingScale, *, by_h: bool, paired: bool
     ) -> table.Rules:
-        """Say what a side of a split needs: ``by_h`` in packed hessian, else in that of its rows.
+        """Return the constraints of the tree; ``by_h``: the split search checks the minimum hessian in packed sums.
 
-        A side of m rows has at least m times the least packed hessian of a row, so a side with less has fewer rows.
+        A side of m rows has at least m times the smallest packed hessian of a row, so a side with less has fewer rows.
         """
         p = self._parameters
         total, least = total_and_least(self._rows.packed[:n])
@@ -311,7 +311,7 @@ class Grower:
         return sqrt(total_of(gradients * gradients, self._team) / total) if total > 0.0 else 0.0
 
     def _start_pairs(self, pairs: PairHessians, scale: PackingScale, rows: npt.NDArray[np.int32] | None) -> None:
-        """Give the root those pairs of which both rows belong to the tree."""
+        """Assign to the root the pairs with both rows in the tree."""
         if len(self._pairs.pairs) < len(pairs.first):
             listed, spare = np.empty((2, len(pairs.first), 2), dtype=np.int64)
             self._pairs = self._pairs._replace(pairs=listed, spare=spare)
@@ -354,7 +354,7 @@ class Grower:
         *,
         by_h: bool,
     ) -> Tree:
-        """Sum the leaves exactly, take their steps, add them to the scores."""
+        """Compute leaf values from exact sums, and add them to the scores."""
         p, order = self._parameters, self._rows.rows
         nodes = self._nodes.table[: self._nodes.state[table.N_NODES]]
         first, left = nodes[:, table.FIRST], nodes[:, table.LEFT]
@@ -369,7 +369,7 @@ class Grower:
         for node in np.flatnonzero(divided)[::-1].tolist():  # children come after their parent
             sums[node] = sums[left[node]] + sums[left[node] + 1]
         hessian = sums[:, 1] / scale.hessian + self._lambdas[1]
-        # not so at the root alone, or in oblivious trees
+        # may be false in a tree of one leaf, or in oblivious trees
         enough = sums[:, 1] >= p.min_hessian_in_leaf * scale.hessian
         values = np.zeros(len(nodes), dtype=SCORE)
         np.divide(-(sums[:, 0] / scale.gradient), hessian, out=values, where=enough & (hessian > 0.0))
@@ -416,7 +416,7 @@ class Grower:
         )
 
     def _by_leaf(self, leaves: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Return all rows in the order of the ``leaves`` that they reach, and where each leaf begins among them."""
+        """Return all rows in the order of their ``leaves``, and the start of each leaf among them."""
         places = np.zeros(self._nodes.state[table.N_NODES], dtype=SCORE)
         places[leaves] = np.arange(len(leaves))
         reached = np.zeros(self._bins.n_rows, dtype=SCORE)
@@ -448,17 +448,17 @@ class Grower:
     def _exact_steps(
         self, sums: npt.NDArray[np.int64], scale: PackingScale, inside: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
-        """Return -G / (H - 2 C + lambda) of leaves with these ``sums`` (n_leaves, 2) and hessians of pairs ``inside``; 0 if unsound."""
+        """Return -G / (H - 2 C + lambda) of leaves, with ``sums`` (n_leaves, 2) of G and H, and C ``inside``; 0 if H - 2 C is too small."""
         p = self._parameters
         exact = sums[:, 1] / scale.hessian - 2.0 * inside
-        # of a leaf of whole queries both are 0, up to the rounding of every row and pair
+        # both are 0 in a leaf of whole queries, except for the rounding of rows and pairs
         sound = (exact > 1e-9 * sums[:, 1] / scale.hessian) & (exact >= p.min_hessian_in_leaf)
         steps = np.zeros(len(sums), dtype=SCORE)
         np.divide(-(sums[:, 0] / scale.gradient), exact + self._lambdas[1], out=steps, where=sound)
         return steps
 
     def _leaf_of_row(self, order: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Return the leaf of every row (n_rows,), -1 where the tree was grown without it."""
+        """Return the leaf of every row (n_rows,), -1 for rows that are not in ``order``."""
         leaf_of_row = np.full(self._bins.n_rows, -1, dtype=np.int32)
         leaf_of_row[order[: starts[-1]]] = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
         return leaf_of_row
@@ -466,16 +466,16 @@ class Grower:
     def _keep_parents_value(
         self, nodes: npt.NDArray[np.int64], enough: npt.NDArray[np.bool_], values: npt.NDArray[np.float64]
     ) -> None:
-        """Let nodes that are too small for a value of their own, or empty, take that of the node above them."""
+        """Give empty nodes, and those too small for a value of their own, the value of their parent."""
         rows = nodes[:, table.LAST] - nodes[:, table.FIRST]
         small = (rows < self._parameters.min_rows_in_leaf) | ~enough
         for node in np.flatnonzero(small[1:]) + 1:  # a parent comes before its children
             values[node] = values[(node - 1) // 2]
 
     def _keep_directions(self, nodes: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> None:
-        """Hold values to the monotone constraints where splits were searched by weights, whose steps are on another scale.
+        """Enforce monotone constraints if splits were searched by weights, whose steps have another scale.
 
-        As the kernels do: children of a constrained split keep to their side of the middle between the two values.
+        As in the kernels, the midpoint of the two values bounds the children of a constrained split.
         """
         low, high = np.full(len(nodes), -np.inf), np.full(len(nodes), np.inf)
         for node in np.flatnonzero(nodes[:, table.LEFT] >= 0).tolist():  # a parent comes before its children
@@ -490,14 +490,14 @@ class Grower:
         np.clip(values, low, high, out=values)
 
     def _add_to_others(self, tree: Tree, rows: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> None:
-        """Add the tree to the scores of all rows but ``rows``."""
+        """Add the tree to the scores of all rows except ``rows``."""
         outside = np.ones(self._bins.n_rows, dtype=np.bool_)
         outside[rows] = False
         add_tree(tree, self._bins, np.flatnonzero(outside).astype(ROW), scores, self._team)
 
 
 def _nodes_for(leaves: int, n_slots: int) -> table.Nodes:
-    """Return the table of nodes for trees with so many leaves, and histograms in so many slots."""
+    """Return the table of nodes for trees with ``leaves`` leaves and a pool of ``n_slots`` histograms."""
     most = 2 * leaves - 1
     return table.Nodes(
         table=np.zeros((most, table.NODE_FIELDS), dtype=np.int64),
@@ -511,7 +511,7 @@ def _nodes_for(leaves: int, n_slots: int) -> table.Nodes:
 
 
 def _average_over_children(nodes: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> None:
-    """Give every divided node the mean of its leaves' values over its rows."""
+    """Set the value of every split node to the mean over its rows."""
     rows, left = nodes[:, table.LAST] - nodes[:, table.FIRST], nodes[:, table.LEFT]
     for node in np.flatnonzero(left >= 0)[::-1].tolist():  # children come after their parent
         a, b = left[node], left[node] + 1

@@ -14,10 +14,10 @@ from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
 
 DEFAULT_POOL_BYTES = 512 * 2**20
-FEWEST_SLOTS = 3  # a node, its smaller child, and one that waits
+FEWEST_SLOTS = 3  # a node, its smaller child, and one waiting node
 HISTOGRAM_BITS = 31  # |sum| of a histogram cell stays below 2 ** 31: one half of a packed word
 _LEAF_BITS = 62  # |sum| of a leaf stays below 2 ** 62
-_BLOCK = 4096  # rows a partial sum: fixed, so that the scale never depends on threads
+_BLOCK = 4096  # rows per partial sum: fixed, so that the scale does not depend on threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,11 @@ def scales_of(
     """Return the scales (of histograms, of leaf sums) for one round; g and h have shape (n_rows,), h >= 0.
 
     The scale is the largest power of two ``s`` with ``s * sum|g| + n/2 < 2 ** bits``, so that no partial sum of
-    rounded values overflows, whatever its rows.  Rounding moves a value by at most 1/2 step: the sum over m rows is
-    off by at most ``m / (2 s)``; gains that this may explain are checked with the scale of leaf sums.  With n rows the mean ``|g|`` has about ``2 ** 31 / n`` steps: 256 at 8 million rows, 2 at
-    a billion.  A second word would give more, for twice the work: measured, NDCG does not fall down to 2 steps
-    (``benchmarks/steps.py``), since rounding is to nearest and errors cancel in sums; leaf sums keep 62 bits.
+    rounded values overflows.  Rounding changes a value by at most 1/2 step, so a sum over m rows is off by at most
+    ``m / (2 s)``; gains that this can explain are checked with the scale of leaf sums.  With n rows the mean ``|g|`` has
+    about ``2 ** 31 / n`` steps: 256 at 8 million rows, 2 at a billion.  A second word would add precision for twice the
+    work, but ``benchmarks/steps.py`` shows no loss of NDCG down to 2 steps: rounding is to nearest, and errors cancel in
+    sums.  Leaf sums keep 62 bits.
     """
     n = len(gradients)
     g, h = total_of(gradients, team), total_of(hessians, team)
@@ -48,7 +49,7 @@ def scales_of(
 
 
 def total_of(values: npt.NDArray[np.float64], team: Team) -> float:
-    """Return the sum of |values| over fixed blocks of rows, then over the blocks in order: the same bits for any team."""
+    """Return the sum of |values|, over fixed blocks of rows and then over the blocks in order: the same bits for any team."""
     n_blocks = -(-len(values) // _BLOCK)
     sums = np.empty(n_blocks, dtype=np.float64)
     team.share(n_blocks, 4, lambda first, last, _: _kernels.absolute_sums(values, _BLOCK, first, last, sums))
@@ -69,9 +70,9 @@ def _scale(total: float, n_rows: int, bits: int) -> float:
 class HistogramPool:
     """``cells`` of shape (n_slots, n_features, 256) int64, for trees of ``parameters``.
 
-    ``n_features`` is filled up to whole blocks.  A node beyond ``n_slots`` costs time, never another result: the
-    waiting node whose turn comes last gives up its histogram and counts again.  Memory is used when a slot is first
-    written.
+    ``n_features`` is padded to whole blocks.  Fewer ``n_slots`` than nodes cost time, but do not change the result: the
+    histogram of the waiting node with the lowest priority is evicted and counted again later.  Memory is used when a slot
+    is first written.
     """
 
     def __init__(self, n_features: int, parameters: TrainParameters, most_bytes: int = DEFAULT_POOL_BYTES) -> None:
@@ -80,7 +81,7 @@ class HistogramPool:
 
     @staticmethod
     def bytes_needed(n_features: int, parameters: TrainParameters, most_bytes: int = DEFAULT_POOL_BYTES) -> int:
-        """Return the bytes of the pool: ``most_bytes`` at most, but for oblivious trees, which search a depth at once."""
+        """Return the bytes of the pool: at most ``most_bytes``, except for oblivious trees, which search a whole level at once."""
         one = _bytes_of_one(n_features)
         if parameters.grow == "oblivious":
             return one * max(FEWEST_SLOTS, parameters.leaves // 2)

@@ -11,12 +11,12 @@ from rankmill.trainer.growing import _partition_kernels
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.workers import Team
 
-_LEAST_WALKED = 4096  # rows a worker that walk down a tree
+_LEAST_WALKED = 4096  # minimum rows per worker of a walk down a tree
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Nodes in the order they were made, the root first; every array has shape (n_nodes,).
+    """Nodes in the order of creation, the root first; every array has shape (n_nodes,).
 
     ``feature`` is -1 at a leaf.  Elsewhere a row goes ``left`` if its bin is in 1 .. ``threshold``, or if it is 0
     (missing) and ``missing_left``.  ``value`` is what the node adds to a score, shrinkage included.
@@ -33,14 +33,14 @@ class Tree:
 
     @property
     def n_leaves(self) -> int:
-        """Leaves of the tree; 1 where nothing was worth a split."""
+        """Number of leaves; 1 if the tree has no split."""
         return int((self.feature < 0).sum())
 
 
 def add_tree(
     tree: Tree, bins: BlockedBins, rows: npt.NDArray[np.int32], scores: npt.NDArray[np.float64], team: Team
 ) -> None:
-    """Add ``tree`` to the ``scores`` (n_rows,) of ``rows``, those that it was not grown from: the bits that growing adds."""
+    """Add ``tree`` to the ``scores`` (n_rows,) of ``rows``, with the same bits as growing it adds to its own rows."""
     team.share(
         len(rows),
         _LEAST_WALKED,
