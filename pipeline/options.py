@@ -86,7 +86,7 @@ def parse_words(text: str) -> Words:
         word, equals, grade = (piece.strip() for piece in part.rpartition("="))
         if not equals or not word or not re.fullmatch("-?[0-9]{1,10}", grade):
             raise InputError(
-                f"{spelled('grades')}: expected perfect=4,good=2,bad=0, found {part.strip()!r} in {text!r}"
+                f"{spelled('grades')}: expected pairs such as perfect=4,good=2,bad=0, found {part.strip()!r}"
             )
         found.append((word, int(grade)))
     return tuple(found)

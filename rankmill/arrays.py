@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.scalars import whole_number
+from rankmill.pipeline.sources.batch import shorten
+from rankmill.pipeline.sources.column_roles import HABITS
 
 NUMBERS = "biuf"  # NumPy's kinds of numeric types
 
@@ -38,7 +40,7 @@ def vector(values: Any, name: str) -> npt.NDArray[Any]:
 Matrix = npt.NDArray[np.float32]
 
 _QUERIES = "qid"
-_CURE = "give every feature as a number, for example by its codes"
+_CURE = "leave out what is not a number, or make numbers of it"
 
 
 def names_of(frame: object) -> tuple[str, ...] | None:
@@ -275,7 +277,7 @@ def _arrow_column(name: str, column: Any) -> Matrix:
     kind, known = column.type, pa.types
     number = (known.is_integer, known.is_floating, known.is_boolean, known.is_decimal, known.is_null)
     if not any(is_of(kind) for is_of in number):  # dictionary types, text, times
-        raise TrainingDataRejected(f"column {name!r} holds {kind}; {_CURE}")
+        raise TrainingDataRejected(_no_numbers(name, str(kind), column.to_pylist()))
     through = column.cast(pa.float64(), safe=False) if known.is_decimal(kind) else column
     chunks = through.cast(pa.float32(), safe=False)
     whole = chunks.combine_chunks() if isinstance(chunks, pa.ChunkedArray) else chunks
@@ -283,10 +285,29 @@ def _arrow_column(name: str, column: Any) -> Matrix:
     return found
 
 
+def _no_numbers(name: str, kind: str, values: Iterable[object], convert: str = "a cast") -> str:
+    """Say that the column ``name`` of type ``kind`` holds no numbers, with the first of its ``values`` that is none."""
+    if name in HABITS["qid"]:
+        return f"column {name!r} holds {kind}; if it is the query, give qid=X[{name!r}] and leave it out of X"
+    odd = next(
+        ((row, value) for row, value in enumerate(values) if isinstance(value, str) and not _is_number(value)), None
+    )
+    what = kind if odd is None else f"text, for example {shorten(odd[1])!r} in row {odd[0]}"
+    return f"column {name!r} holds {what}; leave it out, or make it numbers, for example with {convert}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _pandas_column(name: str, column: Any) -> Matrix:
     kind = getattr(column.dtype, "kind", "O")
     if kind not in NUMBERS or str(column.dtype) == "category":
-        raise TrainingDataRejected(f"column {name!r} holds {column.dtype}; {_CURE}")
+        raise TrainingDataRejected(_no_numbers(name, str(column.dtype), column, "pd.to_numeric(.., errors='coerce')"))
     with np.errstate(over="ignore"):
         found: Matrix = column.to_numpy(dtype=np.float32, na_value=np.nan)
     return found

@@ -199,19 +199,32 @@ def usage_line(error: Any) -> str:
     message = message[:1].lower() + message[1:]
     if error.ctx is None:
         return message
+    if file := re.fullmatch(r"invalid value for '--registry'.* '(.*)' is a file", message):
+        message = f"--registry (or RANKMILL_REGISTRY): {file[1]} is a file; name the folder of a registry"
+        return f"{error.ctx.command_path.partition(' ')[2]}: {message}"
     path, cure = error.ctx.command_path, ""
     if hasattr(error, "possibilities"):  # unknown option
-        plain = {name.lstrip("-"): name for param in error.ctx.command.params for name in param.opts}
+        flags = [name for param in error.ctx.command.params if param.param_type_name == "option" for name in param.opts]
+        plain = {name.lstrip("-"): name for name in flags}
         asked = error.option_name.lstrip("-")
         ours = OURS.get(asked.replace("-", "_"), "").replace("_", "-")  # the name in other libraries
         near = [ours] if ours in plain else get_close_matches(asked, plain, n=1)
         message = f"unknown option {error.option_name!r}"
-        cure = f"did you mean {plain[near[0]]!r}?" if near else ""
+        cure = f"did you mean {plain[near[0]]!r}?" if near else _argument_for(error.ctx, asked)
     elif message.startswith("no such command"):
         name = message.split("'")[1]
         message, cure = f"unknown command {name!r}", _nearest_command(error.ctx, name)
     where = path.partition(" ")[2]
     return f"{where}: " * bool(where) + f"{message}; {cure or f'see {path} --help'}"
+
+
+def _argument_for(ctx: Any, option: str) -> str:
+    """Say how to write what was given as the unknown ``option`` if it is an argument of the command; else return nothing."""
+    for param in ctx.command.params:
+        shown = (param.metavar or param.name).upper().strip("[]")
+        if param.param_type_name == "argument" and option.upper() in re.findall("[A-Z]+", shown):
+            return f"write it without a name: {ctx.command_path} {shown}"
+    return ""
 
 
 def _nearest_command(ctx: Any, name: str) -> str:

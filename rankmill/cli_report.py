@@ -17,7 +17,10 @@ app = typer.Typer()
 def report(
     of: Annotated[
         str,
-        typer.Argument(metavar="WORK|NAME[@VERSION]", help="Work folder of a run, or a model version in the registry."),
+        typer.Argument(
+            metavar="WORK|NAME[@VERSION]",
+            help="Work folder of a run, or a model of the registry: NAME (its latest version), NAME@7 or NAME@production.",
+        ),
     ],
     registry: RegistryFolder = DEFAULT_FOLDER,
     out: Annotated[

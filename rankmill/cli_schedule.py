@@ -72,6 +72,7 @@ def schedule(
     command = RunCommand.parse(context)
     delay = timedelta(seconds=keyed_delay(jitter, os.path.realpath(command.config)))
     if show is not None:
+        command.check_file()
         typer.echo(_next_times(ticks, show, delay, as_json=as_json))
         return
     from rankmill.scheduler import Machine, Scheduler

@@ -24,6 +24,13 @@ from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.metrics.conventions import named_convention
 from rankmill.trainer.early_stopping import parse_measure
 
+_TABLES = {
+    "grades": "{good = 2, bad = 0}",
+    "columns": '{qid = "query_id", grade = "rel"}',
+    "split": "{train = 0.8, test = 0.2}",
+    "split_time": '{valid = "2026-01-01", test = "2026-02-01"}',
+}  # examples of keys that are tables
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -50,7 +57,7 @@ def read_config(path: Path) -> Config:
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: expected UTF-8 text, found other bytes") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(_with_place(path, str(error))) from None
+        raise ConfigError(_not_toml(path, str(error))) from None
     groups = _taken_out(data)
     try:
         config: Config = TypeAdapter(Config).validate_json(json.dumps(data, default=str))
@@ -162,10 +169,22 @@ def _check_what_the_rooms_check(path: Path, config: Config) -> None:
             raise ConfigError(f"{path}: {where} {error}") from None
 
 
-def _with_place(path: Path, message: str) -> str:
-    """Turn ``... (at line 3, column 5)`` into ``path:3:5: ...``."""
-    place = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", message)
-    return f"{path}:{place[2]}:{place[3]}: {place[1]}" if place else f"{path}: {message}"
+def _not_toml(path: Path, message: str) -> str:
+    """Say where ``path`` is not TOML: ``message`` ends in (at line 3, column 5)."""
+    if path.suffix != ".toml":
+        return f"{path}: is not a configuration in TOML; name one, such as rankmill.toml ({message[:1].lower()}{message[1:]})"
+    lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    place = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", message)
+    if place is None:
+        return f"{path}: {message}"
+    what, line, column = (
+        place[1][:1].lower() + place[1][1:],
+        int(place[2] or len(lines)),
+        place[3] or len(lines[-1]) + 1,
+    )
+    if "overwrite" in what or "declare" in what:
+        what = f"{lines[line - 1].partition('=')[0].strip()} is given twice; remove one"
+    return f"{path}:{line}:{column}: {what}"
 
 
 def _explain(error: ErrorDetails) -> str:
@@ -186,15 +205,34 @@ def _explain(error: ErrorDetails) -> str:
     if kind == "value_error":
         return f"[{key}] {error['ctx']['error']}"
     expected = error["msg"].removeprefix("Input should be ")
-    expected = {"an object": "a table, such as { NAME = VALUE }", "a valid array": "a list, such as [VALUE]"}.get(
-        expected, expected
-    )
+    if expected in {"an object", "a valid array"}:
+        *section, name = key.rsplit(".", 1)
+        where = f"[{section[0]}] {name}" if section else key
+        return f"{where} must be {_such_as(name, found, table=expected == 'an object')}, got {found!r}"
+    expected = {
+        "a valid integer": "a whole number",
+        "a valid number": "a number",
+        "a valid string": "a text",
+        "a valid boolean": "true or false",
+    }.get(expected, expected)
     if kind == "literal_error" and isinstance(found, str):
         known = [value for value in re.findall(r"'([^']*)'", expected) if value]
         near = get_close_matches(found, known, n=1)
         expected += f"; did you mean {near[0]!r}?" if near else ""
         return f"{key}: found {found!r}, expected {expected}"
     return f"{key}: expected {expected}, found {found!r}"
+
+
+def _such_as(name: str, found: object, *, table: bool) -> str:
+    """Return what kind of value the key ``name`` has, with an example made of what was ``found`` where that is possible.
+
+    >>> _such_as("ignore", "in_stock,title", table=False)
+    'a list, such as ["in_stock", "title"]'
+    """
+    if table:
+        return f"a table, such as {_TABLES.get(name, '{name = value}')}"
+    words = re.findall("[^, ]+", found) if isinstance(found, str) else []
+    return f"a list, such as {json.dumps(words or ['a', 'b'], ensure_ascii=False)}"
 
 
 def _keys_of(section: Sequence[str]) -> list[str]:

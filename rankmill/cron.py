@@ -126,6 +126,11 @@ class RunCommand:
         """Return the arguments of ``rankmill`` for the run of the date ``day``."""
         return ["run", *self.arguments, "--date", day.isoformat()]
 
+    def check_file(self) -> None:
+        """Raise InputError if there is no such configuration."""
+        if not os.path.isfile(self.config):  # noqa: PTH113  pathlib is no part of a small process
+            raise InputError(f"{self.config}: no such file; name the configuration of the runs")
+
     def check(self) -> None:
         """Check the configuration in a separate process, so that this one stays small.
 

@@ -36,9 +36,7 @@ def list_models(
 
     Example: rankmill models list web
     """
-    from rankmill.registry import Registry
-
-    store = Registry(registry)
+    store = existing_registry(registry)
     if name is not None:
         _list_versions(store, bare_name(name), tag or [], every=every, as_json=as_json)
         return
@@ -47,9 +45,6 @@ def list_models(
     models = [_summary(store, model) for model in store.names()]
     if as_json:
         print_json({"registry": str(registry), "models": models})
-    elif not store.exists():  # probably a misspelt folder
-        where = "set its folder with --registry or RANKMILL_REGISTRY"
-        typer.echo(f"There is no registry in {registry} yet: {where}, or create it: rankmill train DATASET --name NAME")
     elif not models:
         typer.echo(f"No model is registered in {registry} yet: rankmill train DATASET --name NAME")
     else:

@@ -66,5 +66,6 @@ def existing_registry(folder: Path) -> Registry:
 
     store = Registry(folder)
     if not store.exists():
-        raise InputError(f"{folder}: no registry here; set its folder with --registry or RANKMILL_REGISTRY")
+        cure = "set its folder with --registry or RANKMILL_REGISTRY, or create it: rankmill train DATASET --name NAME"
+        raise InputError(f"{folder}: no registry here; {cure}")
     return store

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, cast
 
 import numpy as np
@@ -109,9 +110,15 @@ def _lacking(source: Source, lacking: Sequence[str], n_used: int) -> CandidatesR
         )
     columns = source.columns or () if source.table is None else source.table.offered
     found = _few(columns) or "none"
+    few, features = _few([repr(name) for name in lacking]), f"{n_used:,} feature{'s' * (n_used != 1)}"
+    near = get_close_matches(lacking[0], columns, n=1, cutoff=0.8)
+    cure = (
+        f"is {lacking[0]!r} your {near[0]!r}? rename it, or convert a model of another tool again with {spelled('features')}"
+        if near
+        else "add the columns, empty where missing, or use a model trained without them"
+    )
     return CandidatesRejected(
-        f"{source.path}: expected the {n_used} features that the model uses, found no {_few(lacking)} "
-        f"(its features: {found}); add the columns, empty where missing, or use a model trained without them"
+        f"{source.path}: no column {few}, of the {features} that the model uses; the columns are: {found}; {cure}"
     )
 
 

@@ -175,9 +175,7 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
     if asked not in {None, ALL, *SPLITS}:
         raise InputError.unknown("split", str(asked), (*SPLITS, ALL))
     if asked in SPLITS and asked not in filled:
-        raise CandidatesRejected(
-            f"{dataset.path}: the split {asked!r} is empty; splits with rows: {', '.join(filled) or 'none'}"
-        )
+        raise CandidatesRejected(empty_split(dataset, str(asked)))
     learnt = [model for model in models if model.learnt_from(dataset)]
     by_id = {
         model: {name: overlap(model.queries, dataset.queries(name).qid) for name in filled}
@@ -255,3 +253,11 @@ def _together(parts: Sequence[Overlap]) -> Overlap:
 
 def _and(names: Sequence[str]) -> str:
     return " and ".join(names)
+
+
+def empty_split(dataset: Dataset, split: str) -> str:
+    """Say that ``split`` has no rows, which splits have some, and how to make or choose another."""
+    filled = [name for name, count in dataset.manifest.splits.items() if count.rows]
+    cure = "to make one, ingest again with --split train=0.6,valid=0.2,test=0.2"
+    cure += f"; to use {filled[0]} anyway: {spelled('split')} {filled[0]}" if filled else ""
+    return f"{dataset.path}: the split {split!r} is empty; splits with rows: {', '.join(filled) or 'none'}; {cure}"

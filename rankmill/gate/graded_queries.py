@@ -21,6 +21,7 @@ from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import Predictor
+from rankmill.scorer.train_test_overlap import empty_split
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset_manifest import SplitName
@@ -55,9 +56,7 @@ class GradedQueries:
     def __init__(self, dataset: Dataset, split: str, convention: Convention) -> None:
         filled = [name for name, count in dataset.manifest.splits.items() if count.rows]
         if split in SPLITS and split not in filled:
-            raise InputError(
-                f"{dataset.path}: the split {split!r} is empty; splits with rows: {', '.join(filled) or 'none'}"
-            )
+            raise InputError(empty_split(dataset, split))
         queries = dataset.queries(split)
         order = pc.sort_indices(queries.qid).to_numpy()
         sizes = np.diff(queries.starts)[order]

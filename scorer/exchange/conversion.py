@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import ConversionRefused, ModelFormatError
+from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON
 from rankmill.scorer import model_file
@@ -222,11 +222,11 @@ def provenance(tool: str, data: bytes) -> Mapping[str, str]:
 
 
 def text_of(data: bytes, where: str, what: str) -> str:
-    """Decode ``data``; ModelFormatError if it is not UTF-8."""
+    """Decode ``data``; InputError if it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise ModelFormatError(
+        raise InputError(
             f"{where}: expected {what}, found bytes that are not UTF-8 at position {error.start}"
         ) from error
 

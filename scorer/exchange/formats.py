@@ -142,7 +142,8 @@ def renamed(forest: Forest, names: Sequence[str]) -> Forest:
     """Return the forest with other names for its features; InputError if they do not fit."""
     if len(names) != forest.n_features:
         raise InputError(
-            f"{len(names)} names of features, expected {forest.n_features}: one for each feature of the model"
+            f"{spelled('features')} has {len(names)} name{'s' * (len(names) != 1)}, the model has {forest.n_features} features; "
+            "name each of them, in the order of the model"
         )
     seen: set[str] = set()
     for position, name in enumerate(names):

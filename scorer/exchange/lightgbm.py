@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import ConversionRefused, ModelFormatError
+from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
 from rankmill.scorer.exchange.conversion import (
     SAME_BITS,
     ConvertedModel,
@@ -185,8 +185,10 @@ def read(data: bytes, where: str) -> ForeignForest:
 
     Raises
     ------
+    InputError
+        It is another file than a text model.
     ModelFormatError
-        It is not a text model, or is truncated or damaged.
+        It is truncated or damaged.
     ConversionRefused
         It has categorical splits, linear leaves, several classes, or treats zeros as no threshold can.
     """
@@ -229,7 +231,7 @@ def _blocks(text: str, where: str) -> tuple[_Block, list[_Block]]:
     lines = text.split("\n")
     if lines[0].rstrip("\r") != "tree":
         hint = "; dump_model's JSON is not read, save_model's text is" if text.lstrip().startswith("{") else ""
-        raise ModelFormatError(
+        raise InputError(
             f"{where}:1: expected a LightGBM text model, whose first line is 'tree', found {shortened(repr(lines[0][:40]))}{hint}"
         )
     blocks: list[tuple[int, dict[str, str]]] = [(1, {})]

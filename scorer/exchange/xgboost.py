@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import ConversionRefused, ModelFormatError
+from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
 from rankmill.scorer.exchange import ubjson
 from rankmill.scorer.exchange.conversion import (
     ConvertedModel,
@@ -125,8 +125,10 @@ def read(data: bytes, where: str) -> ForeignForest:
 
     Raises
     ------
+    InputError
+        It is another file than a model of XGBoost.
     ModelFormatError
-        It is not such a file, or is truncated or damaged.
+        It is truncated or damaged.
     ConversionRefused
         It has categorical splits, several classes or targets, is linear, or has an objective that is not known here.
     """
@@ -184,13 +186,14 @@ def _decoded(data: bytes, where: str) -> object:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ModelFormatError(
+        kind = ModelFormatError if text.lstrip().startswith("{") else InputError
+        raise kind(
             f"{where}: expected an XGBoost model in JSON or UBJSON (Booster.save_model), found no JSON: {shortened(error)}"
         ) from error
     if isinstance(found, list):
-        raise ModelFormatError(
-            f"{where}: expected what Booster.save_model writes, found a list of trees, as of dump_model"
-        )
+        raise InputError(f"{where}: expected what Booster.save_model writes, found a list of trees, as of dump_model")
+    if isinstance(found, dict) and "learner" not in found:
+        raise InputError(f"{where}: expected an XGBoost model (Booster.save_model), found JSON without 'learner'")
     return found
 
 

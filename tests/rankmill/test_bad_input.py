@@ -122,6 +122,24 @@ def test_judgments_that_break_the_format(place: Path, capsys, content: str | byt
         (["data", "bin", "dataset", "--max-bin", "300"], "--max-bin must be in 15 .. 255, got 300"),
         (["run", "gone.toml"], "gone.toml: no such file"),
         (["models", "show", "wbe"], "unknown model 'wbe'; did you mean 'web'?"),
+        (["models", "list", "--registry", "gone"], "gone: no registry here; set its folder with --registry"),
+        (["models", "list", "--registry", "dataset", "--json"], "dataset: no registry here"),
+        (
+            ["models", "list", "web", "--registry", "good.txt"],
+            "models list: --registry (or RANKMILL_REGISTRY): good.txt is a file",
+        ),
+        (
+            ["convert", "good.txt", "--from", "lightgbm", "-o", "new.rankmill"],
+            "good.txt:1: expected a LightGBM text model",
+        ),
+        (["convert", "good.txt", "--from", "xgboost", "-o", "new.rankmill"], "good.txt: expected an XGBoost model"),
+        (["schedule", "gone.toml", "--cron", "0 2 * * *", "--list", "2"], "gone.toml: no such file"),
+        (["run", "good.txt"], "good.txt: is not a configuration in TOML; name one, such as rankmill.toml"),
+        (
+            ["models", "gate", "web", "--on", "dataset", "--split", "test"],
+            "dataset: the split 'test' is empty; splits with rows: train, valid; ",
+        ),
+        (["tune", "dataset", "-o", "new", "--vary", "max_leaves=1.5..3"], "--vary: max_leaves: expected LOW..HIGH"),
         (["models", "verify", "--registry", "gone"], "gone: no registry here; set its folder with --registry"),
         (["models", "promote", "web@9"], "web has no version 9; there is version 1"),
         (["rerank", "gone.txt", "--model", "web", "-o", "out"], "gone.txt: no such file"),
@@ -192,8 +210,8 @@ def test_candidates_without_what_the_model_needs(place: Path, capsys) -> None:
     Path("narrow.csv").write_text("qid,doc_id,f1\n1,a,0.5\n1,b,0.25\n")
     code, message = refuse(place, capsys, ["rerank", "narrow.csv", "--model", "web", "-o", "out"])
     assert code == 10
-    assert message.startswith("narrow.csv: expected the ")
-    assert "found no f" in message
+    assert message.startswith("narrow.csv: no column 'f")
+    assert "the columns are: f1" in message
 
 
 def change_format(path: Path) -> None:

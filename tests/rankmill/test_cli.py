@@ -160,6 +160,14 @@ def test_an_unknown_option_is_usage(capsys) -> None:
         (["train", "--n-estimators", "9"], "train: unknown option '--n-estimators'; did you mean '--n-rounds'?"),
         (["train", "--eval-at=5"], "train: unknown option '--eval-at'; did you mean '--metric'?"),
         (["cv", "--random-state", "1"], "cv: unknown option '--random-state'; did you mean '--seed'?"),
+        (
+            ["compare", "--model", "a"],
+            "compare: unknown option '--model'; write it without a name: rankmill compare MODEL|SCORED|RUN...",
+        ),
+        (
+            ["train", "--dataset", "d"],
+            "train: unknown option '--dataset'; write it without a name: rankmill train DATASET",
+        ),
     ],
 )
 def test_a_usage_error_is_one_line(capsys, arguments: list[str], line: str) -> None:

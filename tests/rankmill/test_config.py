@@ -113,10 +113,10 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "text", "message"),
     [
-        ("ingest", "split = '60/20/20'", ("ingest.split", "'60/20/20'", "{ NAME = VALUE }")),
-        ("ingest", "grades = 'fair=1'", ("ingest.grades", "'fair=1'", "{ NAME = VALUE }")),
-        ("ingest", "grades = ['a=1']", ("ingest.grades", "['a=1']", "{ NAME = VALUE }")),
-        ("ingest", "ignore = 'a,b'", ("ingest.ignore", "'a,b'", "[VALUE]")),
+        ("ingest", "split = '60/20/20'", ("[ingest] split", "'60/20/20'", "{train = 0.8, test = 0.2}")),
+        ("ingest", "grades = 'fair=1'", ("[ingest] grades", "'fair=1'", "{good = 2, bad = 0}")),
+        ("ingest", "grades = ['a=1']", ("[ingest] grades", "['a=1']", "{good = 2, bad = 0}")),
+        ("ingest", "ignore = 'a,b'", ("[ingest] ignore", "'a,b'", '["a", "b"]')),
         ("train", "max_leafs = 3", ("key", "'max_leafs'", "'max_leaves'", "[train]")),
         ("train", "max_leaves = '3'", ("max_leaves", "'3'", "[train]")),
         ("train", "max_leaves = 1", ("max_leaves", "1", "[train]", "2 .. 65536")),
@@ -171,7 +171,7 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         ),
         ("rest", "[ingst]", ("key", "'ingst'", "'ingest'")),
         ("rest", "[evaluate]\nmetrics = []", "evaluate.metrics"),
-        ("rest", "[evaluate]\nmetrics = 'ndcg'", ("evaluate.metrics", "'ndcg'", "[VALUE]")),
+        ("rest", "[evaluate]\nmetrics = 'ndcg'", ("[evaluate] metrics", "'ndcg'", '["ndcg"]')),
         ("rest", "[evaluate]\nmetrics = ['ndgc@10']", ("metric", "evaluate.metrics", "'ndgc'", "'ndcg'")),
         ("rest", "[evaluate]\nrelevant_from = 0", ("relevant_from", "1", "0", "[evaluate]")),
         ("rest", "[evaluate]\ngain = 'expo'", ("gain", "'expo'", "'exp'", "[evaluate]")),
@@ -225,8 +225,11 @@ def test_lists_may_lie_outside_of_the_work_folder(tmp_path: Path, out: str, insi
     ("text", "message"),
     [
         ("", ("[ingest]", "missing")),
-        ("ingest = 3", ("3", "{ NAME = VALUE }")),
+        ("ingest = 3", ("ingest", "3", "{name = value}")),
         ("[ingest]\nsources = = 3", ":2:11"),
+        ("[ingest]\nsources = ['a']\nsources = ['b']", (":3:16", "sources", "twice")),
+        ("[train]\nname = 'a'\n[train]", (":3:7", "[train]", "twice")),
+        ("[ingest]\nsources = 'a, b'", ("[ingest] sources", '["a", "b"]', "'a, b'")),
         (
             "[ingest]\nsorces = ['a']\n[train]\nname = 'a'",
             ("key", "'sorces'", "'sources'", "[ingest]"),

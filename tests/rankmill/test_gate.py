@@ -218,7 +218,7 @@ def test_a_split_that_a_model_was_trained_on_is_refused(tmp_path, real, model, s
     valid = judge(model, None, real, "valid", GateRules())
     assert valid["notes"][0] == "the split valid decided when the training of web@1 stopped"
     assert valid["notes"][1].endswith(" queries are few: with fewer than 50 the interval is too narrow")
-    with refused(InputError, "split 'test'", "train"):
+    with refused(InputError, "split 'test'", "train", "split train=", "split train"):
         judge(model, None, other, "test", GateRules())
 
 

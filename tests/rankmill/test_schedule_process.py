@@ -134,6 +134,14 @@ def line(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     return code, said.out, " ".join(said.err.split())
 
 
+@pytest.fixture
+def configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("rankmill.toml", "a.toml", "b.toml", "c.toml"):
+        Path(name).touch()
+
+
+@pytest.mark.usefixtures("configurations")
 def test_the_next_times_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = line(capsys, "--cron", "30 0 * * *", "--timezone", "Europe/Berlin", "--list", "3", "--json")
     found = json.loads(out)["times"]
@@ -144,6 +152,7 @@ def test_the_next_times_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row.split("  ")[0] for row in plain.splitlines()] == [time["at"].replace("T", " ") for time in found]
 
 
+@pytest.mark.usefixtures("configurations")
 def test_the_delay_is_bounded_and_the_same_every_time(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("--cron", "0 2 * * *", "--list", "2", "--jitter", "600")
     times = {line(capsys, *asked, config)[1] for config in ("a.toml", "a.toml", "b.toml", "c.toml")}

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rankmill.foundation.errors import ConflictError, IntegrityError, InvalidName, RankmillError, UnknownModel
+from rankmill.foundation.errors import (
+    ConflictError,
+    InputError,
+    IntegrityError,
+    InvalidName,
+    RankmillError,
+    UnknownModel,
+)
 from rankmill.registry.blob_store import Store
 from rankmill.registry.cli import app
 from rankmill.registry.model_registry import Registry
@@ -79,8 +86,9 @@ def test_list_of_one_model_names_its_versions(models: Shell) -> None:
 
 def test_list_of_nothing_says_what_to_do(tmp_path: Path) -> None:
     shell = Shell(tmp_path / "none")
-    assert "rankmill train" in shell("list")
-    assert shell.json("list") == {"registry": str(tmp_path / "none"), "models": []}
+    for more in ([], ["--json"], ["web"]):
+        with refused(InputError, tmp_path / "none", "--registry", "rankmill train"):
+            shell("list", *more)
     assert not (tmp_path / "none").exists()
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.foundation.errors import ConversionRefused, ModelFormatError
+from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
 from rankmill.scorer.exchange import lightgbm as exchange
 from rankmill.scorer.predict import predict
 from tests.refusals import refused
@@ -160,7 +160,7 @@ def test_zeros_that_go_elsewhere_than_their_value_says_are_refused():
         ("is_linear=0", "is_linear=1", ConversionRefused, "linear"),
         ("num_class=1", "num_class=3", ConversionRefused, "3 classes"),
         ("objective=lambdarank", "objective=multiclassova", ConversionRefused, "multiclassova"),
-        ("tree\nversion", "hello\nversion", ModelFormatError, ("m.txt:1", "tree", "hello")),
+        ("tree\nversion", "hello\nversion", InputError, ("m.txt:1", "tree", "hello")),
         ("version=v4", "version=v9", ModelFormatError, ("v9", "v2, v3, v4")),
         ("end of trees", "", ModelFormatError, "truncated"),
         ("Tree=0", "Tree=1", ModelFormatError, ("m.txt:12", "Tree=0", "Tree=1")),
@@ -198,9 +198,9 @@ def test_a_feature_of_too_many_thresholds_is_no_damage(monkeypatch):
 
 
 def test_a_dump_in_json_and_bytes_that_are_no_text_are_named():
-    with pytest.raises(ModelFormatError, match="save_model's text is"):
+    with pytest.raises(InputError, match="save_model's text is"):
         exchange.read(b'{"name": "tree"}', "m.json")
-    with refused(ModelFormatError, "UTF-8", "0"):
+    with refused(InputError, "UTF-8", "0"):
         exchange.read(b"\xff\x00", "m.bin")
 
 
@@ -213,7 +213,7 @@ def test_any_damage_is_a_typed_error_or_a_sound_forest(seed, data):
         text[at : at + data.draw(st.integers(0, 9))] = data.draw(
             st.sampled_from([b"", b"-", b"9", b"=", b"\n", b" ", b"nan", b"1e999"])
         )
-    with suppress(ModelFormatError, ConversionRefused):
+    with suppress(InputError, ModelFormatError, ConversionRefused):
         forest = exchange.read(bytes(text), "m.txt").forest
         assert np.all(np.isfinite(predict(forest, np.zeros((1, forest.n_features), dtype=np.float32))))
 

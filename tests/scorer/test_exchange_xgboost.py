@@ -313,12 +313,18 @@ def test_the_base_of_logitraw_was_a_probability_before_version_2():
 
 
 def test_a_dump_is_told_from_a_model():
-    with refused(ModelFormatError, "Booster.save_model", "list of trees"):
+    with refused(InputError, "Booster.save_model", "list of trees"):
         exchange.read(b'[{"nodeid": 0, "leaf": 0.5}]', "m.json")
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"tree\nversion=v4", b"[1, 2]", b"\xff", b'{"a": 1}', b"9" * 5000])
+@pytest.mark.parametrize("data", [b"", b"tree\nversion=v4", b"[1, 2]", b"\xff", b'{"a": 1}', b"9" * 5000])
 def test_other_files_are_no_models(data):
+    with pytest.raises(InputError, match=r"m\.json"):
+        exchange.read(data, "m.json")
+
+
+@pytest.mark.parametrize("data", [b"{", b'{"learner": {'])
+def test_truncated_files_are_damaged_models(data):
     with pytest.raises(ModelFormatError, match=r"m\.json"):
         exchange.read(data, "m.json")
 
@@ -334,7 +340,7 @@ def test_any_damage_is_a_typed_error_or_a_sound_forest(data):
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(damaged) - 1))
         damaged[at : at + data.draw(st.integers(0, 9))] = data.draw(pieces)
-    with suppress(ModelFormatError, ConversionRefused):
+    with suppress(InputError, ModelFormatError, ConversionRefused):
         forest = exchange.read(bytes(damaged), "m").forest
         assert np.all(np.isfinite(predict(forest, np.zeros((1, forest.n_features), dtype=np.float32))))
 

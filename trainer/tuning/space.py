@@ -51,6 +51,7 @@ FIXED: Mapping[str, str] = {
     "folds": "trials are compared on them",
     "monotone": "monotone constraints are not searched; give them as an option",
 }
+_VALUES = {"int": "whole numbers such as 15,31", "float": "numbers such as 0.05,0.1"}
 _KINDS = {field.name: str(field.type) for field in fields(TrainParameters)}
 
 
@@ -190,7 +191,8 @@ def space_of(given: Mapping[str, Any], where: str) -> Space:
             parts[name] = _part(name, given[name])
         except (KeyError, ValueError):
             raise InvalidParameter(
-                f"{where}: {name}: expected LOW..HIGH, LOW..HIGH:log or values of type {_KINDS[name]}, found {given[name]!r}"
+                f"{where}: {name}: expected LOW..HIGH, LOW..HIGH:log or {_VALUES.get(_KINDS[name].split()[0], 'words')}"
+                f", found {given[name]!r}"
             ) from None
     return Space(parts)
 
