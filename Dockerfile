@@ -1,10 +1,10 @@
 # syntax=docker/dockerfile:1
-# All steps that install are in docker/install.sh, which a test runs without Docker.  How to run it: docker/compose.yaml,
+# docker/install.sh does the installation; a test runs it without Docker.  How to run the image: docker/compose.yaml,
 # docker/kubernetes-cronjob.yaml and docs/operations.md.
 ARG PYTHON_VERSION=3.13.16
 FROM python:${PYTHON_VERSION}-slim-bookworm AS base
 # The CPU that the kernels are compiled for: x86-64-v3 (AVX2) runs on every x86 server since 2015.  For other machines
-# build with --build-arg CPU=generic.  The same two values at build and at run time, or Numba would compile anew.
+# build with --build-arg CPU=generic.  Both values must be the same at build and run time, or Numba compiles again.
 ARG CPU=x86-64-v3
 ENV NUMBA_CPU_NAME=${CPU} \
     NUMBA_CPU_FEATURES="" \
@@ -23,13 +23,13 @@ LABEL org.opencontainers.image.title="rankmill" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.licenses="Apache-2.0"
-# Volumes take the owner and the rights of these folders when they are new.  Whoever runs as another user brings the rights.
+# New volumes inherit the owner and permissions of these folders.  Other users have to set permissions themselves.
 RUN useradd --uid 10001 --gid 0 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin rankmill \
     && for folder in /data /var/lib/rankmill/work /var/lib/rankmill/registry; do \
          mkdir -p "$folder" && chown 10001:0 "$folder" && chmod 775 "$folder"; done
-# Nothing is ever written below it: not by its user, nor by any other.
+# Read-only at run time, for any user.
 COPY --from=build /opt/rankmill /opt/rankmill
-# The base comes without bytecode of Python's own modules, and nobody may write it later: what we load is compiled here.
+# Compile the bytecode of the modules that we load: the base image has none, and it cannot be written later.
 RUN /opt/rankmill/bin/python -I -c "import rankmill.cli, rankmill.run.runner" && /opt/rankmill/bin/rankmill --help > /dev/null
 ENV PATH=/opt/rankmill/bin:$PATH \
     HOME=/tmp \
@@ -37,6 +37,6 @@ ENV PATH=/opt/rankmill/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1
 USER 10001
 WORKDIR /data
-# Signals go to process 1, which this is: no shell, no init.
+# rankmill is process 1, without shell or init, so it receives signals.
 ENTRYPOINT ["rankmill"]
 CMD ["--help"]

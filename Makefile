@@ -1,10 +1,10 @@
-# Everything a newcomer needs is Python with venv, and make.  `make` alone lists the targets.
+# Needs only Python with venv, and make.  `make` lists the targets.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-# The locks hold wheels only (no compiler is needed) and are resolved without the settings of the machine that does it.
+# The locks have only wheels (no compiler is needed) and are resolved without the settings of this machine.
 INSTALL_LOCK = $(PIP) install --require-hashes --only-binary :all: -r
 CLEAR_UV = env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_INDEX_URL -u UV_EXTRA_INDEX_URL -u UV_FIND_LINKS
 COMPILE = $(CLEAR_UV) $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 \
@@ -16,34 +16,34 @@ COMPILE = $(CLEAR_UV) $(BIN)/uv pip compile --no-config --quiet --universal --py
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.runtime ## Create the environment with what the commands need.
+setup: $(VENV)/.runtime ## Create the environment for the commands.
 
-dev: $(VENV)/.dev ## Add what the tests and checks need.
+dev: $(VENV)/.dev ## Add the packages for tests and checks.
 
-demo: $(VENV)/.runtime ## Set up, then run the whole story on generated judgments.
+demo: $(VENV)/.runtime ## Set up, then run the demo on generated judgments.
 	$(BIN)/rankmill demo
 
-test: $(VENV)/.dev ## Set up, then run the tests in two processes (slow ones left out).
+test: $(VENV)/.dev ## Set up, then run the tests in two processes (without slow ones).
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(VENV)/.dev ## Set up, then run the slow tests.
 	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=3000
 
-lint: $(VENV)/.dev ## Style, format and types.
+lint: $(VENV)/.dev ## Check style, format and types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(VENV)/.dev ## Rewrite the code in the house format.
+format: $(VENV)/.dev ## Format the code.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# A LETOR folder with the parts S1 to S5; where the public data sets are at hand, MQ2008.
+# A LETOR folder with the parts S1 to S5; MQ2008 if RANKMILL_TEST_DATA is set.
 DATA ?= $(RANKMILL_TEST_DATA:%=%/mq2008)
 # Further options for benchmarks/train.py, such as "--pairs 1 --threads 2".
 BENCH ?=
 
-bench: $(VENV)/.bench ## Set up with the peers, then measure training and ingest (hours; MQ2008 too where DATA names it).
+bench: $(VENV)/.bench ## Set up with the peers, then measure training and ingest (hours; with DATA also on MQ2008).
 	$(BIN)/python benchmarks/train.py $(DATA:%=--letor %) $(BENCH)
 	$(BIN)/python benchmarks/train.py --compare oblivious --cases mslr $(BENCH)
 	$(BIN)/python benchmarks/histogram.py
@@ -59,22 +59,22 @@ docs: $(VENV)/.docs ## Set up, then build the documentation into site/; warnings
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html; with search: $(BIN)/python -m http.server --directory site"
 
-dist: $(VENV)/.dev ## Build the sdist and the wheel in dist/ and check them as a package index does.
+dist: $(VENV)/.dev ## Build the sdist and the wheel in dist/ and check them as package indexes do.
 	rm -rf dist
 	$(BIN)/python -m build
 	$(CLEAR_UV) $(BIN)/uvx twine check --strict dist/*
 
-lock: $(VENV)/.dev ## Resolve the locks anew (UPGRADE=--upgrade for the newest versions).
+lock: $(VENV)/.dev ## Resolve the locks again (UPGRADE=--upgrade for the newest versions).
 	$(COMPILE) pyproject.toml locks/build.in -o locks/runtime.txt
 	$(COMPILE) --extra dev -c locks/runtime.txt pyproject.toml locks/build.in -o locks/dev.txt
 	$(COMPILE) --extra bench -c locks/dev.txt pyproject.toml locks/build.in -o locks/bench.txt
 	$(COMPILE) --extra docs -c locks/dev.txt pyproject.toml locks/build.in -o locks/docs.txt
 
-clean: ## Remove what set-up and the tests made.
+clean: ## Remove the environment and all generated files.
 	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .numba-cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# One stamp a lock: set-up happens once, and again when a lock or pyproject.toml changes.
+# One stamp per lock: set-up runs once, and again when a lock or pyproject.toml changes.
 $(VENV)/.python:
 	@echo "Setting up $(VENV): this happens once, and again when a lock changes."
 	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) else "rankmill needs Python 3.11 to 3.13 (set PYTHON=...), this is " + sys.version.split()[0])'

@@ -1,4 +1,4 @@
-"""The data of the benchmarks, as plain .npy files that every system loads in the same way."""
+"""The data of the benchmarks, as .npy files that every system loads in the same way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 DOCUMENTS_PER_QUERY = 120
-TINY_QUERIES = 100  # what a process warms up on
+TINY_QUERIES = 100  # for the warm-up of a process
 
 _TEST_SEED = 1000  # added to the seed of the train part
 _MISSING_KEY = 0x9E3779B97F4A7C15
@@ -22,11 +22,11 @@ class Case:
     name: str
     queries: int = 0  # 0: read from a LETOR folder
     features: int = 0
-    missing: float = 0.0  # share of the cells that are dropped
+    missing: float = 0.0  # share of missing cells
     leaves: tuple[int, ...] = (31,)
 
     def seeds(self, asked: list[int]) -> list[int]:
-        """Judgments that are not generated are the same for every seed."""
+        """Return the seeds; judgments that are not generated have only one."""
         return asked if self.queries else [0]
 
     def sized(self, queries: int | None, features: int | None) -> Case:
@@ -46,7 +46,7 @@ CASES = {
 
 
 class Data:
-    """One part of a case: what ``np.load`` reads is all that a run holds before its clock starts."""
+    """One part of a case.  A run loads only these arrays before its clock starts."""
 
     def __init__(self, folder: Path, part: str) -> None:
         self.x: npt.NDArray[np.float32] = np.load(folder / f"{part}-x.npy")  # (n_rows, n_features), row-major
@@ -59,7 +59,7 @@ class Data:
 
 
 def prepare(case: Case, seed: int, root: Path, letor: Path | None = None) -> Path:
-    """Return the folder under ``root`` with the parts train, test and tiny of ``case``; what is there is used again."""
+    """Return the folder under ``root`` with the parts train, test and tiny of ``case``; existing files are reused."""
     shape = f"-{case.queries}x{case.features}-{seed}" if case.queries else f"-{letor.name}" if letor else ""
     folder = root / f"{case.name}{shape}"
     if folder.is_dir():
@@ -108,7 +108,7 @@ def _spans(first: int, last: int, rows: int = 4096) -> Iterator[tuple[int, int]]
 
 
 def _dropped(first: int, last: int, features: int, share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Which cells of rows first .. last are missing: SplitMix64 of (seed, cell), so no draw depends on another."""
+    """Return which cells of rows first .. last are missing: SplitMix64 of (seed, cell), so that draws are independent."""
     with np.errstate(over="ignore"):
         cells = np.arange(first * features, last * features, dtype=np.uint64)
         z = (cells + np.uint64(seed) * np.uint64(1 << 40) + np.uint64(1)) * np.uint64(_MISSING_KEY)

@@ -1,8 +1,8 @@
-"""What a round costs: seconds as a + b x, over rows and over features, in multiples of the smallest.
+"""Cost of a round: fit seconds = a + b x over rows and over features, in multiples of the smallest.
 
 Rows x 1, 2, 4 (180,000 to 720,000) with all features, then features x 1, 2, 4 (34 to 136) with all rows, generated as
-for benchmarks/train.py.  Every point is the median of runs that take turns, each a process of its own, compiled before
-its clock starts.  The line is fitted to the relative error, so that the smallest point counts as much as the largest.
+for benchmarks/train.py.  Every point is the median of interleaved runs, each in its own process with kernels compiled before
+the clock starts.  The fit minimises the relative error, so that all points count equally.
 
 Example: python benchmarks/cost.py --threads 1 --turns 5
 """
@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
 
 
 def fit(sizes: npt.ArrayLike, seconds: npt.ArrayLike) -> tuple[float, float, npt.NDArray[np.float64]]:
-    """Return a, b of seconds = a + b size with the least squares of the relative error, and that error at each point.
+    """Fit seconds = a + b size by least squares of the relative error; return a, b and the error at each point.
 
     >>> a, b, errors = fit([1, 2, 4], [3.0, 5.0, 9.0])
     >>> round(a, 9), round(b, 9), bool(np.allclose(errors, 0))

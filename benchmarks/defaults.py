@@ -1,7 +1,7 @@
-"""`lambdamart` with its defaults beside LightGBM's lambdarank with its own, with one difference at a time switched.
+"""Compare `lambdamart` with its defaults to LightGBM's lambdarank with its own, switching one difference at a time.
 
 Every line trains on the same generated sets and is measured on the same test queries, so differences are paired.  The floor
-is LightGBM against itself with the documents of every query in another order: nothing but ties at the start can differ.
+is LightGBM against itself with the documents of every query in another order: only ties at the start can differ.
 
 Example: python -m benchmarks.defaults --sets 100
 """
@@ -40,7 +40,7 @@ def ours(train: Part, test: Part, **parameters: Any) -> Floats:
 
 
 def theirs(train: Part, test: Part, order: int = 0, lambdas: str = "", **parameters: Any) -> Floats:
-    """Train LightGBM; ``lambdas`` is the metric whose lambdas, ours, it is to learn from."""
+    """Train LightGBM; ``lambdas``: train on our lambdas for this metric."""
     x, grades, starts = reordered(train, order) if order else train
     objective = _learning(grades, starts, lambdas) if lambdas else "lambdarank"
     data = lightgbm.Dataset(x, grades, group=np.diff(starts), params={"verbose": -1})

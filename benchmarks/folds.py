@@ -1,4 +1,4 @@
-"""The five folds of a LETOR folder as binned rows in memory, made once and trained on many times."""
+"""The five folds of a LETOR folder as binned rows in memory, built once for many trainings."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Scores = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class BinnedFold:
-    """One fold: what is learnt from, what decides the number of rounds (None: nothing does), what is measured."""
+    """One fold: training rows, validation rows (None: all rounds are kept), and test queries."""
 
     spec: BinSpec
     train: RankedRows
     valid: RankedRows | None
     test: Split
     queries: PreparedQueries  # of the test part
-    columns: npt.NDArray[np.uint8]  # (n_features, n_rows) bins of the rows that are learnt from
+    columns: npt.NDArray[np.uint8]  # (n_features, n_rows) bins of the training rows
 
     def boost(self, parameters: TrainParameters, **options: Any) -> TrainingResult:
         """Train; ``options`` are those of :class:`rankmill.trainer.training_options.TrainingOptions`."""
@@ -43,7 +43,7 @@ class BinnedFold:
         return boost(self.data(*eval_sets), parameters, TrainingOptions(**options))
 
     def data(self, *eval_sets: tuple[str, RankedRows]) -> TrainingData:
-        """Return what is learnt from, with ``eval_sets``."""
+        """Return the training data, with ``eval_sets``."""
         return TrainingData(
             train=self.train,
             eval_sets=eval_sets,
@@ -77,7 +77,7 @@ def binned(train: Split, valid: Split | None, test: Split, policy: Policy) -> Bi
 
 
 def letor_folds(folder: Path, work: Path, policy: Callable[[int], Policy], *, watched: bool = True) -> list[BinnedFold]:
-    """Read the five folds; without ``watched`` the valid part is left out and all rounds are kept."""
+    """Read the five folds; without ``watched`` the valid part is not used and all rounds are kept."""
     folds = []
     for number in range(PARTS):
         fold = make_fold(folder, number, work)

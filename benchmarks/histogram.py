@@ -1,11 +1,11 @@
-"""The counting kernel by itself: ns per (row, feature) and core, beside a plain kernel written the obvious way.
+"""Time the histogram kernel alone: ns per (row, feature) and core, compared with a straightforward kernel.
 
-A node holds every row, an eighth or a 64th of them, drawn at random and in ascending order.  The plain kernel adds
-gradient and hessian as two float64, column by column, from column-major bins; both kernels read gradients that lie in
-the order of the node's rows, and both clear their histogram.  Two threads each count half of the features into an
-aligned histogram of their own.  The kernels take turns; medians, in brackets the range.
+A node has all rows, an eighth or a 64th of them, random and in ascending order.  The plain kernel adds gradient and hessian
+as two float64, column by column, from column-major bins.  Both kernels read gradients in the order of the node's rows and
+clear their histogram.  Each of two threads counts half of the features into its own aligned histogram.  The kernels take
+turns; results are medians with ranges in brackets.
 
-Bins come from generated judgments (many zeros, few distinct values: as in life) and, below, evenly from all 255.
+Bins are from generated judgments (many zeros, few distinct values, as in real data) and uniform over all 255.
 
 Example: python benchmarks/histogram.py --rows 720000 --features 128 --threads 1 2
 """
@@ -32,7 +32,7 @@ from rankmill.trainer.growing._state_kernels import LOOK_AHEAD
 from rankmill.trainer.layout import BIN, BINS_A_FEATURE, BLOCK_WIDTH, PACKED, ROW, BlockedBins, aligned_empty
 
 DENSITIES = (1, 8, 64)
-LEAST_SECONDS = 0.05  # a measurement repeats the count until it takes so long
+LEAST_SECONDS = 0.05  # minimum duration of a measurement
 
 Count = Callable[[], object]
 
@@ -58,8 +58,8 @@ class Node:
 
 
 def ours(bins: BlockedBins, node: Node, share: int, shares: int) -> Count:
-    """The one place that knows how the trainer's kernel is called: one share of the features, counted as in training."""
-    rows = np.concatenate([node.rows, np.zeros(LOOK_AHEAD, dtype=ROW)])  # what is prefetched past the end
+    """Calls the trainer's kernel for one share of the features, as in training."""
+    rows = np.concatenate([node.rows, np.zeros(LOOK_AHEAD, dtype=ROW)])  # padding for prefetching past the end
     histogram = aligned_empty((len(bins.n_bins), BINS_A_FEATURE), PACKED)
     edge = aligned_empty((bins.width, BINS_A_FEATURE), PACKED)
     blocks = np.arange(len(bins.words))
@@ -80,7 +80,7 @@ def make_node(n_rows: int, density: int, seed: int) -> Node:
     rng = np.random.default_rng(seed)
     kept = np.sort(rng.choice(n_rows, n_rows // density, replace=False)).astype(ROW)
     g, h = rng.normal(size=len(kept)), rng.random(len(kept))
-    steps = 2.0**31 / (4.0 * n_rows)  # no sum leaves its 32 bits
+    steps = 2.0**31 / (4.0 * n_rows)  # sums fit into 32 bits
     packed = (np.rint(g * steps).astype(np.int64) << 32) + np.rint(h * steps).astype(np.int64)
     return Node(kept, g, h, packed)
 
@@ -101,7 +101,7 @@ def evenly(n_rows: int, n_features: int, seed: int) -> npt.NDArray[np.uint8]:
 
 
 def seconds_of(counts: list[Count], repeats: int) -> float:
-    """Mean wall seconds of one count, each thread repeating its own."""
+    """Return the mean wall time of one count in seconds, while each thread repeats its own."""
     if len(counts) == 1:
         begin = time.perf_counter()
         for _ in range(repeats):
@@ -122,7 +122,7 @@ def seconds_of(counts: list[Count], repeats: int) -> float:
 
 
 def nanoseconds(counts: list[Count], visits: int) -> Callable[[], float]:
-    """Return a measurement of ns per (row, feature) and core that repeats the count often enough to be timed."""
+    """Return a measurement of ns per (row, feature) and core, with enough repetitions to be timed."""
     once = seconds_of(counts, 1)  # compiles or loads the kernel
     once = min(once, seconds_of(counts, 1))
     repeats = max(1, int(LEAST_SECONDS / once))

@@ -1,14 +1,14 @@
-"""How fast text becomes a dataset, beside scikit-learn's reader of the same file, and how much memory that takes.
+"""Speed and memory of ingesting text, compared with scikit-learn's reader of the same file.
 
     python benchmarks/ingest.py speed [--megabytes 1000] [--repeats 3] [--threads 2]
     python benchmarks/ingest.py memory [--gigabytes 1 4 16] [--memory 1GB] [--features 136]
     python benchmarks/ingest.py memory --gigabytes 2 --features 700 --one-query 200000
 
-Text is generated (``rankmill data synth``: decimals of MSLR's lengths, 8.4 bytes a value).  ``speed`` runs, in turns, the whole
-ingest (to the synced dataset), the parser alone on one thread, and ``sklearn.datasets.load_svmlight_file``; each in a process that
-has done a small piece of the same before, so that libraries are loaded and kernels compiled.  scikit-learn reads the first tenth of
-the file: on the whole of a gigabyte it slows down to a fraction (more than nine minutes).  ``memory`` runs the command in
-a fresh process and tells its VmHWM.
+Text is generated (``rankmill data synth``: decimals like MSLR's, 8.4 bytes per value).  ``speed`` alternates the whole ingest (to
+the synced dataset), the parser alone on one thread, and ``sklearn.datasets.load_svmlight_file``, each in a process that has
+processed a small file before, so that libraries are loaded and kernels compiled.  scikit-learn reads only the first tenth of
+the file: it is disproportionately slow on a whole gigabyte (more than nine minutes).  ``memory`` runs the command in a new
+process and reports its VmHWM.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ROOT = Path(__file__).parents[1]
 
 
 def write_text(path: Path, size: float, features: int, one_query: int = 0) -> None:
-    """Write about ``size`` bytes of judgments; with ``one_query`` so many documents more, all of one query."""
+    """Write about ``size`` bytes of judgments, plus ``one_query`` documents of a single query."""
     documents = 120
     queries = max(1, round(size / (_BYTES_A_VALUE * features * documents)))
     parameters = SynthParameters(queries=queries, documents_per_query=documents, features=features)
@@ -83,7 +83,7 @@ SUBJECTS: dict[str, tuple[str, Callable[[Path, Path, int], None]]] = {
 
 
 def measured(subject: str, text: Path, small: Path, threads: int) -> float:
-    """Return the seconds of ``subject`` on ``text``, in a process of its own that has done ``small`` before."""
+    """Return the seconds of ``subject`` on ``text``, in its own process, which has processed ``small`` before."""
     command = [sys.executable, __file__, "once", subject, str(text), str(small), str(threads)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=_ROOT)
     return float(done.stdout.split()[-1])
@@ -124,7 +124,7 @@ def memory(arguments: argparse.Namespace, work: Path) -> None:
     rows = []
     small = work / "small.txt"
     write_text(small, 1e6, arguments.features)
-    for gigabytes in [0.0, *arguments.gigabytes]:  # the first, which is small, compiles what is not compiled
+    for gigabytes in [0.0, *arguments.gigabytes]:  # the first, small one compiles kernels
         text, out = work / "judgments.txt", work / "dataset"
         if gigabytes:
             write_text(text, gigabytes * 1e9, arguments.features, arguments.one_query)

@@ -1,4 +1,4 @@
-"""Reading a LETOR folder of parts S1 .. S5: through our ingest once, as the same arrays for every system."""
+"""Read a LETOR folder with parts S1 .. S5 through our ingest once, as the same arrays for every system."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def missing_parts(folder: Path) -> list[str]:
 
 
 def make_fold(folder: Path, number: int, work: Path, read: ReadOptions | None = None) -> Fold:
-    """Ingest fold ``number`` (from 0): it trains on three parts, validates on the next and tests on the last, cyclic."""
+    """Ingest fold ``number`` (from 0): three parts for training, the next for validation and the last for testing, cyclic."""
     part = [folder / f"S{(number + i) % PARTS + 1}.txt" for i in range(PARTS)]
     path = work / f"fold{number + 1}"
     ingest(part[:3], path, valid=part[3:4], test=part[4:], options=IngestOptions(read=read or ReadOptions()))

@@ -85,7 +85,7 @@ def measure(
 def per_query(
     folds: list[Fold], system: System, seeds: list[int], policy: Policy, metric: Metric
 ) -> npt.NDArray[np.float64]:
-    """Return the metric of every test query of all folds, averaged over the seeds."""
+    """Return the metric of every test query of all folds, averaged over seeds."""
     total: npt.NDArray[np.float64] | float = 0.0
     for seed in seeds:
         parts = []
@@ -97,7 +97,7 @@ def per_query(
 
 
 class Remembered:
-    """A system whose scores are computed once for each (fold, seed)."""
+    """Caches the scores of a system for each (fold, seed)."""
 
     def __init__(self, system: System) -> None:
         self._system, self._scores = system, dict[tuple[int, int], Scores]()
@@ -172,7 +172,7 @@ def run(
         if reference is None:
             reference = queries
         else:
-            difference = (queries - reference)[np.isfinite(reference)]  # queries that the policy skips are NaN
+            difference = (queries - reference)[np.isfinite(reference)]  # NaN for queries that the policy skips
             half = 1.96 * difference.std(ddof=1) / np.sqrt(len(difference))
             row["minus_ours"] = {"mean": difference.mean(), "half_width_95": half}
         rows.append(row)

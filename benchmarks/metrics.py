@@ -1,11 +1,11 @@
-"""Five metrics of 360,000 documents: how long it takes, beside ranx, both on one thread by default.
+"""Time five metrics of 360,000 documents, compared with ranx, both on one thread by default.
 
-Scores and grades are generated, without ties, which ranx breaks by its sort; the means of both must agree.  The two take
-turns, each compiled and with its own structures built before its clock starts: ``prepared`` times the metrics alone, from
-typed lists that ranx has sorted, and from queries whose ideal order we know (scores unsorted: sorting is in our time);
-``whole`` starts from its Qrels and Run objects, and from our arrays of scores, grades and offsets.
+Scores and grades are generated without ties, which ranx breaks by its sort; the means of both must agree.  Both take turns,
+with code compiled and data structures built before the clock starts.  ``prepared`` times only the metrics: ranx from sorted
+typed lists, ours from queries with known ideal order (our time includes sorting by score).  ``whole`` starts from Qrels and
+Run objects of ranx, and from our arrays of scores, grades and offsets.
 
-ranx may be in an environment of its own: --ranx names that interpreter.
+If ranx is in another environment, --ranx is its interpreter.
 
 Example: python benchmarks/metrics.py --ranx ranx/bin/python --turns 9
 """
@@ -48,7 +48,7 @@ def main() -> None:
     starts = np.concatenate([[0], cuts, [given.documents]]).astype(np.int64)
     grades = rng.choice(5, given.documents, p=[0.55, 0.3, 0.1, 0.03, 0.02]).astype(np.int32)
     noisy = rng.random(given.documents) + 0.1 * grades
-    scores = np.argsort(np.argsort(noisy)).astype(np.float64)  # no two alike, in float32 either
+    scores = np.argsort(np.argsort(noisy)).astype(np.float64)  # all distinct, also in float32
     metrics = [parse_metric(name) for name in METRICS]
 
     with tempfile.TemporaryDirectory() as folder:

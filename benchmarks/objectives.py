@@ -1,8 +1,8 @@
-"""Every objective and criterion on the five folds of a LETOR folder, at one setting.
+"""Every objective and criterion on the five folds of a LETOR folder, with the same settings.
 
 Each trains on the same bins, stops early on NDCG@10 of the same valid part, and is measured by the same metric code.
-Criteria whose trees do not differ from those of another are run once: for a loss that is a sum of terms with one score
-each, ole is rwse.  The floors are the order of the rows and a constant score (the mean over all orders).
+Criteria with identical trees run once: ole equals rwse if each term of the loss has one score.  The baselines are the order
+of the rows and a constant score (the mean over all orders).
 
 Example: python benchmarks/objectives.py ../shared/data/mq2008 --seeds 1 2 3
 """
@@ -28,13 +28,13 @@ from rankmill.trainer.objectives.registry import objective_class
 from rankmill.trainer.objectives.spelling import OBJECTIVES
 from rankmill.trainer.parameters import TrainParameters
 
-# What grades of a document do not teach, or what another line has
+# Not trainable from grades, or covered by another line
 LEFT_OUT = {
     "coxph": "learns from times and events, which judgments do not have",
     "user": "is a function that a user writes",
     "softmax": "is listnet under another name",
 }
-# Ways that are worth a line of their own
+# Variants with their own line
 VARIANTS = (
     *(f"lambdamart:{metric}" for metric in ("ndcg", "dcg@10", "err@10", "map", "mrr", "precision@10", "wta", "concordance")),
     "logistic2(balanced=True)",
@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
 
 
 def systems(given: argparse.Namespace) -> list[tuple[str, TrainParameters]]:
-    """Return what is run: a label and parameters."""
+    """Return the systems: labels and parameters."""
     base = TrainParameters(
         max_leaves=given.max_leaves, learning_rate=given.learning_rate, n_rounds=given.n_rounds,
         early_stopping_rounds=given.early_stopping_rounds, stop_metric="ndcg@10", leaf=given.leaf,
@@ -77,7 +77,7 @@ def systems(given: argparse.Namespace) -> list[tuple[str, TrainParameters]]:
 
 
 def first_names() -> list[str]:
-    """Objectives, each under the first of its names."""
+    """Return the objectives, each under its first name."""
     seen: dict[str, str] = {}
     for name, where in OBJECTIVES.items():
         seen.setdefault(where, name)
@@ -107,7 +107,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         folds = letor_folds(given.folder, Path(work), lambda top: Policy(nothing_relevant="zero", max_grade=top))
         for name, parameters in systems(given):
-            folds[0].boost(replace(parameters, n_rounds=2))  # kernels are compiled before a clock starts
+            folds[0].boost(replace(parameters, n_rounds=2))  # compile kernels before the clock starts
             row = {"system": name, **measure(folds, parameters, given.seeds)}
             lines.append(line_of(row))
             print("  ".join(lines[-1]), file=sys.stderr, flush=True)

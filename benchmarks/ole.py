@@ -3,8 +3,8 @@
 McRank and LambdaMART, leaves 10 and 20, learning rates .06, .10, .12, trees grown breadth first, a fixed number of rounds
 (the paper: 1000 for LambdaMART, 2500 for McRank), NDCG@1, @3, @10 and ERR of the test part after every round.  Data: the
 five folds of a LETOR folder, each trained on three parts and tested on the fifth, and generated judgments in the shape
-of the Microsoft data (136 features, 120 documents a query), one drawing a seed.  Only differences ole - se are to be compared with the
-paper's: its queries without relevant documents and its gain are not stated.
+of the Microsoft data (136 features, 120 documents per query), one sample per seed.  Compare only the differences ole - se with
+the paper, which does not state its gain or its treatment of queries without relevant documents.
 
 Example: python benchmarks/ole.py ../shared/data/mq2008 --rounds 300 --generated-queries 200 --seeds 1 2 3
 """
@@ -134,7 +134,7 @@ def difference(row: dict[str, Any], metric: str, at: int = -1) -> float:
 
 
 def best_of(row: dict[str, Any]) -> str:
-    """NDCG@10 at the best round of either, chosen on the test part: what a perfect early stopping would keep."""
+    """NDCG@10 at the best round of either, chosen on the test part: the result of perfect early stopping."""
     found = [(100 * max(row[c]["ndcg@10"]), int(np.argmax(row[c]["ndcg@10"])) + 1) for c in ("se", "ole")]
     return " / ".join(f"{value:.2f} ({at})" for value, at in found)
 

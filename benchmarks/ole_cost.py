@@ -1,8 +1,8 @@
-"""What splits by the loss itself cost on LambdaMART, and how often the fast ways choose the split that the exact way does.
+"""Cost of splits by the loss itself (ole) for LambdaMART, and how often fast approximations choose the exact split.
 
-For each number of screened features and of drawn pairs a document: seconds a round against se and rwse (whole trainings
-that take turns), and, at the nodes of trees grown exactly, the share of nodes at which the same split is chosen and how
-much of the best gain, measured exactly, the chosen split has.
+For each number of screened features and of sampled pairs per document: seconds per round compared with se and rwse (interleaved
+trainings) and, at the nodes of exactly grown trees, the share of nodes with the same split and the share of the best exact gain
+that the chosen split has.
 
 Example: python benchmarks/ole_cost.py --queries 1000 --features 136 --leaves 31
 """
@@ -54,7 +54,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Exact:
-    """Trees grown exactly, and what the fast ways choose at their nodes."""
+    """Exactly grown trees, and the choices of the fast variants at their nodes."""
 
     def __init__(self, fold: BinnedFold, parameters: TrainParameters) -> None:
         self.parameters = replace(parameters, ole_features=ALL, ole_pairs=ALL)
@@ -76,7 +76,7 @@ class Exact:
         add_tree(tree, self.bins, np.arange(self.rows.n_rows, dtype=np.int32), self.scores, self.team)
 
     def nodes(self, tree: Tree) -> list[tuple[int, npt.NDArray[np.int32]]]:
-        """Return the inner nodes and the rows of each."""
+        """Return the inner nodes and their rows."""
         found, waiting = [], [(0, np.arange(self.rows.n_rows, dtype=np.int32))]
         while waiting:
             node, rows = waiting.pop()
@@ -107,7 +107,7 @@ class Exact:
     def compare(
         self, number: int, tree: Tree, pairs: PairHessians, ways: Sequence[tuple[int, float]]
     ) -> dict[tuple[int, float], list[tuple[bool, float]]]:
-        """Return for every way, at every node, whether the split is the exact one, and its share of the best gain."""
+        """Return for every variant and node whether the split is the exact one, and its share of the best gain."""
         found: dict[tuple[int, float], list[tuple[bool, float]]] = {way: [] for way in ways}
         nodes = self.nodes(tree)
         drawn_pairs: dict[float, PairHessians] = {ALL: pairs}
@@ -131,7 +131,7 @@ class Exact:
 def seconds_a_round(
     fold: BinnedFold, ways: dict[str, TrainParameters], given: argparse.Namespace
 ) -> dict[str, list[float]]:
-    """Return the median seconds of a round of each way, one a turn; the ways take turns."""
+    """Return the median seconds per round of each variant; the variants take turns."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(given.turns + 1):
         for name, parameters in ways.items() if turn % 2 else reversed(list(ways.items())):

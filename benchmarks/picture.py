@@ -1,4 +1,4 @@
-"""The picture of the README and the start page, from what the demo prints: `rankmill demo --json | python benchmarks/picture.py > docs/demo.svg`."""
+"""Draw the picture of the README and the start page from the output of the demo: `rankmill demo --json | python benchmarks/picture.py > docs/demo.svg`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""How long raw features take to become scores, beside the predict() of other tools on the very same trees.
+"""Time scoring of raw features, compared with predict() of other tools on the same trees.
 
     python benchmarks/predict.py [--documents 120000] [--repeats 5] [--lleaves PYTHON]
 
-Two models that LightGBM has trained (500 trees of 64 leaves, 1,000 of 31; 136 features) are scored by LightGBM and, after
-``rankmill convert``'s reader has read them, by us: the scores are compared first.  Oblivious trees (1,000 of depth 6) are scored by
-CatBoost and by us, each its own of the same shape.  All systems take turns in one run; a figure is the median of the
-turns.  lleaves compiles for minutes and needs an environment of its own: PYTHON is an interpreter that has lleaves and numpy.
+Two models trained by LightGBM (500 trees of 64 leaves, 1,000 of 31; 136 features) are scored by LightGBM and, after conversion
+with the reader of ``rankmill convert``, by us; the scores must agree.  Oblivious trees (1,000 of depth 6) are scored by CatBoost
+and by us, each with its own model of the same shape.  The systems take turns; results are medians.  lleaves compiles for
+minutes and needs its own environment: PYTHON is an interpreter with lleaves and numpy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rankmill.scorer.predict import TILE, Predictor
 
 FEATURES = 136
 TRAINED_ON = 30_000
-QUERY = 100  # documents whose latency is measured
+QUERY = 100  # documents in a measurement of latency
 SHAPES = ((500, 64), (1000, 31))
 LLEAVES = """
 import json, sys, time
@@ -52,11 +52,11 @@ for line in sys.stdin:
 """
 
 Timed = Callable[[int, int], float]
-"""Seconds that the first so many documents take on so many threads."""
+"""Returns the seconds for a number of documents on a number of threads."""
 
 
 def made(documents: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features of training and of scoring, and labels that half of the features say something of."""
+    """Return features for training and scoring, and labels that depend on half of the features."""
     generator = np.random.Generator(np.random.PCG64(3))
     values = generator.standard_normal((TRAINED_ON + documents, FEATURES), dtype=np.float32)
     values[:, ::3] = np.exp(values[:, ::3])
@@ -103,7 +103,7 @@ def lightgbm_predict(path: Path, values: np.ndarray) -> Timed:
 
 
 class Lleaves:
-    """Another interpreter that waits for its turn."""
+    """Runs lleaves in another interpreter."""
 
     def __init__(self, python: str, model: Path, values: Path) -> None:
         command = [python, "-c", LLEAVES, str(model), str(values)]
@@ -158,7 +158,7 @@ def catboost_predict(model: object, values: np.ndarray) -> Timed:
 
 
 def after_binning(forest: Forest) -> float:
-    """Nanoseconds that a tree takes for a document whose codes are there: the least of many turns, one thread."""
+    """Return the nanoseconds per tree and document without binning: the minimum of many turns on one thread."""
     predictor = Predictor(forest)
     layout = predictor._layout
     codes = np.random.default_rng(0).integers(0, 250, size=(layout.n_slots, TILE)).astype(layout.code)
@@ -173,7 +173,7 @@ def after_binning(forest: Forest) -> float:
 
 
 def in_turns(systems: dict[str, Timed], documents: int, threads: int, repeats: int) -> dict[str, list[float]]:
-    """Seconds of each system, one after the other, several times over; the first turn is not counted."""
+    """Return the seconds of each system over several interleaved turns; the first turn is not counted."""
     taken: dict[str, list[float]] = {name: [] for name in systems}
     for turn in range(repeats + 1):
         for name, run in systems.items():

@@ -1,8 +1,8 @@
-"""How long the sentences of the documentation and of `--help` are: words a sentence, and the share of sentences over 30 words.
+"""Measure sentence lengths of the documentation and of `--help`: words per sentence, and the share of sentences over 30 words.
 
     python benchmarks/readability.py [FOLDER]
 
-FOLDER is a checkout (this one by default): its README.md and docs/ are read.  The help is that of the package that is installed.
+FOLDER is a checkout (default: this one) with README.md and docs/.  The help is that of the installed package.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LONG = 30
 
 
 def sentences(text: str) -> list[int]:
-    """The number of words of every sentence of prose; code, tables, headings and lists of formulas are left out."""
+    """Return the number of words of every sentence of prose, without code, tables, headings and lists of formulas."""
     text = re.sub(r"^```.*?^```$", "\n", text, flags=re.M | re.S)
     text = re.sub(r"<!--.*?-->", "\n", text, flags=re.S)
     text = re.sub(r"^(\||#|:::| {4}|!\[).*$", "\n", text, flags=re.M)

@@ -1,4 +1,4 @@
-"""What every benchmark prints around its figures: where, when and with what they were taken, and Markdown tables."""
+"""Common output of the benchmarks: date, machine, versions, and Markdown tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OURS = ("numpy", "numba", "llvmlite")
 
 
 def surroundings(packages: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the day, the command, the machine and the versions that figures belong to, as JSON values."""
+    """Return the date, the command, the machine and the versions as JSON values."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "command": _command(),
@@ -47,7 +47,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Return the median, and the range where there is one.
+    """Return the median, and the range if there are several values.
 
     >>> spread([2.0, 1.0, 4.0])
     '2.00 (1.00 to 4.00)'
@@ -57,7 +57,7 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 
 
 def _command() -> str:
-    """The command line, with every path cut down to its last part."""
+    """Return the command line with paths shortened to their last part."""
     words = [Path(word).name if os.sep in word else word for word in sys.argv[1:]]
     return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
 

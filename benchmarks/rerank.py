@@ -1,8 +1,8 @@
-"""Re-ranking at size: seconds and peak memory beside those of its parts, each in a process of its own.
+"""Re-ranking at scale: seconds and peak memory, compared with its parts, each in its own process.
 
-``python -m benchmarks.rerank --rows 20000000 --work FOLDER`` makes candidates of 136 float32 features (about 11 GB; queries
-of about 1,000 documents, lying together, and with ``--shuffled`` scattered), and a forest of 500 trees of 64 leaves.  It
-prints what reading the file alone takes, what the scores of so many rows alone take, and what ``rerank --top-k 100`` takes.
+``python -m benchmarks.rerank --rows 20000000 --work FOLDER`` generates candidates with 136 float32 features (about 11 GB; queries
+of about 1,000 documents, grouped, or with ``--shuffled`` in random order), and a forest of 500 trees of 64 leaves.  It prints
+the cost of only reading the file, of only scoring, and of ``rerank --top-k 100``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def write_candidates(path: Path, rows: int, *, shuffled: bool) -> None:
 
 
 def write_model(path: Path) -> None:
-    """Write a forest whose trees were grown by splitting random leaves at random cuts."""
+    """Write a forest of trees grown by splitting random leaves at random thresholds."""
     from rankmill.scorer.forest import Forest, compact_cuts
 
     rng = np.random.default_rng(8)
@@ -78,7 +78,7 @@ def read_alone(path: Path) -> None:
 
 
 def score_alone(model: Path, rows: int) -> None:
-    """Score ``rows`` rows that are in memory, with all cores, as long as it takes."""
+    """Score ``rows`` rows in memory with all cores."""
     from rankmill.foundation.cores import available_cores
     from rankmill.scorer.forest import Forest
     from rankmill.scorer.predict import Predictor
@@ -90,14 +90,14 @@ def score_alone(model: Path, rows: int) -> None:
 
 
 def rerank_all(path: Path, model: Path, out: Path, memory: str) -> None:
-    """Re-rank as a user would."""
+    """Re-rank with the public function."""
     from rankmill.scorer.rerank import rerank
 
     rerank(path, model, out, top_k=100, memory=memory, overwrite=True)
 
 
 def main() -> None:
-    """Run each part in a process of its own, and print a table."""
+    """Run each part in its own process, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--work", type=Path, required=True)
@@ -133,7 +133,7 @@ def main() -> None:
 
 
 def peak_megabytes() -> float:
-    """Return the most memory that this process has had."""
+    """Return the peak memory of this process."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
 

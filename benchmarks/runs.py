@@ -1,9 +1,8 @@
-"""One run of one system, in a process of its own: what it costs and how well it ranks.
+"""One run of one system in its own process: time, memory and quality.
 
 A run first trains on a tiny part, so that libraries are loaded, thread pools exist and our kernels are compiled: compile
-time is not part of the comparison.  Then it loads the arrays, and from there on counts seconds and the peak of its
-resident memory above what it takes with the arrays loaded, for construction and for training apart (construction ends,
-and the peak is reset, when the dataset is ready).  All systems are treated alike.
+time is not part of the comparison.  Then it loads the arrays, and measures seconds and the peak of resident memory above that
+level, separately for construction and training (the peak is reset when the dataset is ready).  All systems are treated alike.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ class RunFailed(Exception):
 
 
 def measure(folder: Path, system: str, task: Task) -> dict[str, Any]:
-    """Run ``system`` on the arrays of ``folder`` in a fresh process and return its figures.
+    """Run ``system`` on the arrays of ``folder`` in a new process and return its results.
 
     Raises
     ------
     RunFailed
-        The process did not end well.
+        The process failed.
     """
     command = [sys.executable, "-m", "benchmarks.runs", str(folder.resolve()), system, json.dumps(asdict(task))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1])
@@ -45,7 +44,7 @@ def measure(folder: Path, system: str, task: Task) -> dict[str, Any]:
 
 
 class Memory:
-    """Peak of resident memory since the last reset, in MB above a base; None where the system does not tell."""
+    """Peak of resident memory since the last reset, in MB above a base; None if unknown."""
 
     def __init__(self) -> None:
         self._base = self._read("VmRSS")
@@ -71,7 +70,7 @@ class Memory:
 
 
 def _give_memory_back() -> None:
-    """Return what the warm-up freed to the system, so that it does not hide growth."""
+    """Return memory freed by the warm-up to the system, so that it does not hide growth."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
     if trim is not None:

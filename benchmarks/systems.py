@@ -1,6 +1,6 @@
-"""What is compared: for each system its settings, how it builds its dataset, and how it trains.
+"""The compared systems: settings, construction of the dataset, and training.
 
-Every settings function returns all that differs from the system's own defaults; it is printed above the tables.
+Every settings function returns all differences from the system's defaults; they are printed above the tables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from benchmarks.cases import Data
 
 RATE, MAX_BIN, MIN_ROWS = 0.1, 255, 20
-BATCH_ROWS = 2**17  # that are binned at a time
+BATCH_ROWS = 2**17  # rows binned at a time
 DEPTH = 6  # of oblivious trees
 
 Settings = dict[str, Any]
@@ -32,7 +32,7 @@ class Task:
 
 
 class Clock:
-    """Seconds of every round, as seen by a callback after it; the first includes what training sets up."""
+    """Seconds of every round, from a callback after it; the first one includes set-up."""
 
     def __init__(self) -> None:
         self._last, self.seconds = time.perf_counter(), list[float]()
@@ -43,7 +43,7 @@ class Clock:
         self._last = now
 
     def after_iteration(self, *_: object) -> bool:
-        """CatBoost's name for the same; true: go on."""
+        """Callback of CatBoost; true continues the training."""
         self()
         return True
 
@@ -54,7 +54,7 @@ class System:
     run: Callable[[Data, Task, Settings, Built], tuple[Clock, Scorer]]
     package: str
     note: str = ""
-    pointwise: bool = False  # predicts grades, so that the test RMSE means something
+    pointwise: bool = False  # predicts grades, so that the test RMSE is meaningful
 
 
 def _rankmill(task: Task) -> Settings:
@@ -62,7 +62,7 @@ def _rankmill(task: Task) -> Settings:
 
 
 def _rankmill_oblivious(task: Task) -> Settings:
-    # CatBoost bounds neither rows nor hessian of the leaves of a symmetric tree
+    # CatBoost has no minimum rows or hessian for leaves of symmetric trees
     return {
         "objective": "l2", "grow": "oblivious", "max_depth": DEPTH, "max_leaves": 2**DEPTH, "n_rounds": task.rounds,
         "min_rows_in_leaf": 1, "min_hessian_in_leaf": 0.0,
@@ -77,7 +77,7 @@ def _run_rankmill(data: Data, task: Task, settings: Settings, built: Built) -> t
     from rankmill.trainer.rows import RankedRows, TrainingData
     from rankmill.trainer.training_options import TrainingOptions
 
-    parameters = TrainParameters(**settings)  # refused before anything is built
+    parameters = TrainParameters(**settings)  # raises before anything is built
     names = [f"f{i}" for i in range(data.x.shape[1])]
     spec = matrix_bins(names, data.x, MAX_BIN, n_threads=task.threads)
     clock = Clock()
@@ -85,9 +85,9 @@ def _run_rankmill(data: Data, task: Task, settings: Settings, built: Built) -> t
     def batches() -> Iterator[npt.NDArray[np.uint8]]:
         for first in range(0, len(data.x), BATCH_ROWS):
             yield apply_bins(data.x[first : first + BATCH_ROWS], spec, n_threads=task.threads)
-        built()  # asked for more, so the last batch lies in the trainer's own layout
+        built()  # called at the request for another batch: all batches are in the trainer's layout
         clock()
-        clock.seconds.clear()  # the rounds begin here
+        clock.seconds.clear()  # rounds begin here
 
     rows = TrainingData(
         train=RankedRows(data.y, data.starts, batches()),
@@ -174,7 +174,7 @@ def _run_catboost(data: Data, task: Task, settings: Settings, built: Built) -> t
     return clock, lambda x: np.asarray(model.predict(x), dtype=np.float64)
 
 
-# seeds and the order of rows change nothing in the oblivious settings: with bootstrap_type No nothing else samples
+# seeds and row order have no effect in the oblivious settings: nothing is sampled with bootstrap_type No
 _BORDERS = "finds borders on 200,000 sampled rows; its quantisation takes all cores, whatever thread_count says"
 
 RANKING = {

@@ -1,9 +1,9 @@
-"""Speed, memory and quality of training, beside LightGBM, XGBoost and CatBoost.
+"""Speed, memory and quality of training, compared with LightGBM, XGBoost and CatBoost.
 
-Every run is a process of its own that reads the same float32 arrays and warms up on a tiny part first: the compilation of
-our kernels is not part of the comparison.  The systems take turns (every other turn in reverse order), so that a machine
-that drifts drifts for all, and ratios are taken within a turn.  Leaves, bins, rounds, learning rate and threads are
-equal; what else is set, and what a system does besides, is printed above the tables.
+Every run is a separate process that reads the same float32 arrays and warms up on a tiny part first, so that compilation of
+our kernels is not part of the comparison.  The systems take turns (every other turn in reverse order), so that changes of the
+machine's speed affect all alike, and ratios are computed within a turn.  Leaves, bins, rounds, learning rate and threads are
+equal; other settings are printed above the tables.
 
 Cases: mslr, 720,000 generated rows x 136 features, about 120 documents a query; mq2008, the parts S1 to S3 of a LETOR
 folder (--letor), tested on S5; wide, 100,000 generated rows x 700 features, half of the cells missing.
@@ -175,7 +175,7 @@ def megabytes(runs: dict[int, Run], key: str) -> str:
 
 
 def by_seed(runs: list[Run], key: str) -> list[float]:
-    """Return the mean of the turns of each seed, seeds ascending, so that none counts twice for having more turns."""
+    """Return the mean over the turns of each seed, by ascending seed, so that all seeds count equally."""
     return [
         float(np.mean([run[key] for run in runs if run["seed"] == seed])) for seed in sorted({r["seed"] for r in runs})
     ]

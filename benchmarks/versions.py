@@ -1,7 +1,7 @@
-"""How long a model of many versions takes to list, to resolve and to promote, in one process.
+"""Time listing, resolving and promoting a model with many versions, in one process.
 
-The log is written as the registry would have written it: a registration for each version, a promotion for every tenth.
-fsync is timed apart: on the machine's own disk it says nothing of the registry.
+The log has the same content as if written by the registry: a registration for each version, a promotion for every tenth.
+fsync is timed separately, since it depends on the disk and not on the registry.
 
     python benchmarks/versions.py --versions 10000
 """
@@ -30,7 +30,7 @@ FACTS = {"features": ["f1"], "dataset_digest": None, "parameters": {}, "metrics"
 
 
 class TimedDisk(Disk):
-    """Adds up what is spent waiting for stable storage."""
+    """Measures the time spent waiting for stable storage."""
 
     waited = 0.0
     calls = 0
@@ -51,7 +51,7 @@ class TimedDisk(Disk):
 
 
 def fill(root: Path, versions: int, model_bytes: int) -> None:
-    """Write the log of ``versions`` versions; the last two have their own bytes, the others are never read."""
+    """Write the log of ``versions`` versions; only the last two have blobs, the others are never read."""
     registry = Registry(root)
     registry.prepare(protected=())
     registry.register("web", bytes(model_bytes), manifest=FACTS)
@@ -89,7 +89,7 @@ def fill(root: Path, versions: int, model_bytes: int) -> None:
 
 
 def spent(work: Callable[[], object], disk: TimedDisk, repeats: int) -> str:
-    """Milliseconds of each of several calls without waiting for the disk: the middle, the worst; and the waiting."""
+    """Return the median and maximum milliseconds of several calls without waiting for the disk, and the waiting time."""
     own, waited = [], []
     for _ in range(repeats):
         before, start = disk.waited, time.perf_counter()

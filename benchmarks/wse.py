@@ -1,10 +1,9 @@
-"""How far splits by literal weighted squared error, with LogitBoost's guards or without, fall short of the robust form.
+"""Compare splits by literal weighted squared error, with and without LogitBoost's guards, with the robust form.
 
 Xia, Zhai & Wang fit responses r = -g/h with weights h (eqn 6-8), which in exact arithmetic chooses the splits of ``rwse``
-(Li 2010).  As a learner is surer of a document, h goes to 0 and r out of bounds; LogitBoost clips r and raises h
-(Friedman, Hastie & Tibshirani 2000, section 10).  For some rounds of a training by ``rwse``: how small h and how wide r
-are, and, over the nodes of the tree, the share at which the literal form chooses the same split and how much of the best
-gain that split has.
+(Li 2010).  As the model becomes certain about a document, h goes to 0 and r becomes unbounded; LogitBoost clips r and raises h
+(Friedman, Hastie & Tibshirani 2000, section 10).  For some rounds of a training by ``rwse``, this reports the ranges of h and r,
+the share of nodes at which the literal form chooses the same split, and the share of the best gain that its split has.
 
 Example: python benchmarks/wse.py --letor MQ2008 --rounds 400
 """
@@ -47,7 +46,7 @@ def arguments() -> argparse.Namespace:
 
 
 def inner_nodes(tree: Tree, columns: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.intp]]:
-    """Return the rows of each divided node."""
+    """Return the rows of each inner node."""
     found, waiting = [], [(0, np.arange(columns.shape[1]))]
     while waiting:
         node, rows = waiting.pop()
@@ -61,7 +60,7 @@ def inner_nodes(tree: Tree, columns: npt.NDArray[np.uint8]) -> list[npt.NDArray[
 
 
 def sums_of_sides(values: Floats, order: npt.NDArray[np.intp], ends: npt.NDArray[np.intp], kind: type) -> list[Floats]:
-    """Return the sums left and right of every threshold, added up row by row in numbers of ``kind``."""
+    """Return the sums left and right of every threshold, added row by row in the dtype ``kind``."""
     running: npt.NDArray[np.floating] = np.cumsum(values[order].astype(kind), dtype=kind)
     return [running[ends].astype(np.float64), (running[-1] - running[ends]).astype(np.float64)]
 
@@ -72,7 +71,7 @@ def compare(columns: npt.NDArray[np.uint8], g: Floats, h: Floats) -> list[tuple[
     errors: dict[str, list[Floats]] = {way: [] for way in WAYS}
     guarded = np.maximum(h, LEAST * h.mean())
     with np.errstate(divide="ignore", invalid="ignore"):
-        plain = -g / h  # no number where h is 0, and then no sum is one either
+        plain = -g / h  # NaN or infinite if h is 0, and so are the sums
     forms = {
         "": (plain, h),
         ", guarded": (np.clip(-g / guarded, -WIDEST, WIDEST), guarded),
@@ -102,7 +101,7 @@ def compare(columns: npt.NDArray[np.uint8], g: Floats, h: Floats) -> list[tuple[
     for way in WAYS:
         error = np.concatenate(errors[way])
         at = int(error.argmin())
-        kept = (gain[at] - parent) / best if error[at] < np.inf else 0.0  # no error is a number: no split
+        kept = (gain[at] - parent) / best if error[at] < np.inf else 0.0  # no finite error: no split
         found.append((bool(kept >= 1.0 - 1e-12), float(kept)))
     return found
 

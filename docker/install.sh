@@ -1,14 +1,14 @@
 #!/bin/sh
-# Install rankmill from its locks into a folder of its own and compile every kernel ahead of time.
+# Install rankmill from its locks into a folder and compile every kernel ahead of time.
 #
 #   docker/install.sh SOURCE PREFIX
 #
-# The Dockerfile runs this script and nothing else, and a test runs it in an empty folder, so the image and the test
-# cannot part ways.  PREFIX/bin/rankmill is the command afterwards; PREFIX/numba-cache holds the compiled kernels.
+# The Dockerfile and a test both run this script, so that the test covers the image.  The command is PREFIX/bin/rankmill;
+# PREFIX/numba-cache has the compiled kernels.
 #
-#   PYTHON               the interpreter to build on (default: python3)
-#   NUMBA_CPU_NAME       the CPU the kernels are compiled for; whoever runs them sets the same value
-#   NUMBA_CPU_FEATURES   must be set too, empty is fine: left out, Numba would add those of the building host
+#   PYTHON               the interpreter (default: python3)
+#   NUMBA_CPU_NAME       the CPU to compile for; set the same value at run time
+#   NUMBA_CPU_FEATURES   set it too, empty by default: otherwise Numba would add those of the build host
 set -eu
 
 source=$(cd "$1" && pwd)
@@ -23,7 +23,7 @@ export NUMBA_CPU_NAME NUMBA_CPU_FEATURES NUMBA_CACHE_DIR
 pip() { "$prefix/bin/python" -m pip --disable-pip-version-check --no-cache-dir --quiet "$@"; }
 pip install --require-hashes --only-binary :all: -r "$source/locks/runtime.txt"
 
-# The build writes beside the sources; build from a copy, so that they stay as they are and may be read-only.
+# The build writes into the source tree; build from a copy, so that the sources may be read-only.
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 for part in pyproject.toml README.md LICENSE rankmill pipeline trainer scorer registry foundation; do
@@ -32,9 +32,9 @@ done
 pip install --no-deps --no-build-isolation "$copy"
 pip uninstall --yes setuptools pip
 
-# Remove what no command reads: tests, headers and stubs (never licences, which are in *.dist-info), Flight and S3 of
-# pyarrow, since no command uses the network, and its second and third copy of the same library.  Where strip is
-# installed, remove symbol tables too, except from *.libs: these libraries were edited after linking, and strip can break them.
+# Remove unused files: tests, headers and stubs (never licences, which are in *.dist-info), Flight and S3 of pyarrow, since
+# no command uses the network, and duplicates of its libraries.  If strip is installed, remove symbol tables too, except
+# from *.libs: these libraries were edited after linking, and strip can break them.
 packages=$("$prefix/bin/python" -I -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 find "$packages" -path '*.dist-info' -prune -o -type d \( -name test -o -name tests -o -name include -o -name includes \) -prune -exec rm -rf {} +
 find "$packages" -type f \( -name '*.a' -o -name '*.h' -o -name '*.pxd' -o -name '*.pyi' -o -name '*.pyx' \) -delete
@@ -44,5 +44,5 @@ if command -v strip > /dev/null; then
     find "$packages" -type f -name '*.so*' ! -path '*.libs/*' -exec strip --strip-unneeded {} +
 fi
 
-# -I: the installed packages are compiled, and not those that happen to stand in the current folder.
+# -I: compile the installed packages, not those in the working directory.
 "$prefix/bin/python" -I -m rankmill.warm
