@@ -69,7 +69,7 @@ class Memory:
         return int(next(line for line in lines if line.startswith(field)).split()[1]) * 1024 / 1e6
 
 
-def _give_memory_back() -> None:
+def _return_freed_memory() -> None:
     """Return memory freed by the warm-up to the system, so that it does not hide growth."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
@@ -84,7 +84,7 @@ def _run(folder: Path, name: str, task: Task) -> dict[str, Any]:
     system = SYSTEMS[name]
     tiny = Task(task.leaves, task.threads, 2)
     system.run(Data(folder, "tiny"), tiny, system.settings(tiny), lambda: None)
-    _give_memory_back()
+    _return_freed_memory()
     settings = system.settings(task)
     data = Data(folder, "train")
     figures: dict[str, Any] = {"rows": data.x.shape[0], "features": data.x.shape[1], "queries": len(data.sizes)}

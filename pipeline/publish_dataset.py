@@ -86,7 +86,7 @@ def _replace(staged: Path, out: Path, manifest: Manifest, grown_from: Manifest |
     try:
         for name in _FOLDERS:
             if (staged / name).exists():
-                _bring(staged / name, path_in(out, name), brought)
+                _move_files(staged / name, path_in(out, name), brought)
         for name in listed:
             (staged / name).replace(path_in(out, name))
         (staged / MANIFEST_NAME).replace(path_in(out, MANIFEST_NAME))
@@ -102,7 +102,7 @@ def _replace(staged: Path, out: Path, manifest: Manifest, grown_from: Manifest |
         sweep(out, old, manifest)
 
 
-def _bring(staged: Path, folder: Path, brought: list[Path]) -> None:
+def _move_files(staged: Path, folder: Path, brought: list[Path]) -> None:
     """Move the files of ``staged`` to ``folder``; each new one is added to ``brought`` before it is moved."""
     folder.mkdir(exist_ok=True)
     for file in staged.iterdir():

@@ -79,7 +79,7 @@ def bin_ends(cumulative: Masses, max_bin: int) -> Masses:
     ends = np.empty(max_bin, dtype=np.int64)
     used = int(_kernels.fill_bins(cumulative, capacity, ends))
     runs = _runs(cumulative, ends[:used], capacity)
-    _spend(runs, cumulative, max_bin - used)
+    _distribute(runs, cumulative, max_bin - used)
     parts = []
     for start, stop, bins in runs:
         part = np.empty(bins, dtype=np.int64)
@@ -98,7 +98,7 @@ def _runs(cumulative: Masses, ends: Masses, capacity: int) -> list[list[int]]:
     return [[int(a), int(b), int(k)] for a, b, k in zip(borders[:-1], borders[1:], bins, strict=True)]
 
 
-def _spend(runs: list[list[int]], cumulative: Masses, spare: int) -> None:
+def _distribute(runs: list[list[int]], cumulative: Masses, spare: int) -> None:
     """Give each remaining bin to the run with the heaviest bins that still has values to divide."""
     mass = [int(cumulative[stop] - cumulative[start]) for start, stop, _ in runs]
     waiting = [(-mass[i] / run[2], i) for i, run in enumerate(runs) if run[2] < run[1] - run[0]]

@@ -101,7 +101,7 @@ def query_dataset(dataset: Dataset, sql: str, options: QueryOptions = DEFAULTS) 
             relation = connection.sql(_checked(connection, sql))  # only names and types; it does not run yet
             columns, types = tuple(map(str, relation.columns)), tuple(relation.types)
             connection.execute(_without_zones(connection, sql, types))
-        moments = [_moments(kind) for kind in types]
+        moments = [_add_utc(kind) for kind in types]
         rows = _rows(connection, memory, moments if any(moments) else None)
         yield Answer(columns=columns, types=tuple(map(str, types)), rows=rows, folder=spill)
 
@@ -139,7 +139,7 @@ def _restrict(connection: Any, views: Mapping[str, tuple[str, Sequence[Path]]]) 
 def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, Sequence[Path]]]]:
     """Yield the name, the statement and the files of each view."""
     manifest = dataset.manifest
-    features = [read_even_if_replaced(dataset.features_path(shard), _there) for shard in manifest.shards]
+    features = [read_even_if_replaced(dataset.features_path(shard), _existing) for shard in manifest.shards]
     place = _place(dataset, features)
     ids = ["qid", "doc_id", "grade", *dataset.optional_columns]
     values = [f"nullif({_name(name)}, 'nan'::FLOAT) AS {_name(name)}" for name in manifest.features]
@@ -162,7 +162,7 @@ def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, Sequence[Path]]]]
             yield name, (_select(["*"], [path]), [path])
 
 
-def _there(path: Path) -> Path:
+def _existing(path: Path) -> Path:
     """Return ``path``; FileNotFoundError if it does not exist."""
     path.stat()
     return path
@@ -208,16 +208,16 @@ def _without_zones(connection: Any, sql: str, types: Sequence[Any]) -> str:
 def _cast(column: str, kind: Any) -> str:
     if _MOMENT not in str(kind):
         return column
-    return f"{column}::{str(kind).replace(_MOMENT, 'TIMESTAMP') if _moments(kind) else 'VARCHAR'}"
+    return f"{column}::{str(kind).replace(_MOMENT, 'TIMESTAMP') if _add_utc(kind) else 'VARCHAR'}"
 
 
-def _moments(kind: Any) -> Callable[[Any], Any] | None:
+def _add_utc(kind: Any) -> Callable[[Any], Any] | None:
     """Return a function that adds UTC to the times in a value of SQL type ``kind``; None if it has no times."""
     if str(kind) == _MOMENT:  # years outside Python's range are returned as text
         return lambda value: value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
     if _MOMENT not in str(kind) or kind.id not in {"list", "array", "struct", "map"}:
         return None
-    parts = {name: _moments(part) or _same for name, part in kind.children}
+    parts = {name: _add_utc(part) or _same for name, part in kind.children}
     if kind.id == "struct":
         return lambda value: value and {name: parts[name](part) for name, part in value.items()}
     if kind.id == "map":

@@ -184,9 +184,9 @@ def _generate_block(parameters: SynthParameters, queries: range, thresholds: Flo
     decimals[:N_SIGNAL] = _SIGNAL_DECIMALS
     for f in range(N_SIGNAL, features):
         draw = draws[f + _NOISE_ROWS]
-        decimals[f] = _fill_filler(grid, f - N_SIGNAL, draw, np.repeat(draw[starts[:-1]], sizes))
+        decimals[f] = _fill_other(grid, f - N_SIGNAL, draw, np.repeat(draw[starts[:-1]], sizes))
     signal = QueryBlock(queries.start, starts, np.zeros(0, np.int32), grid[:N_SIGNAL], decimals[:N_SIGNAL])
-    disturbed = _disturbed(signal.values, draws, per_query, parameters.noise)
+    disturbed = _noisy_relevance(signal.values, draws, per_query, parameters.noise)
     grades = np.searchsorted(thresholds, disturbed, side="right").astype(np.int32)
     return QueryBlock(queries.start, starts, grades, grid, decimals)
 
@@ -199,7 +199,7 @@ def _thresholds(noise: float) -> Floats:
     grid = np.empty((N_SIGNAL, draws.shape[1]), dtype=np.int32)
     _fill_signal(grid, draws, per_query)
     block = QueryBlock(0, starts, np.zeros(0, np.int32), grid, np.array(_SIGNAL_DECIMALS))
-    disturbed = np.sort(_disturbed(block.values, draws, per_query, noise))
+    disturbed = np.sort(_noisy_relevance(block.values, draws, per_query, noise))
     return disturbed[[round(share * len(disturbed)) for share in (0.52, 0.84, 0.97, 0.99)]]
 
 
@@ -268,7 +268,7 @@ def _fill_signal(grid: Grid, draws: Draws, per_query: Floats) -> None:
     grid[9] = _to_grid(60.0 * _odds(u[9]), 9999)
 
 
-def _fill_filler(grid: Grid, number: int, draw: Draws, query_draw: Draws) -> int:
+def _fill_other(grid: Grid, number: int, draw: Draws, query_draw: Draws) -> int:
     """Write the ``number``-th feature after the signal; return its number of decimals."""
     u, cycle, row = _uniform(draw), number // _FILLER_KINDS, number + N_SIGNAL
     kind = number % _FILLER_KINDS
@@ -300,7 +300,7 @@ def _fill_filler(grid: Grid, number: int, draw: Draws, query_draw: Draws) -> int
     return 0
 
 
-def _disturbed(signal: npt.NDArray[np.float32], draws: Draws, per_query: Floats, noise: float) -> Floats:
+def _noisy_relevance(signal: npt.NDArray[np.float32], draws: Draws, per_query: Floats, noise: float) -> Floats:
     """Return the hidden relevance plus the query's offset and the noise of the judge."""
     halves = draws[:_NOISE_ROWS]
     total = sum((part >> 16) + (part & 0xFFFF).astype(np.float64) for part in halves) + 2.0

@@ -58,7 +58,7 @@ class Extras:
             Their number is wrong, or one is negative or not a number.
         """
         found = _numbers("sample_weight", self.sample_weight, n_rows)
-        return None if found is None else _telling(found)
+        return None if found is None else _unless_equal(found)
 
     def labels(self, n_rows: int) -> Floats | None:
         """Return the labels for regression (n_rows,), or None; TrainingDataRejected if one is not finite."""
@@ -204,7 +204,7 @@ def check_finite(name: str, values: Floats) -> None:
         raise TrainingDataRejected(f"row {row}: expected a finite {name}, found {values[row]}")
 
 
-def _telling(weights: Floats) -> Floats | None:
+def _unless_equal(weights: Floats) -> Floats | None:
     """Return None if all weights are equal, since only ratios matter."""
     check_weights(weights)  # before rows are reordered, so that the message has the user's row number
     return None if len(weights) and weights[0] > 0.0 and (weights == weights[0]).all() else weights

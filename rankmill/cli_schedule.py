@@ -79,7 +79,7 @@ def schedule(
 
     command.check()
     machine = Machine()
-    tell = _tell_json if command.log_json else _tell
+    tell = _tell_json if command.log_json else _log_text
     tell(f"{command.config}: {ticks}", event="started", cron=cron, timezone=timezone)
     scheduler = Scheduler(ticks, command.for_date, machine, tell, delay=delay, grace=timedelta(seconds=grace))
     sys.exit(scheduler.keep(at_start=run_at_start))
@@ -124,7 +124,7 @@ def _next_times(ticks: Ticks, n: int, delay: timedelta, *, as_json: bool) -> str
     return "\n".join(f"{time['at'].replace('T', ' ')}  run of {time['date']}" for time in times)
 
 
-def _tell(line: str, **_facts: Any) -> None:
+def _log_text(line: str, **_facts: Any) -> None:
     typer.echo(f"schedule: {line}", err=True)
 
 

@@ -72,7 +72,7 @@ def read_config(path: Path) -> Config:
         raise ConfigError(f"{path}: {error}") from None
     except InputError as error:
         raise ConfigError(f"{path}: [{section}] {error}") from None
-    _check_what_the_rooms_check(path, config)
+    _check_later_stages(path, config)
     return config
 
 
@@ -131,7 +131,7 @@ def section_class(name: str) -> Any:
     return next((part for part in (hint, *getattr(hint, "__args__", ())) if is_dataclass(part)), None)
 
 
-def _check_what_the_rooms_check(path: Path, config: Config) -> None:
+def _check_later_stages(path: Path, config: Config) -> None:
     """Run the checks of later stages now, so that a mistake is not found only after hours of training."""
     rows: list[tuple[str, Callable[[], object]]] = [
         ("train.name:", lambda: check_name(config.train.name)),

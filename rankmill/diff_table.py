@@ -26,22 +26,22 @@ Row = list[str]
 def rows_of(found: ModelDifference, top: int = 10) -> list[Row]:
     """Return rows of (what, old, new, difference); ``top`` features by influence."""
     rows = [
-        *_of_scores(found),
-        *_of_metrics(found.metrics),
-        *_of_parameters(found.parameters),
-        *_of_data(found.data),
+        *_score_rows(found),
+        *_metric_rows(found.metrics),
+        *_parameter_rows(found.parameters),
+        *_data_rows(found.data),
         *_of_sides("code", found.code),
-        *_of_circumstances(found.made_with),
+        *_circumstance_rows(found.made_with),
         *_of_sides("base model", found.base_model, one="only one has a base model"),
-        *_of_features(found.features),
-        *_of_shape(found.shape),
-        *_of_influence(found.influence, top),
+        *_feature_rows(found.features),
+        *_shape_rows(found.shape),
+        *_importance_rows(found.influence, top),
     ]
     old, new = found.old.size, found.new.size
     return [*rows, ["bytes", f"{old:,}", f"{new:,}", _signed(new - old)]]
 
 
-def _of_scores(found: ModelDifference) -> Iterator[Row]:
+def _score_rows(found: ModelDifference) -> Iterator[Row]:
     same_bytes = "the same bytes" if found.same_bytes else "different bytes"
     yield ["sha256", found.old.sha256[:12], found.new.sha256[:12], same_bytes]
     scores = found.scores
@@ -55,7 +55,7 @@ def _of_scores(found: ModelDifference) -> Iterator[Row]:
         yield ["scores", "", "", trees + ("" if scores.same_start else "; their base scores differ")]
 
 
-def _of_metrics(metrics: MetricChanges) -> Iterator[Row]:
+def _metric_rows(metrics: MetricChanges) -> Iterator[Row]:
     other = {True: "", False: "; OTHER DATA: not comparable", None: "; data unknown"}[metrics.same_data]
     for split, found in metrics.splits.items():
         for metric, both in found.items():
@@ -63,14 +63,14 @@ def _of_metrics(metrics: MetricChanges) -> Iterator[Row]:
             yield [f"{split} {metric}", old, new, f"{both.difference:+.4f}{other}"]
 
 
-def _of_parameters(parameters: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
+def _parameter_rows(parameters: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
     if not parameters:
         yield ["parameters", "", "", "the same"]
     for name, sides in parameters.items():
         yield [name, *(_plain(sides[side]) if side in sides else "-" for side in ("old", "new")), ""]
 
 
-def _of_data(data: DataChanges) -> Iterator[Row]:
+def _data_rows(data: DataChanges) -> Iterator[Row]:
     yield from _of_sides("dataset", data.dataset_digest)
     yield from _of_sides("bins", data.binspec_digest)
     for name, pair in (("rows", data.rows), ("queries", data.queries)):
@@ -89,7 +89,7 @@ def _of_data(data: DataChanges) -> Iterator[Row]:
         yield ["files", _plain(sources.old), _plain(sources.new), "; ".join(said)]
 
 
-def _of_circumstances(made_with: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
+def _circumstance_rows(made_with: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
     for name, sides in made_with.items():
         if len(sides) == 2:
             another = "another version" if name not in {"system", "machine"} else "another"
@@ -104,7 +104,7 @@ def _of_sides(words: str, pair: Pair, one: str = "unknown for one") -> Iterator[
     yield [words, _short(old), _short(new), same]
 
 
-def _of_features(features: FeatureChanges) -> Iterator[Row]:
+def _feature_rows(features: FeatureChanges) -> Iterator[Row]:
     changed = (
         ("added", features.added),
         ("removed", features.removed),
@@ -121,7 +121,7 @@ def _of_features(features: FeatureChanges) -> Iterator[Row]:
     yield ["features", *cells, "; ".join(said) or "the same"]
 
 
-def _of_shape(shape: Shapes | None) -> Iterator[Row]:
+def _shape_rows(shape: Shapes | None) -> Iterator[Row]:
     if shape is None:
         return
     for each in fields(shape.old):
@@ -132,7 +132,7 @@ def _of_shape(shape: Shapes | None) -> Iterator[Row]:
             yield [words, old, new, "another"]
 
 
-def _of_influence(influence: Sequence[InfluenceChange] | None, top: int) -> Iterator[Row]:
+def _importance_rows(influence: Sequence[InfluenceChange] | None, top: int) -> Iterator[Row]:
     moved = [row for row in influence or () if row.difference]
     for row in moved[:top]:
         cells = ["-" if share is None else f"{share:.2%}" for share in (row.old, row.new)]

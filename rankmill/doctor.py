@@ -112,11 +112,11 @@ class FileSystem:
         found = cls(folder=_short(folder), exists=folder.is_dir(), free=shutil.disk_usage(place).free)
         try:
             with tempfile.TemporaryDirectory(prefix="doctor.", dir=inside if inside.is_dir() else place) as trial:
-                return found._tried(Path(trial))
+                return found._tested(Path(trial))
         except OSError as error:
             return replace(found, problem=f"cannot hold a registry: {error.strerror or error}")
 
-    def _tried(self, trial: Path) -> FileSystem:
+    def _tested(self, trial: Path) -> FileSystem:
         """Return the abilities found in the folder ``trial``; OSError if files cannot be published there."""
         disk, file = Disk(), trial / "file"
         file.write_bytes(b"")

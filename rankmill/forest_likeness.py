@@ -78,16 +78,16 @@ def same_trees(old: Forest, new: Forest) -> int:
     """
     n_trees = min(old.n_trees, new.n_trees)
     sizes = old.tree_starts[1 : n_trees + 1], new.tree_starts[1 : n_trees + 1]
-    n_trees = _leading(sizes[0] == sizes[1])
+    n_trees = _leading_true(sizes[0] == sizes[1])
     n_nodes = int(old.tree_starts[n_trees])
     weights = _bits(old.tree_weights[:n_trees]) == _bits(new.tree_weights[:n_trees])
     alike = np.ones(n_nodes, dtype=np.bool_)
     numbers = {name: i for i, name in enumerate(dict.fromkeys((*old.feature_names, *new.feature_names)))}
     for one, other in zip(_parts(old, n_nodes, numbers), _parts(new, n_nodes, numbers), strict=True):
         alike &= one == other
-    first_bad = _leading(alike)
+    first_bad = _leading_true(alike)
     of_nodes = int(np.searchsorted(old.tree_starts[: n_trees + 1], first_bad, side="right")) - 1
-    return min(of_nodes, _leading(weights))
+    return min(of_nodes, _leading_true(weights))
 
 
 def _parts(forest: Forest, n_nodes: int, numbers: Mapping[str, int]) -> list[npt.NDArray[Any]]:
@@ -109,5 +109,5 @@ def _bits(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
     return np.ascontiguousarray(values).view(np.uint64)
 
 
-def _leading(true: npt.NDArray[np.bool_]) -> int:
+def _leading_true(true: npt.NDArray[np.bool_]) -> int:
     return len(true) if true.all() else int(np.argmin(true))

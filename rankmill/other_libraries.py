@@ -96,7 +96,7 @@ def checked_callbacks(callbacks: Any) -> list[Callable[..., Any]]:
         if library is not None:
             name = kind.__qualname__.partition(".")[0]
             raise InvalidParameter(
-                f"callbacks: {name} is a callback of {library}; instead, {_instead_of(name.lower())}"
+                f"callbacks: {name} is a callback of {library}; instead, {_replacement_of(name.lower())}"
             )
         if not callable(callback):
             raise InvalidParameter(f"callbacks must be functions that take a RoundRecord, got {callback!r}")
@@ -123,7 +123,7 @@ def refuse_function(name: str, metric: object) -> None:
         )
 
 
-def _instead_of(name: str) -> str:
+def _replacement_of(name: str) -> str:
     if "stop" in name:
         return "use early_stopping_rounds=N"
     if "record" in name:

@@ -125,7 +125,7 @@ def plot_dependence(model: Model, *features: str, X: Any = None) -> alt.Chart | 
     found = partial_dependence(forest, features, values=values)
     axes, score = [points.astype(np.float64) for points in found.points], found.outputs[0]
     if len(features) == 2:
-        kept = [_some(np.flatnonzero(np.isfinite(axis))) for axis in axes]
+        kept = [_evenly_spaced(np.flatnonzero(np.isfinite(axis))) for axis in axes]
         first, second = np.meshgrid(axes[0][kept[0]], axes[1][kept[1]], indexing="ij")
         cells = pl.DataFrame({"a": first.ravel(), "b": second.ravel(), "score": score[np.ix_(*kept)].ravel()})
         squares = alt.Chart(cells).mark_rect().properties(width=400, height=400)
@@ -176,7 +176,7 @@ def plot_shap_summary(model: Model, X: Any, qid: npt.ArrayLike | None = None, to
     contributions = shap_values(forest, values, qid=qid).values[:, 0, :]
     sizes = np.abs(contributions).mean(axis=0)
     order = np.argsort(-sizes, kind="stable")[:top]
-    shown = _some(np.arange(len(values)), MOST_POINTS // max(len(order), 1))
+    shown = _evenly_spaced(np.arange(len(values)), MOST_POINTS // max(len(order), 1))
     apart = np.random.Generator(np.random.PCG64(_SEED)).uniform(size=len(shown))
     parts = [
         pl.DataFrame({"shap": contributions[shown, f], "value": values[shown, f], "apart": apart}).select(
@@ -273,7 +273,7 @@ def _field(name: str, kind: str) -> str:
     return f"{name}:{kind}"
 
 
-def _some(places: npt.NDArray[np.int64], most: int = MOST_STEPS) -> npt.NDArray[np.int64]:
+def _evenly_spaced(places: npt.NDArray[np.int64], most: int = MOST_STEPS) -> npt.NDArray[np.int64]:
     """Return at most ``most`` of ``places``, evenly spaced, including the first and the last."""
     if len(places) <= most:
         return places
@@ -284,5 +284,5 @@ def _spread(frame: pl.DataFrame, by: str) -> pl.DataFrame:
     """Return ``frame``, reduced to evenly spaced values of ``by`` if it has too many rows for Altair."""
     values = frame[by].unique().sort()
     rows_each = max(1, len(frame) // max(len(values), 1))
-    kept = values.gather(_some(np.arange(len(values)), MOST_POINTS // rows_each))
+    kept = values.gather(_evenly_spaced(np.arange(len(values)), MOST_POINTS // rows_each))
     return frame if len(kept) == len(values) else frame.filter(pl.col(by).is_in(kept.to_list()))

@@ -111,7 +111,7 @@ def objective_options() -> str:
         names.setdefault(class_named(name).Options, []).append(name)
     for group, of in names.items():
         lines += [
-            f"| {', '.join(f'`{name}`' for name in of)} | `{each.name}` | {_about(each)} |"
+            f"| {', '.join(f'`{name}`' for name in of)} | `{each.name}` | {_description_cells(each)} |"
             for each in declared_in(group)
         ]
     return "\n".join(lines) + "\n"
@@ -130,11 +130,11 @@ def _section(page: Page) -> str:
         said = option_of(each)
         flag = said.flags[0].partition("/")[0] if said.flags else f"--{each.name.replace('_', '-')}"
         named = f"`{each.name}`" if flag == f"--{each.name.replace('_', '-')}" else f"`{each.name}`, `{flag}`"
-        lines.append(f"| {named} | {_about(each)} |")
+        lines.append(f"| {named} | {_description_cells(each)} |")
     return "\n".join(lines) + "\n"
 
 
-def _about(each: Field[Any]) -> str:
+def _description_cells(each: Field[Any]) -> str:
     """Return the last three cells of a row: default, allowed values and help."""
     said = option_of(each)
     return f"{default_cell(default_of(each))} | {allowed_cell(said)} | {cell(said.help)}"

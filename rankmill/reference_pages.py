@@ -182,13 +182,13 @@ def _command(name: str, command: Any) -> str:
         text += "\n| argument | what it is |\n|---|---|\n"
         text += "".join(f"| `{_argument(param)}` | {cell(param.help or '')} |\n" for param in arguments)
     if options:
-        said = _said_in_groups(name)
+        said = _declared_in_groups(name)
         text += "\n| option | what it does |\n|---|---|\n"
         text += "".join(_row(param, said.get(param.name)) for param in options if param.name != "help")
     return text
 
 
-def _said_in_groups(name: str) -> Mapping[str, Option]:
+def _declared_in_groups(name: str) -> Mapping[str, Option]:
     groups = [page.group for page in PAGES if f"`{name}`" in page.commands]
     return {each.name: option_of(each) for group in groups for each in declared_in(group)}
 

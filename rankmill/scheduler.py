@@ -68,7 +68,7 @@ class Scheduler:
         self._delay, self._grace = delay, grace
         self._run: _Run | None = None
         self._seen = machine.now()
-        self._later, self._due = self._aim()
+        self._later, self._due = self._plan_next()
 
     def keep(self, *, at_start: bool = False) -> int:
         """Run until a signal arrives; return the exit code, 128 plus its number.
@@ -96,7 +96,7 @@ class Scheduler:
                 seconds=back.total_seconds(),
             )
             self._seen = now
-            self._later, self._due = self._aim()
+            self._later, self._due = self._plan_next()
             self._log_next()
         self._seen = now
         tick, left_out = None, -1
@@ -179,7 +179,7 @@ class Scheduler:
                     self._check_ended()
         return asked
 
-    def _aim(self) -> tuple[Iterator[datetime], datetime]:
+    def _plan_next(self) -> tuple[Iterator[datetime], datetime]:
         """Return the coming times, and the first of them."""
         later = self._ticks.after(self._seen - self._delay)
         return later, next(later)

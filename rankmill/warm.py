@@ -171,9 +171,9 @@ def warm(folder: Path) -> int:
             run_quietly(shlex.split(line.format(folder=shlex.quote(os.fspath(folder)))))
             if line.startswith("data synth") and "judgments.parquet" in line:
                 _write_other_formats(folder)
-        _gather_in_parts()
+        _scatter_rows()
         _bin_a_sample(folder / "dataset")
-        _go_every_way_down(folder / "registry")
+        _score_in_every_way(folder / "registry")
         _fit_arrays()
     return sum(record.is_start for _, record in compiled.buffer)
 
@@ -239,7 +239,7 @@ def _bare_lines(path: Path) -> Iterator[str]:
         yield " ".join([grade, qid, *kept[: len(kept) - number % 3]]) + "\n"
 
 
-def _gather_in_parts() -> None:
+def _scatter_rows() -> None:
     """Scatter rows as an ingest does if a bucket does not fit into memory."""
     import numpy as np
 
@@ -258,7 +258,7 @@ def _bin_a_sample(folder: Path) -> None:
     bin_dataset(dataset, 31, plan=replace(bin_plan(dataset), sampled_rows=100))
 
 
-def _go_every_way_down(registry: Path) -> None:
+def _score_in_every_way(registry: Path) -> None:
     """Score with every kernel: few and many documents, usual and oblivious trees, both widths of codes."""
     import numpy as np
 
@@ -302,10 +302,10 @@ def _fit_arrays() -> None:
         Ranker(n_rounds=2, max_leaves=4, objective=objective).fit(
             x, grades, qid=qid, sample_weight=generator.uniform(size=200)
         )
-    Ranker(n_rounds=2, max_leaves=4, delta=_grades_apart).fit(x, grades, qid=qid)
+    Ranker(n_rounds=2, max_leaves=4, delta=_grade_difference).fit(x, grades, qid=qid)
 
 
-def _grades_apart(grades: npt.NDArray[np.int32], i: int, j: int) -> float:
+def _grade_difference(grades: npt.NDArray[np.int32], i: int, j: int) -> float:
     """Weight of a pair, like a user's own function."""
     return float(grades[i] - grades[j])
 

@@ -32,9 +32,9 @@ from rankmill.foundation.storage.staging import Staging, Way
 from rankmill.registry.names import PRODUCTION
 from rankmill.registry.registry_format import NEWEST, Format, Initialised
 
-OURS = {"FORMAT.json", "ballast", "blobs", "leases", "models", "quarantine", "tmp", "trash"}
-NOBODYS = {"lost+found"}  # exists in the root of a new volume
-LOOKS = 3  # attempts to find a blob: a collector may move it to the trash, or back, between two lookups
+OWN_NAMES = {"FORMAT.json", "ballast", "blobs", "leases", "models", "quarantine", "tmp", "trash"}
+IGNORED_NAMES = {"lost+found"}  # exists in the root of a new volume
+LOOKUPS = 3  # attempts to find a blob: a collector may move it to the trash, or back, between two lookups
 LARGEST_ENTRY = 1 << 26  # bytes
 LARGEST_BLOB = 1 << 30  # bytes; for blobs of unknown size, such as manifests and reports
 ATTEMPTS = 3  # if a name is taken when we publish but missing when we read
@@ -57,13 +57,13 @@ class Ballast:
         self._path, self._staging, self._disk = path, staging, disk
         self._full = False  # checked once per process
 
-    def throw_off(self) -> None:
+    def free(self) -> None:
         """Free the reserved space.  If another process did it already, there is space too."""
         self._full = False
         with contextlib.suppress(OSError):
             self._disk.unlink(self._path)
 
-    def take_in(self) -> None:
+    def reserve(self) -> None:
         """Create it if it is missing or too small; best effort."""
         if self._full:
             return
@@ -165,7 +165,9 @@ class Store:
             return
         data = Format.new(protected).to_bytes()
         if foreign := [
-            n for n in sorted(self.disk.names(self.root)) if n not in OURS | NOBODYS and not n.startswith(".")
+            n
+            for n in sorted(self.disk.names(self.root))
+            if n not in OWN_NAMES | IGNORED_NAMES and not n.startswith(".")
         ]:
             raise InputError(
                 f"{self.root} is not a registry and contains {foreign[0]!r}; choose an empty or a new folder"
@@ -192,7 +194,7 @@ class Store:
                     self.disk.remove_folder(folder)
             raise
         self.exists()  # if another writer created one meanwhile, its rules apply
-        self._ballast.take_in()
+        self._ballast.reserve()
 
     def initialise(self, *, leave_open: bool = False, protect: Sequence[str] = ()) -> Initialised:
         """Create the registry; ``protect`` names protected aliases besides production, ``leave_open`` leaves production open.
@@ -286,9 +288,9 @@ class Store:
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            self._ballast.throw_off()
+            self._ballast.free()
             held = self.put_if_absent(target, data)
-        self._ballast.take_in()
+        self._ballast.reserve()
         return held
 
     def put_folder_if_absent(self, target: Path, files: Mapping[str, bytes]) -> bool:
@@ -356,7 +358,7 @@ class Store:
         IntegrityError
             The blob is missing or damaged.
         """
-        for _ in range(LOOKS):
+        for _ in range(LOOKUPS):
             for path in self._places(sha256):
                 try:
                     data = self._read(path, (LARGEST_BLOB if size is None else size) + 1)

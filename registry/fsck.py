@@ -275,7 +275,7 @@ class _Check:
             return move()  # the last one first: writers refuse until the broken one is moved
 
         last = max(tail, default=first)
-        lost = ", ".join(self._told(log, number) for number in tail[:20]) + (", .." if len(tail) > 20 else "")
+        lost = ", ".join(self._entry_text(log, number) for number in tail[:20]) + (", .." if len(tail) > 20 else "")
         which = f"commit {first} is" if last == first else f"commits {first} to {last} are"
         self._find(
             log.path(first),
@@ -285,7 +285,7 @@ class _Check:
             damage=True,
         )
 
-    def _told(self, log: CommitLog, number: int) -> str:
+    def _entry_text(self, log: CommitLog, number: int) -> str:
         try:
             change = log.read(number).change
         except (FileNotFoundError, IntegrityError):

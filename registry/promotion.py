@@ -80,9 +80,9 @@ def _fault(state: State, alias: str, version: int, policy: AliasPolicy, gate: Ga
     if gate.model != state.versions[version].model:
         return "the gate measured other bytes"
     if gate.baseline != standing:
-        before = "nothing" if gate.baseline is None else _said(gate.baseline)
+        before = "nothing" if gate.baseline is None else _version_text(gate.baseline)
         now = "is" if state.target(alias) == standing else "last was"
-        return f"the gate compared with {before}, while {alias} {now} {_said(standing)}{' now' if now == 'is' else ''}"
+        return f"the gate compared with {before}, while {alias} {now} {_version_text(standing)}{' now' if now == 'is' else ''}"
     shortfall = policy.shortfall(gate)
     return None if shortfall is None else f"the gate did not measure what the alias asks for: {shortfall}"
 
@@ -137,7 +137,7 @@ def check_expected(name: str, alias: str, current: int | None, expect: Expected)
     """Raise ConflictError if the alias does not point to the expected version."""
     if expect is not ... and current != expect:
         raise ConflictError(
-            f"{name}@{alias} is {_said(current)}, expected {_said(expect)}; check the log and decide again"
+            f"{name}@{alias} is {_version_text(current)}, expected {_version_text(expect)}; check the log and decide again"
         )
 
 
@@ -149,5 +149,5 @@ def _never_set(name: str, state: State, alias: str) -> UnknownModel:
     return UnknownModel.unknown(f"alias of {name}", alias, state.moves, cure="no version was promoted yet")
 
 
-def _said(version: int | None) -> str:
+def _version_text(version: int | None) -> str:
     return "not set" if version is None else f"version {version}"

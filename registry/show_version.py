@@ -113,16 +113,16 @@ class VersionDetails:
         rows = [
             ["registered", author_text(version.registered)],
             *([] if self.origin is None else [["imported from", "\n".join(self.origin.lines())]]),
-            ["versions", self._neighbours()],
-            *self._of_aliases(),
+            ["versions", self._neighbouring_versions()],
+            *self._alias_rows(),
             *([["moves", "\n".join(map(entry_line, self.moves))]] if self.moves else []),
             *[["gate", "\n".join(self._gate_lines(alias))] for alias in self.gates],
             *([["tags", lines_of(version.tags)]] if version.tags else []),
             ["bytes", self._bytes()],
             ["sha256", version.sha256],
             ["file", str(version.model_path)],
-            *self._of_data(),
-            *self._of_code(),
+            *self._data_rows(),
+            *self._code_rows(),
             ["features", _names(self.facts["features"])],
             ["parameters", "\n".join(self._parameter_lines())],
             ["metrics", "\n".join(self._metric_lines())],
@@ -160,12 +160,12 @@ class VersionDetails:
             return str(error)
         return None
 
-    def _neighbours(self) -> str:
+    def _neighbouring_versions(self) -> str:
         said = [f"after {n}" for n in self.before] + [f"before {n}" for n in self.after] or ["the only one"]
         said += [f"the same model as {', '.join(map(str, self.twins))}"] if self.twins else []
         return ", ".join(said)
 
-    def _of_aliases(self) -> Iterator[Row]:
+    def _alias_rows(self) -> Iterator[Row]:
         version = self.version
         for alias, move in version.moves.items():
             policy = self._store.policy(version.state, alias)
@@ -199,7 +199,7 @@ class VersionDetails:
         marked = "" if version.marked_in is None else f", to be swept (marked in entry {version.marked_in} of the log)"
         return size + (", complete and undamaged" if self.fault is None else f", DAMAGED: {self.fault}") + marked
 
-    def _of_data(self) -> Iterator[Row]:
+    def _data_rows(self) -> Iterator[Row]:
         dataset = None if self.training is None else self.training.dataset
         foreign = self.facts.get("converted_from")
         digest = self.facts["dataset_digest"] or (
@@ -218,7 +218,7 @@ class VersionDetails:
         sources = (("made from", dataset.sources), ("judgments from", dataset.judgments), ("pairs from", pairs))
         yield from ([words, "\n".join(_file_lines(files))] for words, files in sources if files is not None)
 
-    def _of_code(self) -> Iterator[Row]:
+    def _code_rows(self) -> Iterator[Row]:
         if (training := self.training) is not None:
             if training.binspec_digest is not None:
                 most = None if training.dataset is None else training.dataset.max_bin

@@ -108,7 +108,7 @@ def options_for(path: Path, manifest: Manifest, options: IngestOptions, given: C
         if value != recorded[name] and (value != default[name] or name in given):
             option = spelled(name)
             raise InputError(
-                f"{path}: was made {_said(option, recorded[name])}, and {spelled('append')} keeps its"
+                f"{path}: was made {_option_text(option, recorded[name])}, and {spelled('append')} keeps its"
                 f" options; leave {option} out, or ingest all files again"
             )
     return made
@@ -121,7 +121,7 @@ def _values(options: IngestOptions) -> Mapping[str, Any]:
     }
 
 
-def _said(option: str, value: Any) -> str:
+def _option_text(option: str, value: Any) -> str:
     """Format ``option`` as the caller gave it."""
     if value is None or value == ():
         return f"without {option}"

@@ -116,10 +116,10 @@ def ingest(
         read=building.files,
         columns_guessed=inputs.guessed,
         statistics=stored_statistics(Dataset(out, manifest)),
-        new_features=[] if base is None else _besides(manifest.features, base.manifest.features),
+        new_features=[] if base is None else _new_names(manifest.features, base.manifest.features),
     )
 
 
-def _besides(names: Sequence[str], known: Collection[str]) -> list[str]:
+def _new_names(names: Sequence[str], known: Collection[str]) -> list[str]:
     before = frozenset(known)
     return [name for name in names if name not in before]

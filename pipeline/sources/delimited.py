@@ -45,7 +45,7 @@ DELIMITERS = {"csv": ",", "tsv": "\t"}  # by format
 _LEAST_BLOCK = 1 << 20  # bytes; a row must fit in a block
 _READ_AHEAD = 4  # extra blocks that Arrow holds, as text and as cells
 _HEADER_LIMIT = 16 << 20
-_RUNS_ON = "a quoted cell does not end on its line; a row must be one line"
+_UNCLOSED_QUOTE = "a quoted cell does not end on its line; a row must be one line"
 
 
 class CellProblem(NamedTuple):
@@ -165,7 +165,7 @@ class DelimitedCells:
                 line = reader.line_num + 1
         if found_rows != self._n_bad:
             # Arrow and the csv module disagree about rows
-            raise DataRejected(f"{self.path}: {_RUNS_ON}")
+            raise DataRejected(f"{self.path}: {_UNCLOSED_QUOTE}")
 
     def _text(self) -> io.TextIOWrapper:
         stream = pa.input_stream(str(self.path), compression=cast("Any", compression_of(self.path)))
@@ -187,7 +187,7 @@ class DelimitedCells:
             raise DataRejected(f"{self.path}:1: not a text file: it has a NUL byte")
         cells = next(csv.reader([line], delimiter=self._delimiter), [])
         if cells and cells[-1].endswith(("\n", "\r")):
-            raise self._runs_on(1, line)
+            raise self._unclosed_quote(1, line)
         if not cells:
             found = "an empty line" if line else "an empty file"
             raise DataRejected(f"{self.path}:1: expected the names of the columns, found {found}")
@@ -239,14 +239,14 @@ class DelimitedCells:
             cells = next(reader, None)
         except csv.Error:  # a cell of more than 128 KiB: usually an unclosed quote
             if len(raw) > 1:
-                raise self._runs_on(line, raw[0]) from None
+                raise self._unclosed_quote(line, raw[0]) from None
             limit = csv.field_size_limit()
             raise DataRejected(f"{self.path}:{line}: a cell has more than {limit:,} characters") from None
         if len(raw) > 1 or (cells and cells[-1].endswith("\n")):
-            raise self._runs_on(line, raw[0])
+            raise self._unclosed_quote(line, raw[0])
         return cells
 
-    def _runs_on(self, line: int, text: str) -> DataRejected:
+    def _unclosed_quote(self, line: int, text: str) -> DataRejected:
         """Return the error for a quote that does not close in ``line``, whose content is ``text``."""
         opened, quoted = 0, False
         for place, letter in enumerate(text):
@@ -322,7 +322,7 @@ def _plainly(reason: str) -> str:
     if "straddling" in reason:
         return f"a row is longer than a block; increase {spelled('block_size')}"
     if "out of sync" in reason:
-        return _RUNS_ON
+        return _UNCLOSED_QUOTE
     return f"not a table of delimited text: {reason}"
 
 

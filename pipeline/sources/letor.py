@@ -82,7 +82,7 @@ class LetorSource:
             for piece, lines in block.pieces(block.check(), _MOST_LINES):
                 parser = self._parser(kept)
                 rows = parser.parse(piece, lines).grouped(sizes, piece)
-                yield ReadTask(partial(self._handed_over, kept, parser, rows), block.position)
+                yield ReadTask(partial(self._dense_batches, kept, parser, rows), block.position)
         if sizes is not None:
             sizes.close()
 
@@ -96,7 +96,7 @@ class LetorSource:
     def _read(self, block: Block, kept: _KeptLines) -> Iterator[RowBatch]:
         for piece, lines in block.pieces(block.check(), _MOST_LINES):
             parser = self._parser(kept)
-            yield from self._handed_over(kept, parser, parser.parse(piece, lines))
+            yield from self._dense_batches(kept, parser, parser.parse(piece, lines))
         kept.texts.append(block.data)
 
     def _parser(self, kept: _KeptLines) -> _Parser:
@@ -105,7 +105,7 @@ class LetorSource:
         except IndexError:  # checking first would be a race with other threads
             return _Parser(self.path, self._options, self._quarantine, grouped=self.sizes_path is not None)
 
-    def _handed_over(self, kept: _KeptLines, parser: _Parser, rows: _Rows) -> Iterator[RowBatch]:
+    def _dense_batches(self, kept: _KeptLines, parser: _Parser, rows: _Rows) -> Iterator[RowBatch]:
         yield from rows.batches(self._options.absent_value, parser.room)
         kept.parsers.append(parser)  # not earlier: the rows are in its arrays
 
@@ -334,7 +334,7 @@ class _Parser:
             if self._rules.read_words(pa.array([word]))[1][0]:
                 return _Problem(int(label_from[row]), self._bad_grade(word, of_row=False))
         token = re.split("[ \t\r]", block.text(where, block.data.index(b"\n", where)), maxsplit=1)[0]
-        return _Problem(where, self._complaint(code, token))
+        return _Problem(where, self._expectation(code, token))
 
     def _reject(self, block: Block, problem: _Problem) -> None:
         where, (expected, cure) = problem
@@ -355,7 +355,7 @@ class _Parser:
             return _Complaint(expected, "candidates need a first number, too; write nan if unknown")
         return _Complaint(expected, cure if of_row else "")
 
-    def _complaint(self, code: int, found: str) -> _Complaint:
+    def _expectation(self, code: int, found: str) -> _Complaint:
         base = self._options.index_base
         if code == _kernels.ABOVE_TOP and self._options.n_features is not None:
             return _Complaint(

@@ -143,19 +143,19 @@ def compare_with(dataset: Dataset, reference: DriftReference, *, where: str = "t
     InputError
         There is no feature in common, or ``dataset`` does not have the split of the reference.
     """
-    return _look(dataset, reference, where, keep=False)[0]
+    return _compare_once(dataset, reference, where, keep=False)[0]
 
 
 def compare_and_keep(
     dataset: Dataset, reference: DriftReference, *, where: str = "the former dataset"
 ) -> tuple[DriftComparison, DriftReference]:
     """Return the result of `compare_with` and the drift reference of ``dataset``, reading it once."""
-    comparison, kept = _look(dataset, reference, where, keep=True)
+    comparison, kept = _compare_once(dataset, reference, where, keep=True)
     assert kept is not None  # noqa: S101 (requested above)
     return comparison, kept
 
 
-def _look(
+def _compare_once(
     dataset: Dataset, former: DriftReference, where: str, *, keep: bool
 ) -> tuple[DriftComparison, DriftReference | None]:
     split = former.split

@@ -178,7 +178,7 @@ class Description:
                 f"digest    {self.digest}",
                 f"missing   {self.missing_values:,} values ({_share(self.missing_values, cells)}),"
                 f" rejected rows {self.rejected_rows:,}",
-                f"read as   absent = {self.meaning.absent}, index base {self.meaning.index_base}; split {_drawn(self.meaning)}",
+                f"read as   absent = {self.meaning.absent}, index base {self.meaning.index_base}; split {_split_rule(self.meaning)}",
                 "binned    " + (", ".join(f"{b.max_bin} bins ({b.binspec[:12]})" for b in self.binned) or "not yet"),
                 *(heading + _files(files) for heading, files in lists),
                 *([f"          {self.rejected_pairs:,} pairs rejected"] if self.rejected_pairs else []),
@@ -363,7 +363,7 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "-"
 
 
-def _drawn(meaning: Meaning) -> str:
+def _split_rule(meaning: Meaning) -> str:
     """Describe how the splits were made."""
     shares, bounds, folds = meaning.split, meaning.split_time, meaning.folds
     if shares is not None:

@@ -141,7 +141,7 @@ def scores_of(
     has = set(dataset.feature_names)
     for predictor, name in zip(predictors, names, strict=True):
         if lacking := [feature for feature in predictor.feature_names if feature not in has]:
-            raise CandidatesRejected(_lacking(dataset, name, lacking))
+            raise CandidatesRejected(_missing_features_message(dataset, name, lacking))
     asked = {feature for predictor in predictors for feature in predictor.feature_names}
     features = [feature for feature in dataset.feature_names if feature in asked] or [dataset.feature_names[0]]
     places = [np.array([features.index(f) for f in p.feature_names], dtype=np.int64) for p in predictors]
@@ -155,7 +155,7 @@ def scores_of(
     return out
 
 
-def _lacking(dataset: Dataset, name: str, lacking: Sequence[str]) -> str:
+def _missing_features_message(dataset: Dataset, name: str, lacking: Sequence[str]) -> str:
     few = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
     return (
         f"{dataset.path}: {name} uses features that are missing from this dataset: {few}; evaluate both models on a dataset "

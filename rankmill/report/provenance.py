@@ -153,14 +153,14 @@ def lineage_facts(subject: Subject) -> Facts:
         "split_by": dataset.get("split_by"),
         "source_files": sources.get("files"),
         "source_bytes": sources.get("bytes"),
-        "sources": [_only(each, "name", "size", "sha256", "split") for each in listed[:MOST_SOURCES]],
-        "base_model": _only(manifest["base_model"], "model", "sha256") if manifest.get("base_model") else None,
-        "made_with": _only(circumstances, "libraries", "python", "system", "machine") if circumstances else None,
+        "sources": [_select(each, "name", "size", "sha256", "split") for each in listed[:MOST_SOURCES]],
+        "base_model": _select(manifest["base_model"], "model", "sha256") if manifest.get("base_model") else None,
+        "made_with": _select(circumstances, "libraries", "python", "system", "machine") if circumstances else None,
         "gate_code": None if subject.gate is None else subject.gate.code,
     }
 
 
-def _only(row: Facts, *names: str) -> Facts:
+def _select(row: Facts, *names: str) -> Facts:
     return {name: row.get(name) for name in names}
 
 

@@ -166,7 +166,7 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
         alias=known.alias or _alias(version),
         split=split,
         gate=gate,
-        training=known.training or _of_version(found["training"], version),
+        training=known.training or _training_of(found["training"], version),
         drift=known.drift or found["drift"],
         date=known.date or _date(found["report_stage"], version),
     )
@@ -209,7 +209,7 @@ def _subject(
     """Read the models, and return the subject with the records ``known``."""
     alias = known.alias or PRODUCTION
     forest = Forest.from_bytes(version.read(), str(version))
-    present, present_forest = _present(store, version, known.gate, alias), None
+    present, present_forest = _current_version(store, version, known.gate, alias), None
     if present is not None:
         present_forest, fault = _forest_of(present, dataset)
         notes += [] if fault is None else [fault]
@@ -263,7 +263,7 @@ def _gate(path: Path) -> GateReport | None:
         return None
 
 
-def _of_version(training: Facts | None, version: Version) -> Facts | None:
+def _training_of(training: Facts | None, version: Version) -> Facts | None:
     """Return the record of the training, unless it is of another version."""
     return training if training is not None and training.get("model") in {None, str(version)} else None
 
@@ -294,7 +294,7 @@ def _alias(version: Version) -> str:
     return next(iter(version.gates), PRODUCTION) if PRODUCTION not in version.gates else PRODUCTION
 
 
-def _present(store: Registry, version: Version, gate: GateReport | None, alias: str) -> Version | None:
+def _current_version(store: Registry, version: Version, gate: GateReport | None, alias: str) -> Version | None:
     """Return the version to be replaced: that of the gate, else the target of the alias, or its target before this version."""
     number: int | None
     if gate is not None and gate.candidate.version == str(version):

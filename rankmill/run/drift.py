@@ -140,7 +140,7 @@ def drift_of(dataset: Dataset, rules: DriftSection, folder: Path, work: Path) ->
     return _written(path, dataset.digest, compare(dataset, former))
 
 
-def untold(dataset: Dataset, rules: DriftSection, work: Path) -> DriftFound | None:
+def unreported_drift(dataset: Dataset, rules: DriftSection, work: Path) -> DriftFound | None:
     """Return the drift of ``dataset`` recorded in ``work``; None if an earlier run has reported it at its end.
 
     Against a fixed dataset, every run reports the drift.

@@ -34,14 +34,14 @@ class RunsFile:
     def drop_old_runs(self) -> None:
         """Remove the oldest runs if the file exceeds its bound."""
         if self._is_full():
-            with self._held():
+            with self._locked():
                 if self._is_full():  # another process may have shortened it meanwhile
                     write_atomically(self._path, b"".join(self._newest()))
 
     def append(self, line: str) -> None:
         """Append ``line``, which ends with a line feed, after the last complete line."""
         data = line.encode("ascii")
-        with self._held() as handle:
+        with self._locked() as handle:
             end = _cut_torn_line(handle)
             written = 0
             try:
@@ -53,7 +53,7 @@ class RunsFile:
                 raise
 
     @contextmanager
-    def _held(self) -> Iterator[int]:
+    def _locked(self) -> Iterator[int]:
         """Yield the file, open for appending and locked."""
         while True:
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -114,7 +114,7 @@ class FanOut:
     def __init__(self, observers: Mapping[str, Observer], complain: Callable[[str], None]) -> None:
         self._observers = dict(observers)
         self._complain = complain
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def __call__(self, event: Event) -> None:
         """Pass ``event`` to all observers."""
@@ -122,7 +122,7 @@ class FanOut:
             try:
                 observer(event)
             except Exception as error:  # any error: a failing observer must not stop the run
-                if name not in self._said:
-                    self._said.add(name)
+                if name not in self._reported:
+                    self._reported.add(name)
                     with suppress(Exception):
                         self._complain(f"{name}: {error_line(error)}; the run continues without it")

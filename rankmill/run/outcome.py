@@ -12,7 +12,7 @@ from rankmill.foundation.errors import DriftAlarm, PromotionRefused, code_of
 from rankmill.foundation.exit_codes import ruling
 from rankmill.foundation.records import to_line
 from rankmill.run import EVALUATION
-from rankmill.run.drift import DriftFound, untold
+from rankmill.run.drift import DriftFound, unreported_drift
 from rankmill.run.gate_stages import result_of, taken_back
 from rankmill.run.stage_facts import DatasetPlace, GateSummary, ModelPlace, PagePlace, RunFacts, RunSummary
 
@@ -44,7 +44,7 @@ class RunReport:
         facts = work.facts
         report = cls(work=work.path, registry=work.registry.root, facts=facts)
         if work.config.drift is not None and facts.drift is not None:
-            report = replace(report, drift=untold(work.dataset(), work.config.drift, work.path))
+            report = replace(report, drift=unreported_drift(work.dataset(), work.config.drift, work.path))
         if facts.train is None:
             return report
         candidate = work.candidate

@@ -76,7 +76,7 @@ class PrometheusFile:
         self._model = model
         self._clock = clock or Clock()
         self._watch = Stopwatch(self._clock)
-        self._told: list[Sample] = []
+        self._samples: list[Sample] = []
         self._renewed: set[tuple[str, str]] = set()
         self._stages = 0
         self._died = False
@@ -91,10 +91,10 @@ class PrometheusFile:
                 self._watch.start(event.stage)
                 self._stages += 1
             case StageDone():
-                self._tell(
+                self._add(
                     "rankmill_stage_duration_seconds", round(self._watch.lasted(event.stage), 3), stage=event.stage
                 )
-                self._tell_facts(event.stage, event.facts)
+                self._add_facts(event.stage, event.facts)
             case RunEnded():
                 self._end(event)
             case _:
@@ -102,18 +102,18 @@ class PrometheusFile:
 
     def _end(self, event: RunEnded) -> None:
         now = round(self._clock.now().timestamp(), 3)
-        self._tell("rankmill_build_info", 1, version=rankmill.__version__)
-        self._tell("rankmill_last_run_timestamp_seconds", now)
+        self._add("rankmill_build_info", 1, version=rankmill.__version__)
+        self._add("rankmill_last_run_timestamp_seconds", now)
         if event.exit_code == DONE:
-            self._tell("rankmill_last_success_timestamp_seconds", now)
-        self._tell("rankmill_last_run_exit_code", event.exit_code)
+            self._add("rankmill_last_success_timestamp_seconds", now)
+        self._add("rankmill_last_run_exit_code", event.exit_code)
         for outcome in get_args(Outcome):
-            self._tell("rankmill_last_run_outcome", outcome == event.outcome, outcome=outcome)
-        self._tell("rankmill_last_run_duration_seconds", round(self._watch.lasted(_RUN), 3))
-        self._tell("rankmill_last_run_peak_memory_bytes", peak_memory())
-        self._tell("rankmill_last_run_stages", self._stages)
-        self._tell("rankmill_previous_run_died", self._died)
-        samples = {sample.series: sample for sample in (*self._kept(), *self._told)}
+            self._add("rankmill_last_run_outcome", outcome == event.outcome, outcome=outcome)
+        self._add("rankmill_last_run_duration_seconds", round(self._watch.lasted(_RUN), 3))
+        self._add("rankmill_last_run_peak_memory_bytes", peak_memory())
+        self._add("rankmill_last_run_stages", self._stages)
+        self._add("rankmill_previous_run_died", self._died)
+        samples = {sample.series: sample for sample in (*self._kept(), *self._samples)}
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path, exposition(samples.values(), _HELP).encode())
 
@@ -129,48 +129,48 @@ class PrometheusFile:
             if (
                 mine
                 and not sample.name.startswith(_OF_THE_RUN)
-                and _told_together(sample.name, labels) not in self._renewed
+                and _replaced_together(sample.name, labels) not in self._renewed
             ):
                 yield sample
 
-    def _tell_facts(self, stage: str, facts: Facts) -> None:
+    def _add_facts(self, stage: str, facts: Facts) -> None:
         match facts:
             case IngestFacts():
-                self._tell_counts(stage, facts.rows, facts.queries, facts.rejected)
+                self._add_counts(stage, facts.rows, facts.queries, facts.rejected)
             case RerankFacts():
-                self._tell_counts(stage, facts.rows_written, facts.queries)
+                self._add_counts(stage, facts.rows_written, facts.queries)
             case BinFacts(drift=DriftFacts(psi_max=float() as psi, alarms=alarms)):
-                self._tell("rankmill_drift_psi_max", psi)
-                self._tell("rankmill_drift_alarms", len(alarms))
+                self._add("rankmill_drift_psi_max", psi)
+                self._add("rankmill_drift_alarms", len(alarms))
             case TrainFacts():
                 number = facts.model.rpartition("@")[2]
-                self._tell("rankmill_model_version", int(number))
-                self._tell("rankmill_model_info", 1, version=number, sha256=facts.sha256)
+                self._add("rankmill_model_version", int(number))
+                self._add("rankmill_model_info", 1, version=number, sha256=facts.sha256)
             case EvaluateFacts():
                 for metric, each in facts.metrics.items():
                     if each.mean is not None:
-                        self._tell("rankmill_metric", each.mean, metric=metric, split=facts.split)
+                        self._add("rankmill_metric", each.mean, metric=metric, split=facts.split)
             case GateFacts():
-                self._tell("rankmill_gate_passed", facts.passed, alias=facts.alias)
+                self._add("rankmill_gate_passed", facts.passed, alias=facts.alias)
                 labels = {"alias": facts.alias, "metric": facts.metric, "against": facts.against}
                 for name, value in zip(_DIFFERENCE, (facts.difference, *facts.interval), strict=True):
-                    self._tell(name, value, **labels)
+                    self._add(name, value, **labels)
             case PromoteFacts():
                 for alias in facts.moved:
-                    self._tell("rankmill_alias_version", int(facts.model.rpartition("@")[2]), alias=alias)
+                    self._add("rankmill_alias_version", int(facts.model.rpartition("@")[2]), alias=alias)
             case _:
                 pass
 
-    def _tell_counts(self, stage: str, *counts: int) -> None:
+    def _add_counts(self, stage: str, *counts: int) -> None:
         for name, count in zip(_COUNTS, counts, strict=False):
-            self._tell(name, count, stage=stage)
+            self._add(name, count, stage=stage)
 
-    def _tell(self, name: str, value: float, **labels: str) -> None:
-        self._renewed.add(_told_together(name, labels))
-        self._told.append(Sample.of(name, value, {"model": self._model} | {k: plain(v) for k, v in labels.items()}))
+    def _add(self, name: str, value: float, **labels: str) -> None:
+        self._renewed.add(_replaced_together(name, labels))
+        self._samples.append(Sample.of(name, value, {"model": self._model} | {k: plain(v) for k, v in labels.items()}))
 
 
-def _told_together(name: str, labels: Mapping[str, str]) -> tuple[str, str]:
+def _replaced_together(name: str, labels: Mapping[str, str]) -> tuple[str, str]:
     """Return the key of samples that replace each other, so that an old version does not remain beside the current one."""
     return name, labels.get(_SEVERAL.get(name, ""), "")
 

@@ -102,7 +102,7 @@ def run_stages(work: Work, choice: StageChoice, tell: Observer, at: Callable[[st
     for kind in STAGES[: STAGE_NAMES.index(choice.last) + 1]:
         stage = kind(work)
         if kind.name not in choice.stages:
-            _take_over(stage, choice)
+            _load_facts(stage, choice)
         elif _do_if_due(stage, tell, at, forced=kind.name in choice.forced):
             done.append(kind.name)
     return done
@@ -112,7 +112,7 @@ def _record(stage: Stage) -> StageRecord | None:
     return read_record(stage.work.stages, stage.name, stage.facts)
 
 
-def _take_over(stage: Stage, choice: StageChoice) -> None:
+def _load_facts(stage: Stage, choice: StageChoice) -> None:
     if stage.skip_reason() is not None:  # the record is about another version then
         return
     record = _record(stage)
@@ -167,7 +167,7 @@ def plan(work: Work, choice: StageChoice) -> list[PlannedStage]:
     for kind in STAGES[: STAGE_NAMES.index(choice.last) + 1]:
         stage = kind(work)
         if kind.name not in choice.stages:
-            _take_over(stage, choice)
+            _load_facts(stage, choice)
         elif (why := stage.not_configured() if waits_for else stage.skip_reason()) is not None:
             rows.append(PlannedStage(kind.name, "skip", why))
         elif waits_for is not None:
