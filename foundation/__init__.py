@@ -1,1 +1,1 @@
-"""The ground that all rooms stand on: options, errors, records, storage, threads and memory, shared kernels."""
+"""Base of all packages: options, errors, records, storage, threads and memory, shared kernels."""

@@ -149,11 +149,11 @@ class UnusableColumns(DataRejected):
         return {option: ",".join(found) for option, found in values.items()}
 
     def __str__(self) -> str:
-        told = [f"{problem.reason}; {problem.cure}" if problem.cure else problem.reason for problem in self.problems]
-        if len(told) == 1:
-            return f"{self.path}: {told[0]}"
-        each = "; ".join(f"({number}) {reason}" for number, reason in enumerate(told, start=1))
-        return f"{self.path}: {len(told)} columns cannot be used as they are: {each}"
+        reasons = [f"{problem.reason}; {problem.cure}" if problem.cure else problem.reason for problem in self.problems]
+        if len(reasons) == 1:
+            return f"{self.path}: {reasons[0]}"
+        each = "; ".join(f"({number}) {reason}" for number, reason in enumerate(reasons, start=1))
+        return f"{self.path}: {len(reasons)} columns cannot be used as they are: {each}"
 
 
 class TooManyRejects(DataRejected):

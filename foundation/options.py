@@ -160,7 +160,7 @@ class Grouped:
 def options(kind: type[T]) -> type[T]:
     """Make ``kind`` a group of options: a frozen dataclass that checks itself.
 
-    Whatever numbers are given, NumPy's too, are kept as plain int and float: 31.0 is 31 where a whole number is asked for, 31.5 is
+    All numbers, NumPy's too, are kept as plain int and float: 31.0 becomes 31 for an integer option, 31.5 is
     refused.  The method ``check_together``, if there is one, checks several fields together.
     """
 

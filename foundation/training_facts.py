@@ -201,7 +201,7 @@ class Circumstances:
 
     @classmethod
     def of(cls, attachment: bytes | None) -> Circumstances | None:
-        """Read the attachment; None if it is not there, or something else."""
+        """Read the attachment; None if it is missing or something else."""
         try:
             return None if attachment is None else from_json(cls, attachment, CIRCUMSTANCES)
         except IntegrityError:

@@ -30,8 +30,8 @@ def read_options(options: CandidateOptions, forest: Forest) -> ReadOptions:
 
     Grades are read as in the training judgments.
     """
-    told = {"absent": options.absent, "index_base": options.index_base, "negative_grades": None}
-    known = {key: forest.info.get(key) if value is None else value for key, value in told.items()}
+    requested = {"absent": options.absent, "index_base": options.index_base, "negative_grades": None}
+    known = {key: forest.info.get(key) if value is None else value for key, value in requested.items()}
     words = forest.info.get("grades")
     given = {
         "grades": tuple((word, int(str(grade))) for word, grade in words.items()) if isinstance(words, dict) else (),

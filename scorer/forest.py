@@ -53,9 +53,9 @@ ARRAYS: tuple[tuple[str, np.dtype[Any]], ...] = (
 
 DATASETS_OF_BASE = "base_dataset_digests"  # key of a forest's info: what the base model was trained on
 COVER = "cover"
-"""Key of a forest's ``info``: what ``node_rows`` counts where it is not training rows.
+"""Key of a forest's ``info``: what ``node_rows`` holds if not counts of training rows.
 
-"sum_hessian": XGBoost's sums of hessians, in units of each tree's own.
+"sum_hessian": XGBoost's sums of hessians, in a unit of each tree.
 """
 
 HEADER: dict[str, type] = {
@@ -67,7 +67,7 @@ HEADER: dict[str, type] = {
     "objective": str,
     "parameters": dict,
 }
-"""What the header of format 1 holds; that of format 2 holds ``trees_a_round``, an int, besides."""
+"""Keys of the header of format 1; that of format 2 also has ``trees_a_round``, an int."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -17,12 +17,12 @@ FLOOR = 230 * MIB
 """Interpreter, libraries, compiled kernels and the allocators' slack: about 210 MiB measured, before any data."""
 
 READER = 200 * MIB
-"""What a Parquet file of some hundred columns takes while it is read: pages of all columns, the batch that is being made."""
+"""Bytes for reading a Parquet file of some hundred columns: pages of all columns, and the current batch."""
 BLOCKS_FOR_BEST = 4
 SHARE_OF_RUN = 8
-"""One part in so many of what is left may be taken by the documents of a run; while it is read it takes four times as much."""
+"""The documents of a first-stage run may take this fraction of the remaining memory; reading them takes four times as much."""
 GROWTH = 12
-"""Parsed text and dense rows take up to about so many times as much as a block."""
+"""Parsed text and dense rows take up to about this many times the bytes of a block."""
 
 
 @dataclass(frozen=True, slots=True)

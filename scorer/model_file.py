@@ -53,7 +53,7 @@ MAX_SCORE = 1e300  # bound of the score of any path, so that no score overflows 
 
 Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]
-"""The arrays of `rankmill.scorer.forest.Forest` by name, each of its dtype."""
+"""The arrays of `rankmill.scorer.forest.Forest` by name."""
 
 
 def is_model_file(path: Path) -> bool:

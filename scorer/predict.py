@@ -53,7 +53,7 @@ class Predictor:
         counts = np.diff(forest.cut_starts)[used]
         self.forest = forest
         self.features: tuple[int, ...] = tuple(int(f) for f in used)
-        """Positions in ``forest.feature_names`` of the features that are asked for, ascending."""
+        """Positions in ``forest.feature_names`` of the used features, ascending."""
         self._counts = counts
         self._search = search_of(forest, used)
         self._layout = choose_layout(forest, n_trees, used)

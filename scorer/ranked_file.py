@@ -54,7 +54,7 @@ RANKED = _table(
     pa.field("rank", pa.int32(), nullable=False),
     pa.field("grade", pa.int32()),
 )
-"""One candidate after ranking: ``rank`` 1 is the best of its query; ``grade`` is null where it is not known."""
+"""One candidate after ranking: ``rank`` 1 is the best of its query; ``grade`` is null if unknown."""
 
 GRADE_COUNTS = _table(
     pa.field("qid", pa.string(), nullable=False),

@@ -262,7 +262,7 @@ class _ParquetFile:
 
 
 Finished = Callable[[RankedPart, int, int], None]
-"""Called with each shard but the last once it is written, and with the part and row of what was sorted where the next begins."""
+"""Called with each written shard but the last, and the part and row of the sorted rows at which the next one begins."""
 
 
 class ParquetWriter:

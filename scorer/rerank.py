@@ -49,7 +49,7 @@ from rankmill.scorer.scoring import InputPosition, Scored, ScoringLimits, score_
 from rankmill.scorer.sorting import ScoreSpill
 
 CHECKPOINT_ROWS = 1_000_000
-"""After so many candidates what is known of them is made durable: a later run need not score them again."""
+"""Number of candidates between checkpoints; a later run does not score candidates before a checkpoint again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

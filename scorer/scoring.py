@@ -61,11 +61,11 @@ class InputPosition:
 
 
 NARROW = 100
-"""Bytes that a row takes while it is scored, besides its ids and the codes of its features: grade, score, a column or two."""
+"""Bytes per row during scoring, without its ids and feature codes: grade, score, one or two columns."""
 COPIES_OF_IDS = 3
-"""As they are read, in one piece, and those that are kept."""
+"""Copies of the ids in memory: as read, as one array, and those of kept rows."""
 WAITING = 2
-"""So many parts a thread may be scored before those in front of them are: the threads need not wait for one another."""
+"""Number of parts per thread that may be scored ahead of an unfinished one, so that threads rarely wait for each other."""
 
 
 class ScoringLimits(NamedTuple):
@@ -78,7 +78,7 @@ class ScoringLimits(NamedTuple):
 
 
 Take = Callable[[list[list[Scored]], InputPosition], None]
-"""Called in the order of the input with what each model makes of a part, and how far that is."""
+"""Called in input order with the results of each model for a part, and the position after it."""
 
 
 def score_in_order(
@@ -347,7 +347,7 @@ class _Kept:
             chosen, place = as_array(rows), place[rows]
             qid, doc_id, scores = qid.take(chosen), None if doc_id is None else doc_id.take(chosen), scores[rows]
             grade = None if grade is None else grade[rows]
-        # copied: the batch's arrays may be used again once the next one is asked for
+        # copied: the next batch may reuse these arrays
         grades = (
             pa.nulls(len(place), pa.int32())
             if grade is None

@@ -27,7 +27,7 @@ class Ticker:
     Parameters
     ----------
     every
-        A line is due after so many steps; 0: never; None: :data:`LOG_SECONDS` after the last one.
+        A line is due after this many steps; 0: never; None: :data:`LOG_SECONDS` after the last one.
     on_message
         Called with each line; by default lines go to stderr.
     clock

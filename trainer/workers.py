@@ -117,7 +117,7 @@ class Team:
 
 
 def workers_for(n_threads: Any) -> int:
-    """Return how many workers ``n_threads`` asks for, 0: the cores this process may use; InvalidParameter below 0."""
+    """Return the number of workers for ``n_threads``; 0: the cores this process may use; InvalidParameter below 0."""
     n_threads = whole_number("n_threads", n_threads)
     if n_threads < 0:
         raise InvalidParameter(f"n_threads must be 0 or more, got {n_threads}")

@@ -89,7 +89,7 @@ def read_documents(
     Raises
     ------
     InputError
-        A file or a query is not there, or the features would take more than ``MAX_BYTES``.
+        A file or a query is missing, or the features would take more than ``MAX_BYTES``.
     CandidatesRejected
         The candidates lack features of the model, or are empty.
     rankmill.foundation.errors.DataRejected

@@ -43,7 +43,7 @@ _KINDS = {
 _WHOLE_LIST = 2**62
 _BINARY = frozenset({"precision", "recall", "map", "mrr", "rbp"})
 POOLED = frozenset({"concordance_micro", "balanced_error"})
-"""Metrics of all queries together: a query's value is its share of the whole, times the number of queries that count."""
+"""Metrics over all queries together: a query's value is its share of the metric, times the number of queries that count."""
 
 Scores = npt.NDArray[np.float64]
 ItemT = TypeVar("ItemT")

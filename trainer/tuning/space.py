@@ -33,10 +33,10 @@ DEFAULT: Mapping[str, str] = {
     "feature_fraction": "0.3..1",
     "row_fraction": "0.5..1",
 }
-"""What is searched where nothing else is said.
+"""The default search space.
 
 Objectives of each kind, since which one is best differs between data (on some a loss of documents or of queries beats those
-of pairs), and what else moves the quality of boosted trees most.
+of pairs), and the parameters that affect the quality of boosted trees most.
 """
 
 FIXED: Mapping[str, str] = {

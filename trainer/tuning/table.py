@@ -89,7 +89,7 @@ class Table:
     def section(self) -> dict[str, JSON]:
         """Return the winner's parameters that are not the defaults, as ``[train]`` takes them.
 
-        Where folds said how many rounds are best, and no valid split will say so again, it is so many.
+        If folds chose the number of rounds, and there is no valid split to do so again, that number is included.
         """
         found = {**self.parameters.as_dict(), **self.winner.values}
         if self.by_folds:
