@@ -42,9 +42,9 @@ class _TakesOptions:
 
     def __call__(self, **given: Any) -> None:
         with spelled_for_a_command_line():
-            made = {name: group.made_of(_read(group, given)) for name, group in self._groups.items()}
-            own = {name: given[name] for name in given if name in self._hints and name not in self._groups}
-            self._command(**own, **made)
+            groups = {name: group.made_of(_read(group, given)) for name, group in self._groups.items()}
+            plain = {name: given[name] for name in given if name in self._hints and name not in self._groups}
+            self._command(**plain, **groups)
 
     @cached_property
     def _hints(self) -> Mapping[str, Any]:
@@ -52,8 +52,8 @@ class _TakesOptions:
 
     @cached_property
     def _groups(self) -> Mapping[str, Grouped]:
-        found = {name: grouped(hint) for name, hint in self._hints.items()}
-        return {name: group for name, group in found.items() if group is not None}
+        groups = {name: grouped(hint) for name, hint in self._hints.items()}
+        return {name: group for name, group in groups.items() if group is not None}
 
     @cached_property
     def __signature__(self) -> inspect.Signature:
@@ -76,21 +76,21 @@ def _parameters_of(group: Grouped) -> Iterator[inspect.Parameter]:
     for each in group.options:
         if not option_of(each).on_command_line:
             continue
-        said, default = option_of(each), group.default_of(each)
-        kind = _typer_type(types[each.name], as_text=said.read is not None or said.size, repeat=said.repeat)
-        flags = list(said.flags)
+        spec, default = option_of(each), group.default_of(each)
+        kind = _typer_type(types[each.name], as_text=spec.read is not None or spec.size, repeat=spec.repeat)
+        flags = list(spec.flags)
         if kind is bool and default is False and not flags:
             flags = [f"--{each.name.replace('_', '-')}"]
         shown = default not in EMPTY and not group.changes
-        if said.repeat or default in EMPTY[1:] or group.changes or said.read is not None:
+        if spec.repeat or default in EMPTY[1:] or group.changes or spec.read is not None:
             default, kind = None if default is not ... else ..., kind | None if default is not ... else kind
-        elif said.size:
+        elif spec.size:
             default = str(default)
         declared = typer.Option(
             *flags,
-            help=said.help,
-            metavar=said.metavar or "|".join(filter(None, said.choices)) or None,
-            rich_help_panel=said.panel,
+            help=spec.help,
+            metavar=spec.metavar or "|".join(filter(None, spec.choices)) or None,
+            rich_help_panel=spec.panel,
             show_default=shown,
         )
         yield inspect.Parameter(
@@ -117,10 +117,10 @@ def _typer_type(hint: Any, *, as_text: bool, repeat: bool) -> Any:
 
 def _read(group: Grouped, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the values of the group's options that Typer has read and that are not left out."""
-    found = {}
+    values = {}
     for each in group.options:
-        value, said = given.get(each.name), option_of(each)
+        value, spec = given.get(each.name), option_of(each)
         if value is not None:
             plain = tuple(value) if isinstance(value, list) else value
-            found[each.name] = plain if said.read is None else said.read(value)
-    return found
+            values[each.name] = plain if spec.read is None else spec.read(value)
+    return values

@@ -105,9 +105,9 @@ def option(
 
 def option_like(group: Any, name: str, *, default: Any, otherwise: str = "") -> Any:
     """Declare an option like that of ``group`` with this name, with another default; ``otherwise`` describes that default."""
-    said = next(option_of(each) for each in declared_in(group) if each.name == name)
-    helped = said.help + (f"  Left out: {otherwise}." if otherwise else "")
-    declared: Any = field(default=default, metadata={_METADATA: replace(said, help=helped)})
+    spec = next(option_of(each) for each in declared_in(group) if each.name == name)
+    help_text = spec.help + (f"  Left out: {otherwise}." if otherwise else "")
+    declared: Any = field(default=default, metadata={_METADATA: replace(spec, help=help_text)})
     return declared
 
 
@@ -180,13 +180,13 @@ def options(kind: type[T]) -> type[T]:
 
 def declared_in(kind: Any) -> list[Field[Any]]:
     """Return the fields of a group of options that were made by :func:`option`, including those of inner groups, in order."""
-    found: list[Field[Any]] = []
+    declarations: list[Field[Any]] = []
     for each in fields(kind):
         if _GROUP in each.metadata:
-            found += declared_in(each.metadata[_GROUP])
+            declarations += declared_in(each.metadata[_GROUP])
         elif _METADATA in each.metadata:
-            found.append(each)
-    return found
+            declarations.append(each)
+    return declarations
 
 
 def grouped(hint: Any) -> Grouped | None:
@@ -197,30 +197,30 @@ def grouped(hint: Any) -> Grouped | None:
     if not isinstance(kind, type) or not hasattr(kind, _OPTIONS):
         return None
     left_out = {name for mark in marks if isinstance(mark, Without) for name in mark.names}
-    found = [each for each in declared_in(kind) if each.name not in left_out]
+    chosen = [each for each in declared_in(kind) if each.name not in left_out]
     defaults = {name: value for mark in marks if isinstance(mark, With) for name, value in mark.defaults.items()}
-    return Grouped(kind, tuple(found), changes is not None, defaults)
+    return Grouped(kind, tuple(chosen), changes is not None, defaults)
 
 
-def values_of(made: Any) -> dict[str, Any]:
+def values_of(instance: Any) -> dict[str, Any]:
     """Return the values of all options of a group, including those of inner groups, by name."""
-    found: dict[str, Any] = {}
-    for each in fields(made):
-        value = getattr(made, each.name)
-        found |= (
+    values: dict[str, Any] = {}
+    for each in fields(instance):
+        value = getattr(instance, each.name)
+        values |= (
             values_of(value) if _GROUP in each.metadata else {each.name: value} if _METADATA in each.metadata else {}
         )
-    return found
+    return values
 
 
 @cache  # every command with the group asks at the start
 def types_in(kind: Any) -> Mapping[str, Any]:
     """Return the types of the options of a group by name."""
-    found = get_type_hints(kind)
+    types = get_type_hints(kind)
     for each in fields(kind):
         if _GROUP in each.metadata:
-            found |= types_in(each.metadata[_GROUP])
-    return found
+            types |= types_in(each.metadata[_GROUP])
+    return types
 
 
 def made_from(kind: type[T], given: Mapping[str, Any]) -> T:
@@ -302,35 +302,35 @@ def documented(*groups: type, title: str = "Parameters") -> str:
     return "\n".join(lines)
 
 
-def check(made: Any) -> None:
-    """Check the options of the group ``made`` one by one and make their values plain.
+def check(instance: Any) -> None:
+    """Check the options of the group ``instance`` one by one and make their values plain.
 
     Raises
     ------
     InvalidParameter
         A value is of another type, out of bounds, or not one of the choices; the message has name, bound and value.
     """
-    for each in fields(made):
+    for each in fields(instance):
         if _METADATA not in each.metadata:
             continue
-        value, said = getattr(made, each.name), option_of(each)
+        value, spec = getattr(instance, each.name), option_of(each)
         optional = str(each.type).endswith(" | None")
         if value is None and optional:
             continue
-        if said.size and isinstance(value, str):
+        if spec.size and isinstance(value, str):
             value = parse_size(value, spelled(each.name))
         plain = _PLAIN.get(str(each.type).removesuffix(" | None"))
         if plain is not None:
             value = plain(spelled(each.name), value)
-        if said.convert is not None:
-            value = said.convert(value)
-        if value is not getattr(made, each.name):
-            object.__setattr__(made, each.name, value)
-        if said.choices:
-            check_choice(each.name, value, said.choices)
-        if isinstance(value, int | float) and not _within(value, said):
-            shown = f"{value:,} bytes" if said.size else value
-            raise InvalidParameter(f"{spelled(each.name)} must be {_bounds(said, value)}, got {shown}")
+        if spec.convert is not None:
+            value = spec.convert(value)
+        if value is not getattr(instance, each.name):
+            object.__setattr__(instance, each.name, value)
+        if spec.choices:
+            check_choice(each.name, value, spec.choices)
+        if isinstance(value, int | float) and not _within(value, spec):
+            shown = f"{value:,} bytes" if spec.size else value
+            raise InvalidParameter(f"{spelled(each.name)} must be {_bounds(spec, value)}, got {shown}")
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -388,17 +388,17 @@ def _spelled_by(spell: Callable[[str], str]) -> Iterator[None]:
         _spelling = before
 
 
-def _within(value: float, said: Option) -> bool:
+def _within(value: float, spec: Option) -> bool:
     return (
-        (isfinite(value) or said.least is said.above is said.most is said.below is None)
-        and (said.least is None or value >= said.least)
-        and (said.most is None or value <= said.most)
-        and (said.above is None or value > said.above)
-        and (said.below is None or value < said.below)
+        (isfinite(value) or spec.least is spec.above is spec.most is spec.below is None)
+        and (spec.least is None or value >= spec.least)
+        and (spec.most is None or value <= spec.most)
+        and (spec.above is None or value > spec.above)
+        and (spec.below is None or value < spec.below)
     )
 
 
-def _bounds(said: Option, value: float) -> str:
+def _bounds(spec: Option, value: float) -> str:
     """Say what is allowed, as in "must be ..".
 
     >>> [_bounds(Option(help="", **each), 1) for each in ({"least": 1, "most": 9}, {"least": 0}, {"above": 0, "below": 1})]
@@ -406,24 +406,24 @@ def _bounds(said: Option, value: float) -> str:
     >>> [_bounds(Option(help="", **each), 1.5) for each in ({"above": 0, "most": 1}, {"above": 0}, {"least": 0})]
     ['in (0, 1]', 'a number above 0', 'a number of 0 or more']
     """
-    if said.size:
+    if spec.size:
         return (
-            f"at least {_as_size(said.least)}"
-            if said.least is not None and value < said.least
-            else f"at most {_as_size(said.most)}"
+            f"at least {_as_size(spec.least)}"
+            if spec.least is not None and value < spec.least
+            else f"at most {_as_size(spec.most)}"
         )
-    if said.above == -inf:
+    if spec.above == -inf:
         return "a finite number"
     number = "a number " if isinstance(value, float) else ""
-    if said.least is not None:
-        if said.most is not None:
-            return f"in {said.least} .. {said.most}" if not number else f"in [{said.least}, {said.most}]"
-        return f"{number}of {said.least} or more" if number else f"{said.least} or more"
-    if said.above is not None:
-        if said.most is not None:
-            return f"in ({said.above:g}, {said.most:g}]"
-        return f"above {said.above} and below {said.below}" if said.below is not None else f"{number}above {said.above}"
-    return f"at most {said.most}"
+    if spec.least is not None:
+        if spec.most is not None:
+            return f"in {spec.least} .. {spec.most}" if not number else f"in [{spec.least}, {spec.most}]"
+        return f"{number}of {spec.least} or more" if number else f"{spec.least} or more"
+    if spec.above is not None:
+        if spec.most is not None:
+            return f"in ({spec.above:g}, {spec.most:g}]"
+        return f"above {spec.above} and below {spec.below}" if spec.below is not None else f"{number}above {spec.above}"
+    return f"at most {spec.most}"
 
 
 def _as_size(amount: float | None) -> str:

@@ -56,15 +56,15 @@ def as_json(value: object) -> Any:
     if value is None or type(value) in {bool, int, float, str}:
         return value
     if is_dataclass(value):
-        return {name: as_json(held) for name, held in fields_in(value).items()}
+        return {name: as_json(item) for name, item in fields_in(value).items()}
     if isinstance(value, Enum):
         return as_json(value.value)
     if isinstance(value, str | int | float):
         return value
     if isinstance(value, Mapping):
-        return {str(key): as_json(held) for key, held in value.items()}
+        return {str(key): as_json(item) for key, item in value.items()}
     if isinstance(value, tuple | list | frozenset | set):
-        return [as_json(held) for held in (sorted(value) if isinstance(value, frozenset | set) else value)]
+        return [as_json(item) for item in (sorted(value) if isinstance(value, frozenset | set) else value)]
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, PurePath):
@@ -78,8 +78,8 @@ def as_json(value: object) -> Any:
 
 def fields_in(record: Any) -> Mapping[str, Any]:
     """Return the values of the fields of a record by name, as they are, without those that are left out."""
-    found = ((each, getattr(record, each.name)) for each in fields(record) if _NEVER not in each.metadata)
-    return {each.name: held for each, held in found if held is not None or _LEFT_OUT not in each.metadata}
+    items = ((each, getattr(record, each.name)) for each in fields(record) if _NEVER not in each.metadata)
+    return {each.name: value for each, value in items if value is not None or _LEFT_OUT not in each.metadata}
 
 
 def infinite_as_words(content: Any) -> Any:
@@ -91,8 +91,8 @@ def infinite_as_words(content: Any) -> Any:
     if isinstance(content, float):
         return str(content) if isinf(content) else content
     if isinstance(content, dict):
-        return {key: infinite_as_words(held) for key, held in content.items()}
-    return [infinite_as_words(held) for held in content] if isinstance(content, list) else content
+        return {key: infinite_as_words(item) for key, item in content.items()}
+    return [infinite_as_words(item) for item in content] if isinstance(content, list) else content
 
 
 def to_line(value: object) -> str:

@@ -39,10 +39,10 @@ def parse_span(text: str, option: str) -> timedelta:
     >>> parse_span("26h", "--max-age") == timedelta(days=1, hours=2)
     True
     """
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)\s*([smhd])", text.strip())
-    if found is None or float(found[1]) == 0:
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)\s*([smhd])", text.strip())
+    if match is None or float(match[1]) == 0:
         raise InputError(f"{option}: expected a number with s, m, h or d, such as 26h; found {text!r}")
-    return timedelta(**{_SPANS[found[2]]: float(found[1])})
+    return timedelta(**{_SPANS[match[2]]: float(match[1])})
 
 
 def spell(span: timedelta) -> str:

@@ -52,16 +52,16 @@ def check_rows(
 
 def locate_features(source: Source, predictor: Predictor, options: ReadOptions) -> Columns:
     """Find the columns of ``source`` that hold the features of ``predictor``; CandidatesRejected if one cannot be there."""
-    wanted = predictor.feature_names
+    names = predictor.feature_names
     if source.columns is not None:
         place_of = {name: i for i, name in enumerate(source.columns)}
-        lacking = [name for name in wanted if name not in place_of]
-        if lacking:
-            raise _lacking(source, lacking, len(wanted))
-        return Columns(np.array([place_of[name] for name in wanted], dtype=np.int64), 0)
+        missing = [name for name in names if name not in place_of]
+        if missing:
+            raise _lacking(source, missing, len(names))
+        return Columns(np.array([place_of[name] for name in names], dtype=np.int64), 0)
     # Text names its features by index: f<index>.
-    indices = [_index_of(name) for name in wanted]
-    foreign = [name for name, index in zip(wanted, indices, strict=True) if index is None or index < options.index_base]
+    indices = [_index_of(name) for name in names]
+    foreign = [name for name, index in zip(names, indices, strict=True) if index is None or index < options.index_base]
     if foreign:
         raise _foreign(source, foreign, options)
     places = np.array([cast("int", index) - options.index_base for index in indices], dtype=np.int64)

@@ -56,14 +56,14 @@ def rerank(
     from rankmill.scorer import rerank as reranking
     from rankmill.scorer.model_service import find_model, find_models
 
-    asked = values_of(replace(options, announce=True))
+    arguments = values_of(replace(options, announce=True))
     if len(model) == 1:
         forest, identity = find_model(model[0], registry)
-        report = reranking.rerank(candidates, forest, out, identity=identity, **asked)
+        report = reranking.rerank(candidates, forest, out, identity=identity, **arguments)
         typer.echo(report.to_json() if as_json else report.render())
         return
     models = find_models(model, registry)
-    reports = dict(zip(models, reranking.rerank_several(candidates, models, out, **asked), strict=True))
+    reports = dict(zip(models, reranking.rerank_several(candidates, models, out, **arguments), strict=True))
     if as_json:
         typer.echo(reranking.reports_to_json(out, reports))
     else:
@@ -109,8 +109,8 @@ def evaluate(
     if model is not None:
         forest, identity = find_model(model, registry)
         trained = trained_model(forest, identity, registry, model)
-    asked = values_of(replace(options, announce=True))
-    evaluation = evaluating.evaluate(subject, model=forest, trained=trained, **conventions, **asked)
+    arguments = values_of(replace(options, announce=True))
+    evaluation = evaluating.evaluate(subject, model=forest, trained=trained, **conventions, **arguments)
     if per_query is not None:
         evaluating.write_per_query(evaluation, per_query)
     typer.echo(evaluation.to_json() if as_json else evaluation.render(), nl=as_json)
@@ -186,9 +186,9 @@ def compare(
     from rankmill.scorer import compare as comparing
     from rankmill.scorer.model_service import find_ranking
 
-    asked = values_of(replace(options, announce=True))
+    arguments = values_of(replace(options, announce=True))
     comparison = comparing.compare(
         [find_ranking(subject, registry, seeds=on is not None and seeds) for subject in subjects],
-        on=on, baseline=baseline - 1, worst=worst, **conventions, **asked,
+        on=on, baseline=baseline - 1, worst=worst, **conventions, **arguments,
     )  # fmt: skip
     typer.echo(comparison.to_json() if as_json else comparison.render(), nl=as_json)

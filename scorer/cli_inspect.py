@@ -138,10 +138,10 @@ def dependence(
     if on is not None:
         documents = inspected.read(on, selection)
     values = None if documents is None else documents.values
-    shown = (20 if len(features) == 1 else 8) if points is None else points
-    axes = [some_steps(paths, paths.slot_of(name), shown) for name in features]
-    found = partial_dependence(paths, features, points=axes, values=values, n_threads=selection.threads)
-    _print(dependence_report(found, inspected.identity), documents, as_json=as_json)
+    most = (20 if len(features) == 1 else 8) if points is None else points
+    axes = [some_steps(paths, paths.slot_of(name), most) for name in features]
+    result = partial_dependence(paths, features, points=axes, values=values, n_threads=selection.threads)
+    _print(dependence_report(result, inspected.identity), documents, as_json=as_json)
 
 
 @app.command()
@@ -175,13 +175,13 @@ def interaction(
 
     inspected = _Inspected(model, registry, selection.n_rounds)
     documents = inspected.read(on, selection)
-    found = interactions(
+    result = interactions(
         inspected.paths, documents.values, features=features or None, over=over, output=output,
         n_threads=selection.threads,
     )  # fmt: skip
     n_documents = len(documents.doc_ids)
     report = interaction_report(
-        found, inspected.identity, over=over, output=output, n_documents=n_documents, top=top
+        result, inspected.identity, over=over, output=output, n_documents=n_documents, top=top
     )  # fmt: skip
     _print(report, documents, as_json=as_json)
 
@@ -219,8 +219,8 @@ def shap(
     inspected = _Inspected(model, registry, selection.n_rounds)
     explainer = Explainer(inspected.paths)
     documents = inspected.read(on, selection)
-    found = explain_documents(explainer, documents, centred=not raw, out=out, n_threads=selection.threads)
-    report = shap_report(found, inspected.identity, top=top, out=None if out is None else str(out))
+    result = explain_documents(explainer, documents, centred=not raw, out=out, n_threads=selection.threads)
+    report = shap_report(result, inspected.identity, top=top, out=None if out is None else str(out))
     _print(report, documents, as_json=as_json)
 
 
@@ -256,9 +256,9 @@ def why(
     documents = inspected.read(on, selection)
     scores = inspected.paths.scores(documents.values)
     (first, second), ranks = chosen_two(documents.doc_ids, scores, above, below, qid)
-    found = differences(explainer, documents.values[first], documents.values[second], output=output)
+    result = differences(explainer, documents.values[first], documents.values[second], output=output)
     report = why_report(
-        found, inspected.identity, qid=qid, doc_ids=(documents.doc_ids[first], documents.doc_ids[second]), ranks=ranks,
+        result, inspected.identity, qid=qid, doc_ids=(documents.doc_ids[first], documents.doc_ids[second]), ranks=ranks,
         top=top, n_outputs=inspected.paths.forest.n_outputs,
     )  # fmt: skip
     _print(report, documents, as_json=as_json)
@@ -304,9 +304,9 @@ def combine(
         trained = first.trained(), second.trained()
         documents = first.read(on, selection, *trained)
         ranker, scores = second.identity, second.paths.scores(second.read(on, selection, *trained).values)
-    wanted, policy, words = _policy(metric, convention, first.paths.forest, documents)
+    measure, policy, words = _policy(metric, convention, first.paths.forest, documents)
     best = best_mixture(
-        first.paths.scores(documents.values), scores, documents.graded(), documents.starts, wanted, policy, low=low,
+        first.paths.scores(documents.values), scores, documents.graded(), documents.starts, measure, policy, low=low,
         high=high, doc_order=documents.order(),
     )  # fmt: skip
     _print(combination_report(best, (first.identity, ranker), words), documents, as_json=as_json)
@@ -337,11 +337,11 @@ def optimality(
 
     inspected = _Inspected(model, registry, selection.n_rounds)
     documents = inspected.read(on, selection)
-    wanted, policy, words = _policy(metric, convention, inspected.paths.forest, documents)
+    measure, policy, words = _policy(metric, convention, inspected.paths.forest, documents)
     graded = PreparedQueries(documents.graded(), documents.starts, policy, doc_order=documents.order())
     moved = Moves(**values_of(moves), seed=selection.seed)
-    found = local_optimality(inspected.paths, documents.values, graded, wanted, moved, n_threads=selection.threads)
-    _print(optimality_report(found, inspected.identity, words), documents, as_json=as_json)
+    result = local_optimality(inspected.paths, documents.values, graded, measure, moved, n_threads=selection.threads)
+    _print(optimality_report(result, inspected.identity, words), documents, as_json=as_json)
 
 
 def _is_list(path: Path) -> bool:
@@ -358,9 +358,9 @@ def _policy(metric: str, convention: str, forest: Forest, documents: Documents) 
     from rankmill.scorer.metrics import parse_metric
     from rankmill.scorer.metrics.conventions import named_convention
 
-    wanted, rules = parse_metric(metric), named_convention(convention)
+    measure, rules = parse_metric(metric), named_convention(convention)
     known = forest.info.get("max_grade")
-    if wanted.name == "err" and rules.policy.max_grade is None:
+    if measure.name == "err" and rules.policy.max_grade is None:
         highest = known if isinstance(known, int) and known >= 1 else max(1, int(documents.graded().max(initial=1)))
         rules = rules.but(max_grade=highest)
-    return wanted, rules.policy_for(wanted), rules.describe_for(wanted)
+    return measure, rules.policy_for(measure), rules.describe_for(measure)

@@ -98,11 +98,11 @@ def compare(
     CandidatesRejected
         The rankings have different queries, or a query counts in only one of them.
     """
-    asked = EvaluationOptions.of(options)
-    _check(rankings, on, asked, baseline)
+    resolved = EvaluationOptions.of(options)
+    _check(rankings, on, resolved, baseline)
     models = [ranking.trained for ranking in rankings if ranking.trained is not None]
-    dataset, scope = (None, None) if on is None else chosen_queries(paths_of(on), asked.judged.split, models)
-    evaluator = _Evaluator(on, asked.on_split(None if dataset is None or scope is None else scope.split or ALL))
+    dataset, scope = (None, None) if on is None else chosen_queries(paths_of(on), resolved.judged.split, models)
+    evaluator = _Evaluator(on, resolved.on_split(None if dataset is None or scope is None else scope.split or ALL))
     evaluations = evaluator.evaluate_all([ranking.source for ranking in rankings])
     first = evaluations[baseline]
     for ranking, evaluation in zip(rankings, evaluations, strict=True):
@@ -132,33 +132,33 @@ class _Evaluator:
             return evaluate_as(self._options.on_split(None), source)
         if self._on is None:
             raise InputError(f"no candidates given for the model; name them with {spelled('on')}")
-        found = evaluate_as(self._options, self._on, model=source)
-        self._means[source.sha256] = found.means
-        return found
+        evaluation = evaluate_as(self._options, self._on, model=source)
+        self._means[source.sha256] = evaluation.means
+        return evaluation
 
     def evaluate_all(self, sources: Sequence[Forest | PathLike | pa.Table]) -> list[Evaluation]:
         """Evaluate all on one scale of grades: sources with a lower highest grade are evaluated again with the highest one."""
-        found = [self.evaluate(source) for source in sources]
-        asked = self._options
-        if asked.convention.policy.max_grade is not None or all(metric.name != "err" for metric in asked.metrics):
-            return found
-        scales = [evaluation.policy.max_grade or 1 for evaluation in found]
+        evaluations = [self.evaluate(source) for source in sources]
+        options = self._options
+        if options.convention.policy.max_grade is not None or all(metric.name != "err" for metric in options.metrics):
+            return evaluations
+        scales = [evaluation.policy.max_grade or 1 for evaluation in evaluations]
         self._options = replace(self._options, convention=self._options.convention.but(max_grade=max(scales)))
         return [
             evaluation if scale == max(scales) else self.evaluate(source)
-            for source, evaluation, scale in zip(sources, found, scales, strict=True)
+            for source, evaluation, scale in zip(sources, evaluations, scales, strict=True)
         ]
 
     def seed_group(self, ranking: Ranking) -> dict[str, dict[Metric, float]]:
         """Return the means of a model and of its other seeds, by name."""
         members = {ranking.name: ranking.source, **ranking.seeds}
-        found = {}
+        means = {}
         for name, forest in members.items():
             if isinstance(forest, Forest):
                 if forest.sha256 not in self._means:
                     self.evaluate(forest)
-                found[name] = self._means[forest.sha256]
-        return found
+                means[name] = self._means[forest.sha256]
+        return means
 
 
 def _differences(
@@ -176,7 +176,7 @@ def _differences(
     for i in others:
         for metric in first.metrics:
             now, then = evaluations[i].values[metric], first.values[metric]
-            found = compare_paired(
+            paired = compare_paired(
                 now,
                 then,
                 qids,
@@ -184,8 +184,8 @@ def _differences(
                 higher_is_better=metric.higher_is_better,
                 most_shown=worst,
             )
-            if found is not None:
-                pairs[i, metric] = found
+            if paired is not None:
+                pairs[i, metric] = paired
                 rows.append(now - then)
     p = dict(zip(pairs, sign_flip_p(np.stack(rows), flips=flips).tolist() if rows else [], strict=True))
     adjusted: dict[tuple[int, Metric], float] = {}
@@ -255,7 +255,7 @@ def _notes(
 
 
 def _check(
-    rankings: Sequence[Ranking], on: PathLike | Sequence[PathLike] | None, asked: EvaluationOptions, baseline: int
+    rankings: Sequence[Ranking], on: PathLike | Sequence[PathLike] | None, options: EvaluationOptions, baseline: int
 ) -> None:
     if len(rankings) < 2:
         raise InputError(f"expected two or more rankings to compare, got {len(rankings)}")
@@ -264,17 +264,17 @@ def _check(
     models = [ranking.name for ranking in rankings if isinstance(ranking.source, Forest)]
     if on is None and models:
         raise InputError(f"{models[0]} is a model; name the candidates or the dataset to rank with {spelled('on')}")
-    if not models and (on is not None or asked.judged.split is not None):
+    if not models and (on is not None or options.judged.split is not None):
         raise InputError(
             f"{spelled('on')} and {spelled('split')} choose what models rank, but all of these are scored lists; leave them out"
         )
-    if not asked.metrics:
+    if not options.metrics:
         raise InputError("no metric given; name one, for example ndcg@10")
 
 
-def _check_same_queries(found: Evaluation, name: str, first: Evaluation, other: str) -> None:
-    if found.qids != first.qids:
-        here, there = set(found.qids), set(first.qids)
+def _check_same_queries(evaluation: Evaluation, name: str, first: Evaluation, other: str) -> None:
+    if evaluation.qids != first.qids:
+        here, there = set(evaluation.qids), set(first.qids)
         parts = [
             f"{len(only):,} of {whose} are not in {whose_not} ({', '.join(map(repr, sorted(only)[:_NAMED]))}"
             f"{', ..' if len(only) > _NAMED else ''})"
@@ -286,11 +286,11 @@ def _check_same_queries(found: Evaluation, name: str, first: Evaluation, other: 
             + (f", or count queries missing from a run with {spelled('complete')}" if first.ideal == "qrels" else "")
         )
     for metric in first.metrics:
-        unlike = np.flatnonzero(np.isnan(found.values[metric]) != np.isnan(first.values[metric]))
+        unlike = np.flatnonzero(np.isnan(evaluation.values[metric]) != np.isnan(first.values[metric]))
         if len(unlike):
-            where = name if math.isnan(found.values[metric][unlike[0]]) else other
+            where = name if math.isnan(evaluation.values[metric][unlike[0]]) else other
             raise CandidatesRejected(
-                f"{name}: query {found.qids[int(unlike[0])]!r} has nothing relevant for {metric} in {where}, and something in "
+                f"{name}: query {evaluation.qids[int(unlike[0])]!r} has nothing relevant for {metric} in {where}, and something in "
                 f"the other ranking ({len(unlike):,} such queries); give the judgments of both with {spelled('qrels')}, or count these "
                 f"queries as 0 with {spelled('nothing_relevant')} zero"
             )

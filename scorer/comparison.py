@@ -140,8 +140,8 @@ class Comparison:
             sign_flips=SignFlips(drawn=self.flips),
             tied_within=TIED,
             comparisons=tuple(
-                DifferencesRecord(name=self.names[i], against=baseline, metrics=found)
-                for i, found in self.differences.items()
+                DifferencesRecord(name=self.names[i], against=baseline, metrics=by_metric)
+                for i, by_metric in self.differences.items()
             ),
             notes=self.notes,
             scope=self.scope,
@@ -204,27 +204,31 @@ class Comparison:
         head += ["p (Holm)"] if several else []
         head += ["win / tie / loss", "effect", *(f"q{share}" for share in ("5", "50", "95"))]
         rows, noise = [], []
-        for metric, found in self.differences[i].items():
-            if found is None:
+        for metric, paired in self.differences[i].items():
+            if paired is None:
                 rows.append([str(metric), *["too few queries", *[""] * (len(head) - 2)]])
                 continue
-            row = [str(metric), f"{found.n_queries:,}", f"{found.other:.4f}", f"{found.candidate:.4f}"]
-            row += [f"{found.difference:+.4f}", f"{found.interval[0]:+.4f} to {found.interval[1]:+.4f}", _p(found.p)]
-            row += [_p(found.p_holm)] if several else []
-            row += [f"{found.wins:,} / {found.ties:,} / {found.losses:,}"]
-            row += ["" if found.effect_size is None else f"{found.effect_size:+.3f}"]
-            rows.append(row + [f"{found.quantiles[share]:+.4f}" for share in ("0.05", "0.5", "0.95")])
-            if found.seed_noise is not None:
-                noise.append(labelled("seeds", _noise_words(metric, found.difference, found.seed_noise)))
+            row = [str(metric), f"{paired.n_queries:,}", f"{paired.other:.4f}", f"{paired.candidate:.4f}"]
+            row += [
+                f"{paired.difference:+.4f}",
+                f"{paired.interval[0]:+.4f} to {paired.interval[1]:+.4f}",
+                _p(paired.p),
+            ]
+            row += [_p(paired.p_holm)] if several else []
+            row += [f"{paired.wins:,} / {paired.ties:,} / {paired.losses:,}"]
+            row += ["" if paired.effect_size is None else f"{paired.effect_size:+.3f}"]
+            rows.append(row + [f"{paired.quantiles[share]:+.4f}" for share in ("0.05", "0.5", "0.95")])
+            if paired.seed_noise is not None:
+                noise.append(labelled("seeds", _noise_words(metric, paired.difference, paired.seed_noise)))
         lines = [f"{name} against {other}", text_table(head, rows), *noise]
         return lines + self._worst(i)
 
     def _worst(self, i: int) -> list[str]:
-        metric, found = next(iter(self.differences[i].items()))
-        if found is None or not found.worst:
+        metric, paired = next(iter(self.differences[i].items()))
+        if paired is None or not paired.worst:
             return []
         rows = [
-            [lost.qid, f"{lost.other:.4f}", f"{lost.candidate:.4f}", f"{lost.difference:+.4f}"] for lost in found.worst
+            [lost.qid, f"{lost.other:.4f}", f"{lost.candidate:.4f}", f"{lost.difference:+.4f}"] for lost in paired.worst
         ]
         head = ["qid", self.names[self.baseline], self.names[i], "difference"]
         return ["", f"the queries that lost most, by {metric}", text_table(head, rows)]

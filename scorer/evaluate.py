@@ -63,9 +63,9 @@ class EvaluationOptions:
         """
         policy = {name: value for name, value in given.items() if name in _POLICY}
         judged = made_from(JudgedOptions, {name: value for name, value in given.items() if name not in _POLICY})
-        wanted = [metric if isinstance(metric, Metric) else parse_metric(metric) for metric in judged.metrics]
+        metrics = [metric if isinstance(metric, Metric) else parse_metric(metric) for metric in judged.metrics]
         rules = named_convention(judged.convention).but(**policy)
-        return cls(judged=judged, metrics=tuple(dict.fromkeys(wanted)), convention=rules)
+        return cls(judged=judged, metrics=tuple(dict.fromkeys(metrics)), convention=rules)
 
     def on_split(self, split: str | None) -> Self:
         """Return the same for another split."""
@@ -131,14 +131,14 @@ def evaluate_as(
     rules, qrels = options.convention, None if judged.qrels is None else Path(judged.qrels)
     if any(metric.name == "err" for metric in options.metrics):
         rules = with_scale(rules, opened.scored, qrels, opened.known_grade, opened.counts)
-    found = evaluate_scored(
+    evaluation = evaluate_scored(
         opened.scored, options.metrics, rules, qrels=qrels, grade_counts=opened.counts, complete=judged.complete
     )
     scope = opened.scope
     if scope is None and trained is not None:
-        scope = scope_of_candidates([trained], found.qids)
-    slices = tuple(part for name in judged.by for part in slices_of(found, name, opened.column))
-    return replace(found, scope=scope, slices=slices)
+        scope = scope_of_candidates([trained], evaluation.qids)
+    slices = tuple(part for name in judged.by for part in slices_of(evaluation, name, opened.column))
+    return replace(evaluation, scope=scope, slices=slices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

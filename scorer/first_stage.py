@@ -128,12 +128,12 @@ class FirstStage:
         order = np.argsort(first)  # sorted lookups are several times faster: they stay in the cache
         begin = np.empty(len(first), dtype=np.int64)
         begin[order] = np.searchsorted(self.first, first[order])
-        found = np.full(len(first), -1, dtype=np.int64)
+        number = np.full(len(first), -1, dtype=np.int64)
         for step in range(self._alike):
             at = np.minimum(begin + step, len(self) - 1)
             same = (self.first[at] == first) & (self.second[at] == second)
-            found[same] = at[same]
-        return found
+            number[same] = at[same]
+        return number
 
     def listed(self, batch: RowBatch) -> Listed:
         """Return the rows of ``batch`` whose documents are in the runs; a row without a document id never is."""

@@ -93,10 +93,10 @@ def run_key(files: Iterable[Path], facts: Mapping[str, Any]) -> str:
 
     A file is unchanged while its size, modification times and inode are.
     """
-    seen = []
+    states = []
     for path in files:
-        found = path.stat()
-        seen.append(
-            [str(path.absolute()), found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev]
+        status = path.stat()
+        states.append(
+            [str(path.absolute()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
         )
-    return sha256(canonical_json({"files": seen, **facts})).hexdigest()
+    return sha256(canonical_json({"files": states, **facts})).hexdigest()

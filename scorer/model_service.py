@@ -140,16 +140,16 @@ def train_queries(version: Version) -> QuerySketch | None:
 
 def other_seeds(version: Version, versions: Sequence[Version]) -> list[Version]:
     """Return the versions that differ from this one only in the seed: the newest for each seed, at most ``MOST_SEEDS``."""
-    made, seed = recipe_and_seed(version)
-    if made is None:
+    recipe, seed = recipe_and_seed(version)
+    if recipe is None:
         return []
-    found: dict[Any, Version] = {}
+    newest: dict[Any, Version] = {}
     for other in versions:
         if other.sha256 != version.sha256 and other.swept_in is None:
-            same, own = recipe_and_seed(other)
-            if same == made and own != seed:
-                found[own] = other
-    return sorted(found.values(), key=lambda other: other.number)[-MOST_SEEDS:]
+            same, other_seed = recipe_and_seed(other)
+            if same == recipe and other_seed != seed:
+                newest[other_seed] = other
+    return sorted(newest.values(), key=lambda other: other.number)[-MOST_SEEDS:]
 
 
 def recipe_and_seed(version: Version) -> tuple[tuple[Any, ...] | None, Any]:
@@ -161,8 +161,8 @@ def recipe_and_seed(version: Version) -> tuple[tuple[Any, ...] | None, Any]:
     rest = {name: value for name, value in parameters.items() if name != "seed"}
     seeds = facts.get("seeds")
     averaged = isinstance(seeds, dict) and seeds.get("choose") == "average" and len(seeds.get("trained") or ())
-    made = (facts["dataset_digest"], rest, facts.get("code_digest"), facts.get("base_model"), averaged)
-    return made, parameters["seed"]
+    recipe = (facts["dataset_digest"], rest, facts.get("code_digest"), facts.get("base_model"), averaged)
+    return recipe, parameters["seed"]
 
 
 def _forest(version: Version) -> Forest:

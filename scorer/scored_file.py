@@ -153,8 +153,8 @@ def as_scored(table: pa.Table, where: str) -> pa.Table:
         try:
             columns[name] = table.column(name).cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            found = table.schema.field(name).type
-            raise CandidatesRejected(f"{where}: expected column {name!r} as {kind}, found {found}") from None
+            actual = table.schema.field(name).type
+            raise CandidatesRejected(f"{where}: expected column {name!r} as {kind}, found {actual}") from None
         try:
             columns[name].validate(full=True)  # Parquet does not check its text for UTF-8, and Polars relies on it
         except pa.ArrowInvalid:
@@ -196,11 +196,11 @@ def _parquet_columns(path: Path) -> list[str]:
 
 
 def _read_parquet(path: Path) -> pa.Table:
-    found = _parquet_columns(path)
-    _refuse_twice(found, str(path))
-    wanted = [name for name in found if name in _COLUMNS]
+    names = _parquet_columns(path)
+    _refuse_twice(names, str(path))
+    columns = [name for name in names if name in _COLUMNS]
     try:
-        table = pq.read_table(path, columns=wanted, partitioning=None)
+        table = pq.read_table(path, columns=columns, partitioning=None)
     except pa.ArrowInvalid as error:
         raise CandidatesRejected(f"{path}: {_first_line(error)}") from None
     return as_scored(table, str(path))

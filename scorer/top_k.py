@@ -102,13 +102,13 @@ class BestScores:
         if len(self._known) + len(new) > self._most:
             self._known, new = self._known.slice(0, 0), ids
             self._sizes.fill(0)
-            found = np.arange(len(ids))
+            numbers = np.arange(len(ids))
         else:
-            found = number.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-            found[found < 0] = len(self._known) + np.arange(len(new))
+            numbers = number.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+            numbers[numbers < 0] = len(self._known) + np.arange(len(new))
         if len(new):
             self._known = pa.concat_arrays([self._known, new])
-        return found
+        return numbers
 
 
 def counts_of_dropped(

@@ -50,14 +50,14 @@ class TrainedModel:
     @classmethod
     def of(cls, forest: Forest, name: str = "the model", queries: QuerySketch | None = None) -> TrainedModel:
         """Read what the model records."""
-        info, way = forest.info, forest.parameters
+        info, parameters = forest.info, forest.parameters
         own, below = (info.get("dataset_digest"), info.get("rows_digest")), info.get(DATASETS_OF_BASE)
         splits = splits_trained_on(forest)
-        best = bool(way.get("early_stopping_rounds", 0)) or way.get("keep_rounds", "best") == "best"
+        best = bool(parameters.get("early_stopping_rounds", 0)) or parameters.get("keep_rounds", "best") == "best"
         return cls(
             name=name,
             datasets=frozenset(str(digest) for digest in (*own, *(below if isinstance(below, list) else ())) if digest),
-            chose_rounds=way.get("rounds_by", VALID) == VALID and best and VALID not in splits,
+            chose_rounds=parameters.get("rounds_by", VALID) == VALID and best and VALID not in splits,
             splits=splits,
             queries=queries,
         )
@@ -108,9 +108,9 @@ class Scope:
         seen, unknown = self.seen_in_training, self.training_data_unknown
         parts = [f"{name} was trained on {_and(splits)}: SEEN IN TRAINING" for name, splits in seen.items()]
         parts += [
-            f"{name} was trained on {'' if found.exact else 'about '}{round(found.estimate):,} queries with the ids of "
-            f"these {found.queries:,}: SEEN IN TRAINING"
-            for name, found in self.seen_by_id.items()
+            f"{name} was trained on {'' if known.exact else 'about '}{round(known.estimate):,} queries with the ids of "
+            f"these {known.queries:,}: SEEN IN TRAINING"
+            for name, known in self.seen_by_id.items()
         ]
         if not parts and not unknown:
             parts.append("not seen in training")
@@ -208,9 +208,9 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
 
 def scope_of_candidates(models: Sequence[TrainedModel], qids: Sequence[str]) -> Scope | None:
     """Report which models were trained on queries with these ids, as far as a registry knows; None if none was."""
-    found = {model.name: overlap(model.queries, qids) for model in models if model.queries is not None}
-    found = {name: of_model for name, of_model in found.items() if of_model.found}
-    return Scope(seen_by_id=found) if found else None
+    overlaps = {model.name: overlap(model.queries, qids) for model in models if model.queries is not None}
+    overlaps = {name: of_model for name, of_model in overlaps.items() if of_model.found}
+    return Scope(seen_by_id=overlaps) if overlaps else None
 
 
 def _unseen_split(

@@ -190,5 +190,5 @@ def _buckets_of(cuts: npt.NDArray[np.float32], origin: np.float32, scale: np.flo
     """Return the bucket of each cut, as the kernel finds that of a value."""
     with np.errstate(over="ignore", invalid="ignore"):
         place = (cuts - origin) * scale
-    found: npt.NDArray[np.int64] = np.clip(place, np.float32(0), np.float32(BUCKETS - 1)).astype(np.int64)
-    return found
+    bucket: npt.NDArray[np.int64] = np.clip(place, np.float32(0), np.float32(BUCKETS - 1)).astype(np.int64)
+    return bucket

@@ -129,5 +129,5 @@ def cv(
     training = TrainingOptions(**values_of(options), on_round=progress.update, on_message=to_stderr)
     to_stderr(plan_of(opened, parameters, training).render())
     with compilation_announced(to_stderr), progress:
-        found = cross_validate(opened, parameters, training)
-    typer.echo(json.dumps(found.to_dict(), sort_keys=True) if as_json else found.render())
+        result = cross_validate(opened, parameters, training)
+    typer.echo(json.dumps(result.to_dict(), sort_keys=True) if as_json else result.render())

@@ -62,11 +62,11 @@ def tune(
 
     varied = parse_vary(searched.vary)
     if searched.space is not None:
-        found = read_space(searched.space)
-        found = found if not varied else found.but(space_of(varied, "--vary"))
+        space = read_space(searched.space)
+        space = space if not varied else space.but(space_of(varied, "--vary"))
     else:
-        found = space_of(varied, "--vary") if varied else default_space(without=_given(context))
-    plan = plan_tuning(Dataset.open(dataset), parameters, found, options, TrainingOptions(**values_of(machine)))
+        space = space_of(varied, "--vary") if varied else default_space(without=_given(context))
+    plan = plan_tuning(Dataset.open(dataset), parameters, space, options, TrainingOptions(**values_of(machine)))
     typer.echo(plan.render(), err=True)
 
     def say(line: str) -> None:

@@ -89,10 +89,10 @@ class TrainingProgress(TerminalBar):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         console = console or stderr_console()
-        shown = bar and log_every is None and shows_bars(console)
-        super().__init__("round {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=shown)
+        visible = bar and log_every is None and shows_bars(console)
+        super().__init__("round {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=visible)
         self._task = self._progress.add_task("preparing", total=n_rounds)
-        self._ticker = Ticker(0 if shown else log_every, on_message, clock)
+        self._ticker = Ticker(0 if visible else log_every, on_message, clock)
         self._n_rounds, self._n_trainings, self._several_seeds = n_rounds, n_trainings, several_seeds
         self._at, self._started = ("", 0, n_rounds), 0
 
@@ -181,10 +181,10 @@ class TrialsProgress(TerminalBar):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         console = console or stderr_console()
-        shown = log_every is None and shows_bars(console)
-        super().__init__("trial {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=shown)
+        visible = log_every is None and shows_bars(console)
+        super().__init__("trial {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=visible)
         self._task = self._progress.add_task("", total=n_trials)
-        self._ticker = Ticker(0 if shown else log_every, on_message, clock)
+        self._ticker = Ticker(0 if visible else log_every, on_message, clock)
         self._n_trials, self._done = n_trials, 0
         self._best: tuple[float, int] | None = None
 

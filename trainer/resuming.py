@@ -52,8 +52,8 @@ def check_resumable(
             "resume: the model is an average of several seeds and cannot be resumed; resume the model of one seed"
         )
     if forest.feature_names != tuple(feature_names):
-        lacking = [name for name in forest.feature_names if name not in feature_names]
-        detail = f"the data lack {lacking[0]!r}" if lacking else "the data have others, or in another order"
+        missing = [name for name in forest.feature_names if name not in feature_names]
+        detail = f"the data lack {missing[0]!r}" if missing else "the data have others, or in another order"
         raise InvalidParameter(f"resume: the model was trained on other features: {detail}")
     for name, value in info.items():
         if forest.info.get(name) != value and name not in {"rows_digest", LEARNT_FROM}:  # missing in older models
@@ -66,12 +66,12 @@ def check_resumable(
         raise InvalidParameter(
             f"resume: the model was trained on {before}, but this training would use {now}; set learn_from to {before}"
         )
-    wanted: dict[str, JSON] = json.loads(json.dumps({**parameters.as_dict(), "preset": PRESET}))
+    expected: dict[str, JSON] = json.loads(json.dumps({**parameters.as_dict(), "preset": PRESET}))
     began = {**TrainParameters().as_dict(), **forest.parameters}  # older versions did not have all of them
-    for name in sorted(wanted.keys() | began.keys()):
-        if name not in {*MAY_DIFFER, "learn_from"} and began.get(name) != wanted.get(name):
+    for name in sorted(expected.keys() | began.keys()):
+        if name not in {*MAY_DIFFER, "learn_from"} and began.get(name) != expected.get(name):
             raise InvalidParameter(
-                f"resume: {name} was {began.get(name)!r} and is now {wanted.get(name)!r}; a resumed"
+                f"resume: {name} was {began.get(name)!r} and is now {expected.get(name)!r}; a resumed"
                 f" training must keep its parameters, only {', '.join(MAY_DIFFER)} may change"
             )
     if objective is not None and not _could_have_made(objective, forest):
@@ -106,9 +106,9 @@ def trees_of(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> list[T
     bins = np.zeros(len(thresholds), dtype=np.int32)
     for f in forest.used_features:
         of_feature = forest.node_feature == f
-        bounds, wanted = np.append(edges[f], EDGE(np.inf)), thresholds[of_feature]
-        place = np.searchsorted(bounds, wanted)
-        if np.any(bounds[place] != wanted):
+        bounds, expected = np.append(edges[f], EDGE(np.inf)), thresholds[of_feature]
+        place = np.searchsorted(bounds, expected)
+        if np.any(bounds[place] != expected):
             raise InvalidParameter(
                 f"resume: the model splits {forest.feature_names[f]!r} at a value that is not a bin edge of the data"
             )

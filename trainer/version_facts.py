@@ -112,7 +112,7 @@ def sketch_of_training(dataset: Dataset, splits: Sequence[str]) -> QuerySketch:
 def circumstances_now() -> Circumstances:
     """Return the versions of Python and of libraries, the system and the processor."""
     return Circumstances(
-        libraries={name: found for name in LIBRARIES if (found := _installed(name)) is not None},
+        libraries={name: version for name in LIBRARIES if (version := _installed(name)) is not None},
         python=platform.python_version(),
         machine=platform.machine(),
         system=sys.platform,
@@ -155,11 +155,11 @@ def metrics_of(result: TrainingResult) -> dict[str, dict[str, float]]:
 
 def intervals_of(by_query: Mapping[str, Mapping[str, QueryValues]]) -> Intervals:
     """Return the 95 % intervals over queries of the metrics by split, if there are two queries or more."""
-    found = {}
+    intervals = {}
     for split, metrics in by_query.items():
         limits = {name: interval_of_mean(each.values, weights=each.weights) for name, each in metrics.items()}
-        found[split] = {name: interval for name, interval in limits.items() if interval is not None}
-    return {split: metrics for split, metrics in found.items() if metrics}
+        intervals[split] = {name: interval for name, interval in limits.items() if interval is not None}
+    return {split: metrics for split, metrics in intervals.items() if metrics}
 
 
 def shape_of(forest: Forest) -> Mapping[str, Any]:

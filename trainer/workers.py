@@ -107,10 +107,10 @@ class Team:
     def _post(self, worker: int, value: int) -> None:
         _kernels.post(self._flags, worker * _LINE, value)
 
-    def _next(self, worker: int, seen: int) -> int:
-        """Wait until the flag of ``worker`` differs from ``seen`` and return it."""
+    def _next(self, worker: int, last: int) -> int:
+        """Wait until the flag of ``worker`` differs from ``last`` and return it."""
         rounds = 0
-        while (value := int(_kernels.watch(self._flags, worker * _LINE, seen, self._spins))) == seen:
+        while (value := int(_kernels.watch(self._flags, worker * _LINE, last, self._spins))) == last:
             rounds += 1
             time.sleep(0.0 if rounds < _SPIN_ROUNDS else _SLEEP_SECONDS)
         return value

@@ -54,18 +54,18 @@ def staging_folder(destination: Path, resumable: Callable[[Path], bool] | None =
         The disk is full: from any library, with ``destination`` as its file name.
     """
     parent = destination.parent
-    made = [above for above in (parent, *parent.parents) if not above.exists()]
+    created = [above for above in (parent, *parent.parents) if not above.exists()]
     parent.mkdir(parents=True, exist_ok=True)
-    for above in made:
+    for above in created:
         fsync_folder(above.parent)
-    taken = None if resumable is None else _take_over(destination, resumable)
+    resumed = None if resumable is None else _take_over(destination, resumable)
     _sweep_abandoned(destination)
-    folder = new_staged_path(destination) if taken is None else taken[0]
+    folder = new_staged_path(destination) if resumed is None else resumed[0]
     kept = False
     try:
         with explain_errors(destination, room_only=True):
-            if taken is not None:
-                with taken[1]:
+            if resumed is not None:
+                with resumed[1]:
                     yield folder
                 return
             folder.mkdir(mode=0o700)
@@ -81,7 +81,7 @@ def staging_folder(destination: Path, resumable: Callable[[Path], bool] | None =
         if not kept:
             shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
-            for above in made:
+            for above in created:
                 above.rmdir()
 
 

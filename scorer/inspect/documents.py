@@ -162,15 +162,15 @@ def listed_scores(path: Path, documents: Documents) -> npt.NDArray[np.float64]:
         raise CandidatesRejected(
             f"{path}: expected each document once per query, found {doc_id!r} of query {qid!r} again"
         )
-    found = wanted.join(listed, on=["qid", "doc_id"], how="left", maintain_order="left")
-    lacking = found.filter(pl.col("score").is_null())
-    if not lacking.is_empty():
-        qid, doc_id, _ = lacking.row(0)
+    scored = wanted.join(listed, on=["qid", "doc_id"], how="left", maintain_order="left")
+    missing = scored.filter(pl.col("score").is_null())
+    if not missing.is_empty():
+        qid, doc_id, _ = missing.row(0)
         raise CandidatesRejected(
-            f"{path}: lacks a score for {lacking.height:,} of the {wanted.height:,} candidates, such as {doc_id!r} of query "
+            f"{path}: lacks a score for {missing.height:,} of the {wanted.height:,} candidates, such as {doc_id!r} of query "
             f"{qid!r}; rank all of them, or name only the candidates that it has"
         )
-    scores: npt.NDArray[np.float64] = found["score"].to_numpy()
+    scores: npt.NDArray[np.float64] = scored["score"].to_numpy()
     return scores
 
 

@@ -110,8 +110,8 @@ class Paths:
 
     def codes_of(self, slot: int, x: npt.NDArray[np.float32]) -> Codes:
         """Return the codes of values of one feature, as `codes` does."""
-        found: Codes = np.where(np.isnan(x), 0, np.searchsorted(self.cuts(slot), x, side="left") + 1).astype(np.uint16)
-        return found
+        codes: Codes = np.where(np.isnan(x), 0, np.searchsorted(self.cuts(slot), x, side="left") + 1).astype(np.uint16)
+        return codes
 
     def leaves(self, codes: Codes) -> npt.NDArray[np.int32]:
         """Return the path of each document in each tree, (n, n_trees)."""

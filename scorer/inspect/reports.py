@@ -96,23 +96,23 @@ def influence_report(forest: Forest, model: ModelIdentity, top: int) -> Inspecti
     )
 
 
-def dependence_report(found: Dependence, model: ModelIdentity) -> InspectionReport:
+def dependence_report(result: Dependence, model: ModelIdentity) -> InspectionReport:
     """Report the partial dependence at its points."""
-    counted = "" if found.n_documents is None else f"{found.n_documents:,} "
-    lines = [f"{model}: partial dependence on {' and '.join(found.features)}, mean over {counted}{found.over}"]
-    places = [_places(axis) for axis in found.points]
-    for k, outputs in enumerate(found.outputs):
-        if len(found.outputs) > 1:
+    counted = "" if result.n_documents is None else f"{result.n_documents:,} "
+    lines = [f"{model}: partial dependence on {' and '.join(result.features)}, mean over {counted}{result.over}"]
+    places = [_places(axis) for axis in result.points]
+    for k, outputs in enumerate(result.outputs):
+        if len(result.outputs) > 1:
             lines += ["", f"output {k}"]
-        if len(found.features) == 1:
-            header = [found.features[0], "output", ""]
+        if len(result.features) == 1:
+            header = [result.features[0], "output", ""]
             bars = _bars((outputs - outputs.min()).tolist())
             cells = [[f"{y:.6g}", bar] for y, bar in zip(outputs.tolist(), bars, strict=True)]
         else:
-            header = [" \\ ".join(found.features), *places[1]]
+            header = [" \\ ".join(result.features), *places[1]]
             cells = [[f"{y:.4g}" for y in row] for row in outputs.tolist()]
         lines.append(text_table(header, [[x, *row] for x, row in zip(places[0], cells, strict=True)]))
-    return InspectionReport({"model": model} | as_json(found), lines)
+    return InspectionReport({"model": model} | as_json(result), lines)
 
 
 def _places(points: npt.NDArray[np.float32]) -> list[str]:
@@ -129,13 +129,13 @@ def _places(points: npt.NDArray[np.float32]) -> list[str]:
 
 
 def interaction_report(
-    found: Sequence[Interaction], model: ModelIdentity, *, over: str, output: int, n_documents: int, top: int
+    result: Sequence[Interaction], model: ModelIdentity, *, over: str, output: int, n_documents: int, top: int
 ) -> InspectionReport:
     """Report H of features with all others, and of pairs, the ``top`` strongest of each (0: all)."""
-    facts = {"model": model, "over": over, "output": output, "n_documents": n_documents, "interactions": found}
+    facts = {"model": model, "over": over, "output": output, "n_documents": n_documents, "interactions": result}
     lines = [f"{model}: Friedman's H at {n_documents:,} documents, dependences over {over}"]
     for size, title in ((1, "feature, with any other"), (2, "pair")):
-        some = [one for one in found if len(one.features) == size]
+        some = [one for one in result if len(one.features) == size]
         if some:
             shown = _first(some, top)
             rows = [[" x ".join(one.features), f"{one.h:.4f}", f"{one.strength:.4g}"] for one in shown]
@@ -143,13 +143,13 @@ def interaction_report(
     return InspectionReport(facts, lines)
 
 
-def shap_report(found: Explained, model: ModelIdentity, *, top: int, out: str | None) -> InspectionReport:
+def shap_report(result: Explained, model: ModelIdentity, *, top: int, out: str | None) -> InspectionReport:
     """Report the features by the mean size of their contributions."""
     outputs, tables = [], []
-    for k, sizes in enumerate(found.mean_size):
+    for k, sizes in enumerate(result.mean_size):
         order = np.argsort(-sizes, kind="stable").tolist()
         shown = [
-            FeatureSize(feature=found.features[i], mean_size=float(sizes[i]), greatest=float(found.greatest[k, i]))
+            FeatureSize(feature=result.features[i], mean_size=float(sizes[i]), greatest=float(result.greatest[k, i]))
             for i in _first(order, top)
         ]
         outputs.append({"output": k, "features": shown})
@@ -158,24 +158,24 @@ def shap_report(found: Explained, model: ModelIdentity, *, top: int, out: str | 
             [row.feature, f"{row.mean_size:.6g}", f"{row.greatest:.6g}", bar]
             for row, bar in zip(shown, bars, strict=True)
         ]
-        tables += [f"output {k}"] if len(found.mean_size) > 1 else []
+        tables += [f"output {k}"] if len(result.mean_size) > 1 else []
         tables.append(text_table(["feature", "mean |contribution|", "greatest", ""], table))
         tables += _more(len(shown), len(order), "features")
     facts = {
         "model": model,
-        "n_documents": found.n_documents,
-        "n_queries": found.n_queries,
-        "centred": found.centred,
+        "n_documents": result.n_documents,
+        "n_queries": result.n_queries,
+        "centred": result.centred,
         "outputs": outputs,
         "out": out,
     }
-    what = "contributions less the mean of their query" if found.centred else "contributions"
-    head = f"{model}: {what}, {found.n_documents:,} documents of {found.n_queries:,} queries"
+    what = "contributions less the mean of their query" if result.centred else "contributions"
+    head = f"{model}: {what}, {result.n_documents:,} documents of {result.n_queries:,} queries"
     return InspectionReport(facts, [head, *tables, *([] if out is None else [f"wrote {out}"])])
 
 
 def why_report(
-    found: Why,
+    result: Why,
     model: ModelIdentity,
     *,
     qid: str,
@@ -185,16 +185,17 @@ def why_report(
     n_outputs: int,
 ) -> InspectionReport:
     """Report the differences between two documents."""
-    shown = _first(found.differences, top)
-    rest = [one.difference for one in found.differences[len(shown) :] if one.difference]
-    others, gap = math.fsum(rest), found.outputs[0] - found.outputs[1]
+    shown = _first(result.differences, top)
+    rest = [one.difference for one in result.differences[len(shown) :] if one.difference]
+    others, gap = math.fsum(rest), result.outputs[0] - result.outputs[1]
     above, below = (
-        RankedDocument(doc_id=doc_ids[i], rank=ranks[i], score=found.scores[i], output=found.outputs[i]) for i in (0, 1)
+        RankedDocument(doc_id=doc_ids[i], rank=ranks[i], score=result.scores[i], output=result.outputs[i])
+        for i in (0, 1)
     )
     facts = {
         "model": model,
         "qid": qid,
-        "output": found.output,
+        "output": result.output,
         "above": above,
         "below": below,
         "difference": gap,
@@ -204,7 +205,7 @@ def why_report(
     place = "above" if above.score > below.score else "level with" if above.score == below.score else "below"
     lines = [f"{model}, query {qid}: {above} is ranked {place} {below}"]
     if n_outputs > 1:
-        lines.append(f"explains output {found.output} of {n_outputs}, before the link")
+        lines.append(f"explains output {result.output} of {n_outputs}, before the link")
     rows = [
         [one.feature, *map(_shown, one.values), *(f"{x:+.6g}" for x in (*one.contributions, one.difference)), bar]
         for one, bar in zip(shown, _bars([abs(one.difference) for one in shown]), strict=True)
@@ -217,67 +218,67 @@ def why_report(
 
 
 def combination_report(
-    found: Combination, rankers: tuple[ModelIdentity | str, ModelIdentity | str], conventions: str
+    result: Combination, rankers: tuple[ModelIdentity | str, ModelIdentity | str], conventions: str
 ) -> InspectionReport:
     """Report the best mixture of two rankers, models or the names of scored lists."""
-    pieces = list(zip(itertools.pairwise(found.borders.tolist()), found.means.tolist(), strict=True))
+    pieces = list(zip(itertools.pairwise(result.borders.tolist()), result.means.tolist(), strict=True))
     best = sorted(pieces, key=lambda piece: -piece[1])[:MAX_PIECES]
     facts = {
         "rankers": [{"list": one} if isinstance(one, str) else one for one in rankers],
-        "metric": str(found.metric),
-        "weight": found.weight,
-        "interval": found.interval,
-        "value": found.value,
-        "range": found.range,
-        "at_ends": found.at_ends,
+        "metric": str(result.metric),
+        "weight": result.weight,
+        "interval": result.interval,
+        "value": result.value,
+        "range": result.range,
+        "at_ends": result.at_ends,
         "n_pieces": len(pieces),
-        "n_queries": found.n_queries,
+        "n_queries": result.n_queries,
         "best_pieces": [{"from": low, "to": high, "mean": mean} for (low, high), mean in sorted(best)],
     }
-    low, high = found.range
-    rows = [[f"(1 - a) {rankers[0]} + a {rankers[1]}", f"{found.weight:.6g}", f"{found.value:.6f}"]]
-    for weight, value in zip(found.range, found.at_ends, strict=True):
+    low, high = result.range
+    rows = [[f"(1 - a) {rankers[0]} + a {rankers[1]}", f"{result.weight:.6g}", f"{result.value:.6f}"]]
+    for weight, value in zip(result.range, result.at_ends, strict=True):
         name = f"{rankers[int(weight)]} alone" if weight in (0.0, 1.0) else "end of the range"
         rows.append([name, f"{weight:g}", f"{value:.6f}"])
     lines = [
-        text_table(["scores", "a", str(found.metric)], rows),
+        text_table(["scores", "a", str(result.metric)], rows),
         "",
-        f"the best for all a between {found.interval[0]!r} and {found.interval[1]!r}"
-        if found.interval[0] < found.interval[1]
+        f"the best for all a between {result.interval[0]!r} and {result.interval[1]!r}"
+        if result.interval[0] < result.interval[1]
         else "an end of the range is better than all values between",
-        f"{len(pieces):,} different means between a = {low:g} and {high:g}, {found.n_queries:,} queries count",
+        f"{len(pieces):,} different means between a = {low:g} and {high:g}, {result.n_queries:,} queries count",
         conventions,
     ]
     return InspectionReport(facts, lines)
 
 
-def optimality_report(found: Optimality, model: ModelIdentity, conventions: str) -> InspectionReport:
+def optimality_report(result: Optimality, model: ModelIdentity, conventions: str) -> InspectionReport:
     """Report whether the leaf values are a local maximum."""
-    falling = found.n_directions - found.n_rising - found.n_unchanged
+    falling = result.n_directions - result.n_rising - result.n_unchanged
     verdict = "undecided: some directions change nothing; try a larger step or more queries"
-    if found.passed:
+    if result.passed:
         verdict = "a local maximum in all tested directions"
-    elif found.n_rising:
+    elif result.n_rising:
         verdict = "not a local maximum: it rises in some directions"
     lines = [
-        f"{model}: {found.metric} {found.value:.6f}, mean of {found.n_queries:,} queries",
-        f"along {found.n_directions:,} random directions of the leaf values, {found.step:g} of their length away, it falls "
-        f"along {falling:,}, rises along {found.n_rising:,} and stays along {found.n_unchanged:,}",
-        f"changes from {found.changes.least:+.6f} to {found.changes.greatest:+.6f}, {found.changes.mean:+.6f} on average",
-        f"share of directions along which it rises: p = {found.p:.4f}, {found.interval[0]:.4f} to {found.interval[1]:.4f} "
-        f"with confidence {found.confidence:g}",
+        f"{model}: {result.metric} {result.value:.6f}, mean of {result.n_queries:,} queries",
+        f"along {result.n_directions:,} random directions of the leaf values, {result.step:g} of their length away, it falls "
+        f"along {falling:,}, rises along {result.n_rising:,} and stays along {result.n_unchanged:,}",
+        f"changes from {result.changes.least:+.6f} to {result.changes.greatest:+.6f}, {result.changes.mean:+.6f} on average",
+        f"share of directions along which it rises: p = {result.p:.4f}, {result.interval[0]:.4f} to {result.interval[1]:.4f} "
+        f"with confidence {result.confidence:g}",
         verdict,
         conventions,
     ]
     rows = []
-    for curve in found.curves:
-        best = int(np.lexsort((np.abs(found.moves), -np.array(curve.means)))[0])
-        moved, gain = f"{found.moves[best]:+g}", f"{curve.means[best] - found.value:+.6f}"
+    for curve in result.curves:
+        best = int(np.lexsort((np.abs(result.moves), -np.array(curve.means)))[0])
+        moved, gain = f"{result.moves[best]:+g}", f"{curve.means[best] - result.value:+.6f}"
         leaf = f"tree {curve.tree}, node {curve.leaf}"
         rows.append([leaf, f"{curve.n_documents:,}", f"{curve.value:.4g}", moved, gain])
     if rows:
         lines += ["", text_table(["leaf", "documents", "adds", "best moved by (RMS)", "gain"], rows)]
-    return InspectionReport({"model": model} | as_json(found), lines)
+    return InspectionReport({"model": model} | as_json(result), lines)
 
 
 def _first(rows: Sequence[RowT], top: int) -> Sequence[RowT]:
@@ -301,9 +302,9 @@ def _shown(x: float) -> str:
 def _numbers(value: Any) -> Any:
     """Return values as JSON allows them: None for a missing number, a word for an infinite one."""
     if isinstance(value, dict):
-        return {key: _numbers(held) for key, held in value.items()}
+        return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_numbers(held) for held in value]
+        return [_numbers(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value

@@ -254,15 +254,15 @@ class PreparedQueries:
         if metric.name == "concordance":
             return count_pairs(self._grade_levels(), self.starts).astype(np.float64)
         nothing = self.nothing_relevant(metric)
-        whole = np.ones(self.n_queries)
+        divisor = np.ones(self.n_queries)
         if metric.name == "precision":
-            whole[:] = k
+            divisor[:] = k
             if self.policy.precision_normalisation == "min(k,n)":
-                whole = np.maximum(np.minimum(sizes, k), 1).astype(np.float64)
+                divisor = np.maximum(np.minimum(sizes, k), 1).astype(np.float64)
         elif metric.name == "concordance_micro":
             pairs = count_pairs(self._grade_levels(), self.starts)
-            whole[:] = int(pairs.sum()) / max(1, int(np.count_nonzero(pairs)))
-        return np.where(nothing, 0.0, whole)
+            divisor[:] = int(pairs.sum()) / max(1, int(np.count_nonzero(pairs)))
+        return np.where(nothing, 0.0, divisor)
 
     def weights(self, metric: Metric) -> npt.NDArray[np.float64] | None:
         """Return the query weights (q,), 1 on average over the queries that count; None if all are equal.
@@ -272,8 +272,8 @@ class PreparedQueries:
         if metric.name != "concordance_micro":
             return None
         pairs = count_pairs(self._grade_levels(), self.starts).astype(np.float64)
-        whole = self.divisor(metric)
-        return np.divide(pairs, whole, out=np.zeros(self.n_queries), where=whole > 0.0)
+        divisor = self.divisor(metric)
+        return np.divide(pairs, divisor, out=np.zeros(self.n_queries), where=divisor > 0.0)
 
     def gain_rows(self, names: Sequence[str]) -> npt.NDArray[np.float64]:
         """Return the values of documents, a row of (n,) in tie order for each of ``gain``, ``best`` and ``relevant``."""

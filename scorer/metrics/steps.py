@@ -92,11 +92,11 @@ def ideal_steps(metric: Metric, query: RankedQuery) -> Steps:
 
 def _running(columns: tuple[str, ...], rows: Sequence[Row]) -> Steps:
     """Add the running sum of the last column."""
-    total, found = 0.0, []
+    total, running = 0.0, []
     for row in rows:
         total += row[-1]
-        found.append((*row, total))
-    return Steps(columns=(*columns, "sum"), rows=tuple(found))
+        running.append((*row, total))
+    return Steps(columns=(*columns, "sum"), rows=tuple(running))
 
 
 def _shares(query: RankedQuery, values: Sequence[float]) -> list[float]:

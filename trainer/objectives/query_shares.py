@@ -56,12 +56,12 @@ class QueryShares:
         ends = np.zeros(len(self._until), dtype=np.int64)
 
         def run(n: int, *, fill: bool) -> PairHessians:
-            found = PairHessians(np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.float64))
+            pairs = PairHessians(np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.float64))
             self.each(
                 team,
-                lambda first, last, _: kernel(first, last, ends, fill, found.first, found.second, found.hessian),
+                lambda first, last, _: kernel(first, last, ends, fill, pairs.first, pairs.second, pairs.hessian),
             )
-            return found
+            return pairs
 
         run(0, fill=False)
         np.cumsum(ends, out=ends)

@@ -90,8 +90,8 @@ def class_named(name: str) -> type[HasOptions]:
         hint = name_hint(ours, _NAMED, f"known: {', '.join(_NAMED)}")
         raise InvalidParameter(f"unknown objective {name!r}; {hint}")
     module, _, attribute = OBJECTIVES[name].partition(":")
-    found: type[HasOptions] = getattr(import_module(module), attribute)
-    return found
+    kind: type[HasOptions] = getattr(import_module(module), attribute)
+    return kind
 
 
 def canonical(written: str) -> str:

@@ -59,11 +59,11 @@ def relative_weights(weights: npt.NDArray[np.float64] | None, n_rows: int) -> np
 
 def _query_weights(rows: RankedRows) -> npt.NDArray[np.float64]:
     """Return the given weights of the queries, (n_queries,), checked; errors as :func:`relative_weights`."""
-    found = np.asarray(rows.query_weights, dtype=np.float64)
-    if found.shape != (rows.n_queries,):
-        raise TrainingDataRejected(f"query weights must have shape ({rows.n_queries},), got {found.shape}")
-    check_weights(found)
-    return found
+    weights = np.asarray(rows.query_weights, dtype=np.float64)
+    if weights.shape != (rows.n_queries,):
+        raise TrainingDataRejected(f"query weights must have shape ({rows.n_queries},), got {weights.shape}")
+    check_weights(weights)
+    return weights
 
 
 def document_weights(rows: RankedRows) -> npt.NDArray[np.float64]:

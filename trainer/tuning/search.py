@@ -79,10 +79,10 @@ class TunePlan:
     @property
     def most_trainings(self) -> int:
         """Number of trainings: trials of all rungs, and repeats."""
-        options, left, found = self.options, self.options.trials + 1, 0
+        options, left, total = self.options, self.options.trials + 1, 0
         for rung in self.rungs:
-            found, left = found + left, rung.kept
-        return found + (min(options.best, options.trials + 1) * (options.repeat + 1) if options.repeat else 0)
+            total, left = total + left, rung.kept
+        return total + (min(options.best, options.trials + 1) * (options.repeat + 1) if options.repeat else 0)
 
     @property
     def rungs(self) -> list[Rung]:
@@ -162,9 +162,9 @@ def tune(plan: TunePlan, out: Path, *, fresh: bool = False, on_trial: OnTrial | 
         raise InvalidParameter(f"every trial failed; the first error: {search.last[0].error}")
     best = [trial for trial in search.ranking()[: options.best] if search.last[trial].score is not None]
     seeds = [parameters.seed, *_other_seeds(parameters.seed, options.repeat)] if options.repeat else []
-    again = search.outcomes_of([search.task(trial, None, seed) for trial in best for seed in seeds])
+    repeats = search.outcomes_of([search.task(trial, None, seed) for trial in best for seed in seeds])
     if seeds:  # trials stopped on a lower rung now have all rounds, too
-        search.last |= {trial: again[trial, parameters.seed] for trial in best}
+        search.last |= {trial: repeats[trial, parameters.seed] for trial in best}
         search.rung_of |= dict.fromkeys(best, len(plan.rungs) - 1)
     table = Table(
         rows=tuple(
@@ -172,7 +172,7 @@ def tune(plan: TunePlan, out: Path, *, fresh: bool = False, on_trial: OnTrial | 
                 trial=trial,
                 values=search.drawn[trial],
                 outcome=search.last[trial],
-                repeats={seed: again[trial, seed] for seed in seeds[1:]} if trial in best else {},
+                repeats={seed: repeats[trial, seed] for seed in seeds[1:]} if trial in best else {},
             )
             for trial in search.ranking()
         ),
@@ -228,16 +228,16 @@ class _Search:
 
     def outcomes_of(self, tasks: Sequence[Task]) -> dict[tuple[int, int], Outcome]:
         """Run the tasks without an outcome; return all outcomes by trial and seed."""
-        found, missing = {}, []
+        outcomes, missing = {}, []
         for task in tasks:  # known outcomes need no process
             known = self.store.read(task.name).get(task.rounds)
             if known is None:
                 missing.append(task)
             else:
-                found[task.trial, task.seed] = self._noted(task, known)
+                outcomes[task.trial, task.seed] = self._noted(task, known)
         for task, outcome in _run(missing, self._plan.workers):
-            found[task.trial, task.seed] = self._noted(task, outcome)
-        return found
+            outcomes[task.trial, task.seed] = self._noted(task, outcome)
+        return outcomes
 
     def run_rungs(self) -> None:
         """Train all trials on the lowest rung, and the best of each rung on the next."""
@@ -323,12 +323,12 @@ def rungs_of(n_trials: int, n_rounds: int, factor: int) -> list[Rung]:
     steps = 0
     while n_trials >= factor ** (steps + 1) and n_rounds >= LEAST_ROUNDS * factor ** (steps + 1):
         steps += 1
-    found, left = [], n_trials
+    rungs, left = [], n_trials
     for step in range(steps, -1, -1):
         kept = max(1, left // factor) if step else left
-        found.append(Rung(ceil(n_rounds / factor**step), kept))
+        rungs.append(Rung(ceil(n_rounds / factor**step), kept))
         left = kept
-    return found
+    return rungs
 
 
 def ordered(scores: Mapping[int, float | None], *, higher_is_better: bool) -> list[int]:

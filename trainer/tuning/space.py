@@ -83,11 +83,11 @@ class Range:
         """Return the number at the quantile ``share``, in [0, 1)."""
         high = self.high + 1 if self.whole else self.high
         if self.logarithmic:
-            found = exp(log(self.low) + share * (log(high) - log(self.low)))
+            number = exp(log(self.low) + share * (log(high) - log(self.low)))
         else:
-            found = self.low + share * (high - self.low)
-        found = floor(found) if self.whole else float(f"{found:.{DIGITS}g}")
-        return min(max(found, self.low), self.high)  # rounding must not leave the range
+            number = self.low + share * (high - self.low)
+        number = floor(number) if self.whole else float(f"{number:.{DIGITS}g}")
+        return min(max(number, self.low), self.high)  # rounding must not leave the range
 
     def ends(self) -> tuple[Any, ...]:
         """Return the values to check against the bounds."""
@@ -144,7 +144,7 @@ def read_space(path: Path) -> Space:
         There is no such file, it is not valid TOML, or names a parameter that cannot be searched.
     """
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
         raise InvalidParameter(f"{path}: expected a file with the search space, found no file") from None
     except UnicodeDecodeError:
@@ -152,7 +152,7 @@ def read_space(path: Path) -> Space:
     except tomllib.TOMLDecodeError as error:
         place = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error))
         raise InvalidParameter(f"{path}:{place[2]}:{place[3]}: {place[1]}" if place else f"{path}: {error}") from None
-    return space_of(found, str(path))
+    return space_of(content, str(path))
 
 
 def parse_vary(lines: Sequence[str]) -> dict[str, str]:

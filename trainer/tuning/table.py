@@ -30,8 +30,8 @@ class Row:
     @property
     def scores(self) -> list[float]:
         """Its scores over seeds, its own first; failures are left out."""
-        found = [self.outcome, *self.repeats.values()]
-        return [each.score for each in found if each.score is not None]
+        outcomes = [self.outcome, *self.repeats.values()]
+        return [each.score for each in outcomes if each.score is not None]
 
     @property
     def mean(self) -> float:
@@ -91,13 +91,13 @@ class Table:
 
         If folds chose the number of rounds, and there is no valid split to do so again, that number is included.
         """
-        found = {**self.parameters.as_dict(), **self.winner.values}
+        parameters = {**self.parameters.as_dict(), **self.winner.values}
         if self.by_folds:
-            found["n_rounds"] = self.winner.outcome.best_round
+            parameters["n_rounds"] = self.winner.outcome.best_round
         usual = TrainParameters().as_dict()
-        if found["stop_metric"] == found["metric"]:
-            found["stop_metric"] = usual["stop_metric"]
-        return {name: found[name] for name in usual if found[name] != usual[name] or name == "metric"}
+        if parameters["stop_metric"] == parameters["metric"]:
+            parameters["stop_metric"] = usual["stop_metric"]
+        return {name: parameters[name] for name in usual if parameters[name] != usual[name] or name == "metric"}
 
     def winner_toml(self) -> str:
         """Return the section as text, ready to be pasted into ``rankmill.toml`` beside the name of the model."""

@@ -123,10 +123,10 @@ class TrialStore:
     def read(self, name: str) -> dict[int, Outcome]:
         """Return the outcomes of a trial by number of rounds."""
         try:
-            found = from_json(TrialFile, self._path(name).read_bytes(), name)
+            file = from_json(TrialFile, self._path(name).read_bytes(), name)
         except (OSError, IntegrityError):
             return {}
-        return {each.rounds: each for each in found.outcomes} if found.search == self._key else {}
+        return {each.rounds: each for each in file.outcomes} if file.search == self._key else {}
 
     def write(self, name: str, outcome: Outcome, *, trial: int, values: Mapping[str, Any]) -> None:
         """Add an outcome to the file of a trial."""

@@ -117,9 +117,9 @@ class GbRank(Objective):
 
     def losses(self, scores: Floats) -> Floats:
         """Return the loss of each query, (n_queries,), of averaged scores."""
-        found = np.zeros(len(self._starts) - 1)
-        self._run(scores, 0, len(found), found)
-        return found
+        losses = np.zeros(len(self._starts) - 1)
+        self._run(scores, 0, len(losses), losses)
+        return losses
 
     def deviance(self, scores: Floats) -> float:
         """Refuse: training scores are sums, and only averages have a loss."""

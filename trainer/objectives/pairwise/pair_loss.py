@@ -206,9 +206,9 @@ class PairObjective(Objective):
 
     def losses(self, scores: Floats) -> Floats:
         """Return the loss of each query, (n_queries,), all weights included; the order is that of these scores."""
-        found = np.zeros(len(self._starts) - 1)
-        self._terms(PairTerms(_kernels.LOSSES, losses=found), self._key(0), scores, 0, len(found), 0)
-        return found
+        losses = np.zeros(len(self._starts) - 1)
+        self._terms(PairTerms(_kernels.LOSSES, losses=losses), self._key(0), scores, 0, len(losses), 0)
+        return losses
 
     def deviance(self, scores: Floats) -> float:
         """Return the weighted mean loss of the queries that have pairs."""

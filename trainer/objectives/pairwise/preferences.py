@@ -49,8 +49,8 @@ def merged_pairs(given: PreferencePairs | None, starts: npt.NDArray[np.int64]) -
     new[1:] = (np.diff(above[order]) != 0) | (np.diff(below[order]) != 0)
     number, kept = np.cumsum(new) - 1, order[new]
     total: Floats = np.bincount(number, weights=weight[order], minlength=len(kept)).astype(np.float64)
-    wanted = np.bincount(number, weights=(weight * target)[order], minlength=len(kept))
-    mean = np.clip(wanted / np.where(total > 0.0, total, 1.0), 0.0, 1.0)
+    target_sum = np.bincount(number, weights=(weight * target)[order], minlength=len(kept))
+    mean = np.clip(target_sum / np.where(total > 0.0, total, 1.0), 0.0, 1.0)
     counts = np.bincount(query[kept], minlength=len(starts) - 1)
     return GivenPairs(
         np.concatenate(([0], np.cumsum(counts))).astype(np.int64),

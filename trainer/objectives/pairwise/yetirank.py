@@ -96,9 +96,9 @@ class YetiRank(Objective):
 
     def losses(self, scores: Floats) -> Floats:
         """Return the loss of each query, (n_queries,), in the permutations of step 0 of these scores."""
-        found = np.zeros(len(self._mixed))
-        self._run(_kernels.LOSSES, 0, scores, 0, len(found), losses=found)
-        return found
+        losses = np.zeros(len(self._mixed))
+        self._run(_kernels.LOSSES, 0, scores, 0, len(losses), losses=losses)
+        return losses
 
     def deviance(self, scores: Floats) -> float:
         """Return the weighted mean loss of the queries that hold two grades."""

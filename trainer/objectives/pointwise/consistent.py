@@ -49,9 +49,9 @@ def normalised_gains(rows: RankedRows, parameters: TrainParameters) -> Floats:
     return out
 
 
-def _check_gains(found: Floats) -> None:
+def _check_gains(gains: Floats) -> None:
     """Raise TrainingDataRejected if all are 0."""
-    if not found.any():
+    if not gains.any():
         raise TrainingDataRejected(
             "no query has a relevant document, so there is nothing to learn; check the grades and"
             " weights (for real labels set gain to linear)"
