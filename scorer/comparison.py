@@ -204,31 +204,31 @@ class Comparison:
         head += ["p (Holm)"] if several else []
         head += ["win / tie / loss", "effect", *(f"q{share}" for share in ("5", "50", "95"))]
         rows, noise = [], []
-        for metric, paired in self.differences[i].items():
-            if paired is None:
+        for metric, diff in self.differences[i].items():
+            if diff is None:
                 rows.append([str(metric), *["too few queries", *[""] * (len(head) - 2)]])
                 continue
-            row = [str(metric), f"{paired.n_queries:,}", f"{paired.other:.4f}", f"{paired.candidate:.4f}"]
+            row = [str(metric), f"{diff.n_queries:,}", f"{diff.other:.4f}", f"{diff.candidate:.4f}"]
             row += [
-                f"{paired.difference:+.4f}",
-                f"{paired.interval[0]:+.4f} to {paired.interval[1]:+.4f}",
-                _p(paired.p),
+                f"{diff.difference:+.4f}",
+                f"{diff.interval[0]:+.4f} to {diff.interval[1]:+.4f}",
+                _p(diff.p),
             ]
-            row += [_p(paired.p_holm)] if several else []
-            row += [f"{paired.wins:,} / {paired.ties:,} / {paired.losses:,}"]
-            row += ["" if paired.effect_size is None else f"{paired.effect_size:+.3f}"]
-            rows.append(row + [f"{paired.quantiles[share]:+.4f}" for share in ("0.05", "0.5", "0.95")])
-            if paired.seed_noise is not None:
-                noise.append(labelled("seeds", _noise_words(metric, paired.difference, paired.seed_noise)))
+            row += [_p(diff.p_holm)] if several else []
+            row += [f"{diff.wins:,} / {diff.ties:,} / {diff.losses:,}"]
+            row += ["" if diff.effect_size is None else f"{diff.effect_size:+.3f}"]
+            rows.append(row + [f"{diff.quantiles[share]:+.4f}" for share in ("0.05", "0.5", "0.95")])
+            if diff.seed_noise is not None:
+                noise.append(labelled("seeds", _noise_words(metric, diff.difference, diff.seed_noise)))
         lines = [f"{name} against {other}", text_table(head, rows), *noise]
         return lines + self._worst(i)
 
     def _worst(self, i: int) -> list[str]:
-        metric, paired = next(iter(self.differences[i].items()))
-        if paired is None or not paired.worst:
+        metric, diff = next(iter(self.differences[i].items()))
+        if diff is None or not diff.worst:
             return []
         rows = [
-            [lost.qid, f"{lost.other:.4f}", f"{lost.candidate:.4f}", f"{lost.difference:+.4f}"] for lost in paired.worst
+            [lost.qid, f"{lost.other:.4f}", f"{lost.candidate:.4f}", f"{lost.difference:+.4f}"] for lost in diff.worst
         ]
         head = ["qid", self.names[self.baseline], self.names[i], "difference"]
         return ["", f"the queries that lost most, by {metric}", text_table(head, rows)]

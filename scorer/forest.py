@@ -4,7 +4,7 @@
 has K such sums, all from ``base_score``: tree t (the first is 0) adds to output ``t % K``.  Its ``link`` makes one score of
 them (``rankmill.scorer.links``).  A boosting round is ``trees_a_round`` trees, a multiple of K.
 
-Nodes of one tree lie together, the root first, each child after its parent.  At an inner node with feature ``f`` and
+Nodes of one tree are contiguous, the root first, each child after its parent.  At an inner node with feature ``f`` and
 cut ``c`` a value goes left if ``x <= cuts[cut_starts[f] + c]``, and right if it is greater; NaN goes left if
 ``missing_left`` is 1.  A cut may be infinite: ``x <= +inf`` separates present values from missing ones.
 """
@@ -182,7 +182,7 @@ class Forest:
         return f"<Forest of {self.n_trees:,} trees, {self.objective}, sha256 {self.sha256[:12]}>"
 
     def _repr_html_(self) -> str:
-        """Return what it is and its most important features for a notebook."""
+        """Return a summary and the most important features for a notebook."""
         used = f"{len(self.used_features):,} of {self.n_features:,}"
         facts = {"objective": self.objective, "rounds": f"{self.n_rounds:,}", "trees": f"{self.n_trees:,}"}
         facts |= {"features used": used, "sha256": self.sha256[:12]}

@@ -391,7 +391,7 @@ class _Run:
         replace_folder(out, self.plan.target, self.staging)
 
     def _checkpoint(self, place: InputPosition) -> None:
-        """Make what was scored up to ``place`` durable."""
+        """Make the scores up to ``place`` durable."""
         for label, spill in zip(self.plan.models, self.spills, strict=True):
             self.journal.models[label].spilled = spill.checkpoint()
         stage = self.plan.stage

@@ -1,4 +1,4 @@
-"""External sort of scored rows: narrow rows are spilled to a private folder and come back ranked, in bounded memory.
+"""External sort of scored rows: narrow rows are spilled to a private folder and read back ranked, in bounded memory.
 
 DuckDB sorts more than its memory limit, but not any amount: each sorted run that it merges needs some memory.  Rows are
 therefore partitioned into files by ranges of qid, each a fraction of the limit, and the files are sorted one by one.  The

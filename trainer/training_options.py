@@ -51,7 +51,7 @@ class TrainingOptions(CheckpointOptions):
         holds both (:mod:`rankmill.trainer.combined_forests`).
     on_round
         Called after every round, those of folds and replayed ones included (see ``fold`` and ``seed`` of the record), in the
-        caller's thread.  A training on all rows ends after this round if it returns true; what it raises is raised there.
+        caller's thread.  A training on all rows ends after this round if it returns true; its exceptions propagate.
     on_message
         Called with one-line messages, such as about a damaged cache.
     """

@@ -101,7 +101,7 @@ class Team:
             time.sleep(_SLEEP_SECONDS)
 
     def dismiss(self) -> None:
-        """Stop the helpers after what they are doing."""
+        """Stop the helpers after their current task."""
         self._post(0, _STOPPED)
 
     def _post(self, worker: int, value: int) -> None:

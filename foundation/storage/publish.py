@@ -187,7 +187,7 @@ def publish_new(disk: Disk, staged: Path, target: Path) -> bool:
     Raises
     ------
     OSError
-        The file could not be published, and ``target`` is as it was; or the reply was lost for good.
+        The file could not be published, and ``target`` is unchanged; or the reply was lost for good.
     """
     try:
         return _link(disk, staged, target)

@@ -100,7 +100,7 @@ class Optimality:
     step: float
     changes: Changes
     moves: tuple[float, ...]
-    """By how much the leaves of ``curves`` were moved, in root mean squares of all contributions of leaves."""
+    """Moves of the leaves of ``curves``, in units of the root mean square of all leaf contributions."""
     curves: tuple[LeafCurve, ...]
 
 

@@ -66,7 +66,7 @@ class Explainer:
         widest = int(np.diff(self.paths.conditions.starts).max(initial=0))
         self._points, self._weights = rules_up_to((widest + 1) // 2)
         self.expected = np.full(self.paths.forest.n_outputs, self.paths.forest.base_score)
-        """(n_outputs,) the output of a document of which nothing is known."""
+        """(n_outputs,) the expected output if no feature is known."""
         np.add.at(self.expected, self.paths.output, self.paths.value * self.paths.reach())
 
     def contributions(self, codes: Codes, *, n_threads: int = 1) -> npt.NDArray[np.float64]:

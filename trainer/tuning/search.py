@@ -98,7 +98,7 @@ def plan_tuning(
     options: TuneOptions,
     training_options: TrainingOptions = DEFAULT_OPTIONS,
 ) -> TunePlan:
-    """Return what :func:`tune` will do, and refuse what it would refuse.
+    """Plan a search for :func:`tune`, with all its checks.
 
     Raises
     ------

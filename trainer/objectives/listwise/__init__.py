@@ -1,1 +1,1 @@
-"""Losses of whole lists, one file each, and what they share."""
+"""Losses of whole lists, one file each, and shared code."""

@@ -1,1 +1,1 @@
-"""Losses of pairs of documents, one file each, and what they share."""
+"""Losses of pairs of documents, one file each, and shared code."""

@@ -1,1 +1,1 @@
-"""Losses of single documents, one file each, and what they share."""
+"""Losses of single documents, one file each, and shared code."""

@@ -81,7 +81,7 @@ class CoxPH(Objective):
         return out
 
     def deviance(self, scores: Floats) -> float:
-        """Return twice the mean loss, the weight of an event taken out of its risk."""
+        """Return twice the mean loss, with log(R / w) for log R."""
         entropy = float(kernels.event_entropy(self._events, self._weights))
         return 2.0 * (fsum(self.losses(scores).tolist()) - entropy) / max(1, len(self._times))
 
