@@ -57,13 +57,13 @@ def locate_features(source: Source, predictor: Predictor, options: ReadOptions) 
         place_of = {name: i for i, name in enumerate(source.columns)}
         missing = [name for name in names if name not in place_of]
         if missing:
-            raise _lacking(source, missing, len(names))
+            raise _missing_error(source, missing, len(names))
         return Columns(np.array([place_of[name] for name in names], dtype=np.int64), 0)
     # Text names its features by index: f<index>.
     indices = [_index_of(name) for name in names]
     foreign = [name for name, index in zip(names, indices, strict=True) if index is None or index < options.index_base]
     if foreign:
-        raise _foreign(source, foreign, options)
+        raise _foreign_error(source, foreign, options)
     places = np.array([cast("int", index) - options.index_base for index in indices], dtype=np.int64)
     needed = int(places.max(initial=-1)) + 1
     if options.n_features is not None and needed > options.n_features:
@@ -97,20 +97,20 @@ def _index_of(name: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def _few(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
 
-def _lacking(source: Source, lacking: Sequence[str], n_used: int) -> CandidatesRejected:
+def _missing_error(source: Source, lacking: Sequence[str], n_used: int) -> CandidatesRejected:
     if isinstance(source, RunSource):
         return CandidatesRejected(
-            f"{source.path}: the model uses {_few(lacking)}, and a TREC run has the features {' and '.join(FEATURES)} only; "
+            f"{source.path}: the model uses {_first_names(lacking)}, and a TREC run has the features {' and '.join(FEATURES)} only; "
             f"`rankmill rerank FEATURES --run {source.path}` ranks its documents by features in other files"
         )
     columns = source.columns or () if source.table is None else source.table.offered
-    found = _few(columns) or "none"
-    few, features = _few([repr(name) for name in lacking]), f"{n_used:,} feature{'s' * (n_used != 1)}"
+    found = _first_names(columns) or "none"
+    few, features = _first_names([repr(name) for name in lacking]), f"{n_used:,} feature{'s' * (n_used != 1)}"
     near = get_close_matches(lacking[0], columns, n=1, cutoff=0.8)
     cure = (
         f"is {lacking[0]!r} your {near[0]!r}? rename it, or convert a model of another tool again with {spelled('features')}"
@@ -122,7 +122,7 @@ def _lacking(source: Source, lacking: Sequence[str], n_used: int) -> CandidatesR
     )
 
 
-def _foreign(source: Source, foreign: Sequence[str], options: ReadOptions) -> CandidatesRejected:
+def _foreign_error(source: Source, foreign: Sequence[str], options: ReadOptions) -> CandidatesRejected:
     cure = (
         f"where its features count from 0: {spelled('index_base')} 0; where the model was read from XGBoost, whose first column is f0: "
         f"convert it again with {spelled('features')} f1..fN"
@@ -131,6 +131,6 @@ def _foreign(source: Source, foreign: Sequence[str], options: ReadOptions) -> Ca
         f"{spelled('features')}"
     )
     return CandidatesRejected(
-        f"{source.path}: the model uses {_few(foreign)}, but LETOR text can only hold features named "
+        f"{source.path}: the model uses {_first_names(foreign)}, but LETOR text can only hold features named "
         f"f{options.index_base}, f{options.index_base + 1}, ..; {cure}"
     )

@@ -173,7 +173,7 @@ class Evaluation:
         """Count the queries in the mean of this metric."""
         return int(np.count_nonzero(~np.isnan(self.values[metric])))
 
-    def _looks_deeper(self, metric: Metric) -> bool:
+    def _needs_cut_ranks(self, metric: Metric) -> bool:
         """Whether the metric needs ranks that were cut off."""
         kept = self.counts.fewest_kept
         return kept is not None and metric.name not in _OF_THE_TOP and (metric.k is None or metric.k > kept)
@@ -259,7 +259,7 @@ class Evaluation:
             ("of the queries", "; ".join(oddities)),
             ("tied documents", _share(counts.n_tied_documents, counts.n_documents)),
         ]
-        deeper = [str(metric) for metric in self.metrics if self._looks_deeper(metric)]
+        deeper = [str(metric) for metric in self.metrics if self._needs_cut_ranks(metric)]
         if deeper:
             notes.append(("note", f"{', '.join(deeper)}: documents below the top that was kept count as not retrieved"))
         foreign = [str(metric) for metric in self.metrics if metric.name not in self.convention.metrics]

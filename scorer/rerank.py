@@ -194,7 +194,7 @@ class _Plan:
         return bool(checked_suffix(self.target))
 
 
-def _planned(
+def _make_plan(
     candidates: PathLike | Sequence[PathLike],
     models: Mapping[str, tuple[Forest, ModelIdentity | None]],
     target: Path,
@@ -254,10 +254,10 @@ def _rerank(
 ) -> list[RerankReport]:
     """Rank ``candidates`` by all ``models``; ``several`` writes a folder for each."""
     started = time.monotonic()
-    plan = _planned(candidates, models, target, options, several=several)
+    plan = _make_plan(candidates, models, target, options, several=several)
     if options.announce:
         say(plan.memory.render())
-    with _started(plan) as run:
+    with _open_run(plan) as run:
         before = run.journal.place.all_rows
         if options.announce and before:
             say(f"resuming after {before:,} candidates of an earlier run; use {spelled('fresh')} to start over")
@@ -288,7 +288,7 @@ def _rerank(
 
 
 @contextmanager
-def _started(plan: _Plan) -> Iterator[_Run]:
+def _open_run(plan: _Plan) -> Iterator[_Run]:
     """Open a staging folder with a spill for each model; that of a killed run of the same ``plan`` is reused."""
     may_resume = not plan.options.fresh
 
@@ -354,11 +354,11 @@ class _Run:
             shutil.rmtree(out, ignore_errors=True)
         out.mkdir(exist_ok=True)
         return [
-            self._written(out / label, model, self.journal.models[label], spill)
+            self._write_model(out / label, model, self.journal.models[label], spill)
             for (label, model), spill in zip(self.plan.models.items(), self.spills, strict=True)
         ]
 
-    def _written(self, folder: Path, model: _Model, of_model: OfModel, spill: ScoreSpill) -> RankedFiles:
+    def _write_model(self, folder: Path, model: _Model, of_model: OfModel, spill: ScoreSpill) -> RankedFiles:
         folder.mkdir(exist_ok=True)
         if of_model.dealt is None:
             of_model.dealt = spill.partition()

@@ -51,7 +51,7 @@ def slices_of(evaluation: Evaluation, by: str, columns: Callable[[str], pl.DataF
     if rows.schema["value"].is_numeric() or rows.schema["value"] == pl.Boolean:
         values = _in_order(_medians(rows), evaluation.qids)
         return [_by_number(evaluation, by, values.to_numpy(), "the lower median of the query's documents")]
-    return [_by_name(evaluation, by, _in_order(_only(rows, by), evaluation.qids).to_list())]
+    return [_by_name(evaluation, by, _in_order(_single_text(rows, by), evaluation.qids).to_list())]
 
 
 def _by_number(evaluation: Evaluation, by: str, values: npt.NDArray[np.float64], what: str) -> Slices:
@@ -131,7 +131,7 @@ def _medians(rows: pl.DataFrame) -> pl.DataFrame:
     return numbers.group_by("qid").agg(pl.col("value").quantile(0.5, "lower"))
 
 
-def _only(rows: pl.DataFrame, by: str) -> pl.DataFrame:
+def _single_text(rows: pl.DataFrame, by: str) -> pl.DataFrame:
     """Return each query's only text; CandidatesRejected if a query has two."""
     found = rows.drop_nulls("value").group_by("qid").agg(least=pl.col("value").min(), most=pl.col("value").max())
     several = found.filter(pl.col("least") != pl.col("most")).sort("qid")

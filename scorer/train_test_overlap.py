@@ -200,7 +200,7 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
         seen_by_id={
             model.name: found
             for model, of_split in by_id.items()
-            if (found := _together([of_split[name] for name in scored])).found
+            if (found := _sum_overlaps([of_split[name] for name in scored])).found
         },
         training_data_unknown=unknown,
     )
@@ -244,7 +244,7 @@ def _with_ids(found: Mapping[str, Overlap]) -> list[str]:
     return [name for name, of_split in found.items() if of_split.found]
 
 
-def _together(parts: Sequence[Overlap]) -> Overlap:
+def _sum_overlaps(parts: Sequence[Overlap]) -> Overlap:
     found, looked_at, queries = (
         sum(getattr(part, name) for part in parts) for name in ("found", "looked_at", "queries")
     )

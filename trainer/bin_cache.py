@@ -32,7 +32,7 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.storage.publish import publish_file
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
-from rankmill.trainer.layout import BIN, BLOCK_WIDTH, WORD, BlockedBins, blocks_shape, fill_blocks, filled_up
+from rankmill.trainer.layout import BIN, BLOCK_WIDTH, WORD, BlockedBins, blocks_shape, fill_blocks, padded
 
 FORMAT = 1
 SUFFIX = ".bins"
@@ -258,7 +258,7 @@ class CachedBins:
         )
         n_blocks, n_rows, width = blocks_shape(self.n_features, self.n_rows, self.width)
         bins = np.frombuffer(pages, dtype=BIN, offset=offset).reshape(n_blocks, n_rows, width)
-        return BlockedBins(words=bins.view(WORD), n_bins=filled_up(n_bins, width), n_features=self.n_features)
+        return BlockedBins(words=bins.view(WORD), n_bins=padded(n_bins, width), n_features=self.n_features)
 
 
 class _Contents:

@@ -103,7 +103,7 @@ class BlockedBins:
             bins[block, first : first + len(columns), : columns.shape[1]] = columns
 
         fill_blocks(batches, n_rows, n_bins, width, put)
-        return cls(words=bins.view(WORD), n_bins=filled_up(n_bins, width), n_features=len(n_bins))
+        return cls(words=bins.view(WORD), n_bins=padded(n_bins, width), n_features=len(n_bins))
 
     def of_rows(self, rows: npt.NDArray[np.int64]) -> BlockedBins:
         """Return a copy with only these rows."""
@@ -126,7 +126,7 @@ def blocks_shape(n_features: int, n_rows: int, width: int) -> tuple[int, int, in
     return -(-n_features // width), n_rows, width
 
 
-def filled_up(n_bins: npt.NDArray[np.int32], width: int) -> npt.NDArray[np.int32]:
+def padded(n_bins: npt.NDArray[np.int32], width: int) -> npt.NDArray[np.int32]:
     """Return ``n_bins`` with a 1 for each column that pads the last block, shape (n_blocks * width,)."""
     filled = np.ones(-(-len(n_bins) // width) * width, dtype=np.int32)
     filled[: len(n_bins)] = n_bins

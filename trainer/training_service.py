@@ -58,7 +58,7 @@ class TrainingReport:
         metrics = "; ".join(f"{split} {_spelled(found)}" for split, found in sets.items() if found)
         resumed = f" ({self.rounds_resumed} of them before)" if self.rounds_resumed else ""
         lines = [
-            f"{'registered' if self.new else 'the same as'} {self.model} in {self.registry}: {self._kept()}{resumed};"
+            f"{'registered' if self.new else 'the same as'} {self.model} in {self.registry}: {self._kept_words()}{resumed};"
             f" {metrics}",
             f"sha256 {self.sha256}",
         ]
@@ -89,7 +89,7 @@ class TrainingReport:
         ]
         return "\n".join(lines)
 
-    def _kept(self) -> str:
+    def _kept_words(self) -> str:
         """Describe how many rounds the model keeps."""
         base, trained = self.rounds_of_base, self.rounds_trained
         if base:

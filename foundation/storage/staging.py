@@ -134,7 +134,7 @@ class Staging:
                 try:
                     self._write(staged, data, flush=flush)
                 except FileNotFoundError:  # the first file, or a copy of a registry without its empty folders
-                    self._make()
+                    self._make_folder()
                     self._write(staged, data, flush=flush)
             except OSError as error:
                 if error.errno != TRY_A_NEW_FILE or attempt == ATTEMPTS - 1:
@@ -146,7 +146,7 @@ class Staging:
     def _write(self, staged: Path, data: bytes, *, flush: bool = True) -> None:
         write_new(self._disk, staged, [data], size=len(data), flush=flush)
 
-    def _make(self) -> None:
+    def _make_folder(self) -> None:
         with suppress(FileExistsError):
             self._disk.make_folder(self.folder, 0o770)  # for writers; its name need not be durable
 
@@ -161,7 +161,7 @@ class Staging:
             try:
                 self._disk.make_folder(staged)
             except FileNotFoundError:
-                self._make()
+                self._make_folder()
                 self._disk.make_folder(staged)
             for name, data in files.items():
                 self._write(staged / name, data)
@@ -188,7 +188,7 @@ class Staging:
         with suppress(OSError):
             for name in sorted(self._disk.names(self.folder)):
                 with suppress(OSError):
-                    if time.time() - self._disk.modified(self.folder / name) > _keep_for(name):
+                    if time.time() - self._disk.modified(self.folder / name) > _seconds_to_keep(name):
                         if self._disk.is_folder(self.folder / name):
                             self.discard_folder(self.folder / name)
                         else:
@@ -222,7 +222,7 @@ class Staging:
         return way
 
 
-def _keep_for(name: str) -> float:
+def _seconds_to_keep(name: str) -> float:
     """Return for how many seconds to keep a file of this name: for ever while its process may live."""
     host, _, pid = name.rpartition(".")[0].rpartition(".")
     if host != socket.gethostname() or not pid.isdecimal():

@@ -55,7 +55,7 @@ def write(forest: Forest, name: str, *, nearest: bool = False) -> ConvertedModel
     with np.errstate(invalid="ignore"):  # inf - inf
         off = np.where(written + SLACK == cuts, 0.0, np.abs(written.astype(np.float64) + float(SLACK) - cuts))
     if np.any(off) and not nearest:
-        raise _lost(forest, cuts, off)
+        raise _threshold_error(forest, cuts, off)
     thresholds = dict(zip(cuts.tolist(), shortest32(written), strict=True))
     names = forest.feature_names
     trees = [{"weight": "1.0", "root": _root(tree, names, thresholds, plain=plain)} for tree in with_base(forest)]
@@ -100,7 +100,7 @@ def before_slack(cuts: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return found
 
 
-def _lost(forest: Forest, cuts: npt.NDArray[np.float32], off: npt.NDArray[np.float64]) -> ConversionRefused:
+def _threshold_error(forest: Forest, cuts: npt.NDArray[np.float32], off: npt.NDArray[np.float64]) -> ConversionRefused:
     """Say which of the ``cuts``, those that are ``off``, Solr cannot have."""
     cut = cuts[np.flatnonzero(off)[0]]
     f = int(np.searchsorted(forest.cut_starts, np.flatnonzero(forest.cuts == cut)[0], side="right")) - 1

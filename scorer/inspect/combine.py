@@ -96,7 +96,7 @@ def combine(
     _check(metric, low, high)
     starts = np.asarray(starts, dtype=np.int64)
     queries = PreparedQueries(grades, starts, policy, doc_order=doc_order)
-    scores = [_mixable(column, queries, metric) for column in (first, second)]
+    scores = [_checked_scores(column, queries, metric) for column in (first, second)]
 
     def mean_at(weight: float) -> float:
         return queries.means([metric], (1.0 - weight) * scores[0] + weight * scores[1])[metric]
@@ -116,7 +116,7 @@ def combine(
     )  # fmt: skip
 
 
-def _mixable(column: npt.ArrayLike, queries: PreparedQueries, metric: Metric) -> _Floats:
+def _checked_scores(column: npt.ArrayLike, queries: PreparedQueries, metric: Metric) -> _Floats:
     scores = np.ascontiguousarray(column, dtype=np.float64)
     queries.means([metric], scores)  # checks that they are numbers, one per document
     if not np.isfinite(scores).all():

@@ -69,7 +69,7 @@ def steps_of(metric: Metric, query: RankedQuery, costs: Sequence[float] = ()) ->
         "ndcg": lambda: _gains(metric, query),
         "dcg": lambda: _gains(metric, query),
         "wta": lambda: _weighted(query, 1, ("best grade", "weight"), _best(query), [1.0]),
-        "rbp": lambda: _persistent(metric, query),
+        "rbp": lambda: _rank_biased(metric, query),
         "precision": lambda: _hits(metric, query),
         "recall": lambda: _hits(metric, query),
         "mrr": lambda: _first(metric, query),
@@ -117,7 +117,7 @@ def _gains(metric: Metric, query: RankedQuery) -> Steps:
     return _weighted(query, query.depth(metric), ("gain", "discount"), values, weights)
 
 
-def _persistent(metric: Metric, query: RankedQuery) -> Steps:
+def _rank_biased(metric: Metric, query: RankedQuery) -> Steps:
     weights = persistence(len(query.grades), metric.parameter or 0.0).tolist()
     return _weighted(query, query.depth(metric), ("relevant", "weight"), query.relevant(), weights)
 
@@ -147,7 +147,7 @@ def _precisions(metric: Metric, query: RankedQuery) -> Steps:
     """Precision at each rank if it is relevant: i others of the group stand before it, (r - 1)/(m - 1) of them relevant."""
     depth, relevant = query.depth(metric), query.relevant()
     over_hits = query.policy.map_normalisation == "hits"
-    chances = _chances_of_hits(query, depth)
+    chances = _hit_probabilities(query, depth)
     one_over_hits = math.fsum(p / hits for hits, p in chances.items() if hits) if over_hits else 1.0
     rows, before = [], 0.0
     for lo, hi in query.groups:
@@ -169,7 +169,7 @@ def _precisions(metric: Metric, query: RankedQuery) -> Steps:
     return _running(("relevant", "precision", "term"), rows)
 
 
-def _chances_of_hits(query: RankedQuery, depth: int) -> dict[float, float]:
+def _hit_probabilities(query: RankedQuery, depth: int) -> dict[float, float]:
     """Probability of each number of relevant documents above the cutoff: hypergeometric in the group that it divides."""
     relevant, before = query.relevant(), 0.0
     for lo, hi in query.groups:

@@ -234,9 +234,9 @@ class _Search:
             if known is None:
                 missing.append(task)
             else:
-                outcomes[task.trial, task.seed] = self._noted(task, known)
+                outcomes[task.trial, task.seed] = self._record(task, known)
         for task, outcome in _run(missing, self._plan.workers):
-            outcomes[task.trial, task.seed] = self._noted(task, outcome)
+            outcomes[task.trial, task.seed] = self._record(task, outcome)
         return outcomes
 
     def run_rungs(self) -> None:
@@ -266,7 +266,7 @@ class _Search:
             trial for trial in sorted(self.last) if trial not in sound
         ]
 
-    def _noted(self, task: Task, outcome: Outcome) -> Outcome:
+    def _record(self, task: Task, outcome: Outcome) -> Outcome:
         if self._on_trial is not None:
             self._on_trial(task, outcome)
         return outcome

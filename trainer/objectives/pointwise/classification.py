@@ -45,10 +45,10 @@ class Bernoulli(Pointwise):
         check_both_classes(self.name, self._classes, self._weights, self._threshold)
         return float(kernels.logistic_start(self._offsets, self._classes, self._weights, self._slope))
 
-    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+    def _write_gradients(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
         kernels.logistic(scores, self._classes, self._weights, self._slope, first, last, g, h)
 
-    def _lose(self, scores: Floats, out: Floats) -> None:
+    def _write_losses(self, scores: Floats, out: Floats) -> None:
         kernels.logistic_losses(scores, self._classes, self._weights, self._slope, out)
 
 
@@ -110,10 +110,10 @@ class AdaBoost(Pointwise):
         check_both_classes(self.name, self._classes, self._weights, self._threshold)
         return float(kernels.exponential_start(self._offsets, self._classes, self._weights))
 
-    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+    def _write_gradients(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
         kernels.exponential_loss(scores, self._classes, self._weights, first, last, g, h)
 
-    def _lose(self, scores: Floats, out: Floats) -> None:
+    def _write_losses(self, scores: Floats, out: Floats) -> None:
         kernels.exponential_losses(scores, self._classes, self._weights, out)
 
 
@@ -181,8 +181,8 @@ class LogistRank(Pointwise):
         share_leaves(team, starts, share)
         return out
 
-    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+    def _write_gradients(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
         kernels.logistic(scores, self._classes, self._pulls, 1.0, first, last, g, h)
 
-    def _lose(self, scores: Floats, out: Floats) -> None:
+    def _write_losses(self, scores: Floats, out: Floats) -> None:
         kernels.logistic_losses(scores, self._classes, self._pulls, 1.0, out)

@@ -48,21 +48,23 @@ class Pointwise(Objective):
         return np.ascontiguousarray(rows.targets, dtype=np.float64)
 
     @abstractmethod
-    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+    def _write_gradients(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
         """Write g and h of the rows first .. last."""
 
     @abstractmethod
-    def _lose(self, scores: Floats, out: Floats) -> None:
+    def _write_losses(self, scores: Floats, out: Floats) -> None:
         """Write the terms of all rows, weighted."""
 
     def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
         """Write g and h, rows divided among the workers."""
-        team.share(len(self._targets), LEAST_ROWS, lambda first, last, _: self._derive(scores, first, last, g, h))
+        team.share(
+            len(self._targets), LEAST_ROWS, lambda first, last, _: self._write_gradients(scores, first, last, g, h)
+        )
 
     def losses(self, scores: Floats) -> Floats:
         """Return the weighted terms, (n_rows,)."""
         out = np.empty(len(self._targets), dtype=np.float64)
-        self._lose(scores, out)
+        self._write_losses(scores, out)
         return out
 
     def deviance(self, scores: Floats) -> float:

@@ -86,10 +86,10 @@ class McRank(_Grades):
         self.n_outputs = k = self._highest + 1
         self._factor = k / (k - 1) if options.friedman_factor else 1.0
 
-    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+    def _write_gradients(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
         kernels.softmax(scores, self._grades, self._weights, self._factor, first, last, g, h)
 
-    def _lose(self, scores: Floats, out: Floats) -> None:
+    def _write_losses(self, scores: Floats, out: Floats) -> None:
         kernels.softmax_losses(scores, self._grades, self._weights, out)
 
 
@@ -109,7 +109,7 @@ class Ordinal(_Grades):
         super().__init__(rows, parameters, options)
         self.n_outputs = self._highest
 
-    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+    def _write_gradients(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
         part = slice(first, last)
         outputs = zip(*map(self._outputs, (scores, g, h)), strict=True)
         for k, (scores_k, g_k, h_k) in enumerate(outputs):
@@ -118,7 +118,7 @@ class Ordinal(_Grades):
                 scores_k[part], reached, self._weights[part], 1.0, 0, last - first, g_k[part], h_k[part]
             )  # fmt: skip
 
-    def _lose(self, scores: Floats, out: Floats) -> None:
+    def _write_losses(self, scores: Floats, out: Floats) -> None:
         out[:] = 0.0
         part = np.empty_like(out)
         for k, of_output in enumerate(self._outputs(scores)):

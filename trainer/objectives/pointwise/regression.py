@@ -31,10 +31,10 @@ class SquaredError(Pointwise):
         rest = self._targets - self._offsets if len(self._offsets) else self._targets
         return float(kernels.weighted_mean(rest, self._weights))
 
-    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+    def _write_gradients(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
         kernels.squared_error(scores, self._targets, self._weights, first, last, g, h)
 
-    def _lose(self, scores: Floats, out: Floats) -> None:
+    def _write_losses(self, scores: Floats, out: Floats) -> None:
         kernels.squared_losses(scores, self._targets, self._weights, out)
 
 
@@ -135,10 +135,10 @@ class Quantile(Pointwise):
         """Return the weighted quantile of each leaf's residuals."""
         return self._residuals.of_leaves(self._alpha, scores, rows, starts, team)
 
-    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+    def _write_gradients(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
         kernels.check_function(scores, self._targets, self._weights, *self._slopes, first, last, g, h)
 
-    def _lose(self, scores: Floats, out: Floats) -> None:
+    def _write_losses(self, scores: Floats, out: Floats) -> None:
         kernels.check_losses(scores, self._targets, self._weights, *self._slopes, out)
 
 
@@ -221,10 +221,10 @@ class Huber(Pointwise):
     def _delta_at(self, scores: Floats) -> float:
         return self._residuals.of_sizes(self._alpha, scores) if self._delta is None else self._delta
 
-    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+    def _write_gradients(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
         kernels.huber(scores, self._targets, self._weights, self._delta_at(scores), first, last, g, h)
 
-    def _lose(self, scores: Floats, out: Floats) -> None:
+    def _write_losses(self, scores: Floats, out: Floats) -> None:
         kernels.huber_losses(scores, self._targets, self._weights, self._delta_at(scores), out)
 
 
@@ -278,8 +278,8 @@ class Poisson(Pointwise):
         share_leaves(team, starts, share)
         return out
 
-    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+    def _write_gradients(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
         kernels.counts(scores, self._targets, self._weights, LIMIT, first, last, g, h)
 
-    def _lose(self, scores: Floats, out: Floats) -> None:
+    def _write_losses(self, scores: Floats, out: Floats) -> None:
         kernels.counts_losses(scores, self._targets, self._weights, LIMIT, out)
