@@ -102,14 +102,14 @@ def render_answer(answer: Answer, width: int = 120, shown: int = 40) -> str:
         table.add_row(*row[: len(widths)])
     lines = filter(None, printed(table, width=width))
     more = total >= shown + _COUNTED_ROWS
-    told = f"{'more than ' * more}{total:,} row{'s' * (total != 1)}"
+    summary = f"{'more than ' * more}{total:,} row{'s' * (total != 1)}"
     if total > len(rows):
-        told += f", the first {len(rows)} shown; --json and --csv have all"
+        summary += f", the first {len(rows)} shown; --json and --csv have all"
     if len(widths) < len(names):
-        told += f"; {len(names) - len(widths)} of {len(names)} columns not shown"
+        summary += f"; {len(names) - len(widths)} of {len(names)} columns not shown"
     if any(room < need for room, need in zip(widths, needed, strict=False)):
-        told += "; what ends in … is cut"
-    return "\n".join([*lines, *textwrap.wrap(told, width)])
+        summary += "; what ends in … is cut"
+    return "\n".join([*lines, *textwrap.wrap(summary, width)])
 
 
 def _widths(needed: Sequence[int], numeric: Sequence[bool], width: int) -> list[int]:
@@ -137,8 +137,8 @@ def _plain(value: Any) -> Any:
     """Format ``value`` as a cell of CSV."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    told = json_value(value)
-    return told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
+    plain = json_value(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
 def _cell(value: Any) -> str:

@@ -85,8 +85,8 @@ def run(
     )
     if plan:
         rows = plan_of(asked)
-        told = json.dumps({"plan": [row._asdict() for row in rows]}) if as_json else None
-        typer.echo(told or "\n".join(f"{stage:<9} {what:<5} {why}" for stage, what, why in rows))
+        plan_json = json.dumps({"plan": [row._asdict() for row in rows]}) if as_json else None
+        typer.echo(plan_json or "\n".join(f"{stage:<9} {what:<5} {why}" for stage, what, why in rows))
         return
 
     def observer(work: Work) -> Observer:

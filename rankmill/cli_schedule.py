@@ -133,5 +133,5 @@ def _tell_json(line: str, *, event: str, level: str = "info", **facts: Any) -> N
 
     from rankmill.run.plain_json import json_line, rfc3339
 
-    told = {"ts": rfc3339(datetime.now(UTC)), "level": level, "event": f"schedule_{event}", "message": line, **facts}
-    typer.echo(json_line(told), err=True, nl=False)
+    record = {"ts": rfc3339(datetime.now(UTC)), "level": level, "event": f"schedule_{event}", "message": line, **facts}
+    typer.echo(json_line(record), err=True, nl=False)

@@ -80,13 +80,13 @@ def _data_rows(data: DataChanges) -> Iterator[Row]:
         if _differ(pair):
             yield [words, _plain(pair.old), _plain(pair.new), "other splits"]
     sources = data.sources
-    said = [
+    changes = [
         f"{what} {_names([file.name for file in files])}"
         for what, files in (("added", sources.added), ("removed", sources.removed))
         if files
     ]
-    if said or _differ(sources):
-        yield ["files", _plain(sources.old), _plain(sources.new), "; ".join(said)]
+    if changes or _differ(sources):
+        yield ["files", _plain(sources.old), _plain(sources.new), "; ".join(changes)]
 
 
 def _circumstance_rows(made_with: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
@@ -111,14 +111,14 @@ def _feature_rows(features: FeatureChanges) -> Iterator[Row]:
         ("used now", features.used_now),
         ("unused now", features.unused_now),
     )
-    said = [f"{words} {_names(names)}" for words, names in changed if names]
+    parts = [f"{words} {_names(names)}" for words, names in changed if names]
     if features.reordered:
-        said.append("in another order")
+        parts.append("in another order")
     cells = [
         f"{n:,}" if used is None else f"{n:,}, {used:,} used"
         for n, used in ((features.old, features.old_used), (features.new, features.new_used))
     ]
-    yield ["features", *cells, "; ".join(said) or "the same"]
+    yield ["features", *cells, "; ".join(parts) or "the same"]
 
 
 def _shape_rows(shape: Shapes | None) -> Iterator[Row]:

@@ -129,15 +129,15 @@ def facts_of(forest: Forest, dataset: str | None, metrics: Metrics | None, path:
     InputError
         The model was trained on another dataset.
     """
-    told = forest.info.get("dataset_digest")
-    if told is not None and dataset is not None and told != dataset:
-        raise InputError(f"{path}: the model was trained on the dataset {told}, not on {dataset}; leave --dataset out")
+    own = forest.info.get("dataset_digest")
+    if own is not None and dataset is not None and own != dataset:
+        raise InputError(f"{path}: the model was trained on the dataset {own}, not on {dataset}; leave --dataset out")
     if metrics is None:
         metrics = {split: found for split in ("train", "valid") if (found := _numbers(forest.info.get(split)))}
     taken: Mapping[str, Any] = {fact: forest.info[fact] for fact in FROM_INFO if fact in forest.info}
     return TrainingFacts(
         features=forest.feature_names,
-        dataset_digest=str(told) if _is_digest(told) else dataset,
+        dataset_digest=str(own) if _is_digest(own) else dataset,
         parameters={"objective": forest.objective, **forest.parameters},
         metrics=metrics,
         **taken,

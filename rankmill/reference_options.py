@@ -127,8 +127,8 @@ def _section(page: Page) -> str:
     ]
     lines += ["| option | default | allowed | what it does |", "|---|---|---|---|"]
     for each in declared_in(page.group):
-        said = option_of(each)
-        flag = said.flags[0].partition("/")[0] if said.flags else f"--{each.name.replace('_', '-')}"
+        declared = option_of(each)
+        flag = declared.flags[0].partition("/")[0] if declared.flags else f"--{each.name.replace('_', '-')}"
         named = f"`{each.name}`" if flag == f"--{each.name.replace('_', '-')}" else f"`{each.name}`, `{flag}`"
         lines.append(f"| {named} | {_description_cells(each)} |")
     return "\n".join(lines) + "\n"
@@ -136,8 +136,8 @@ def _section(page: Page) -> str:
 
 def _description_cells(each: Field[Any]) -> str:
     """Return the last three cells of a row: default, allowed values and help."""
-    said = option_of(each)
-    return f"{default_cell(default_of(each))} | {allowed_cell(said)} | {cell(said.help)}"
+    declared = option_of(each)
+    return f"{default_cell(default_of(each))} | {allowed_cell(declared)} | {cell(declared.help)}"
 
 
 def default_cell(value: Any) -> str:
@@ -150,17 +150,17 @@ def default_cell(value: Any) -> str:
     return "" if empty else code(str(value).lower() if isinstance(value, bool) else str(value))
 
 
-def allowed_cell(said: Option) -> str:
+def allowed_cell(declared: Option) -> str:
     """Format the allowed values of an option as the cell of a table."""
-    if said.choices:
-        return ", ".join(f"`{choice}`" for choice in said.choices if choice)
-    if said.above == -inf:
+    if declared.choices:
+        return ", ".join(f"`{choice}`" for choice in declared.choices if choice)
+    if declared.above == -inf:
         return "finite"
-    if said.size:
+    if declared.size:
         return "a size such as 2GB"
-    found = [f"above {said.above:g}"] if said.above is not None else []
-    found += bounds(said.least, said.most)
-    return ", ".join([*found, f"below {said.below:g}"] if said.below is not None else found)
+    found = [f"above {declared.above:g}"] if declared.above is not None else []
+    found += bounds(declared.least, declared.most)
+    return ", ".join([*found, f"below {declared.below:g}"] if declared.below is not None else found)
 
 
 def bounds(least: float | None, most: float | None) -> list[str]:

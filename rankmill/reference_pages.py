@@ -182,9 +182,9 @@ def _command(name: str, command: Any) -> str:
         text += "\n| argument | what it is |\n|---|---|\n"
         text += "".join(f"| `{_argument(param)}` | {cell(param.help or '')} |\n" for param in arguments)
     if options:
-        said = _declared_in_groups(name)
+        declared = _declared_in_groups(name)
         text += "\n| option | what it does |\n|---|---|\n"
-        text += "".join(_row(param, said.get(param.name)) for param in options if param.name != "help")
+        text += "".join(_row(param, declared.get(param.name)) for param in options if param.name != "help")
     return text
 
 
@@ -199,10 +199,10 @@ def _argument(param: Any) -> str:
     return f"{name}{several}" if param.required else f"[{name}{several}]"
 
 
-def _row(param: Any, said: Option | None) -> str:
+def _row(param: Any, declared: Option | None) -> str:
     flags = ", ".join(f"`{flag}`" for flag in (*param.opts, *param.secondary_opts))
     value = param.metavar or ""
-    allowed = allowed_cell(said) if said is not None else ", ".join(bounds(param.min, param.max))
+    allowed = allowed_cell(declared) if declared is not None else ", ".join(bounds(param.min, param.max))
     if not allowed and re.fullmatch(r"\[?[a-z0-9_]+(\|[a-z0-9_]+)+\]?", value):
         allowed = ", ".join(f"`{choice}`" for choice in value.strip("[]").split("|"))
     written = f" Value: {code(value)}." if value and not allowed else ""
@@ -215,11 +215,11 @@ def _row(param: Any, said: Option | None) -> str:
 def _bound_to(default: Any, allowed: str) -> str:
     """Return the line below the help of an option or a key: its default and allowed values."""
     if default is ...:
-        told = ["Must be given."]
+        sentences = ["Must be given."]
     else:
-        told = [f"Default: {default_cell(default)}."] if default_cell(default) else []
-    told += [f"Allowed: {allowed}."] if allowed else []
-    return "<br>" + " ".join(told) if told else ""
+        sentences = [f"Default: {default_cell(default)}."] if default_cell(default) else []
+    sentences += [f"Allowed: {allowed}."] if allowed else []
+    return "<br>" + " ".join(sentences) if sentences else ""
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -232,9 +232,9 @@ def _help(text: str) -> str:
     for paragraph in _paragraphs(text):
         prose: list[str] = []
         for line in paragraph.replace("\b", "").splitlines():
-            told, called, words = re.match(r"(?:(.*?: +)|\s*)(?:(rankmill )(.*))?", line).groups()  # type: ignore[union-attr]
-            if called and (told is None or "`" not in told):
-                prose.append(told.strip() if told else "")
+            caption, called, words = re.match(r"(?:(.*?: +)|\s*)(?:(rankmill )(.*))?", line).groups()  # type: ignore[union-attr]
+            if called and (caption is None or "`" not in caption):
+                prose.append(caption.strip() if caption else "")
                 found += [_prose(" ".join(filter(None, prose))), f"```sh\nrankmill {words}\n```"]
                 prose = []
             else:
@@ -251,11 +251,11 @@ def _sections_of_keys() -> Iterator[str]:
     for name, kind in _sections():
         title, lead = (f"[{name}]", f"{name}.") if name else ("Top level", "")
         yield f"\n## {title}\n\n{SECTIONS[name]}\n\n| key | what it does |\n|---|---|\n"
-        for key, default, said in _keys_of(kind):
+        for key, default, declared in _keys_of(kind):
             unused.discard(lead + key)
-            allowed = allowed_cell(said) if said is not None else ""
-            told = cell(said.help) if said is not None else KEYS[lead + key]
-            yield f"| `{key}` | {told}{_bound_to(default, allowed)} |\n"
+            allowed = allowed_cell(declared) if declared is not None else ""
+            description = cell(declared.help) if declared is not None else KEYS[lead + key]
+            yield f"| `{key}` | {description}{_bound_to(default, allowed)} |\n"
     if unused:
         raise LookupError(
             f"rankmill.reference_pages describes keys that there are none of: {', '.join(sorted(unused))}"
@@ -297,8 +297,8 @@ def _rows_of_conventions() -> Iterator[str]:
     yield f"| | {' | '.join(name.replace('_', ' ') for name in columns)} |\n|{'---|' * (len(columns) + 1)}\n"
     for name, convention in CONVENTIONS.items():
         values = [(getattr(convention.policy, column), getattr(ours, column)) for column in columns]
-        told = ["" if (value == our and name != OURS) or value is None else cell(str(value)) for value, our in values]
-        yield f"| `{name}` | {' | '.join(told)} |\n"
+        cells = ["" if (value == our and name != OURS) or value is None else cell(str(value)) for value, our in values]
+        yield f"| `{name}` | {' | '.join(cells)} |\n"
     for name, convention in CONVENTIONS.items():
         special = [
             f"{metric}: {option.replace('_', ' ')} {value}"

@@ -215,9 +215,9 @@ class Store:
         self.prepare(wanted.protected)
         found = self.format
         if (leave_open or protect) and found.protected != wanted.protected:
-            said = [", ".join(protected) or "nothing" for protected in (found.protected, wanted.protected)]
+            names = [", ".join(protected) or "nothing" for protected in (found.protected, wanted.protected)]
             raise InputError(
-                f"{self.root} is a registry already, created with protection of {said[0]}, not {said[1]}; "
+                f"{self.root} is a registry already, created with protection of {names[0]}, not {names[1]}; "
                 "to change it for one model use rankmill models alias NAME ALIAS --protect or --open"
             )
         way = self._way_to_publish()

@@ -213,8 +213,8 @@ class Origin(StoredRecord):
 
     def lines(self) -> list[str]:
         """Describe the origins, the latest first."""
-        said = f"{self.name}@{self.version}, registered {author_text(self.entry)}"
-        return [said, *([] if self.before is None else self.before.lines())]
+        line = f"{self.name}@{self.version}, registered {author_text(self.entry)}"
+        return [line, *([] if self.before is None else self.before.lines())]
 
 
 def origin_bytes(name: str, version: int, entry: Entry, earlier: bytes | None) -> bytes:

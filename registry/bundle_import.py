@@ -301,8 +301,8 @@ def _import_version(store: Store, log: CommitLog, opened: OpenedBundle, reason: 
 
 def _origin_of(opened: OpenedBundle) -> bytes:
     change, earlier = opened.registered, opened.registered.attachments.get(ORIGIN)
-    told = None if earlier is None else next(data for sha256, data in opened.blobs() if sha256 == earlier)
-    return origin_bytes(opened.contents.name, change.version, opened.entries[0], told)
+    attachment = None if earlier is None else next(data for sha256, data in opened.blobs() if sha256 == earlier)
+    return origin_bytes(opened.contents.name, change.version, opened.entries[0], attachment)
 
 
 @contextlib.contextmanager

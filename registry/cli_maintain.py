@@ -132,19 +132,19 @@ def seconds(text: str) -> float:
 def _summary(report: Collected) -> str:
     swept = sum(len(model.swept) for model in report.models.values())
     marked = sum(len(model.marked) for model in report.models.values())
-    said = [f"Versions swept: {swept}, marked: {marked}."]
+    sentences = [f"Versions swept: {swept}, marked: {marked}."]
     if unmarked := sum(len(model.unmarked) for model in report.models.values()):
-        said.append(f"No longer marked: {unmarked}.")
+        sentences.append(f"No longer marked: {unmarked}.")
     if report.put_back:
-        said.append(f"Restored from the trash because they are needed: {len(report.put_back)}.")
-    said.append(f"Moved to the trash: {_amount(report.trashed)}. Deleted from it: {_amount(report.deleted)}.")
+        sentences.append(f"Restored from the trash because they are needed: {len(report.put_back)}.")
+    sentences.append(f"Moved to the trash: {_amount(report.trashed)}. Deleted from it: {_amount(report.deleted)}.")
     if report.waiting:
-        said.append(f"Still in it: {_amount(report.waiting)}.")
+        sentences.append(f"Still in it: {_amount(report.waiting)}.")
     if report.leases_reaped:
-        said.append(f"Leases of dead processes removed: {report.leases_reaped}.")
+        sentences.append(f"Leases of dead processes removed: {report.leases_reaped}.")
     if report.dry_run:
-        said.append("This was a dry run: nothing was changed.")
-    return " ".join(said)
+        sentences.append("This was a dry run: nothing was changed.")
+    return " ".join(sentences)
 
 
 def _amount(sizes: dict[str, int]) -> str:

@@ -161,9 +161,9 @@ class VersionDetails:
         return None
 
     def _neighbouring_versions(self) -> str:
-        said = [f"after {n}" for n in self.before] + [f"before {n}" for n in self.after] or ["the only one"]
-        said += [f"the same model as {', '.join(map(str, self.twins))}"] if self.twins else []
-        return ", ".join(said)
+        parts = [f"after {n}" for n in self.before] + [f"before {n}" for n in self.after] or ["the only one"]
+        parts += [f"the same model as {', '.join(map(str, self.twins))}"] if self.twins else []
+        return ", ".join(parts)
 
     def _alias_rows(self) -> Iterator[Row]:
         version = self.version

@@ -166,7 +166,7 @@ def _judgment_columns(
         A name is empty or duplicate, or one of the columns is missing or ambiguous.
     """
     names, problems = _usable_names(header, options)
-    column_of = {part: told for part in ID_COLUMNS if (told := options.columns.get(part, "")) in names}
+    column_of = {part: column for part in ID_COLUMNS if (column := options.columns.get(part, "")) in names}
     free = [name for name in names if name not in column_of.values()]
     column_of |= {part: part for part in ID_COLUMNS if part not in column_of and part in free}
     if options.time_column in names:
@@ -291,7 +291,7 @@ def _assigned(path: Path, names: Sequence[str], ignored: Sequence[str], options:
         if name and name not in names:
             hint = name_hint(name, names, f"the columns are: {_shown(names)}")
             raise InputError(f"{path}: no column {name!r}, which {spelled('columns')} takes as {part}; {hint}")
-    return {part: told for part in PARTS if (told := options.columns.get(part))}
+    return {part: column for part in PARTS if (column := options.columns.get(part))}
 
 
 def _time_column(path: Path, names: Sequence[str], name: str, column_of: Mapping[str, str]) -> str:

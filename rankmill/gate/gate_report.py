@@ -135,11 +135,11 @@ class GateReport:
     def _guardrails(self) -> list[str]:
         rows = [*self.guardrails, *(self.measured or ())]
         width = max(len(row.name) for row in rows)
-        said = {"passed": "ok", "failed": "FAILED", "told": "-"}
+        labels = {"passed": "ok", "failed": "FAILED", "told": "-"}
         lines = []
         for row in rows:
             bound = f" (limit {row.limit:g})" if isinstance(row.limit, int | float) and row.limit else ""
-            label = f"{row.name:<{width}}  {said[row.verdict]:<6}  "
+            label = f"{row.name:<{width}}  {labels[row.verdict]:<6}  "
             words, indent = f"{row.words}{bound}", " " * len(label)
             lines.append(textwrap.fill(words, page_width(_WIDE), initial_indent=label, subsequent_indent=indent))
         return lines

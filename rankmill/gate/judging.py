@@ -180,8 +180,8 @@ def _refuse_seen_split(dataset: Dataset, split: str, contenders: Sequence[Conten
 
 def _max_grade(dataset: Dataset, contenders: Sequence[Contender]) -> int:
     """Return the highest grade of the scale, from the data and the models' training data."""
-    told = [each.forest.info.get("max_grade") for each in contenders]
-    return max(1, dataset.max_grade, *(grade for grade in told if isinstance(grade, int)))
+    recorded = [each.forest.info.get("max_grade") for each in contenders]
+    return max(1, dataset.max_grade, *(grade for grade in recorded if isinstance(grade, int)))
 
 
 def _metrics(rules: GateRules, queries: GradedQueries) -> list[Metric]:

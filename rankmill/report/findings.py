@@ -24,7 +24,7 @@ _DIGITS = 3  # in headings
 
 def findings_of(facts: Facts) -> dict[str, str]:
     """Return the heading of each section by its name."""
-    told = {
+    headings = {
         "title": _title(facts),
         "recorded": _recorded(facts),
         "metrics": _metrics(facts),
@@ -42,7 +42,7 @@ def findings_of(facts: Facts) -> dict[str, str]:
         "lineage": _lineage(facts),
         "commands": f"Reproduce{', inspect, or roll back' if facts['rollback'] else ' or inspect'}",
     }
-    return {name: text for name, text in told.items() if text}
+    return {name: text for name, text in headings.items() if text}
 
 
 def primary_difference(facts: Facts) -> Facts | None:

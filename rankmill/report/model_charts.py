@@ -34,10 +34,10 @@ def curves(learning: Facts, width: float) -> Markup:
     room = 0.06 * (high - low) or 0.01
     x, y = Scale(1, last, left, width - right), Scale(low - room, high + room, bottom, 12.0)
     best = chosen["best_round"]
-    told = f"{metric_name(learning['metric'])} by round; " + ", ".join(
+    description = f"{metric_name(learning['metric'])} by round; " + ", ".join(
         f"seed {run['seed']}: {run['best_round']} of {run['rounds_trained']} rounds kept" for run in runs
     )
-    art = Drawing(width, height, told)
+    art = Drawing(width, height, description)
     marks = y.ticks(5)
     for value, words in zip(marks, tick_words(marks), strict=True):
         art.line(left, y(value), width - right, y(value), "grid")
@@ -74,8 +74,8 @@ def influence(found: Facts, width: float) -> Markup:
     left = min(0.36 * width, widest([row["feature"] for row in rows]) + 14)
     most = max([row["influence"] for row in rows] + [row["before"] or 0.0 for row in rows], default=1.0) or 1.0
     x = Scale(0.0, most, left, width - 56)
-    told = "; ".join(f"{row['feature']} {percent(row['influence'])}" for row in rows)
-    art = Drawing(width, BAR * len(rows) + 4, f"Relative influence: {told}")
+    description = "; ".join(f"{row['feature']} {percent(row['influence'])}" for row in rows)
+    art = Drawing(width, BAR * len(rows) + 4, f"Relative influence: {description}")
     for i, row in enumerate(rows):
         y = BAR * i
         art.text(left - 8, y + 17, clipped(row["feature"], left - 10), "name", anchor="end")
@@ -168,8 +168,8 @@ def scores(found: Facts, width: float) -> Markup:
     """Draw the distribution of the scores of each grade, the highest grade on top; the line is the median."""
     rows, edges = list(reversed(found["grades"])), found["edges"]
     words = [f"grade {row['grade']}" for row in rows]
-    told = [f"{count(row['documents'])} docs" for row in rows]
-    left, ridge = widest([*words, *told]) + 16, 58.0
+    counts = [f"{count(row['documents'])} docs" for row in rows]
+    left, ridge = widest([*words, *counts]) + 16, 58.0
     x = Scale(edges[0], edges[-1], left, width - 12)
     bottom = ridge * len(rows) + 6
     label = "; ".join(
@@ -184,7 +184,7 @@ def scores(found: Facts, width: float) -> Markup:
         base = ridge * (i + 1)
         top = max([*row["counts"], 1])
         art.text(0, base - 22, words[i], "name")
-        art.text(0, base - 6, told[i], "tick")
+        art.text(0, base - 6, counts[i], "tick")
         outline = [(x(edges[0]), base)]
         for low, high, k in zip(edges, edges[1:], row["counts"], strict=False):
             y = base - (ridge - 10) * k / top

@@ -40,18 +40,18 @@ def learning_facts(training: Mapping[str, Any] | None, metric: str | None = None
     measured = list(_metrics_of(runs[0])[deciding or sets[0]])
     wanted = [metric, training.get("stop_metric"), training.get("metric"), *measured]
     shown = next(name for name in wanted if name in measured)
-    told = [_run(run, sets, shown) for run in runs]
+    seeds = [_run(run, sets, shown) for run in runs]
     named = training.get("chosen")
-    averaged = len(told) > 1 and training.get("choose") == "average"
-    for run in told:
+    averaged = len(seeds) > 1 and training.get("choose") == "average"
+    for run in seeds:
         run["chosen"] = (
-            averaged or len(told) == 1 or bool(run["chosen"]) or (named is not None and run["seed"] == named)
+            averaged or len(seeds) == 1 or bool(run["chosen"]) or (named is not None and run["seed"] == named)
         )
     return {
         "metric": shown,
         "deciding": deciding,
         "averaged": averaged,
-        "seeds": told,
+        "seeds": seeds,
     }
 
 
@@ -103,11 +103,11 @@ def noise_facts(training: Mapping[str, Any] | None, manifest: Mapping[str, Any],
     It is read from the training, else from the version's manifest, whose ``seeds`` have no curves.
     """
     kept = manifest.get("seeds")
-    for told in (training, kept if isinstance(kept, Mapping) else None):
-        found = (told or {}).get("noise_floor")
-        if told is None or not isinstance(found, Mapping):
+    for source in (training, kept if isinstance(kept, Mapping) else None):
+        found = (source or {}).get("noise_floor")
+        if source is None or not isinstance(found, Mapping):
             continue
-        seeds = [run.get("seed") for run in _rows(told.get("seeds") or told.get("trained"))]
+        seeds = [run.get("seed") for run in _rows(source.get("seeds") or source.get("trained"))]
         for name in ("test", *_DECIDING):
             of_split = found.get(name)
             spread = of_split.get(metric) if isinstance(of_split, Mapping) else None

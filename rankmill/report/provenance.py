@@ -38,9 +38,9 @@ def data_facts(subject: Subject) -> Facts:
     splits = []
     for name in SPLITS:
         if name in manifest.splits:
-            told = asdict(split_summary(dataset, name))
-            told["grades"] = _grades(told["grades"])
-            splits.append(told)
+            summary = asdict(split_summary(dataset, name))
+            summary["grades"] = _grades(summary["grades"])
+            splits.append(summary)
     return {
         "digest": dataset.digest,
         "documents": manifest.rows,
@@ -63,13 +63,13 @@ def data_facts(subject: Subject) -> Facts:
 
 def _from_manifest(subject: Subject) -> Facts:
     manifest = subject.version.manifest
-    told = manifest.get("dataset") or {}
-    splits = told.get("splits") or {}
+    sizes = manifest.get("dataset") or {}
+    splits = sizes.get("splits") or {}
     unknown = ("rejected_rows", "unjudged_rows", "missing_values", "missing_share", "features_with_missing")
     return {
         "digest": manifest.get("dataset_digest"),
-        "documents": told.get("rows"),
-        "queries": told.get("queries"),
+        "documents": sizes.get("rows"),
+        "queries": sizes.get("queries"),
         "features": subject.forest.n_features,
         "max_grade": manifest.get("max_grade") or 1,
         **dict.fromkeys(unknown),
@@ -85,8 +85,8 @@ def _grades(counts: Mapping[int, int]) -> list[Facts]:
     if len(levels) > MOST_GRADES:
         last = levels[MOST_GRADES - 1]
         rest = sum(counts[grade] for grade in levels[MOST_GRADES - 1 :])
-        told = [{"grade": grade, "documents": counts[grade], "and_above": False} for grade in levels[: MOST_GRADES - 1]]
-        return [*told, {"grade": last, "documents": rest, "and_above": True}]
+        rows = [{"grade": grade, "documents": counts[grade], "and_above": False} for grade in levels[: MOST_GRADES - 1]]
+        return [*rows, {"grade": last, "documents": rest, "and_above": True}]
     return [{"grade": grade, "documents": counts[grade], "and_above": False} for grade in levels]
 
 
@@ -183,37 +183,37 @@ def commands(subject: Subject) -> list[dict[str, str]]:
     """Return the commands that show, reproduce and roll back the version, with descriptions."""
     version, present = str(subject.version), subject.present
     registry = f"--registry {REGISTRY}"
-    told, dataset = [], "DATASET"
+    rows, dataset = [], "DATASET"
     if subject.dataset is not None:
         again = "run the pipeline again (only stages with changes)"
-        told, dataset = [(again, "rankmill run rankmill.toml")], f"{WORK}/dataset"
+        rows, dataset = [(again, "rankmill run rankmill.toml")], f"{WORK}/dataset"
     train = f"rankmill train {dataset} --name {shlex.quote(subject.name)} {_options(subject.version)}{registry}"
-    told.append(("train again", train))
+    rows.append(("train again", train))
     if subject.dataset is None:
-        told.append(
+        rows.append(
             ("evaluate on other queries", f"rankmill evaluate {dataset} --split test --model {version} {registry}")
         )
     if subject.split is not None:
         metrics = " ".join(f"--metric {shlex.quote(str(metric))}" for metric in subject.metrics)
         on = f"--split {subject.split} {metrics}{_conventions(subject)} {registry}"
-        told.append(("compute the means above", f"rankmill evaluate {WORK}/dataset --model {version} {on}"))
+        rows.append(("compute the means above", f"rankmill evaluate {WORK}/dataset --model {version} {on}"))
         if present is not None and subject.present_forest is not None:
-            told.append(
+            rows.append(
                 ("compute the differences above", f"rankmill compare {present} {version} --on {WORK}/dataset {on}"),
             )
     if subject.gate is not None:
-        told.append(
+        rows.append(
             (
                 "show the gate report",
                 f"rankmill models gate {version} --show --alias {shlex.quote(subject.alias)} {registry}",
             )
         )
-    told.append(("show the version and its history", f"rankmill models show {version} {registry}"))
+    rows.append(("show the version and its history", f"rankmill models show {version} {registry}"))
     if present is not None:
-        told.append(
+        rows.append(
             ("show the differences from the current version", f"rankmill models diff {present} {version} {registry}")
         )
-    return [{"what": what, "command": command} for what, command in told]
+    return [{"what": what, "command": command} for what, command in rows]
 
 
 def rollback(subject: Subject) -> str | None:

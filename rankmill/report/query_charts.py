@@ -108,8 +108,8 @@ def forest(
     row_height = ROW + 16 if narrow else ROW
     top = 18.0
     height = top + row_height * len(rows) + _AXIS
-    told = "; ".join(f"{row.label}: {signed(row.value)} ({interval(row.interval, sign=True)})" for row in rows)
-    art = Drawing(width, height, f"{what}. {told}")
+    description = "; ".join(f"{row.label}: {signed(row.value)} ({interval(row.interval, sign=True)})" for row in rows)
+    art = Drawing(width, height, f"{what}. {description}")
     bottom = height - _AXIS
     if x(0.0) > 60.0:
         art.text(x(0.0) - 8, 11, "worse", "axis-word", anchor="end")
@@ -126,9 +126,9 @@ def forest(
             art.line(x(value), start, x(value), stop, css, title)
     for row, y, figure in zip(rows, heights, figures, strict=True):
         if narrow:
-            told = figure + (f", {row.note}" if row.note else "")
-            art.text(0, y - 14, clipped(row.label, width - widest([told], NORMAL) - 8), "name")
-            art.text(width, y - 14, told, "figure", anchor="end")
+            description = figure + (f", {row.note}" if row.note else "")
+            art.text(0, y - 14, clipped(row.label, width - widest([description], NORMAL) - 8), "name")
+            art.text(width, y - 14, description, "figure", anchor="end")
         else:
             art.text(0, y + 4, clipped(row.label, left - 8), "name")
             art.text(width - notes, y + 4, figure, "figure strong", anchor="end")
@@ -206,10 +206,10 @@ def gaps(found: Facts, width: float) -> Markup:
     x = Scale(edges[0], edges[-1], left, width - 12)
     y = Scale(0.0, highest * 1.05, bottom, 14.0)
     moved = f"of {counted(found['n_queries'], 'query')}; {counted(data['ties'], 'tie')} not drawn"
-    told = ", ".join(
+    description = ", ".join(
         f"{short(low)} to {short(high)}: {k}" for low, high, k in zip(edges, edges[1:], counts, strict=False) if k
     )
-    art = Drawing(width, height, f"Differences {moved}. {told}")
+    art = Drawing(width, height, f"Differences {moved}. {description}")
     for value, words in _whole(highest):
         art.line(left, y(value), width - 12, y(value), "grid")
         art.text(left - 6, y(value) + 4, words, "tick", anchor="end")
@@ -226,8 +226,8 @@ def moves(documents: list[Facts], max_grade: int, names: tuple[str, str], width:
     """Draw the documents of a list in two orders, titled ``names``, with a line from the left rank to the right one."""
     before = sorted(range(len(documents)), key=lambda i: documents[i]["rank_before"])
     slot_before = {i: at for at, i in enumerate(before)}
-    told = "; ".join(f"{row['doc_id']} from {row['rank_before']} to {row['rank']}" for row in documents)
-    art = Drawing(width, SLOT * len(documents), f"Ranks {names[0]} and {names[1]}: {told}")
+    description = "; ".join(f"{row['doc_id']} from {row['rank_before']} to {row['rank']}" for row in documents)
+    art = Drawing(width, SLOT * len(documents), f"Ranks {names[0]} and {names[1]}: {description}")
     left, right = 28.0, width - 28.0
     order = sorted(range(len(documents)), key=lambda i: documents[i]["grade"])  # draw relevant ones last, on top
     for i in order:

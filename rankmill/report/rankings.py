@@ -81,22 +81,22 @@ def rankings_of(subject: Subject, n_threads: int = 0) -> Rankings | None:
     names = [str(subject.version), str(subject.present)][: len(forests)]
     scores = scores_of(dataset, split, forests, names, n_threads=n_threads or available_cores())
     rows = dataset.rows(split, ("qid", "doc_id", "grade"))
-    told = [(CANDIDATE, names[0], f"{names[0]}, the new version")]
-    told += [(PRESENT, each, f"{each}, {subject.alias} when it came") for each in names[1:]]
+    names_of_rankings = [(CANDIDATE, names[0], f"{names[0]}, the new version")]
+    names_of_rankings += [(PRESENT, each, f"{each}, {subject.alias} when it came") for each in names[1:]]
     queries = GradedQueries(dataset, split, subject.convention)
     first = _evaluated(rows, scores[0], subject)
     if not first.n_counted(subject.metric):
         subject.notes.append(f"no query of the split {split} counts for {subject.metric}, so nothing is compared")
         return None
     bars = [row_order(queries), single_feature(queries, subject.metric)]
-    told += [(bar.name, bar.name, bar.words) for bar in bars]
+    names_of_rankings += [(bar.name, bar.name, bar.words) for bar in bars]
     scores += [_canonical(queries, bar.scores) for bar in bars]
     evaluations = [first, *(_evaluated(rows, each, subject) for each in scores[1:])]
     return Rankings(
         rows=rows,
         ranked=tuple(
             Ranked(kind=kind, name=name, words=words, scores=each, evaluation=evaluation)
-            for (kind, name, words), each, evaluation in zip(told, scores, evaluations, strict=True)
+            for (kind, name, words), each, evaluation in zip(names_of_rankings, scores, evaluations, strict=True)
         ),
     )
 
@@ -122,7 +122,7 @@ def metrics_facts(rankings: Rankings, subject: Subject) -> Facts:
     """Return the means and intervals of every ranking, and the differences of the version from each of the others."""
     candidate = rankings.candidate
     evaluation = candidate.evaluation
-    told = []
+    facts = []
     for each in rankings.ranked:
         against = None
         if each is not candidate:
@@ -130,7 +130,7 @@ def metrics_facts(rankings: Rankings, subject: Subject) -> Facts:
             for metric, found in against.items():
                 if found is not None and (metric != str(subject.metric) or each is not rankings.rival):
                     del found["worst"]
-        told.append(
+        facts.append(
             {
                 "kind": each.kind,
                 "name": each.name,
@@ -148,7 +148,7 @@ def metrics_facts(rankings: Rankings, subject: Subject) -> Facts:
         "remarks": as_json(evaluation.convention.remarks),
         "primary": str(subject.metric),
         "rival": rankings.rival.name,
-        "rankings": told,
+        "rankings": facts,
     }
 
 
@@ -171,11 +171,11 @@ def slice_facts(rankings: Rankings, subject: Subject) -> list[Facts]:
     sign = 1.0 if metric.higher_is_better else -1.0
     gap = replace(here, values={metric: sign * (here.values[metric] - there.values[metric]) + 0.0})
     column = partial(column_of_dataset, subject.dataset, subject.split)
-    told = []
+    facts = []
     for by in dict.fromkeys((QUERY_SIZE, GRADE_MIX, *subject.by)):
         parts = [slices_of(replace(each, metrics=(metric,)), by, column) for each in (here, there, gap)]
-        told += [_sliced(three, str(metric)) for three in zip(*parts, strict=True)]
-    return told
+        facts += [_sliced(three, str(metric)) for three in zip(*parts, strict=True)]
+    return facts
 
 
 def _sliced(three: tuple[Slices, ...], metric: str) -> Facts:

@@ -279,12 +279,12 @@ def _version(work: Path, known: Known, gate: GateReport | None, found: Mapping[s
     if known.version is not None:
         return known.version
     stage, evaluation = found["train_stage"] or {}, found["evaluation"] or {}
-    told = (
+    candidates = (
         (stage.get("facts") or {}).get("model"),
         (evaluation.get("model") or {}).get("version"),
         None if gate is None else gate.candidate.version,
     )
-    version = next((text for text in told if isinstance(text, str)), None)
+    version = next((text for text in candidates if isinstance(text, str)), None)
     if version is None:
         raise InputError(f"{work}: no version was trained here yet; start rankmill run first")
     return version
@@ -329,9 +329,9 @@ def _convention(known: Known, evaluation: Mapping[str, Any] | None, grades: Sequ
         given = dict(known.conventions)
         found = named_convention(given.pop("convention", None) or OURS).but(**given)
     elif evaluation is not None:
-        policy, told = evaluation["policy"], evaluation["convention"]
-        changed = {*told["changed"], "max_grade"}
-        found = named_convention(told["name"]).but(**{name: policy[name] for name in sorted(changed)})
+        policy, recorded = evaluation["policy"], evaluation["convention"]
+        changed = {*recorded["changed"], "max_grade"}
+        found = named_convention(recorded["name"]).but(**{name: policy[name] for name in sorted(changed)})
     else:
         found = named_convention(OURS if known.gate is None else known.gate.convention.name)
     if found.policy.max_grade is None:

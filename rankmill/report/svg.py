@@ -74,12 +74,12 @@ class Drawing:
         )  # fmt: skip
 
     def _add(self, tag: str, css: str, title: str, **numbers: float | str) -> None:
-        told = Markup("").join(
+        attributes = Markup("").join(
             Markup(' {}="{}"').format(name, value if isinstance(value, str) else _short(value))
             for name, value in numbers.items()
         )
         inside = Markup("<title>{}</title>").format(title) if title else Markup("")
-        self._marks.append(Markup('<{} class="{}"{}>{}</{}>').format(tag, css, told, inside, tag))
+        self._marks.append(Markup('<{} class="{}"{}>{}</{}>').format(tag, css, attributes, inside, tag))
 
 
 class Scale:

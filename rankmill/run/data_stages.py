@@ -41,8 +41,8 @@ class IngestStage(Stage):
 
     def own_inputs(self) -> Inputs:
         config = self.work.config.ingest
-        told = {name: value for name, value in values_of(config.options).items() if name not in WITHOUT_EFFECT}
-        inputs = as_options(**told)
+        values = {name: value for name, value in values_of(config.options).items() if name not in WITHOUT_EFFECT}
+        inputs = as_options(**values)
         for key, paths in self.files.items():
             for path in paths:
                 for file in (path, find_sizes(path)):

@@ -74,8 +74,8 @@ class DriftFound:
         """Return the result on one line."""
         if self.against is None:
             return "drift: there is no previous dataset to compare with yet; this dataset is kept for the next run"
-        said = f"drift: of {len(self.report['features']):,} features and the grades "
-        return said + (f"{_named(self.alarms)} drifted, appeared or disappeared" if self.alarms else "none drifted")
+        text = f"drift: of {len(self.report['features']):,} features and the grades "
+        return text + (f"{_named(self.alarms)} drifted, appeared or disappeared" if self.alarms else "none drifted")
 
     def require(self) -> None:
         """Raise DriftAlarm if anything drifted, appeared or disappeared."""

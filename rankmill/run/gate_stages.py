@@ -200,7 +200,7 @@ class PromoteStage(Stage):
         held = [alias for alias in self._named() if candidate.state.target(alias) == candidate.number]
         if held:
             return f"{candidate} is {' and '.join(held)} already"
-        back = next((told for alias in self._named() if (told := taken_back(self.work, alias))), None)
+        back = next((reason for alias in self._named() if (reason := taken_back(self.work, alias))), None)
         return back or f"{candidate} did not pass the gate against the current version"
 
     def _passed(self) -> bool:

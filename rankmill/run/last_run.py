@@ -84,7 +84,7 @@ class LastRunFile:
             self._end(event.outcome, event.exit_code)
 
     def _end(self, outcome: str, exit_code: int) -> None:
-        told = LastRun(
+        record = LastRun(
             run_id=self._run_id,
             date=None if self._day is None else self._day.isoformat(),
             began=self._began.isoformat(timespec="seconds"),
@@ -94,7 +94,7 @@ class LastRunFile:
             stages=self._stages,
             error=self._error,
         )
-        data = (json.dumps(as_json(told), indent=1, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+        data = (json.dumps(as_json(record), indent=1, ensure_ascii=False) + "\n").encode("utf-8", "replace")
         with suppress(OSError):  # if the disk is full, the run fails because of its own output
             write_atomically(self._work / LAST_RUN, data)
             if exit_code == DONE:

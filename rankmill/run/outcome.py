@@ -54,7 +54,7 @@ class RunReport:
             report,
             version=candidate,
             gate=result_of(work) if "gate" in reached else None,
-            refused=next((told for alias in aliases if (told := taken_back(work, alias))), None),
+            refused=next((reason for alias in aliases if (reason := taken_back(work, alias))), None),
             former={
                 alias: moves[-2].version
                 for alias in candidate.aliases
@@ -113,10 +113,10 @@ class RunReport:
             lines.append(f"promote   {self.refused}")
         if (ranked := self.facts.rerank) is not None:
             name = f"{ranked.model.name}@{ranked.model.number}"
-            told = "" if name == str(self.version) else f", by {name}"
+            ranked_by = "" if name == str(self.version) else f", by {name}"
             lines.append(
                 f"ranked    {self.work / ranked.out}: {ranked.rows_written:,} documents of {ranked.queries:,}"
-                f" queries{told}"
+                f" queries{ranked_by}"
             )
         if (page := self.facts.report) is not None:
             lines.append(f"report    {self.work / page.page}: {page.title}")

@@ -168,24 +168,24 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     >>> differences({"code": "1", "file a.txt": "7", "option n_rounds": "10"}, {"code": "1", "option n_rounds": "20"})
     'file a.txt was removed, n_rounds was 10 and is 20'
     """
-    told = []
+    changes = []
     for name in sorted(before.keys() | now.keys(), key=lambda name: (name.startswith("option "), name)):
         was, is_ = before.get(name), now.get(name)
         if was == is_:
             continue
         what = name.removeprefix("option ")
         if name == CODE:
-            told.append("the code has changed")
+            changes.append("the code has changed")
         elif was is None:
-            told.append(f"{what} is new")
+            changes.append(f"{what} is new")
         elif is_ is None:
-            told.append(f"{what} was removed")
+            changes.append(f"{what} was removed")
         elif name.startswith("option ") and len(was) + len(is_) < 60:
-            told.append(f"{what} was {was} and is {is_}")
+            changes.append(f"{what} was {was} and is {is_}")
         else:
-            told.append(f"{what} has changed")
-    more = len(told) - SHOWN
-    return ", ".join(told[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+            changes.append(f"{what} has changed")
+    more = len(changes) - SHOWN
+    return ", ".join(changes[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def as_options(**options: object) -> Inputs:
