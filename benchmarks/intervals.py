@@ -58,7 +58,7 @@ def paired_interval(sets: Sequence[Differences], *, draws: int = 2000, seed: int
 
 
 def _resampled(values: Values, draws: int, rng: np.random.Generator, at_once: int = 2**21) -> Values:
-    """Means of ``values`` drawn anew with replacement, ``draws`` times."""
+    """Return the means of ``draws`` samples of ``values`` with replacement."""
     rows = max(1, at_once // len(values))
     blocks = [
         values[rng.integers(len(values), size=(min(rows, draws - first), len(values)))].mean(axis=1)

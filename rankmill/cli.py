@@ -219,7 +219,7 @@ def usage_line(error: Any) -> str:
 
 
 def _argument_for(ctx: Any, option: str) -> str:
-    """Say how to write what was given as the unknown ``option`` if it is an argument of the command; else return nothing."""
+    """Return how to write the value of the unknown ``option`` if it is an argument of the command; else nothing."""
     for param in ctx.command.params:
         shown = (param.metavar or param.name).upper().strip("[]")
         if param.param_type_name == "argument" and option.upper() in re.findall("[A-Z]+", shown):

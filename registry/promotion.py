@@ -142,7 +142,7 @@ def check_expected(name: str, alias: str, current: int | None, expect: Expected)
 
 
 def _never_set(name: str, state: State, alias: str) -> UnknownModel:
-    if alias == PRODUCTION:  # not misspelt: each model may have it
+    if alias == PRODUCTION:  # every model may have it, so the name is right
         return UnknownModel(
             f"{name}@{alias} was never set; promote a version first (rankmill models promote {name}@VERSION)"
         )

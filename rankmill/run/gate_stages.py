@@ -37,8 +37,8 @@ class GateStage(Stage):
 
     @property
     def rules(self) -> GateSection:
-        """The section of the configuration, which is there."""
-        assert self.work.config.gate is not None  # noqa: S101 (`skip_reason` has looked)
+        """The section of the configuration; call it only if `skip_reason` is None."""
+        assert self.work.config.gate is not None  # noqa: S101 (`skip_reason` has checked it)
         return self.work.config.gate
 
     def not_configured(self) -> str | None:

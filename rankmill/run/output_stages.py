@@ -36,8 +36,8 @@ class RerankStage(Stage):
 
     @property
     def section(self) -> RerankSection:
-        """The section of the configuration, which is there."""
-        assert self.work.config.rerank is not None  # noqa: S101 (`skip_reason` has looked)
+        """The section of the configuration; call it only if `skip_reason` is None."""
+        assert self.work.config.rerank is not None  # noqa: S101 (`skip_reason` has checked it)
         return self.work.config.rerank
 
     @cached_property
@@ -89,7 +89,7 @@ class RerankStage(Stage):
 
     def run(self, say: Say) -> Made:
         section, stands = self.section, standing(self.work)
-        assert stands is not None  # noqa: S101 (`skip_reason` has looked)
+        assert stands is not None  # noqa: S101 (`skip_reason` has checked it)
         out = self.work.path / section.out
         read = self.work.config.ingest.options.read
         text: Any = {"absent": read.absent, "index_base": read.index_base}
