@@ -418,9 +418,9 @@ def test_the_command_refuses_a_default_that_differs_and_takes_what_is_the_same(d
 
 def test_files_of_another_kind(dataset, tmp_path):
     more = IngestOptions(append=True)
-    with refused(InputError, "dataset"):
+    with refused(InputError, "dataset", "rankmill data ingest SRC"):
         ingest([letor(tmp_path / "1.txt", judgments(5, 2))], tmp_path / "none", options=more)
-    with refused(InputError, "split"):
+    with refused(InputError, "split", "valid or test"):
         ingest([], dataset, valid=[tmp_path / "1.txt"], options=more)
     rows = ranked(10, 1)
     with refused(DataRejected, "'f1'", "out"):
@@ -471,7 +471,7 @@ def test_words_for_grades_are_those_of_the_dataset(tmp_path):
     ingest(files, tmp_path / "all", options=options)
     same(grown(files, tmp_path / "grown", options), tmp_path / "all")
     other = IngestOptions(append=True, read=ReadOptions(grades=(("good", 3),)))
-    with refused(InputError, "grades"):
+    with refused(InputError, "append", "leave grades out"):
         ingest(files[:1], tmp_path / "grown", options=other)
 
 

@@ -249,7 +249,7 @@ def test_what_is_appended_is_read_by_the_same_rules(tmp_path):
     assert data(tmp_path / "twice")[0] == data(tmp_path / "once")[0]
     again = IngestOptions(append=True, read=ReadOptions(grades=parse_words("good=2,bad=0")))
     (tmp_path / "c.txt").write_text("good qid:9 1:2\n")
-    with refused(InputError, "grades"):
+    with refused(InputError, "append", "leave grades out"):
         ingest([tmp_path / "c.txt"], tmp_path / "twice", options=again)
 
 

@@ -286,7 +286,7 @@ def test_a_dataset_with_a_damaged_manifest_is_replaced_but_not_added_to(tmp_path
     (out / "_manifest.json").write_bytes(manifest)
     with refused(InputError, "overwrite"):
         ingest([path], out)
-    with refused(DatasetFormatError, "ingest"):
+    with refused(DatasetFormatError, "_manifest.json", "ingest"):
         ingest([path], out, options=IngestOptions(append=True))
     ingest([path], out, options=IngestOptions(overwrite=True))
     Dataset.open(out).verify()

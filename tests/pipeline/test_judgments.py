@@ -266,7 +266,7 @@ def test_only_the_unjudged_rows_of_today_are_those_of_the_dataset(tmp_path):
         qrels=[write_qrels(tmp_path / "q", [(q, d, 1) for q, d in rows])],
         options=IngestOptions(overwrite=True),
     )
-    with refused(InputError, "unjudged"):
+    with refused(InputError, tmp_path / "out", "unjudged rows"):
         find_files([tmp_path / "out" / "_unjudged"])
 
 

@@ -335,7 +335,7 @@ def test_pairs_that_come_later_are_as_those_that_came_with_the_judgments(tmp_pat
 
     with refused(InputError, "pairs", "overwrite"):
         add_pairs([path], tmp_path / "later")
-    with refused(InputError, "dataset", "rankmill data ingest"):
+    with refused(InputError, "dataset", "rankmill data ingest SRC"):
         add_pairs([path], tmp_path / "gone")
     states = [Dataset.open(tmp_path / "later")]
     for seed in (6, 7):

@@ -167,7 +167,7 @@ def test_rules_do_not_mix(tmp_path):
         IngestOptions(split_time=times)
     file = tmp_path / "in.txt"
     file.write_text("1 qid:1 1:1\n")
-    with refused(InputError, "folds"):
+    with refused(InputError, "folds", "valid or test"):
         ingest([file], tmp_path / "out", valid=[file], options=IngestOptions(folds=3, fold=1))
     for folds, fold, message in (
         (2, 1, ("folds", "3")),

@@ -216,7 +216,7 @@ def test_bad_times_have_a_place(tmp_path):
     with refused(MalformedRow, "row 2", "'when'", "time", "1000000000000"):
         list(open_source(table, options=options).batches())
     pq.write_table(pa.table(columns | {"when": [1.5, 2.5]}), table)
-    with refused(DataRejected, "'when'", "ISO"):
+    with refused(DataRejected, "'when'", "ISO", "type"):
         open_source(table, options=options)
     with refused(DataRejected, "'wen'", "time_column", "'when'"):
         open_source(text, options=ReadOptions(time_column="wen"))

@@ -183,7 +183,7 @@ def test_a_feature_without_a_name_is_refused():
 
 @pytest.mark.parametrize("group", [[2.0], [-1, 3], [[2]], ["2"]], ids=str)
 def test_sizes_that_are_no_sizes_are_refused(group):
-    with refused(TrainingDataRejected, "group", "sizes"):
+    with refused(TrainingDataRejected, "group", "sizes", "whole numbers"):
         Ranker().fit(np.zeros((2, 1)), [0, 1], group=group)
 
 

@@ -111,7 +111,7 @@ def test_mistakes_are_said_before_anything_is_run(data, work):
     check_drift(PREVIOUS, work.parent, work / "dataset")
     with refused(ConfigError, "replaced"):
         check_drift(DriftSection(against="work/dataset"), work.parent, work / "dataset")
-    with refused(InputError, "dataset"):
+    with refused(InputError, "nowhere", "rankmill data ingest SRC"):
         check_drift(DriftSection(against="nowhere"), work.parent, work / "dataset")
 
 

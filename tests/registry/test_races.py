@@ -125,7 +125,7 @@ def test_a_promotion_overtaken_is_decided_anew(web: Registry, monkeypatch: pytes
 def test_whoever_never_wins_gives_up_with_a_conflict(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web._store, "put_if_absent", lambda target, data: False)
     monkeypatch.setattr(commit_log, "LONGEST_PAUSE", 0.0)
-    with refused(ConflictError, "again"):
+    with refused(ConflictError, "concurrent", "again"):
         web.promote("web", 1)
 
 

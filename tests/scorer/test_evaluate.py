@@ -215,7 +215,7 @@ def test_mistakes(tmp_path, forest, candidates):
     for options, message in cases:
         with refused(InputError, message):
             evaluate(tmp_path / "out", **options)
-    with refused(InputError, "split", "dataset"):
+    with refused(InputError, "split", "not a dataset"):
         evaluate(candidates, model=forest, split="test")
     with refused(InputError, "scored", "2", "model MODEL"):
         evaluate([candidates, candidates])

@@ -143,7 +143,7 @@ def test_runs_that_cannot_be_used_are_refused(tmp_path, forest):
     with refused(InputError, "100", "99", "memory"):
         FirstStage.read([run], 99 * BYTES_OF_A_DOCUMENT)
     assert len(FirstStage.read([run], 100 * BYTES_OF_A_DOCUMENT)) == 100
-    with refused(InputError, "lacking"):
+    with refused(InputError, "lacking", "run"):
         rerank.rerank(source, forest, tmp_path / "out", lacking="drop")
     with refused(InputError, "'drop'"):
         rerank.rerank(source, forest, tmp_path / "out", run=run, lacking="drp")

@@ -156,7 +156,7 @@ def test_another_format_number_names_both(tmp_path):
 def test_a_file_that_is_no_model(tmp_path):
     path = tmp_path / "x.rankmill"
     path.write_text("hello, this is text and longer than the shortest model could be, is it not? yes it is")
-    with refused(ModelFormatError, "rankmill model"):
+    with refused(ModelFormatError, "rankmill model", "RANKMILL"):
         Forest.load(path)
     with refused(InputError, "none.rankmill", "no such"):
         Forest.load(tmp_path / "none.rankmill")

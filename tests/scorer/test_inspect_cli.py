@@ -136,7 +136,7 @@ def test_shap(workplace, forests):
     before = (workplace / "s.parquet").read_bytes()
     call("shap", "m.rankmill", "--on", "c.parquet", "--queries", 0, "-o", "s.parquet", "--overwrite", "--n-threads", 2)
     assert (workplace / "s.parquet").read_bytes() == before
-    with refused(InputError, ".parquet"):
+    with refused(InputError, "s.csv", ".parquet"):
         call("shap", "m.rankmill", "--on", "c.txt", "-o", "s.csv")
 
 

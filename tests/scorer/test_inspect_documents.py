@@ -68,7 +68,7 @@ def test_queries_by_name(tmp_path, paths):
 
 def test_documents_that_cannot_be_used_are_refused(tmp_path, paths, monkeypatch):
     path = write_letor(tmp_path / "a.txt", random_candidates(3))
-    with refused(InputError, "split", "dataset"):
+    with refused(InputError, "split", "not a dataset"):
         read_documents([path], paths, Selection(split="test"))
     with refused(InputError, "n_queries", "0", "or more"):
         read_documents([path], paths, Selection(n_queries=-1))

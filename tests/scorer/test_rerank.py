@@ -290,7 +290,7 @@ def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
         rerank(empty, forest, tmp_path / "out")
     with pytest.raises(InputError, match="no such file"):
         rerank(tmp_path / "none.txt", forest, tmp_path / "out")
-    with refused(InputError, "one file"):
+    with refused(InputError, "no candidates", "one file"):
         rerank([], forest, tmp_path / "out")
     (tmp_path / "link.txt").symlink_to(source)
     for again in (source, tmp_path / "link.txt"):

@@ -64,14 +64,14 @@ def test_what_cannot_be_done_is_refused_with_a_reason(tmp_path, rows, forests):
     with refused(InputError, "out.run", "folder"):
         rerank_several(source, two, tmp_path / "out.run")
     for label in ("", ".", "a/b"):
-        with refused(InputError, "folder"):
+        with refused(InputError, "name of a folder", "''"):
             rerank_several(source, {label: two["one"]}, tmp_path / "out")
     other = random_forest(5, info={"absent": "missing"})
     with refused(InputError, "one", "x", "absent", "'zero'", "'missing'"):
         rerank_several(source, {"one": two["one"], "x": (other, None)}, tmp_path / "out")
     rerank_several(source, {"one": two["one"], "x": (other, None)}, tmp_path / "out", absent="zero")
     foreign = random_forest(5, names=["a", "b", "c", "d", "e"])
-    with refused(CandidatesRejected, "model"):
+    with refused(CandidatesRejected, "model", "LETOR"):
         rerank_several(source, {"one": two["one"], "x": (foreign, None)}, tmp_path / "out", overwrite=True)
 
 

@@ -76,5 +76,5 @@ def test_broken_judgments_name_their_line(tmp_path, text, message):
 def test_a_missing_file_or_a_folder_is_the_callers_mistake(tmp_path, read):
     with pytest.raises(InputError, match="no such file"):
         read(tmp_path / "none")
-    with refused(InputError, "files"):
+    with refused(InputError, "is a folder", "files"):
         read(tmp_path)

@@ -137,7 +137,7 @@ def test_leaf_rows_obey_the_bound_and_add_up(data):
 
 def test_no_rows_are_refused(data):
     empty = (np.empty((0, 7), np.float32), np.empty(0, np.int32), np.zeros(1, np.int64))
-    with refused(TrainingDataRejected, "rows"):
+    with refused(TrainingDataRejected, "train split", "no rows"):
         fit((empty, data[1], data[2]))
 
 

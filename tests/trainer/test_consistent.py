@@ -57,7 +57,7 @@ def test_targets_are_gains_over_the_greatest_dcg_of_the_list():
     with refused(TrainingDataRejected, "label -1.0", "row 1"):
         objective_on("consistent_l2", rows_with(labels=[0.0, -1.0]), gain="linear")
     for written in ("consistent_l2", "consistent_kl", "consistent_cosine"):  # which would all learn 0
-        with refused(TrainingDataRejected, "gain", "linear"):
+        with refused(TrainingDataRejected, "labels", "gain", "linear"):
             objective_on(written, rows_with(labels=[0.0, 1.5, 0.2]))
 
 

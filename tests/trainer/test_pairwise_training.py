@@ -68,7 +68,7 @@ def test_what_cannot_be_learnt_from_is_refused():
             build(rows, objective)
     build(rows, "ranknet(ties=true)")
     none = PreferencePairs(*(np.empty(0, t) for t in (np.int32, np.int32, float, float)), np.array([0, 0]))
-    with refused(TrainingDataRejected, "pair"):
+    with refused(TrainingDataRejected, "no pair"):
         build(RankedRows(np.array([1, 0], np.int32), np.array([0, 2]), [], pairs=none), "ranknet")
     for better, worse, probability, message in (
         (0, 0, 1.0, "different rows"),

@@ -100,7 +100,7 @@ def test_every_output_has_scores_and_gradients_of_its_own(dataset):
 
 def test_what_cannot_be_trained_is_refused_before_it_is_planned(dataset):
     for wrong in ({"criterion": "ole", "objective": "rank_xendcg"}, {"leaf": "exact", "objective": "apxdcg"}):
-        with refused(InvalidParameter, "work"):
+        with refused(InvalidParameter, next(iter(wrong)), wrong["objective"]):
             needed(dataset, **wrong)
 
 

@@ -254,7 +254,7 @@ def test_on_top_of_a_base_model_the_base_is_there_once(dataset: Dataset) -> None
 
 def test_an_average_cannot_be_gone_on_with(dataset: Dataset, kept: Path) -> None:
     forest = candidate_of(dataset, kept, "average").forest
-    with refused(InvalidParameter, "average", "seeds"):
+    with refused(InvalidParameter, "resume", "average", "seeds"):
         training.train(dataset, replace(SMALL, seed=1), TrainingOptions(resume=StartingModel(forest)))
 
 

@@ -139,9 +139,9 @@ def test_what_is_wrong_with_a_function_is_said():
     def unknown(grades, i, j):
         return grades[i] + "a"
 
-    with refused(InvalidParameter, "function", "Ranker"):
+    with refused(InvalidParameter, "function", "Ranker(objective=nobody)"):
         build(rows, "user(nobody)")
-    with refused(InvalidParameter, "function", "Ranker"):
+    with refused(InvalidParameter, "function", "Ranker(delta=nobody)"):
         build(rows, "lambdamart(delta=nobody)")
     with refused(InvalidParameter, "weights"):
         build(weighted, f"user({remember_objective(squared)})")
