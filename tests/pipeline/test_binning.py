@@ -230,7 +230,7 @@ def test_a_broken_binspec_is_refused():
     with refused(DatasetFormatError, "bin specification", "1", "7"):
         BinSpec.from_json(text.replace('"format":1', '"format":7'))
     for broken in ("", "[]", "{}", text.replace("0.5", "1.5"), text.replace('"missing":0', '"missing":3')):
-        with refused(DatasetFormatError, "bin specification", "line 1 column 1"):
+        with refused(DatasetFormatError, "bin specification"):
             BinSpec.from_json(broken)
 
 

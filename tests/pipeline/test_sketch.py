@@ -102,5 +102,5 @@ def test_a_sample_of_many_queries_says_how_many_are_shared() -> None:
     ],
 )
 def test_other_bytes_are_refused(data: bytes) -> None:
-    with refused(DatasetFormatError, "sketch", "0 bytes"):
+    with refused(DatasetFormatError, "sketch"):
         QuerySketch.from_bytes(data)
