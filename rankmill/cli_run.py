@@ -75,7 +75,7 @@ def run(
 
     if log is LogStyle.json:  # first, so that an error in the configuration is JSON too
         speak_json()
-    asked = RunRequest(
+    request = RunRequest(
         config=config,
         registry=registry_folder,
         choice=choice,
@@ -84,7 +84,7 @@ def run(
         dry=dry_run,
     )
     if plan:
-        rows = plan_of(asked)
+        rows = plan_of(request)
         plan_json = json.dumps({"plan": [row._asdict() for row in rows]}) if as_json else None
         typer.echo(plan_json or "\n".join(f"{stage:<9} {what:<5} {why}" for stage, what, why in rows))
         return
@@ -92,7 +92,7 @@ def run(
     def observer(work: Work) -> Observer:
         return observer_of(log.value, work.config, work.folder, work=work.path, files=not dry_run)
 
-    report = run_chain(asked, observer)
+    report = run_chain(request, observer)
     typer.echo(report.render(json=as_json))
     if dry_run:
         typer.echo(

@@ -139,11 +139,11 @@ class RunCommand:
         ConfigError
             The configuration is invalid; without this check only the first run would report it.
         """
-        done = subprocess.run(  # noqa: S603  # our own interpreter
+        process = subprocess.run(  # noqa: S603  # our own interpreter
             [sys.executable, "-c", _CHECK, self.config, *sys.path], stderr=subprocess.PIPE, text=True, check=False
         )
-        if done.returncode:
-            raise ConfigError(done.stderr.strip())
+        if process.returncode:
+            raise ConfigError(process.stderr.strip())
 
 
 def keyed_delay(most: int, key: str) -> int:

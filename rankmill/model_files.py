@@ -110,15 +110,15 @@ def register_file(
         facts = replace(facts, dataset=dataset_facts(opened))
         queries = sketch_of_training(opened, splits_trained_on(forest))
         attachments[TRAIN_QUERIES] = queries.to_bytes()
-    there = registry.versions(name) if name in registry.names() else []
+    existing = registry.versions(name) if name in registry.names() else []
     if dataset is None and metrics is None:  # no new facts besides those in the file
-        for version in reversed(there):
+        for version in reversed(existing):
             if version.sha256 == forest.sha256 and version.swept_in is None:
                 return RegisteredFile(version, forest, is_new=False)
     version = registry.register(
         name, forest.to_bytes(), manifest=as_json(facts), attachments=attachments, reason=reason
     )
-    return RegisteredFile(version, forest, is_new=version.number > len(there))
+    return RegisteredFile(version, forest, is_new=version.number > len(existing))
 
 
 def facts_of(forest: Forest, dataset: str | None, metrics: Metrics | None, path: Path | str = "model") -> TrainingFacts:

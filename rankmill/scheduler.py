@@ -157,14 +157,14 @@ class Scheduler:
 
     def _shut_down(self) -> int:
         """Stop the current run, and return the signal that caused it."""
-        asked = self._machine.signals()[0]
-        name = signal.Signals(asked).name
+        signum = self._machine.signals()[0]
+        name = signal.Signals(signum).name
         self._check_ended()
         if self._run is None:
             self._log(f"{name}: no run is in progress; exiting", event="leaving", signal=name)
-            return asked
+            return signum
         self._log(f"{name}: the run of {self._run.date} has {spell(self._grace)} to end", event="stopping", signal=name)
-        self._machine.send(asked)
+        self._machine.send(signum)
         until = self._machine.elapsed() + self._grace.total_seconds()
         while self._run and len(self._machine.signals()) < 2 and (left := until - self._machine.elapsed()) > 0:
             self._machine.wait(left)
@@ -177,7 +177,7 @@ class Scheduler:
                 if self._run:
                     self._machine.wait(1)
                     self._check_ended()
-        return asked
+        return signum
 
     def _plan_next(self) -> tuple[Iterator[datetime], datetime]:
         """Return the coming times, and the first of them."""

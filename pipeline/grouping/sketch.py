@@ -153,9 +153,9 @@ def overlap(sketch: QuerySketch, qids: pa.Array[Any] | Iterable[str]) -> Overlap
         The queries of the evaluation, compared as text.
     """
     hashes = np.unique(hash_of(qids))
-    asked = hashes if sketch.exact else hashes[hashes <= sketch.hashes[-1]]
-    found = np.isin(asked, sketch.hashes, assume_unique=True)
-    return Overlap(found=int(np.count_nonzero(found)), looked_at=len(asked), queries=len(hashes))
+    hashes_in_range = hashes if sketch.exact else hashes[hashes <= sketch.hashes[-1]]
+    found = np.isin(hashes_in_range, sketch.hashes, assume_unique=True)
+    return Overlap(found=int(np.count_nonzero(found)), looked_at=len(hashes_in_range), queries=len(hashes))
 
 
 def hash_of(qids: pa.Array[Any] | Iterable[str]) -> Hashes:

@@ -261,10 +261,10 @@ class Base:
             Whether all labels, including new ones, can be grades.
         """
         everything = list(features) != self.manifest.features or labels_are_grades != self.labels_were_grades()
-        there = [(shard.bucket, shard.rows) for shard in self.manifest.shards]
-        there += [(shard.bucket, shard.rows) for shard in self.manifest.unjudged]
+        sizes = [(shard.bucket, shard.rows) for shard in self.manifest.shards]
+        sizes += [(shard.bucket, shard.rows) for shard in self.manifest.unjudged]
         found: dict[int, int] = {}
-        for bucket, rows in there:
+        for bucket, rows in sizes:
             if everything or bucket in new_rows:
                 found[bucket] = found.get(bucket, 0) + rows
         return found

@@ -123,11 +123,11 @@ class Building:
         if base is not None:
             self._labels_are_grades &= base.labels_were_grades()
             graded = self._labels_are_grades
-            there = base.touched(np.flatnonzero(rows_of_bucket), features=features, labels_are_grades=graded)
+            stored = base.touched(np.flatnonzero(rows_of_bucket), features=features, labels_are_grades=graded)
             bring_stored = base.spilling(
-                there, self._spill, len(inputs.rows), features=features, labels_are_grades=graded
+                stored, self._spill, len(inputs.rows), features=features, labels_are_grades=graded
             )
-            for bucket, count in there.items():
+            for bucket, count in stored.items():
                 rows_of_bucket[bucket] += count
             names += [str(base.dataset.path)] * len(SPLITS)
             splits += range(len(SPLITS))

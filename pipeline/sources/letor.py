@@ -319,11 +319,11 @@ class _Parser:
         self, text: npt.NDArray[np.uint8], grade: npt.NDArray[np.int32], label_from: Positions, label_to: Positions
     ) -> Positions:
         """Parse the grades that the kernel left to the grade rules; return the rows with invalid ones."""
-        asked = np.flatnonzero(grade == _kernels.ASKED)
-        if not len(asked):
-            return asked
-        grade[asked], bad = self._rules.read_words(copy_tokens(text, label_from[asked], label_to[asked]))
-        return asked[bad]
+        worded = np.flatnonzero(grade == _kernels.ASKED)
+        if not len(worded):
+            return worded
+        grade[worded], bad = self._rules.read_words(copy_tokens(text, label_from[worded], label_to[worded]))
+        return worded[bad]
 
     def _problem(self, block: Block, state: Positions, label_from: Positions, label_to: Positions) -> _Problem:
         """Return the problem of the line at which the kernel stopped; a bad grade comes first."""

@@ -142,8 +142,8 @@ def scores_of(
     for predictor, name in zip(predictors, names, strict=True):
         if lacking := [feature for feature in predictor.feature_names if feature not in has]:
             raise CandidatesRejected(_missing_features_message(dataset, name, lacking))
-    asked = {feature for predictor in predictors for feature in predictor.feature_names}
-    features = [feature for feature in dataset.feature_names if feature in asked] or [dataset.feature_names[0]]
+    used = {feature for predictor in predictors for feature in predictor.feature_names}
+    features = [feature for feature in dataset.feature_names if feature in used] or [dataset.feature_names[0]]
     places = [np.array([features.index(f) for f in p.feature_names], dtype=np.int64) for p in predictors]
     out = [np.empty(dataset.queries(split).n_rows) for _ in forests]
     batch_rows = min(max(1, BLOCK_BYTES // (4 * len(features))), BATCH_ROWS)

@@ -75,13 +75,13 @@ def to_bytes(facts: Facts) -> bytes:
 def verdict_of(subject: Subject) -> Facts:
     """Return whether the version was promoted, and the reasons from the gate."""
     gate, moves = subject.gate, subject.version.state.moves.get(subject.alias, [])
-    held = any(move.version == subject.version.number for move in moves)
+    was_promoted = any(move.version == subject.version.number for move in moves)
     passed = None if gate is None else gate.passed
     if subject.promoted:
         outcome = "promoted"
     elif passed is False:
         outcome = "not promoted"
-    elif held:
+    elif was_promoted:
         outcome = "replaced"
     else:
         outcome = "not promoted" if passed is None else "passed"

@@ -179,12 +179,12 @@ class PromoteStage(Stage):
     def aliases(self) -> list[str]:
         """The aliases that the candidate may take over and does not have yet."""
         config, candidate = self.work.config, self.work.candidate
-        asked = [] if config.promote is None else [config.promote.alias]
+        configured = [] if config.promote is None else [config.promote.alias]
         if config.gate is not None and self._passed():
-            asked.append(config.gate.alias)
+            configured.append(config.gate.alias)
         return [
             alias
-            for alias in asked
+            for alias in configured
             if candidate.state.target(alias) != candidate.number and taken_back(self.work, alias) is None
         ]
 

@@ -48,8 +48,8 @@ class RunReport:
         if facts.train is None:
             return report
         candidate = work.candidate
-        asked = (("gate", work.config.gate), ("promote", work.config.promote))
-        aliases = [section.alias for stage, section in asked if section is not None and stage in reached]
+        sections = (("gate", work.config.gate), ("promote", work.config.promote))
+        aliases = [section.alias for stage, section in sections if section is not None and stage in reached]
         return replace(
             report,
             version=candidate,

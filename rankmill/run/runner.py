@@ -136,16 +136,16 @@ def _do_if_due(stage: Stage, tell: Observer, at: Callable[[str], None], *, force
     try:
         at(name)
         tell(StageStarted(stage=name, why=decision.why, doing=stage.doing(), inputs=stage.reads()))
-        made = stage.run(lambda line: tell(StageSaid(stage=name, line=line)))
-        outputs = {work.inside(path): work.digests.of(path) for path in made.files}
+        output = stage.run(lambda line: tell(StageSaid(stage=name, line=line)))
+        outputs = {work.inside(path): work.digests.of(path) for path in output.files}
         key = key_of(name, inputs)
-        write_record(work.stages, StageRecord(stage=name, key=key, inputs=inputs, outputs=outputs, facts=made.facts))
-        artefacts = tuple(map(work.file_artefact, made.files)) if made.artefacts is None else made.artefacts
+        write_record(work.stages, StageRecord(stage=name, key=key, inputs=inputs, outputs=outputs, facts=output.facts))
+        artefacts = tuple(map(work.file_artefact, output.files)) if output.artefacts is None else output.artefacts
     except BaseException as error:
         tell(StageFailed(stage=name, error=error, stopped=isinstance(error, (SystemExit, KeyboardInterrupt))))
         raise
-    setattr(work.facts, name, made.facts)
-    tell(StageDone(stage=name, outputs=artefacts, facts=made.facts))
+    setattr(work.facts, name, output.facts)
+    tell(StageDone(stage=name, outputs=artefacts, facts=output.facts))
     return True
 
 

@@ -210,8 +210,8 @@ class FileDigests:
 
     def keep(self) -> None:
         """Write the cache, without deleted files."""
-        there = {name: seen for name, seen in self._known.items() if Path(name).exists()}
-        data = json.dumps(there, sort_keys=True, ensure_ascii=False, indent=0)
+        existing = {name: seen for name, seen in self._known.items() if Path(name).exists()}
+        data = json.dumps(existing, sort_keys=True, ensure_ascii=False, indent=0)
         write_atomically(self._path, data.encode("utf-8", "surrogateescape"))
 
 
