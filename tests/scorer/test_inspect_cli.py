@@ -131,7 +131,7 @@ def test_shap(workplace, forests):
     sizes = np.abs(expected.values[:, 0]).mean(axis=0)
     assert first["feature"] == forests[0].feature_names[int(sizes.argmax())]
     assert first["mean_size"] == pytest.approx(sizes.max())
-    with refused(InputError, "s.parquet", "exists"):
+    with refused(InputError, "s.parquet", "overwrite"):
         call("shap", "m.rankmill", "--on", "c.txt", "-o", "s.parquet")
     before = (workplace / "s.parquet").read_bytes()
     call("shap", "m.rankmill", "--on", "c.parquet", "--queries", 0, "-o", "s.parquet", "--overwrite", "--n-threads", 2)

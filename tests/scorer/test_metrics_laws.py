@@ -257,7 +257,7 @@ def test_a_mean_is_exact_in_any_order():
 
 def test_err_needs_a_scale_that_holds_the_grades():
     grades, scores, starts = np.array([0, 3], np.int32), np.zeros(2), np.array([0, 2])
-    with pytest.raises(InputError, match="give max_grade"):
+    with pytest.raises(InputError, match="max_grade"):
         evaluate_queries([Metric("err")], scores, grades, starts, Policy())
     with refused(InputError, "grade 3", "max_grade 2"):
         evaluate_queries([Metric("err")], scores, grades, starts, Policy(max_grade=2))

@@ -190,7 +190,7 @@ def test_gains_are_whole_and_ignore_negative_grades():
 
 def test_stop_probabilities_need_the_scale():
     assert stop_probabilities(np.array([0, 1, 4], np.int32), 4).tolist() == [0.0, 1 / 16, 15 / 16]
-    with pytest.raises(InputError, match="give max_grade"):
+    with pytest.raises(InputError, match="max_grade"):
         stop_probabilities(np.array([1], np.int32), None)
     with refused(InputError, "grade 3", "max_grade 2"):
         stop_probabilities(np.array([3], np.int32), 2)

@@ -134,7 +134,7 @@ def test_a_run_killed_between_two_renames_loses_nothing(tmp_path):
         (tmp_path / ".out.0123456789ab.staging" / "lock").touch()
         with staging_folder(out):  # whoever sweeps first
             assert (tmp_path / ".out.0123456789ab.replaced").is_dir()
-        with refused(InputError, "exists"):
+        with refused(InputError, "overwrite"):
             rerank(source, forest, out)
         assert read_ranked(out) == ranked(forest, rows)
     ranked_folder(tmp_path / ".out.0123456789ab.replaced", "older")

@@ -324,7 +324,7 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
     for name in ("out", "out.parquet"):
         rerank(source, forest, tmp_path / name, top_k=2)
         before = tree_of(tmp_path / name)
-        with refused(InputError, "exists", "overwrite"):
+        with refused(InputError, "overwrite"):
             rerank(source, forest, tmp_path / name)
         assert tree_of(tmp_path / name) == before
         with monkeypatch.context() as patch:

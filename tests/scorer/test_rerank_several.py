@@ -50,7 +50,7 @@ def test_each_list_has_the_bytes_of_a_run_of_its_own(tmp_path, rows, forests, su
         assert tree_of(tmp_path / "all" / label) == tree_of(tmp_path / "alone" / label)
         assert (report.rows, report.rows_written, report.files) == (alone.rows, alone.rows_written, alone.files)
     before = tree_of(tmp_path / "all")
-    with refused(InputError, "exists"):
+    with refused(InputError, "overwrite"):
         rerank_several(source, models, tmp_path / "all", top_k=top_k)
     rerank_several(source, models, tmp_path / "all", top_k=top_k, overwrite=True, n_threads=1, memory="600MB")
     assert tree_of(tmp_path / "all") == before

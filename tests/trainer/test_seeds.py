@@ -292,7 +292,7 @@ def test_a_forest_with_a_link_is_not_averaged(dataset: Dataset) -> None:
 
 def test_seeds_are_read_from_a_line() -> None:
     assert checked_seeds(parse_seeds("7, 3 ,5"), 1) == (3, 5, 7)
-    with pytest.raises(InvalidParameter, match="found '1,x'"):
+    with pytest.raises(InvalidParameter, match="'1,x'"):
         parse_seeds("1,x")
 
 

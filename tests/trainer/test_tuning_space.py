@@ -131,7 +131,7 @@ def test_bounds_of_parameters_are_kept(tmp_path: Path) -> None:
             read_space(tmp_path / "space.toml")
     with refused(InvalidParameter, "file"):
         read_space(tmp_path / "none.toml")
-    with pytest.raises(InvalidParameter, match="expected NAME="):
+    with pytest.raises(InvalidParameter, match="NAME="):
         parse_vary(["learning_rate"])
 
 
