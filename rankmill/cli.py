@@ -74,7 +74,37 @@ rankmill --help lists all commands; rankmill COMMAND --help describes one."""
 _WORDS = "rankmill.words"
 
 
-class Command(TyperCommand):
+class PlainHelp:
+    """The help of a command or a group, in a layout that can be read at any width: Typer's table gives texts what is left."""
+
+    def format_help(self: Any, ctx: Any, formatter: Any) -> None:
+        """Write the help, the options by panel."""
+        formatter.width = min(shutil.get_terminal_size().columns, 100) - 2
+        self.format_usage(ctx, formatter)
+        formatter.write_paragraph()
+        for line in _lines_of(inspect.cleandoc(self.help or "")):
+            hanging = "  " if "rankmill " in line else ""
+            formatter.write(f"{fill(line, formatter.width, subsequent_indent=hanging, break_on_hyphens=False)}\n")
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            row = param.get_help_record(ctx)
+            if row is not None:
+                panel = getattr(param, "rich_help_panel", None) or f"{param.param_type_name}s".capitalize()
+                name = re.sub(r"<list\[(\w+)\]>", lambda found: f"<{found[1].lower()}>", row[0])
+                panels.setdefault(panel, []).append((typer.style(name, bold=True), row[1]))
+        for name, command in getattr(self, "commands", {}).items():
+            first = next(_lines_of(inspect.cleandoc(command.help or "")))
+            panels.setdefault("Commands", []).append((typer.style(name, bold=True), first))
+        for title, rows in panels.items():
+            with formatter.section(typer.style(title, bold=True)):
+                formatter.write_dl(rows, col_max=24)
+
+
+class Group(PlainHelp, TyperGroup):
+    """A group of commands."""
+
+
+class Command(PlainHelp, TyperCommand):
     """A command whose options are created only when it is called."""
 
     def __init__(self, *args: Any, declared: CommandInfo, **more: Any) -> None:
@@ -90,25 +120,6 @@ class Command(TyperCommand):
         )
         self.params, self.callback = made.params, made.callback
         return getattr(self, name)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help with options by panel, readable at any width; in Typer's table, long option names leave no room for texts."""
-        formatter.width = min(shutil.get_terminal_size().columns, 100) - 2
-        self.format_usage(ctx, formatter)
-        formatter.write_paragraph()
-        for line in _lines_of(inspect.cleandoc(self.help or "")):
-            hanging = "  " if "rankmill " in line else ""
-            formatter.write(f"{fill(line, formatter.width, subsequent_indent=hanging, break_on_hyphens=False)}\n")
-        panels: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            row = param.get_help_record(ctx)
-            if row is not None:
-                panel = getattr(param, "rich_help_panel", None) or f"{param.param_type_name}s".capitalize()
-                name = re.sub(r"<list\[(\w+)\]>", lambda found: f"<{found[1].lower()}>", row[0])
-                panels.setdefault(panel, []).append((typer.style(name, bold=True), row[1]))
-        for title, rows in panels.items():
-            with formatter.section(typer.style(title, bold=True)):
-                formatter.write_dl(rows, col_max=24)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``args``; BadParameter if an option with one value is given twice."""
@@ -173,12 +184,13 @@ def _lines_of(text: str) -> Iterator[str]:
 
 
 def adopt(app: typer.Typer) -> None:
-    """Make all commands of ``app`` a `Command`."""
+    """Make all commands of ``app`` a `Command`, and itself and its groups a `Group`."""
     for command in app.registered_commands:
         if command.callback is not None:
             declared = copy(command)
             command.cls = partial(Command, declared=declared)  # type: ignore[assignment]
             command.callback = _without_options(command.callback)
+    app.info.cls = Group
     for group in app.registered_groups:
         if group.typer_instance is not None:
             adopt(group.typer_instance)
@@ -309,7 +321,11 @@ app.registered_commands += rankmill.cli_convert.app.registered_commands
 app.registered_commands += rankmill.cli_report.app.registered_commands
 app.registered_commands += rankmill.cli_doctor.app.registered_commands
 app.add_typer(rankmill.pipeline.cli.app, name="data")
-models = typer.Typer(no_args_is_help=True, help=rankmill.registry.cli.app.info.help)
+models = typer.Typer(
+    no_args_is_help=True,
+    help=f"{rankmill.registry.cli.app.info.help}\n\nNAME alone means its production version where a model is used (rerank, evaluate,"
+    " compare, convert), and its latest version where it is shown or judged (show, diff, gate, report).",
+)
 rankmill.registry.cli_move.metric_checks.append(parse_metric)  # a policy with an unknown metric would lock the alias
 models.registered_commands += (
     rankmill.registry.cli.app.registered_commands + rankmill.cli_models.app.registered_commands

@@ -34,8 +34,8 @@ def init(
 ) -> None:
     """Create a registry with protected aliases: production and those of --protect.
 
-    A protected alias moves only to a version that has passed the gate. Prints how files are published atomically on this file
-    system, and fails if no safe way works. An existing registry is not changed.
+    A protected alias moves only to a version that has passed the gate. Checks that the file system can keep a registry safely, and
+    prints how; fails if it cannot. An existing registry is not changed.
 
     Example: rankmill models init --registry /srv/models --protect staging
     """

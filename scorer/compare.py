@@ -22,11 +22,18 @@ from rankmill.scorer.evaluate import EvaluationOptions, evaluate_as
 from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric, Policy
-from rankmill.scorer.metrics.significance import FLIPS, MOST_SHOWN, Paired, compare_paired, holm, sign_flip_p
+from rankmill.scorer.metrics.significance import (
+    FEW_QUERIES,
+    FLIPS,
+    MOST_SHOWN,
+    Paired,
+    compare_paired,
+    holm,
+    sign_flip_p,
+)
 from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.train_test_overlap import ALL, TrainedModel, chosen_queries, scope_of_candidates
 
-_FEW_QUERIES = 50  # below, a percentile interval is narrower than it should be: docs/gates.md has figures
 _NAMED = 3  # queries in a message
 
 
@@ -247,9 +254,9 @@ def _notes(
         if rankings[i].name in rankings[baseline].seeds:
             notes.append(f"{rankings[i].name} and {name} differ in their seed only: what they differ by is chance")
     counted = max(first.n_counted(metric) for metric in first.metrics)
-    if counted < _FEW_QUERIES:
+    if counted < FEW_QUERIES:
         notes.append(
-            f"{counted} queries are few: an interval of fewer than {_FEW_QUERIES} is narrower than it should be"
+            f"{counted} queries are few: an interval of fewer than {FEW_QUERIES} is narrower than it should be"
         )
     return notes
 

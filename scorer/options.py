@@ -161,7 +161,7 @@ class MoveOptions:
     step: float = option(default=0.1, help="Length of a step, as a share of the norm of the vector of leaf values.")
     p0: float = option(
         default=0.01,
-        help="Draw random directions until the share that improves the metric is known to be below this value, ...",
+        help="Draw random directions until the share of them that improves the metric is known to be below this value.",
     )
-    delta: float = option(default=0.01, help="... with confidence 1 - delta, if no direction improves it.")
+    delta: float = option(default=0.01, help="Accepted chance of being wrong about --p0.")
     n_curves: int = option(default=0, help="Also move this many leaves one at a time.", flags=("--curves",), least=0)

@@ -50,6 +50,7 @@ from rankmill.scorer.sorting import ScoreSpill
 
 CHECKPOINT_ROWS = 1_000_000
 """Number of candidates between checkpoints; a later run does not score candidates before a checkpoint again."""
+_LARGE = 64 << 20  # bytes of candidates; the division of memory matters little to fewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +256,7 @@ def _rerank(
     """Rank ``candidates`` by all ``models``; ``several`` writes a folder for each."""
     started = time.monotonic()
     plan = _make_plan(candidates, models, target, options, several=several)
-    if options.announce:
+    if options.announce and sum(source.path.stat().st_size for source in plan.sources) >= _LARGE:
         say(plan.memory.render())
     with _open_run(plan) as run:
         before = run.journal.place.all_rows

@@ -75,6 +75,7 @@ def train(
     from rankmill.registry import Registry
     from rankmill.registry.names import check_name
     from rankmill.trainer.checkpoints import FinishedTrainings
+    from rankmill.trainer.progress import note_few_queries
     from rankmill.trainer.training_options import TrainingOptions
     from rankmill.trainer.training_service import starting_model, train_and_register
 
@@ -82,9 +83,10 @@ def train(
     training = TrainingOptions(
         **values_of(options), resume=starting_model(resume, registry), base_model=starting_model(base_model, registry)
     )
-    trained = train_and_register(
-        Dataset.open(dataset), name, Registry(registry), parameters, training, seeds, log_every=log_every
-    )
+    opened = Dataset.open(dataset)
+    if parameters.rounds_by == "valid":
+        note_few_queries(opened, "the number of rounds")
+    trained = train_and_register(opened, name, Registry(registry), parameters, training, seeds, log_every=log_every)
     if options.checkpoint is not None:
         FinishedTrainings(options.checkpoint).remove(trained.candidate.keys)
     result = trained.candidate.result

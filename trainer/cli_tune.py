@@ -54,7 +54,7 @@ def tune(
     """
     from rankmill.foundation.kernels.compiling import FIRST, compilation_announced, kernels_compiled
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.trainer.progress import TrialsProgress
+    from rankmill.trainer.progress import TrialsProgress, note_few_queries
     from rankmill.trainer.training_options import TrainingOptions
     from rankmill.trainer.tuning.search import plan_tuning
     from rankmill.trainer.tuning.search import tune as search_for
@@ -66,8 +66,10 @@ def tune(
         space = space if not varied else space.but(space_of(varied, "--vary"))
     else:
         space = space_of(varied, "--vary") if varied else default_space(without=_given(context))
-    plan = plan_tuning(Dataset.open(dataset), parameters, space, options, TrainingOptions(**values_of(machine)))
+    opened = Dataset.open(dataset)
+    plan = plan_tuning(opened, parameters, space, options, TrainingOptions(**values_of(machine)))
     typer.echo(plan.render(), err=True)
+    note_few_queries(opened, "which trial is best")
 
     def say(line: str) -> None:
         typer.echo(line, err=True)

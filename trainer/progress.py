@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -17,6 +18,9 @@ from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.units import spell
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training_result import RoundRecord
+
+if TYPE_CHECKING:
+    from rankmill.pipeline.dataset import Dataset
 
 LOG_SECONDS = 10.0
 
@@ -203,4 +207,17 @@ class TrialsProgress(TerminalBar):
             self._n_trials,
             self._n_trials - self._done,
             lambda: f"trial {trial}, {self._done} of {self._n_trials}: {this}" + (f"; best {best}" if best else ""),
+        )
+
+
+def note_few_queries(dataset: Dataset, decided: str) -> None:
+    """Say on stderr if the valid split, which decides ``decided``, has few queries."""
+    from rankmill.scorer.metrics.significance import FEW_QUERIES
+
+    valid = dataset.manifest.splits.get("valid")
+    queries = 0 if valid is None else valid.queries
+    if 0 < queries < FEW_QUERIES:
+        counted = f"{queries} quer{'y' if queries == 1 else 'ies'}"
+        to_stderr(
+            f"note: the valid split has {counted}, few to decide {decided}; rankmill cv measures on all queries of the train split"
         )

@@ -20,7 +20,7 @@ from rankmill.gate.guardrails import Guardrail
 from rankmill.pipeline.grouping.sketch import QuerySketch, overlap
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric
-from rankmill.scorer.metrics.significance import Bootstrap, Paired, compare_paired, queries_for
+from rankmill.scorer.metrics.significance import FEW_QUERIES, Bootstrap, Paired, compare_paired, queries_for
 from rankmill.scorer.predict import Predictor
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 HIGHEST_SCALE = 52  # highest grade that err can use
 FEWEST_QUERIES = 2
-FEW_QUERIES = 50  # below, a percentile interval is too narrow: see docs/gates.md
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ import numpy.typing as npt
 from rankmill.scorer.metrics import _kernels
 from rankmill.scorer.metrics.per_query import mean_of
 
+FEW_QUERIES = 50  # below, a percentile interval is narrower than it should be: docs/gates.md has figures
+
 REPLICATES = 1000
 BOOTSTRAP_SEED = 20080131
 NORMAL_FROM = 50_000  # queries

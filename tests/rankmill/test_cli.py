@@ -327,3 +327,17 @@ def test_the_options_of_a_command_are_made_when_it_is_asked_for() -> None:
     assert {name for param in commands["train"].params for name in param.opts} > {"--name", "--n-rounds"}
     assert "params" in vars(commands["train"])
     assert "params" not in vars(commands["evaluate"])
+
+
+@pytest.mark.parametrize("words", [[], ["data"], ["models"], ["inspect"]])
+def test_the_help_of_a_group_lists_its_commands_in_the_layout_of_a_command(words, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert cli.execute([*words, "--help"]) == 0
+    out = capsys.readouterr().out
+    group = get_command(cli.app)
+    for word in words:
+        group = group.commands[word]
+    assert max(map(len, out.splitlines())) <= 60
+    assert "<bool>" not in out
+    for name in group.commands:
+        assert f"\n  {name} " in out

@@ -58,6 +58,12 @@ def test_rerank_with_every_way_to_name_a_model(workplace, tmp_path, rows, model,
     assert manifest["model"] == named | {"sha256": forest.sha256}
     who = f"sha256 {forest.sha256[:12]}" if version is None else f"web@{version}"
     assert result.stdout == f"re-ranked 300 candidates of 12 queries with {who}\nwrote out (part-00000.parquet)\n"
+    assert "memory 600 MB: " not in result.stderr  # which matters to large inputs
+
+
+def test_large_inputs_are_told_how_the_memory_is_divided(workplace, monkeypatch):
+    monkeypatch.setattr("rankmill.scorer.rerank._LARGE", 1)
+    result = call("rerank", "c.txt", "--model", "web", "-o", "out", "--memory", "600MB")
     assert result.stderr.startswith("memory 600 MB: ")
 
 

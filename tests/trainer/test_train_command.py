@@ -45,6 +45,22 @@ def test_it_says_what_it_trains_on_and_what_is_new(dataset: str, capsys) -> None
         assert json.loads(capsys.readouterr().out)["new"] is False, new
 
 
+def test_few_queries_of_the_valid_split_are_noted(dataset: str, capsys) -> None:
+    assert execute(["data", "ingest", "j.txt", "-o", "v", "--split", "train=0.7,valid=0.3"]) == 0
+    assert execute(["data", "bin", "v"]) == 0
+    for words in (
+        ["train", "v", "--name", "web"],
+        ["tune", "v", "-o", "t", "--trials", "2", "--vary", "max_leaves=3,4"],
+    ):
+        capsys.readouterr()
+        assert execute([*words, *(SMALL if words[0] == "train" else SMALL[:2])]) == 0
+        err = capsys.readouterr().err
+        assert not unnamed(err, "valid split", "few", "rankmill cv"), err
+    capsys.readouterr()
+    assert execute(["train", dataset, "--name", "web", *SMALL]) == 0  # which has no valid split
+    assert "few" not in capsys.readouterr().err
+
+
 def test_a_registry_that_cannot_be_is_refused_before_the_training(dataset: str, capsys, monkeypatch) -> None:
     def never(*_: object, **__: object) -> None:
         raise AssertionError("trained in vain")
