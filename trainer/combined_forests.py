@@ -1,11 +1,11 @@
 """Combine forests: new trees on top of a base model, and the average of several forests.
 
-**Base model.**  Its scores are the offsets of the training, and the result holds its trees and the new ones after them.  This is
-model adaptation (Burges 2010): a model of one market, or of much data, is corrected by trees of another.  The base is kept as it is,
-so every feature that it asks for must be a feature of the data.
+**Base model.**  Its scores are the offsets of the training. The result holds its trees, followed by the new ones.  This is
+model adaptation (Burges 2010): a model of one market, or of much data, is corrected by trees for another.  The base model is not changed,
+so the data must have every feature that it uses.
 
-**Average.**  With k forests ``score(x) = mean of the k scores``: base scores and tree weights are divided by k, and the trees of one forest
-stand after those of another.  Each tree's term is rounded once more and terms are added in one chain instead of k, so the
+**Average.**  With k forests ``score(x) = mean of the k scores``: base scores and tree weights are divided by k, and the trees of all forests
+are joined.  Each tree's term is rounded once more, and terms are added in one chain instead of k chains, so the
 score and the mean differ by at most ``(T + k + 3) * 2^-52 * (sum of |terms|) / k``, T trees in all; some 1e-13 in practice.
 """
 
@@ -35,16 +35,16 @@ class BaseModel:
     Parameters
     ----------
     forest
-        Of one output; with whatever objective and rounds.
+        Of one output, with any objective and number of rounds.
     feature_names
         Features of the data, in their order.
     monotone
-        Directions by feature name that the sum of both models has to obey: 1 scores never fall with it, -1 never rise.
+        Direction by feature name that the sum of both models must keep: 1: scores never fall, -1: they never rise.
 
     Raises
     ------
     InvalidParameter
-        The data lack a feature that the forest asks for, it has several outputs, or a tree of it moves against ``monotone``.
+        The data lack a feature of the forest, it has several outputs, or one of its trees violates ``monotone``.
     """
 
     def __init__(self, forest: Forest, feature_names: Sequence[str], monotone: Mapping[str, int] | None = None) -> None:
@@ -83,12 +83,12 @@ class BaseModel:
         batches: Iterable[npt.NDArray[np.float32]],
         n_threads: int = 1,
     ) -> npt.NDArray[np.float64]:
-        """Return the scores of the base, plus the offsets that are given besides."""
+        """Return the scores of the base model plus the ``given`` offsets."""
         scores = self.scores(batches, n_threads)
         return scores if given is None else scores + given
 
     def joined(self, after: Forest) -> Forest:
-        """Return one forest whose scores are those of the base plus those of ``after``, a forest over the data's features."""
+        """Return one forest whose scores are those of the base model plus those of ``after``, a forest over the data's features."""
         base = self.forest
         place = np.array([self._place(name) for name in base.feature_names] + [-1], dtype=np.int32)  # -1 stays -1
         return replace(
@@ -112,17 +112,17 @@ class BaseModel:
 
 
 def _datasets_of(base: Forest) -> list[str]:
-    """Return the digests of the datasets that a model and those below it were trained on."""
+    """Return the digests of the datasets that a model and its base models were trained on."""
     own = base.info.get("dataset_digest")
     below = base.info.get(DATASETS_OF_BASE, [])
     return [str(digest) for digest in ([own] if own else []) + (below if isinstance(below, list) else [])]
 
 
 def _moves_against(forest: Forest, name: str, direction: int) -> bool:
-    """Tell whether some split on the feature has a leaf on the one side that is on the wrong side of a leaf on the other.
+    """Return whether a split on the feature has a leaf on one side that is in the wrong order with a leaf on the other.
 
-    Where no split has, two documents that differ in this feature only part at one split of each tree at most, and end in
-    leaves in the right order; so the sum of the trees is monotone, whoever has trained them.
+    If no split has, the sum of the trees is monotone: two documents that differ only in this feature separate at one split
+    of each tree at most, and reach leaves in the right order.
     """
     if name not in forest.feature_names or (feature := forest.feature_names.index(name)) not in forest.used_features:
         return False
@@ -142,12 +142,12 @@ def _moves_against(forest: Forest, name: str, direction: int) -> bool:
 
 
 def after_base(forest: Forest, base: BaseModel | None) -> Forest:
-    """Return what was trained on top of ``base``: the reverse of :meth:`BaseModel.joined`, for going on with it.
+    """Return the trees that were trained on top of ``base``, to resume them: the reverse of :meth:`BaseModel.joined`.
 
     Raises
     ------
     InvalidParameter
-        ``forest`` was trained on top of another model, or of none, or there is no ``base`` and it was on top of one.
+        ``forest`` was trained on top of another base model than ``base``, or only one of the two has a base model.
     """
     own, wanted = forest.info.get(SHA256), None if base is None else base.forest.sha256
     if own != wanted:
@@ -179,7 +179,7 @@ def after_base(forest: Forest, base: BaseModel | None) -> Forest:
     )
 
 
-OF_ONE = ("best_round", "rounds_trained", "train", "valid")  # what a forest knows of its own training
+OF_ONE = ("best_round", "rounds_trained", "train", "valid", "refit")  # facts of a single training
 
 
 def average(forests: Sequence[Forest], info: Mapping[str, JSON] | None = None) -> Forest:
@@ -188,14 +188,14 @@ def average(forests: Sequence[Forest], info: Mapping[str, JSON] | None = None) -
     Parameters
     ----------
     forests
-        Of one output each, over the same features; parameters and objective are those of the first.
+        Of one output each, over the same features; parameters and objective are taken from the first.
     info
-        Facts to keep besides those that all have in common.
+        Facts to add to those that all forests share.
 
     Raises
     ------
     InvalidParameter
-        There is none, one has a link (a mean of what it makes probabilities of means nothing), or features differ.
+        There is no forest, one has a link (a mean of the inputs of a link is meaningless), or features differ.
     """
     if not forests:
         raise InvalidParameter("an average needs at least one forest")
@@ -222,7 +222,7 @@ def average(forests: Sequence[Forest], info: Mapping[str, JSON] | None = None) -
 def _one_after_another(
     forests: Sequence[Forest], features: Sequence[npt.NDArray[np.int32]], n_features: int
 ) -> dict[str, Any]:
-    """Return the fields of one forest that has the trees of all; ``features`` are their ``node_feature``, renumbered."""
+    """Return the fields of one forest with the trees of all; ``features`` are their renumbered ``node_feature``."""
     feature = np.concatenate(features)
     thresholds = np.concatenate([forest.thresholds for forest in forests]).astype(EDGE)
     cuts, cut_starts, node_cut = compact_cuts(feature, thresholds, n_features)

@@ -39,9 +39,9 @@ def parse_measure(text: str) -> Measure:
 
 
 def stop_measure(parameters: TrainParameters, *, graded: bool = True) -> Measure:
-    """Return what training stops by: the stop metric, and where none is named the objective's ``metric`` or its loss.
+    """Return what early stopping watches: the stop metric; by default the metric or the deviance.
 
-    The loss is what tells where no document is ``graded``, and for objectives that order rows by something else.
+    The deviance is the default if no document is ``graded``, and for objectives that do not order rows by grade.
 
     >>> str(stop_measure(TrainParameters(objective="coxph"))), str(stop_measure(TrainParameters(objective="l2")))
     ('deviance', 'ndcg@10')

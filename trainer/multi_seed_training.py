@@ -4,16 +4,16 @@ What a run or a command calls, in this order::
 
     options = TrainingOptions(checkpoint=work / "model")
     seeds = SeedOptions(seeds=(1, 2, 3), choose="average")
-    plan = plan_candidate(dataset, parameters, options, seeds)  # refuses what can be refused, at once
+    plan = plan_candidate(dataset, parameters, options, seeds)  # raises early what can be checked early
     candidate = train_candidate(dataset, parameters, options, seeds, plan)
     version = registry.register(
         name, candidate.forest.to_bytes(), manifest=as_json(candidate.facts), attachments=candidate.attachments
     )
-    as_json(candidate.record())  # what work/model/training.json may hold: plain values, no clocks and no paths
+    as_json(candidate.record())  # content of work/model/training.json: plain values, no times and no paths
 
-Nothing here knows a registry (:mod:`rankmill.trainer.training_service` does).  With ``checkpoint`` every training that is done is kept
-there under its key, and one that is killed resumes from its last checkpoint: calling again with the same arguments returns the same
-bytes and facts, for less work.  :meth:`rankmill.trainer.checkpoints.FinishedTrainings.remove_others` deletes what former calls have kept.
+This module does not use a registry (:mod:`rankmill.trainer.training_service` does).  With ``checkpoint`` every finished training is kept
+there under its key, and a killed one resumes from its last checkpoint: calling again with the same arguments returns the same
+bytes and facts, for less work.  :meth:`rankmill.trainer.checkpoints.FinishedTrainings.remove_others` deletes what earlier calls kept.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SeedRecord(SeedFacts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateRecord:
-    """How a candidate came to be: each seed with its curves, which was chosen, the noise floor."""
+    """How a candidate was trained: each seed with its curves, the choice, and the noise floor."""
 
     sha256: str
     choose: str
@@ -71,15 +71,15 @@ class CandidateRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedTraining:
-    """What one of the seeds has come to."""
+    """The finished training of one seed."""
 
     seed: int
-    key: str  # under which the training is kept
+    key: str  # of the kept training
     result: TrainingResult = field(repr=False)
-    metrics: Metrics  # of its best round, by split; and those of the splits measured besides
+    metrics: Metrics  # of its best round, by split; and of the extra splits
 
     def facts(self) -> SeedFacts:
-        """Return what the manifest says of it."""
+        """Return its part of the manifest."""
         return SeedFacts(
             seed=self.seed,
             sha256=self.result.forest.sha256,
@@ -109,28 +109,28 @@ class Candidate:
     """In ascending order of the seeds."""
     choose: str
     chosen: int | None
-    """The seed whose forest it is; None: the average of all."""
+    """The seed whose forest was chosen; None: the average of all."""
     noise_floor: NoiseFloor | None
-    """None where there is one seed."""
+    """None if there is only one seed."""
     plan: TrainingPlan
 
     @property
     def trainings(self) -> tuple[SeedTraining, ...]:
-        """Those whose trees it has."""
+        """The trainings whose trees are in the forest."""
         return tuple(each for each in self.seeds if self.chosen in {None, each.seed})
 
     @property
     def result(self) -> TrainingResult:
-        """The training whose forest it is; of an average, that of the first seed."""
+        """The chosen training; for an average, that of the first seed."""
         return self.trainings[0].result
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Under what the trainings are kept."""
+        """Keys of the kept trainings."""
         return tuple(each.key for each in self.seeds)
 
     def record(self) -> CandidateRecord:
-        """Return how it came to be."""
+        """Return the record of how it was trained."""
         return CandidateRecord(
             sha256=self.forest.sha256,
             choose=self.choose,
@@ -147,14 +147,14 @@ def plan_candidate(
     options: TrainingOptions = DEFAULT_OPTIONS,
     seeds: SeedOptions = ONE_SEED,
 ) -> TrainingPlan:
-    """Return what :func:`train_candidate` will need, and refuse what it would refuse; its arguments and errors."""
+    """Return the plan of :func:`train_candidate` and raise the errors that it would raise; the arguments are the same."""
     numbers = checked_seeds(seeds.seeds, parameters.seed)
     if options.resume is not None and len(numbers) > 1:
         raise InvalidParameter(
             "resume: only one seed can be resumed; leave seeds out, or train all seeds without resume"
         )
     for split in seeds.splits:
-        dataset.queries(split)  # which knows them
+        dataset.queries(split)  # raises for an unknown split
     plan = plan_of(dataset, replace(parameters, seed=numbers[0]), options)
     check_choice(seeds.choose, numbers, has_valid=plan.valid_rows > 0, link=plan.link)
     return plan
@@ -167,31 +167,30 @@ def train_candidate(
     seeds: SeedOptions = ONE_SEED,
     plan: TrainingPlan | None = None,
 ) -> Candidate:
-    """Train the same parameters with every seed, one after another, and choose.
+    """Train with every seed, one after another, and choose or average.
 
-    The forest, the facts and the noise floor depend on the dataset's rows and bins, the parameters, the set of seeds, and
-    what is measured; not on the order of the seeds, on threads, on ``options.checkpoint`` and what it holds, nor on how often
-    this was killed before.
+    The forest, the facts and the noise floor depend only on the dataset's rows and bins, the parameters, the set of seeds and
+    the metrics. The order of the seeds, threads, checkpoints and earlier kills do not change them.
 
     Parameters
     ----------
     dataset
-        Binned; its newest bins are used.
+        A binned dataset; its newest bins are used.
     parameters
-        Of every training, but for the seed where there are ``seeds``.
+        Of every training; ``seeds`` override their seed.
     options
-        Of every training; ``on_round`` ends none of them.
+        Of every training; ``on_round`` cannot end one.
     seeds
-        Which there are, and what becomes of them.
+        The seeds, and whether to choose or to average.
     plan
-        What :func:`plan_candidate` has returned for the same arguments; left out, it is called.
+        Result of :func:`plan_candidate` for the same arguments. Default: it is called here.
 
     Raises
     ------
     InvalidParameter
-        A parameter or an option is out of bounds, or cannot be on these data.
+        A parameter or an option is out of bounds or does not fit the data.
     TrainingDataRejected
-        The dataset cannot be learnt from, or the best cannot be told for lack of anything relevant in the valid split.
+        The dataset cannot be trained on, or seeds cannot be compared because the valid split has no relevant document.
     """
     plan = plan or plan_candidate(dataset, parameters, options, seeds)
     numbers = checked_seeds(seeds.seeds, parameters.seed)
@@ -229,7 +228,7 @@ def train_candidate(
 def _trained(
     dataset: Dataset, parameters: TrainParameters, options: TrainingOptions, splits: Sequence[str], which: str | None
 ) -> SeedTraining:
-    """Train with one seed, or take what is kept; ``which`` of several it is, in words, if there are several."""
+    """Train with one seed, or return the kept training; ``which``: a line for people if there are several seeds."""
     base, say = options.base_model, options.on_message
     key = training_key(dataset, parameters, options.eval_metrics, None if base is None else base.sha256)
     kept = None if options.checkpoint is None else FinishedTrainings(options.checkpoint)
@@ -259,7 +258,7 @@ def _trained(
 
 
 def _listener(options: TrainingOptions) -> OnRound | None:
-    """Return ``on_round``, which here ends nothing: what is kept has all its rounds."""
+    """Return ``on_round`` without its answer: it cannot end a training, because a kept training must be complete."""
     listener = options.on_round
     if listener is None:
         return None
@@ -288,7 +287,7 @@ def _averaged(
     trainings: Sequence[SeedTraining],
     splits: Sequence[str],
 ) -> tuple[Forest, TrainingFacts]:
-    """Return the average of all, measured anew, and what there is to say of it; ``parameters`` are those of the first."""
+    """Return the average of all seeds and its facts; it is measured again. ``parameters`` are those of the first seed."""
     base = None if options.base_model is None else BaseModel(options.base_model.forest, dataset.feature_names)
     info = {
         "seeds": [each.seed for each in trainings],

@@ -1,4 +1,4 @@
-"""Metrics of the training rows and of eval sets after every round, and of a forest on a split."""
+"""Measure the training rows and the eval sets after every round, and a forest on a split."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ _LEAST_RANKED = 4096  # rows a worker that are ranked for a metric
 
 
 class RoundMetrics:
-    """What is measured after every round.
+    """Metrics of every set after every round.
 
     Parameters
     ----------
     data
-        The rows that are learnt from, and those that are only measured; early stopping goes by the stop metric on the first of these.
+        The training rows and the eval sets. Early stopping watches the stop metric on the first eval set.
     objective
-        What is minimised on the train split.
+        The loss that is minimised on the train split.
     parameters
         ``metric``, ``stop_metric`` and ``gain`` are used.
     eval_metrics
-        What is measured besides the stop metric; ``deviance`` among them is the loss.
+        More metrics to measure; ``deviance`` is the loss.
     decides
-        The stop metric on the first eval set says which round is the best one, so that it needs a value there.
+        Whether the stop metric on the first eval set chooses the best round. It then needs a value there.
 
     Raises
     ------
     InvalidParameter
-        Two sets have the same name, or one has that of the train split.
+        Two sets have the same name, or a set has the name of the train split.
     TrainingDataRejected
-        An eval set holds no rows, or the bins of other rows or features, or nothing is relevant in the first.
+        An eval set has no rows, its bins do not fit its rows or features, or the first set has no relevant document.
     rankmill.foundation.errors.InputError
         A metric is unknown.
     """
@@ -68,7 +68,9 @@ class RoundMetrics:
     ) -> None:
         train, eval_sets = data.train, data.eval_sets
         self.stop_metric = stop_measure(parameters, graded=train.graded)
-        _ = objective.starting_score  # what it finds wrong is wrong with the train split, and not with an eval set
+        _ = (
+            objective.starting_score
+        )  # its errors are about the train split, so raise them before the eval sets are read
         measures = list(dict.fromkeys([self.stop_metric, *map(parse_measure, eval_metrics)]))
         metrics = [measure for measure in measures if isinstance(measure, Metric)]
         self._order = [str(measure) for measure in measures]
@@ -110,17 +112,17 @@ class RoundMetrics:
         return {name: {measure: of_set[measure] for measure in self._order} for name, of_set in found.items()}
 
     def keep(self) -> None:
-        """Keep the last metrics query by query, in place of those kept before."""
+        """Keep the last metrics of each query; they replace those kept before."""
         for measured in self._sets.values():
             measured.kept = measured.last
 
     def by_query(self) -> dict[str, dict[str, QueryValues]]:
-        """Return the metrics kept, by set."""
+        """Return the kept metrics of each query, by set."""
         return {name: measured.by_query() for name, measured in self._sets.items()}
 
 
 class _MeasuredSet:
-    """One set of rows: its scores so far, what is measured on it, and its bins where it is not learnt from."""
+    """One set of rows: its scores so far, its metrics, and its bins if it is an eval set."""
 
     bins: npt.NDArray[np.uint8]
     scores: npt.NDArray[np.float64]
@@ -135,7 +137,7 @@ class _MeasuredSet:
     ) -> None:
         self._queries, self._metrics = PreparedQueries(rows.grades, rows.starts, policy), metrics
         self._link, self._loss = objective.link, loss
-        # what metrics rank by, where it is not what the trees add up to
+        # scores to rank by, if they differ from the sums of the trees
         self._ranked = None if objective.link == "identity" else np.empty(rows.n_rows, dtype=np.float64)
         self.last = self.kept = np.empty((0, 0), dtype=np.float64)  # (n_metrics, n_queries)
 
@@ -148,7 +150,7 @@ class _MeasuredSet:
         return not isinstance(measure, Metric) or not self._queries.nothing_relevant(measure).all()
 
     def add(self, number: int, tree: Tree, team: Team) -> None:
-        """Add tree ``number`` of a round to the scores of its output, rows shared out among the workers."""
+        """Add tree ``number`` of a round to the scores of its output; the workers share the rows."""
         scores = self.scores if self.scores.ndim == 1 else self.scores[number % len(self.scores)]
 
         def share(first: int, last: int, _: int) -> None:
@@ -160,7 +162,7 @@ class _MeasuredSet:
         team.share(len(scores), _LEAST_WALKED, share)
 
     def means(self, team: Team) -> dict[str, float]:
-        """Return the mean of every metric, and the deviance if that was asked for."""
+        """Return the mean of every metric, and the deviance if requested."""
         queries, scores = self._queries, self.scores
         found = {} if self._loss is None else {str(DEVIANCE): self._loss.deviance(scores)}
         if not self._metrics:
@@ -183,7 +185,7 @@ class _MeasuredSet:
         return found | {str(metric): mean_of(row) for metric, row in zip(self._metrics, values, strict=True)}
 
     def by_query(self) -> dict[str, QueryValues]:
-        """Return what was kept."""
+        """Return the kept metrics of each query."""
         return {
             str(metric): QueryValues(row, self._queries.weights(metric))
             for metric, row in zip(self._metrics, self.kept, strict=True)
@@ -191,7 +193,7 @@ class _MeasuredSet:
 
 
 def policy_of(metrics: Sequence[Metric], parameters: TrainParameters, max_grade: int) -> Policy:
-    """Return the conventions by which a training measures ``metrics``; ``max_grade``: the highest of the scale, for ERR."""
+    """Return the metric conventions of a training; ``max_grade`` is the highest grade of the scale, for ERR."""
     return Policy(
         gain="exp" if parameters.gain == "exp" else "linear",
         max_grade=max(max_grade, 1) if any(metric.name == "err" for metric in metrics) else None,
@@ -215,10 +217,10 @@ def measure(
     eval_metrics: Sequence[str] = (),
     n_threads: int = 1,
 ) -> tuple[dict[str, float], dict[str, QueryValues]]:
-    """Return the stop metric and ``eval_metrics`` of ``forest`` on ``split``: means, and query by query.
+    """Return the stop metric and ``eval_metrics`` of ``forest`` on ``split``: their means, and their values for each query.
 
-    Documents are scored a batch of features at a time; held are a few numbers of each.  Offsets of the dataset are added to
-    the scores, as in a training.  The deviance is left out where scores are made of several sums of trees.
+    Features are read and scored in batches, so only a few numbers per document stay in memory.  Offsets of the dataset are added to
+    the scores, as in training.  The deviance is omitted for models whose score combines several sums of trees.
     """
     own = replace(parameters, learn_from=str(forest.info.get(LEARNT_FROM, "")))
     rows = rows_learnt_from(read_columns(dataset, split, parameters), own)

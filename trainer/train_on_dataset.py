@@ -55,7 +55,7 @@ _BYTES_OF_READING = 16 << 20  # readers' buffers, and freed memory that is not g
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What a training run will hold in memory, known before it starts."""
+    """Size and memory estimate of a training run, known before it starts."""
 
     train_rows: int
     train_queries: int
@@ -63,27 +63,27 @@ class TrainingPlan:
     n_features: int
     parameters: TrainParameters
     pool_bytes: int  # bound of the memory for histograms
-    column_bytes: int  # of what is read for the train split besides grades and bins
+    column_bytes: int  # of the columns read for the train split, except grades and bins
     learnt_from: str  # grades or pairs, in words
-    given_pairs: int  # that the loss sums over
+    given_pairs: int  # number of given pairs in the loss
     objective_bytes: int  # of the objective's own arrays
     n_outputs: int
-    link: str  # what makes a score of the outputs
-    graded: bool  # whether documents have grades by which rankings can be measured
-    pair_bytes: int  # of the lists of pairs by which splits are chosen and leaves step
-    weighted_rows: bool  # whether splits are chosen by weights
-    measured_parts: int  # of the loss, where it is measured
+    link: str  # how a score is made from the outputs
+    graded: bool  # whether documents have grades to measure rankings by
+    pair_bytes: int  # of the lists of pairs for choosing splits and leaf values
+    weighted_rows: bool  # whether splits use document weights
+    measured_parts: int  # number of terms of the loss, if it is measured
     bins: str  # which binned copy of the dataset is used
-    mapped_from: Path | None = None  # the folder of the cache whose bins are mapped; None: they are held in memory
+    mapped_from: Path | None = None  # cache folder whose bins are memory-mapped; None: bins are in memory
 
     @property
     def bin_bytes(self) -> int:
-        """Bytes of the train split's bins, filled up to whole blocks; held in memory, or mapped."""
+        """Bytes of the train split's bins, padded to whole blocks; in memory or memory-mapped."""
         return prod(blocks_shape(self.n_features, self.train_rows, BLOCK_WIDTH))
 
     @property
     def bytes_needed(self) -> int:
-        """Bytes held at the peak: bins unless they are mapped, what rows, pairs and the objective keep, histograms, the valid split.
+        """Peak memory in bytes: bins (unless mapped), rows, pairs, the objective, histograms and the valid split.
 
         For LambdaMART on NDCG a training row takes about 93 bytes besides its bins, 141 if rows are sampled.  Measured,
         the peak of the process grows by this within 15 %, or 30 MB.
@@ -91,7 +91,7 @@ class TrainingPlan:
         p, n = self.parameters, self.train_rows
         bins = 0 if self.mapped_from else self.bin_bytes
         columns = self.column_bytes
-        if p.rounds_by in {"test", "cv"}:  # a copy without the queries that are kept apart, and those
+        if p.rounds_by in {"test", "cv"}:  # a copy of the training queries and one of the held-out queries
             bins += self.bin_bytes
             columns += columns + 4 * n
         if p.refit != NONE:  # a copy with the valid split
@@ -106,8 +106,8 @@ class TrainingPlan:
         if p.bootstrap != NONE:
             a_row += _BYTES_A_WEIGHTED_ROW
         if p.rounds_by == "oob" or p.step_search == "line":
-            a_row += 8 + 24 * self.n_outputs  # losses; scores before a round, on trial, and between the two
-        linked = 8 if self.n_outputs > 1 else 0  # what outputs make up
+            a_row += 8 + 24 * self.n_outputs  # losses; scores before a round, trial scores, and their difference
+        linked = 8 if self.n_outputs > 1 else 0  # scores made from the outputs
         a_valid_row = _BYTES_A_ROW + 8 * self.n_outputs + linked + self.n_features
         own, valid_columns = self.objective_bytes, self.valid_rows * columns // self.train_rows
         if self.measured_parts:
@@ -128,7 +128,7 @@ class TrainingPlan:
         )
 
     def _which_rounds(self) -> str:
-        """Say that all rounds are kept, and that the valid split is learnt from afterwards, where that is so."""
+        """Return a note if all rounds are kept or a refit follows."""
         return self._all_rounds() + ("" if self.parameters.refit == NONE else "; then again with the valid split")
 
     def _all_rounds(self) -> str:
@@ -138,7 +138,7 @@ class TrainingPlan:
 
 
 def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOptions = DEFAULT_OPTIONS) -> TrainingPlan:
-    """Return what training on ``dataset`` will need; the arguments are those of :func:`train`.
+    """Return the size and memory estimate of a training on ``dataset``; for the arguments see :func:`train`.
 
     Raises
     ------
@@ -194,7 +194,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
 
 
 def _pair_bytes(objective: Objective, criterion: str, parameters: TrainParameters, n_rows: int) -> int:
-    """Return the bytes of the lists of pairs: those of splits, also packed, and those of leaves."""
+    """Return the bytes of the lists of pairs: for splits (packed as well) and for leaves."""
     exact, every = takes_exact_steps(objective, criterion, parameters), objective.most_pairs
     of_leaves = objective.bytes_a_pair * objective.most_leaf_pairs if exact else 0
     if criterion != "ole":
@@ -211,22 +211,22 @@ def train(
     options: TrainingOptions = DEFAULT_OPTIONS,
     checkpoints: Checkpoints | None = None,
 ) -> TrainingResult:
-    """Train on the train split of a binned dataset, measuring its valid split if it has one.
+    """Train on the train split of a binned dataset; measure its valid split if it has one.
 
-    The model depends on the dataset's rows, its bins, ``parameters`` and ``options.base_model`` only: not on threads, caches, memory
-    or ``options.resume``, nor on how the dataset came to be.
+    The model depends only on the dataset's rows, its bins, ``parameters`` and ``options.base_model``. Threads, caches, memory,
+    ``options.resume`` and the way the dataset was made do not change it.
 
     Parameters
     ----------
     dataset
-        Binned; its newest bins are used.
+        A binned dataset; its newest bins are used.
     parameters
-        The defaults where left out.
+        Default: ``TrainParameters()``.
     options
         See :class:`TrainingOptions`; without ``on_message`` a message is a Python warning.
     checkpoints
-        Where what is trained so far is written now and then, and where a training that was killed resumes.  Whoever has
-        saved the result clears them; :func:`rankmill.trainer.checkpoints.training_key` makes a key.
+        Where to write checkpoints, and where a killed training resumes.  The caller clears them after saving the result;
+        :func:`rankmill.trainer.checkpoints.training_key` makes the key.
 
     Raises
     ------
@@ -280,7 +280,7 @@ def _base_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpt
 def _training_data(
     dataset: Dataset, binspec: BinSpec, parameters: TrainParameters, options: TrainingOptions
 ) -> TrainingData:
-    """Return the train split, its bins mapped from a cache if there is to be one, without eval sets."""
+    """Return the train split without eval sets; its bins are memory-mapped if a cache folder is given."""
     rows = read_rows(dataset, "train", binspec, parameters)
     if rows.n_rows == 0:
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
@@ -300,22 +300,22 @@ def _training_data(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFacts:
-    """What a model is to know of its data, and what must be the same where a training goes on.
+    """Facts about the data that a model stores; they must match when a training is resumed.
 
-    Candidates must be read as the judgments were.
+    Candidates must be read in the same way as the judgments.
     """
 
     dataset_digest: str
     binspec_digest: str
     absent: str
     index_base: int
-    rows_digest: str | None = left_out()  # where there are pairs: who replaces them does not replace the queries
+    rows_digest: str | None = left_out()  # if there are pairs: replacing the pairs does not change the queries
     grades: Mapping[str, int] | None = left_out()
     negative_grades: str | None = left_out()
 
 
 def _facts(dataset: Dataset, binspec_digest: str) -> Mapping[str, JSON]:
-    """Return :class:`DataFacts` as the model's header has them."""
+    """Return :class:`DataFacts` as JSON for the model's header."""
     manifest, meaning = dataset.manifest, dataset.manifest.meaning
     facts = DataFacts(
         dataset_digest=dataset.digest,

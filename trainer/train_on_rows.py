@@ -1,4 +1,4 @@
-"""One training on rows: on all of them, without some that are held out, or after a cross-validation."""
+"""Train on rows in memory: choose the number of rounds, cross-validate, and refit."""
 
 from __future__ import annotations
 
@@ -31,30 +31,29 @@ def fit(
     options: TrainingOptions = DEFAULT_OPTIONS,
     checkpoints: Checkpoints | None = None,
 ) -> TrainingResult:
-    """Train, and keep the rounds that ``parameters.rounds_by`` says.
+    """Train, and keep the number of rounds that ``parameters.rounds_by`` chooses.
 
     valid
-        The first eval set says which round is the best one.
+        The best round is that of the first eval set.
     test
-        So do ``holdout_fraction`` of the queries of ``data.train``, which are not learnt from (gbm's train.fraction); they
-        are the first eval set, ``holdout``, and the others are only measured.
+        ``holdout_fraction`` of the queries of ``data.train`` are held out (gbm's train.fraction).  They become the first eval set,
+        ``holdout``; the others are only measured.
     oob
         The round with the highest sum of out-of-bag improvements so far.
     cv
-        As many rounds as are best on average over ``folds`` parts of ``data.train``, each of them measured while the others
-        are learnt from; then all of them are learnt from.
+        The best number of rounds on average over ``folds`` cross-validation folds of ``data.train``.  The model is then trained on
+        all of ``data.train``.
 
-    With ``parameters.refit`` the first eval set is then learnt from as well: the forest is trained again, for as many rounds,
-    on ``data.train`` and the first eval set together.  All the rest of the result stays that of the first training, so that
-    no metric is one of rows that were learnt from.  ``options.resume`` is such a forest then.
+    With ``parameters.refit`` the forest is then trained again, for the same number of rounds, on ``data.train`` and the first eval set
+    together.  Everything else in the result is from the first training, so that the valid metrics are never those of rows
+    that were trained on.  ``options.resume`` is then a refitted forest.
 
-    ``checkpoints`` are those of the whole training, of each fold and of the refit; options and errors are those of
-    :func:`rankmill.trainer.boosting.boost`.
+    ``checkpoints`` cover the training, each fold and the refit.  For options and errors see :func:`rankmill.trainer.boosting.boost`.
 
     Raises
     ------
     TrainingDataRejected
-        There are too few queries to divide, or no eval set to learn from as well.
+        There are too few queries to split, or a refit has no eval set.
     """
     if parameters.refit == NONE:
         return _fit_once(data, parameters, options, checkpoints)
@@ -93,26 +92,26 @@ def cross_validate_rows(
     options: TrainingOptions = DEFAULT_OPTIONS,
     checkpoints: Checkpoints | None = None,
 ) -> CrossValidation:
-    """Train ``parameters.folds`` times, each time on all queries of ``data.train`` but those of a fold, and measure on these.
+    """Train ``parameters.folds`` times, each time without the queries of one fold, and measure on that fold.
 
-    Whole queries are dealt out to folds in the order of keys of (seed, name of the query); all folds have the same
-    bins.  They are trained one after another with all threads, so the result depends on no number of workers, and at
-    most one copy of the bins is held besides ``data``.
+    Whole queries are assigned to folds by a hash of the seed and the query's name.  All folds have the same
+    bins.  They are trained one after another with all threads, so the result does not depend on the number of workers, and
+    memory holds at most one more copy of the bins.
 
-    With ``early_stopping_rounds`` a fold ends when its own held-out queries have seen no better value for so long;
-    then all are trained for as many rounds as the longest, so that every mean is one of all folds.  The best round is
+    With ``early_stopping_rounds`` each fold stops early by its own held-out queries;
+    then all folds are trained for as many rounds as the longest, so that every mean is over all folds.  The best round is
     the one with the best mean of the stop metric, smoothed over ``stop_window`` rounds, better than the best before it by more
     than ``min_improvement``.
 
-    Neither ``rounds_by``, nor ``options.resume`` and ``options.profile``, nor eval sets mean anything here.  A fold may be
-    reported twice, to be made longer.
+    ``rounds_by``, ``options.resume``, ``options.profile`` and eval sets are ignored.  A fold is reported twice if it is trained
+    for more rounds.
 
     Raises
     ------
     InvalidParameter
         As :func:`rankmill.trainer.boosting.boost`.
     TrainingDataRejected
-        There are fewer queries than folds, or ``boost`` refuses the rows of a fold.
+        There are fewer queries than folds, or ``boost`` rejects the rows of a fold.
     """
     folds, rows = parameters.folds, data.train
     if rows.n_queries < folds:
@@ -156,9 +155,9 @@ def _refitted(
     options: TrainingOptions,
     checkpoints: Checkpoints | None,
 ) -> TrainingResult:
-    """Return ``first`` with a forest that has learnt from the first eval set, too."""
+    """Return ``first`` with a forest that is trained on the first eval set as well."""
     rounds, train, (_, valid) = first.best_round, data.train, data.eval_sets[0]
-    if train.pairs is None:  # then there was no choice of what to learn from
+    if train.pairs is None:  # so the first training did not choose between grades and pairs
         valid = replace(valid, pairs=None)
     if options.on_message is not None:
         options.on_message(
@@ -169,7 +168,7 @@ def _refitted(
     rows = train.followed_by(valid, bins)
     found = boost(
         replace(data, train=rows, eval_sets=()),
-        replace(parameters, learn_from=resolved(train, parameters).learn_from),  # not resolved once more
+        replace(parameters, learn_from=resolved(train, parameters).learn_from),  # as the first training resolved it
         replace(options, on_round=None, profile=False),
         checkpoint=None if checkpoints is None else checkpoints.of("refit"),
         rounds=rounds,
@@ -181,6 +180,6 @@ def _refitted(
 def _held_out(
     data: TrainingData, apart: npt.NDArray[np.bool_], eval_sets: Sequence[tuple[str, RankedRows]] = ()
 ) -> TrainingData:
-    """Return ``data`` without the queries ``apart`` (n_queries,), which become the first eval set, before ``eval_sets``."""
+    """Return ``data`` without the queries ``apart`` (n_queries,); they become the first eval set, before ``eval_sets``."""
     held_out = data.train.of_queries(apart, row_major=True)
     return replace(data, train=data.train.of_queries(~apart), eval_sets=[(HOLDOUT, held_out), *eval_sets])

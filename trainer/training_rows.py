@@ -1,4 +1,4 @@
-"""Training rows of a split, and what to learn from: grades, given pairs, or both."""
+"""Read the training rows of a split, and choose what to learn from: grades, given pairs, or both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES_SALT = 0x2545F4914F6CDD1D  # says nothing about buckets and splits, which
 
 
 def read_rows(dataset: Dataset, split: str, binspec: BinSpec, parameters: TrainParameters) -> RankedRows:
-    """Return the rows of ``split`` with every column that the dataset has and the objective can use."""
+    """Return the rows of ``split`` with all columns that the objective can use."""
     return replace(read_columns(dataset, split, parameters), bins=bin_batches(dataset, split, binspec))
 
 
@@ -66,30 +66,30 @@ def _column(dataset: Dataset, split: str, name: str) -> npt.NDArray[Any]:
 
 
 def _telling(weights: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64] | None:
-    """Return None where all weights are alike, which says nothing."""
+    """Return None if all weights are equal, as only ratios matter."""
     alike = weights is not None and len(weights) > 0 and weights[0] > 0.0 and bool((weights == weights[0]).all())
     return None if alike else weights
 
 
 def _give_back() -> None:
-    """Return what Arrow's readers have freed to the system: some 20 MB that they would keep for more reading."""
+    """Return the memory that Arrow's readers have freed to the system: some 20 MB that they would keep."""
     pa.default_memory_pool().release_unused()
 
 
-LEARNT_FROM = "learnt_from"  # in the model, where the data had pairs and the objective takes such
+LEARNT_FROM = "learnt_from"  # in the model, if the data had pairs and the objective accepts pairs
 
 
 def resolved(rows: RankedRows, parameters: TrainParameters) -> TrainParameters:
-    """Return the parameters with ``learn_from`` as it is for these rows, which are learnt from: grades, pairs or both.
+    """Return the parameters with ``learn_from`` resolved for these training rows: grades, pairs or both.
 
-    Where it is left open: the grades if some query has two of them, else the pairs if there are any.
+    Default: grades if some query has two different grades, otherwise pairs if there are any.
 
     Raises
     ------
     InvalidParameter
-        The objective takes no pairs, and they are asked for.
+        ``learn_from`` asks for pairs, but the objective does not accept pairs.
     TrainingDataRejected
-        There are no pairs, and they are asked for.
+        ``learn_from`` asks for pairs, but there are none.
     """
     asked, takes = parameters.learn_from, takes_pairs(parameters)
     if asked in {PAIRS, BOTH}:
@@ -109,9 +109,9 @@ def resolved(rows: RankedRows, parameters: TrainParameters) -> TrainParameters:
 
 
 def rows_learnt_from(rows: RankedRows, parameters: TrainParameters) -> RankedRows:
-    """Return ``rows`` with the pairs that the loss is to sum over; without pairs it takes those that grades make.
+    """Return ``rows`` with the pairs of the loss; without pairs the loss uses those that the grades define.
 
-    ``parameters`` are `resolved`; where ``learn_from`` is still open, pairs count if there are any.
+    ``parameters`` are `resolved`; if ``learn_from`` is still empty, given pairs are used.
     """
     if rows.pairs is None or parameters.learn_from in {"", PAIRS}:
         return rows
@@ -121,7 +121,7 @@ def rows_learnt_from(rows: RankedRows, parameters: TrainParameters) -> RankedRow
 
 
 def what_is_learnt_from(rows: RankedRows, parameters: TrainParameters) -> str:
-    """Return in words what the `resolved` parameters learn of ``rows``, for people who are about to train."""
+    """Return a sentence that says what the `resolved` parameters learn from ``rows``."""
     n, name = given_pairs(rows), parameters.objective
     if parameters.learn_from == PAIRS:
         return f"learning from the {n:,} pairs, not from grades"
@@ -136,12 +136,12 @@ def what_is_learnt_from(rows: RankedRows, parameters: TrainParameters) -> str:
 
 
 def learnt_from_facts(rows: RankedRows, parameters: TrainParameters) -> dict[str, str]:
-    """Return what the model is to know of it; nothing where there was no choice."""
+    """Return the fact that the model stores about it; empty if there was no choice."""
     return {LEARNT_FROM: parameters.learn_from} if given_pairs(rows) and takes_pairs(parameters) else {}
 
 
 def given_pairs(rows: RankedRows) -> int:
-    """Count the pairs that came with the rows."""
+    """Return the number of pairs given with the rows."""
     return 0 if rows.pairs is None else len(rows.pairs.better)
 
 
