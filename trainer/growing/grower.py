@@ -421,8 +421,9 @@ class Grower:
         places[leaves] = np.arange(len(leaves))
         reached = np.zeros(self._bins.n_rows, dtype=SCORE)
         add_tree(self._tree_of(places), self._bins, np.arange(self._bins.n_rows, dtype=ROW), reached, self._team)
-        sizes = np.bincount(reached.astype(np.int64), minlength=len(leaves))
-        return np.argsort(reached, kind="stable").astype(ROW), np.concatenate(([0], np.cumsum(sizes)))
+        leaf_of_row = reached.astype(np.uint16)  # trees have at most 65,536 leaves; 16 bits are sorted in linear time
+        sizes = np.bincount(leaf_of_row, minlength=len(leaves))
+        return np.argsort(leaf_of_row, kind="stable").astype(ROW), np.concatenate(([0], np.cumsum(sizes)))
 
     def _leaf_sums(
         self,
