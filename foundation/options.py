@@ -71,6 +71,7 @@ class Option:
     panel: str | None = None
     on_command_line: bool = True
     always_stored: bool = True
+    by_preset: Any = None  # the choice of the oldest preset, if presets decide this option
 
 
 def option(
@@ -95,10 +96,15 @@ def option(
         than once, ``repeat``).  ``convert``: makes the stored value from the given one, wherever it comes from.
         ``flags``: if they are not the name with dashes.  ``metavar``, ``panel``: as in Typer.  ``on_command_line``: false for
         what only Python has.  ``always_stored``: false for an option that older files do not have; files contain it only if it
-        differs from the default, so that their bytes stay the same.
+        differs from the default, so that their bytes stay the same.  ``by_preset``: left out, None, a preset
+        of the group decides; ``default`` is then the choice of its oldest preset.
     """
+    description = help
+    if said.pop("by_preset", False):
+        said["by_preset"], description = default, f"{help} Default: {default}, unless a preset chooses."
+        default = None
     declared: Any = field(
-        metadata={_METADATA: Option(help=help, **said)}, default=default, default_factory=default_factory
+        metadata={_METADATA: Option(help=description, **said)}, default=default, default_factory=default_factory
     )
     return declared
 
@@ -254,7 +260,8 @@ def default_of(declared: Field[Any]) -> Any:
 
 def argument_type(declared: Field[Any]) -> str:
     """Return the type that an argument for the option ``declared`` may have; sizes may be text such as ``2GB``."""
-    return f"{declared.type}{' | str' * option_of(declared).size}"
+    said = option_of(declared)
+    return f"{declared.type}{' | str' * said.size}{' | None' * (said.by_preset is not None)}"
 
 
 def defaults_of(*groups: type) -> dict[str, Any]:
@@ -314,7 +321,7 @@ def check(instance: Any) -> None:
         if _METADATA not in each.metadata:
             continue
         value, spec = getattr(instance, each.name), option_of(each)
-        optional = str(each.type).endswith(" | None")
+        optional = str(each.type).endswith(" | None") or spec.by_preset is not None
         if value is None and optional:
             continue
         if spec.size and isinstance(value, str):

@@ -36,6 +36,7 @@ from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
 from rankmill.trainer.parameters import GRADES, TrainParameters
+from rankmill.trainer.presets import DataShape, with_preset
 from rankmill.trainer.progress import TrainingProgress, verbosely
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.train_on_rows import fit
@@ -305,10 +306,12 @@ class Ranker(Routed):
         parameters, own = self.checked_parameters(names, n_rounds, more.get("early_stopping_rounds"))
         n_threads = workers_for(own.n_threads)
         extras = Extras.of(columns)
-        regression = learns_labels(parameters.objective)
+        # an objective that a preset chooses learns grades
+        regression = parameters.objective is not None and learns_labels(parameters.objective)
         if columns["label"] is not None and not regression:
             raise InvalidParameter(f"label is for objectives of regression; {parameters.objective} learns grades")
         train = rows_of(values, y, queries_of(qid, group, len(values), "fit "), extras, regression=regression)
+        parameters = with_preset(parameters, DataShape(len(train.starts) - 1, len(values), len(names)))
         watched = eval_sets_of(
             eval_set,
             more.get("eval_names"),

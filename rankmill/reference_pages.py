@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
 import sys
@@ -335,7 +336,11 @@ def _prose(text: str) -> str:
 
 def main(words: Sequence[str]) -> int:
     """Write the pages to a folder and the arguments, or compare them with the existing files; return 1 if one is out of date."""
-    check, folder = words[0] == "--check", Path(words[-1])
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--check", action="store_true", help="compare only")
+    given = parser.parse_args(words)
+    check, folder = given.check, given.folder
     files = {folder / page: text for page, text in generated().items()} | {
         folder.parent / "scorer" / "arguments.py": arguments()
     }

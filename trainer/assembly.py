@@ -12,7 +12,7 @@ from rankmill.scorer.forest import Forest, compact_cuts
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.layout import EDGE
 from rankmill.trainer.objectives.protocol import Objective
-from rankmill.trainer.parameters import PRESET, TrainParameters
+from rankmill.trainer.parameters import TrainParameters
 
 
 def trees_a_round(objective: Objective) -> int:
@@ -61,6 +61,6 @@ def forest_of(
         link=objective.link,
         n_outputs=objective.n_outputs,
         trees_a_round=trees_a_round(objective),
-        parameters={**parameters.stored(), "preset": PRESET},
+        parameters=parameters.stored(),
         info=dict(info),
     )

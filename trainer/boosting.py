@@ -29,6 +29,7 @@ from rankmill.trainer.objectives.protocol import QUERIES, PairHessians
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import ALL, NONE, TrainParameters
+from rankmill.trainer.presets import shape_of_rows, with_preset
 from rankmill.trainer.resuming import check_resumable, trees_of
 from rankmill.trainer.round_metrics import RoundMetrics, starting_scores
 from rankmill.trainer.rows import TrainingData
@@ -143,6 +144,7 @@ class _Training:
             raise TrainingDataRejected("the train split has no rows")
         _check_features(data.feature_names, data.edges)
         self.monotone = directions_of(parameters.monotone, data.feature_names)
+        parameters = with_preset(parameters, shape_of_rows(train, len(data.feature_names)))
         self.asked, self.parameters = parameters, resolved(train, parameters)
         self.info = {**data.info, **learnt_from_facts(train, self.parameters)}
         self.objective = objective_of(rows_learnt_from(train, self.parameters), self.parameters)

@@ -22,7 +22,7 @@ from rankmill.foundation.records import as_json, canonical_json, from_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.parameters import CHECKPOINT_SECONDS, PRESET, TrainParameters
+from rankmill.trainer.parameters import CHECKPOINT_SECONDS, TrainParameters
 from rankmill.trainer.training_result import CrossValidation, Curves, TrainingResult
 from rankmill.trainer.version_facts import Intervals, intervals_of
 
@@ -131,7 +131,7 @@ def training_key(
         "binspec": dataset.bin_set().binspec,
         "meaning": dataset.manifest.meaning.model_dump(mode="json"),
         "max_grade": dataset.max_grade,
-        "parameters": {**parameters.stored(), "preset": PRESET},
+        "parameters": parameters.stored(),
         "eval_metrics": list(eval_metrics),
         "base_model": base_model,
         "code": code_digest(*OF_TRAINING),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from rankmill.foundation.options import declared_in, option, option_of, options,
 from rankmill.foundation.scalars import whole_number
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical
 
-PRESET = "defaults@1"  # raised whenever a default changes; stored in every model
+PRESETS = DEFAULTS, AUTO = ("defaults-1", "auto-1")  # a new number whenever what it decides changes
+STORED_DEFAULTS = "defaults@1"  # how models, checkpoints and searches name the former
 
 CRITERIA = ("rwse", "se", "ole")
 CRITERION_ALIASES = {"wse": "rwse"}  # equal wherever h > 0 (METHODS 1)
@@ -112,8 +113,16 @@ class TrainParameters:
         A value is of another kind or outside its bounds; the message has name, bound and value.
     """
 
+    preset: str = option(
+        default=DEFAULTS,
+        help="What decides the options that are left out: defaults-1 (fixed values) or auto-1 (from the numbers of queries and"
+        " documents). Options that are given always win.",
+        choices=PRESETS,
+        convert=lambda name: DEFAULTS if name == STORED_DEFAULTS else name,
+    )
     objective: str = option(
         default="lambdamart",
+        by_preset=True,
         help="Loss to minimise, such as lambdamart or quantile(alpha=0.9). docs/objectives.md describes each.  One of: "
         + ", ".join(NAMES)
         + ".",
@@ -145,8 +154,10 @@ class TrainParameters:
     gain: str = option(
         default="exp", help="Gain of a grade y in the metrics: exp (2^y - 1) or linear (y).", choices=GAINS
     )
-    n_rounds: int = option(default=500, help="Maximum number of boosting rounds.", least=1, most=MOST)
-    learning_rate: float = option(default=0.1, help="Shrinkage of each tree, in (0, 1].", above=0.0, most=1.0)
+    n_rounds: int = option(default=500, by_preset=True, help="Maximum number of boosting rounds.", least=1, most=MOST)
+    learning_rate: float = option(
+        default=0.1, by_preset=True, help="Shrinkage of each tree, in (0, 1].", above=0.0, most=1.0
+    )
     early_stopping_rounds: int = option(
         default=50,
         help="Stop after this many rounds without an improvement on the valid split. 0: never; train"
@@ -165,6 +176,7 @@ class TrainParameters:
     )
     stop_window: int = option(
         default=1,
+        by_preset=True,
         help="Smooth the stop metric before the best round is chosen: exponential moving mean over about this many"
         " rounds. 1: no smoothing.",
         least=1,
@@ -224,23 +236,38 @@ class TrainParameters:
     )
     grow: str = option(
         default="best_first",
+        by_preset=True,
         help="Order in which leaves are split: best_first, breadth_first or depth_first. oblivious:"
         " one condition for all leaves of a depth.",
         choices=GROWTHS,
     )
     max_leaves: int = option(
-        default=31, help="Maximum number of leaves per tree. Oblivious trees have 2^max_depth.", least=2, most=65_536
+        default=31,
+        by_preset=True,
+        help="Maximum number of leaves per tree. Oblivious trees have 2^max_depth.",
+        least=2,
+        most=65_536,
     )
     max_depth: int = option(
-        default=0, help="Maximum depth of a tree; 0: unlimited, but 6 for oblivious trees.", least=0, most=65_536
+        default=0,
+        by_preset=True,
+        help="Maximum depth of a tree; 0: unlimited, but 6 for oblivious trees.",
+        least=0,
+        most=65_536,
     )
-    min_rows_in_leaf: int = option(default=20, help="Minimum number of documents in a leaf.", least=1, most=2**31)
+    min_rows_in_leaf: int = option(
+        default=20, by_preset=True, help="Minimum number of documents in a leaf.", least=1, most=2**31
+    )
     min_hessian_in_leaf: float = option(default=1e-3, help="Minimum sum of hessians in a leaf.", least=0)
     lambda_l2: float = option(
-        default=0.0, help="L2 regularisation of leaf values, added to the hessian sum of a leaf.", least=0
+        default=0.0,
+        by_preset=True,
+        help="L2 regularisation of leaf values, added to the hessian sum of a leaf.",
+        least=0,
     )
     l2_scale: str = option(
         default="none",
+        by_preset=True,
         help="Unit of lambda_l2: none (the hessian itself) or mean_hessian (the mean hessian of a document, so that"
         " lambda_l2 counts as that many documents).",
         choices=L2_SCALES,
@@ -257,19 +284,29 @@ class TrainParameters:
         convert=without_zeros,
     )
     feature_fraction: float = option(
-        default=1.0, help="Share of the features to sample for each tree, in (0, 1].", above=0.0, most=1.0
+        default=1.0,
+        by_preset=True,
+        help="Share of the features to sample for each tree, in (0, 1].",
+        above=0.0,
+        most=1.0,
     )
     query_fraction: float = option(
-        default=1.0, help="Share of the queries to sample for each tree, in (0, 1].", above=0.0, most=1.0
+        default=1.0,
+        by_preset=True,
+        help="Share of the queries to sample for each tree, in (0, 1].",
+        above=0.0,
+        most=1.0,
     )
     row_fraction: float = option(
         default=1.0,
+        by_preset=True,
         help="Share of the documents to sample for each tree, from the sampled queries, in (0, 1].",
         above=0.0,
         most=1.0,
     )
     bootstrap: str = option(
         default="none",
+        by_preset=True,
         help="Weights of queries or documents, drawn anew for each tree: bayesian, (-ln u)^bagging_temperature; mvs,"
         " minimal-variance sampling: the more likely drawn the larger its gradient, and weighted by 1 / probability.",
         choices=BOOTSTRAPS,
@@ -277,6 +314,7 @@ class TrainParameters:
     )
     bootstrap_by: str = option(
         default="query",
+        by_preset=True,
         help="What the weights of bootstrap belong to: query or document. With mvs, query_fraction or row_fraction is the"
         " expected share of those that have a gradient.",
         choices=BOOTSTRAP_UNITS,
@@ -291,6 +329,7 @@ class TrainParameters:
     )
     leaf_rows: str = option(
         default="sample",
+        by_preset=True,
         help="What leaf values are computed from: sample (documents and weights that the tree was grown from) or all"
         " (all documents, without weights of bootstrap).",
         choices=LEAF_ROWS,
@@ -298,6 +337,7 @@ class TrainParameters:
     )
     random_strength: float = option(
         default=0.0,
+        by_preset=True,
         help="Noise on split scores, in units of what chance alone scores; it fades over the rounds. 0: none.",
         least=0,
         always_stored=False,
@@ -315,7 +355,10 @@ class TrainParameters:
     seed: int = option(default=7, help="Random seed.", least=0, most=2**63 - 1)
 
     def check_together(self) -> None:
-        """Raise InvalidParameter if values do not go together."""
+        """Raise InvalidParameter if values do not go together; fill in what the oldest preset decides."""
+        if self.preset == DEFAULTS:
+            for name, value in self._left_out({}).items():
+                object.__setattr__(self, name, value)
         if self.metric == "deviance":
             raise InvalidParameter(
                 "metric 'deviance' is the loss, which training always minimises; to stop early by it, set stop_metric to deviance"
@@ -368,14 +411,26 @@ class TrainParameters:
         """Maximum number of leaves per tree."""
         return 2**self.depth if self.grow == "oblivious" else self.max_leaves
 
+    def completed(self, values: Mapping[str, Any]) -> TrainParameters:
+        """Return a copy in which options that were left out have these ``values``, or that of the oldest preset."""
+        return replace(self, **self._left_out(values))
+
+    def _left_out(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        found = [each for each in declared_in(TrainParameters) if getattr(self, each.name) is None]
+        return {each.name: values.get(each.name, option_of(each).by_preset) for each in found}
+
     def as_dict(self) -> dict[str, Any]:
         """Return every parameter by name."""
         return asdict(self)
 
     def stored(self) -> dict[str, Any]:
         """Return the parameters that a file names: a younger option only where it is not the default."""
-        usual = {each.name: each.default for each in declared_in(type(self)) if not option_of(each).always_stored}
-        return {name: value for name, value in self.as_dict().items() if name not in usual or value != usual[name]}
+        young = [each.name for each in declared_in(type(self)) if not option_of(each).always_stored]
+        usual = {name: getattr(TrainParameters(), name) for name in young}
+        values = self.as_dict()
+        preset = values.pop("preset")
+        found = {name: value for name, value in values.items() if name not in usual or value != usual[name]}
+        return {**found, "preset": STORED_DEFAULTS if preset == DEFAULTS else preset}
 
 
 @options

@@ -24,7 +24,7 @@ from rankmill.trainer.assembly import trees_a_round
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.layout import EDGE
 from rankmill.trainer.objectives.protocol import Objective
-from rankmill.trainer.parameters import PAIRS, PRESET, TrainParameters
+from rankmill.trainer.parameters import PAIRS, TrainParameters
 from rankmill.trainer.training_rows import LEARNT_FROM
 
 MAY_DIFFER = ("n_rounds", "early_stopping_rounds", "keep_rounds")
@@ -66,7 +66,7 @@ def check_resumable(
         raise InvalidParameter(
             f"resume: the model was trained on {before}, but this training would use {now}; set learn_from to {before}"
         )
-    expected: dict[str, JSON] = json.loads(json.dumps({**parameters.as_dict(), "preset": PRESET}))
+    expected: dict[str, JSON] = json.loads(json.dumps({**parameters.as_dict(), **parameters.stored()}))
     began = {**TrainParameters().as_dict(), **forest.parameters}  # older versions did not have all of them
     for name in sorted(expected.keys() | began.keys()):
         if name not in {*MAY_DIFFER, "learn_from"} and began.get(name) != expected.get(name):

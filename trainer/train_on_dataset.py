@@ -26,6 +26,7 @@ from rankmill.trainer.layout import BLOCK_WIDTH, blocks_shape
 from rankmill.trainer.objectives.protocol import ROWS, Objective, array_bytes
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.parameters import BOTH, NONE, TrainParameters
+from rankmill.trainer.presets import shape_of_dataset, with_preset
 from rankmill.trainer.resuming import check_resumable
 from rankmill.trainer.rows import TrainingData
 from rankmill.trainer.train_on_rows import NOTHING_MORE, cross_validate_rows, fit
@@ -152,6 +153,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
     rankmill.foundation.errors.InputError
         The dataset has not been binned.
     """
+    parameters = with_preset(parameters, shape_of_dataset(dataset))
     train, valid = dataset.queries("train"), dataset.queries("valid")
     if train.n_rows == 0:
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
@@ -238,7 +240,7 @@ def train(
     rankmill.foundation.errors.InputError
         The dataset has not been binned.
     """
-    parameters = parameters or TrainParameters()
+    parameters = with_preset(parameters or TrainParameters(), shape_of_dataset(dataset))
     base, resume = _base_of(dataset, parameters, options), options.resume
     if resume is not None:
         options = replace(options, resume=replace(resume, forest=after_base(resume.forest, base)))
@@ -266,7 +268,7 @@ def cross_validate(
 
     Queries go to folds by the seed and a hash of their ids.  Arguments and errors are those of :func:`train`.
     """
-    parameters = parameters or TrainParameters()
+    parameters = with_preset(parameters or TrainParameters(), shape_of_dataset(dataset))
     data = _training_data(dataset, dataset.binspec(), parameters, options)
     return cross_validate_rows(data, parameters, options, checkpoints)
 

@@ -16,6 +16,7 @@ from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.parameters import NONE, TrainParameters
+from rankmill.trainer.presets import shape_of_rows, with_preset
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.sampling import fold_of_queries, queries_apart
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, StartingModel, TrainingOptions
@@ -55,6 +56,7 @@ def fit(
     TrainingDataRejected
         There are too few queries to split, or a refit has no eval set.
     """
+    parameters = with_preset(parameters, shape_of_rows(data.train, len(data.feature_names)))
     if parameters.refit == NONE:
         return _fit_once(data, parameters, options, checkpoints)
     if not data.eval_sets:
@@ -114,6 +116,7 @@ def cross_validate_rows(
         There are fewer queries than folds, or ``boost`` rejects the rows of a fold.
     """
     folds, rows = parameters.folds, data.train
+    parameters = with_preset(parameters, shape_of_rows(rows, len(data.feature_names)))
     if rows.n_queries < folds:
         raise TrainingDataRejected(
             f"{folds} folds need at least as many queries, found {rows.n_queries}; use fewer folds"

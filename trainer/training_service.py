@@ -15,6 +15,7 @@ from rankmill.registry.names import check_name
 from rankmill.scorer.model_service import find_model, queries_trained_on
 from rankmill.trainer.multi_seed_training import Candidate, SeedRecord, plan_candidate, train_candidate
 from rankmill.trainer.parameters import SeedOptions, TrainParameters
+from rankmill.trainer.presets import shape_of_dataset, with_preset
 from rankmill.trainer.progress import to_stderr, training_progress
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import Curves
@@ -128,6 +129,7 @@ def train_and_register(
     """
     check_name(name)
     say = options.on_message or to_stderr
+    parameters = with_preset(parameters, shape_of_dataset(dataset))
     plan = plan_candidate(dataset, parameters, options, seeds)
     registry.prepare()
     known = {version.number for version in registry.versions(name)} if name in registry.names() else set()

@@ -181,7 +181,7 @@ def test_clone_pickle_and_repr_keep_the_parameters(arrays):
         "Ranker(n_rounds=8, grow='depth_first', max_leaves=5, monotone={'f1': -1}, n_threads=1, importance_type='split')"
     )
     assert repr(Ranker()) == "Ranker()"
-    assert repr(Ranker(max_leaves=np.int64(31), monotone=np.array([1, 0]))) == "Ranker(monotone=array([1, 0]))"
+    assert repr(Ranker(folds=np.int64(5), monotone=np.array([1, 0]))) == "Ranker(monotone=array([1, 0]))"
 
 
 def test_numbers_of_any_kind_are_parameters(arrays):
@@ -194,7 +194,7 @@ def test_numbers_of_any_kind_are_parameters(arrays):
     assert np.array_equal(numpy.predict(X), plain.predict(X))
     more = small(n_rounds=np.int64(1), learning_rate=np.float32(0.1), max_bin=20)
     assert more.fit(X, y, qid=qid, init_model=plain).forest_.n_trees == 9
-    for name, value in (("max_bin", 20.5), ("n_threads", 1.5), ("n_rounds", "8"), ("max_leaves", None)):
+    for name, value in (("max_bin", 20.5), ("n_threads", 1.5), ("n_rounds", "8"), ("folds", None)):
         with refused(InvalidParameter, name, repr(value)):
             small(**{name: value}).fit(X, y, qid=qid)
 

@@ -184,6 +184,7 @@ def spelled(objective: Any, delta: Any) -> Any:
         objective = f"user(function={remember_objective(objective)})"
     if delta is None:
         return objective
+    objective = "lambdamart" if objective is None else objective
     name, options = parse_spelling(objective) if isinstance(objective, str) else ("", {})
     if name != "lambdamart" or "delta" in options or not callable(delta):
         raise InvalidParameter(

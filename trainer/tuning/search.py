@@ -26,7 +26,8 @@ from rankmill.foundation.errors import InvalidParameter, WorkerLost
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.early_stopping import DEVIANCE, stop_measure
-from rankmill.trainer.parameters import PRESET, TrainParameters, TuneOptions
+from rankmill.trainer.parameters import TrainParameters, TuneOptions
+from rankmill.trainer.presets import shape_of_dataset, with_preset
 from rankmill.trainer.train_on_dataset import TrainingPlan, plan_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.tuning.space import Space
@@ -108,6 +109,7 @@ def plan_tuning(
     TrainingDataRejected, rankmill.foundation.errors.InputError, rankmill.foundation.errors.InputError
         As :func:`rankmill.trainer.train_on_dataset.plan_of`.
     """
+    parameters = with_preset(parameters, shape_of_dataset(dataset))
     measure = stop_measure(parameters)
     if measure == DEVIANCE and "objective" in space.parts:
         raise InvalidParameter(
@@ -199,7 +201,7 @@ class _Search:
             "format": FORMAT,
             "dataset": plan.dataset.digest,
             "binspec": plan.dataset.bin_set().binspec,
-            "parameters": {**parameters.stored(), "preset": PRESET},
+            "parameters": parameters.stored(),
             "eval_metrics": list(plan.training_options.eval_metrics),
             "space": plan.space.to_dict(),
             "code": code_digest(*OF_TRAINING),

@@ -1,0 +1,89 @@
+"""Presets: what they decide, that given options win, and that the model records every choice."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from rankmill import Ranker
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.trainer.parameters import AUTO, DEFAULTS, TrainParameters
+from rankmill.trainer.presets import OBLIVIOUS_QUERIES, DataShape, with_preset
+
+SMALL, LARGE = DataShape(100, 2_000, 30), DataShape(OBLIVIOUS_QUERIES + 1, 1_000_000, 30)
+
+
+def judgments(n_queries=40, n_documents=15, n_features=4):
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(n_queries * n_documents, n_features)).astype(np.float32)
+    grades = np.clip(np.rint(x[:, 0] + rng.normal(size=len(x))), 0, 3).astype(np.int32)
+    return x, grades, np.repeat(np.arange(n_queries), n_documents)
+
+
+@pytest.mark.parametrize("shape", [SMALL, LARGE])
+def test_every_option_has_a_value_once_the_preset_has_chosen(shape):
+    found = with_preset(TrainParameters(preset=AUTO), shape)
+    assert [each.name for each in fields(found) if getattr(found, each.name) is None] == []
+
+
+def test_the_oldest_preset_needs_no_data():
+    assert with_preset(TrainParameters(), SMALL) == TrainParameters() == TrainParameters(preset=DEFAULTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("learning_rate", 0.1), ("objective", "lambdamart"), ("grow", "best_first"), ("n_rounds", 500)]
+)
+def test_a_given_option_wins_even_if_it_is_the_old_default(name, value):
+    found = with_preset(TrainParameters(preset=AUTO, **{name: value}), SMALL)
+    assert getattr(found, name) == value
+    assert getattr(with_preset(TrainParameters(preset=AUTO), SMALL), name) != value
+
+
+@pytest.mark.parametrize("given", [{"monotone": {"a": 1}}, {"max_leaves": 31}, {"grow": "depth_first"}])
+def test_the_preset_keeps_to_what_the_given_options_allow(given):
+    assert with_preset(TrainParameters(preset=AUTO, **given), SMALL).grow != "oblivious"
+
+
+def test_choosing_twice_changes_nothing():
+    once = with_preset(TrainParameters(preset=AUTO), SMALL)
+    assert with_preset(once, LARGE) == once
+
+
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(InvalidParameter, match="auto-1"):
+        TrainParameters(preset="auto1")
+
+
+def test_the_model_records_the_preset_and_its_choices_which_give_the_same_trees_when_given():
+    x, grades, qid = judgments()
+    eval_set = (x[:150], grades[:150], qid[:150])
+    auto = Ranker(preset=AUTO, n_rounds=15).fit(x, grades, qid=qid, eval_set=eval_set)
+    stored = dict(auto.forest_.parameters)
+    assert stored["preset"] == AUTO
+    chosen = with_preset(TrainParameters(preset=AUTO, n_rounds=15), DataShape(40, 600, 4))
+    assert {name: stored[name] for name in ("objective", "grow", "max_depth", "learning_rate")} == {
+        name: getattr(chosen, name) for name in ("objective", "grow", "max_depth", "learning_rate")
+    }
+    given = {name: value for name, value in stored.items() if name != "preset"}
+    same = Ranker(**given).fit(x, grades, qid=qid, eval_set=eval_set)
+    np.testing.assert_array_equal(same.predict(x), auto.predict(x))
+    again = Ranker.from_forest(auto.forest_)
+    assert again.preset == AUTO
+    assert again.fit(x, grades, qid=qid, eval_set=eval_set).forest_.to_bytes() == auto.forest_.to_bytes()
+
+
+def test_models_of_the_oldest_preset_keep_its_stored_name():
+    x, grades, qid = judgments(10)
+    ranker = Ranker(n_rounds=2).fit(x, grades, qid=qid)
+    assert ranker.forest_.parameters["preset"] == "defaults@1"
+    assert Ranker.from_forest(ranker.forest_).fit(x, grades, qid=qid).forest_.to_bytes() == ranker.forest_.to_bytes()
+
+
+def test_a_training_with_a_preset_resumes():
+    x, grades, qid = judgments()
+    parts = Ranker(preset=AUTO, n_rounds=3).fit(x, grades, qid=qid)
+    whole = Ranker(preset=AUTO, n_rounds=6).fit(x, grades, qid=qid)
+    resumed = Ranker(preset=AUTO, n_rounds=6).fit(x, grades, qid=qid, resume=parts)
+    assert resumed.forest_.to_bytes() == whole.forest_.to_bytes()
