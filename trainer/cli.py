@@ -16,7 +16,7 @@ from rankmill.trainer.parameters import CheckpointOptions, MachineOptions, SeedO
 
 app = typer.Typer()
 
-CrossValidated = Annotated[TrainParameters, Without("rounds_by", "holdout_fraction", "keep_rounds")]
+CrossValidated = Annotated[TrainParameters, Without("rounds_by", "holdout_fraction", "keep_rounds", "refit")]
 
 LogEvery = Annotated[
     int | None,

@@ -68,9 +68,7 @@ class RoundMetrics:
     ) -> None:
         train, eval_sets = data.train, data.eval_sets
         self.stop_metric = stop_measure(parameters, graded=train.graded)
-        _ = (
-            objective.starting_score
-        )  # its errors are about the train split, so raise them before the eval sets are read
+        _ = objective.starting_score  # raise its errors before those of eval sets: they are about the train split
         measures = list(dict.fromkeys([self.stop_metric, *map(parse_measure, eval_metrics)]))
         metrics = [measure for measure in measures if isinstance(measure, Metric)]
         self._order = [str(measure) for measure in measures]

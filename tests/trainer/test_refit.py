@@ -78,6 +78,9 @@ def test_it_is_training_on_the_rows_of_both_for_the_rounds_of_the_first(paramete
     for name in ("node_value", "node_feature", "node_cut", "node_left", "tree_starts", "tree_weights", "base_score"):
         assert np.array_equal(getattr(found.forest, name), getattr(both.forest, name)), name
     assert (found.history, found.best_round) == (first.history, first.best_round)
+    cut = [rows_of(part, binspec, batch=7) for part in (train_part, valid_part)]
+    chunked = fitted(cut[0], [("valid", cut[1])], refit="all", options={"n_threads": 3}, **parameters)
+    assert chunked.forest.to_bytes() == found.forest.to_bytes()
     assert found.forest.info["valid"] == first.forest.info["valid"]
     assert found.forest.info["refit"] == {
         "rows": len(train_part[1]) + len(valid_part[1]),
