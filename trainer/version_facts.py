@@ -33,7 +33,7 @@ from rankmill.foundation.training_facts import (
 )
 from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.scorer.metrics.significance import interval_of_mean
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import STORED_DEFAULTS, TrainParameters
 from rankmill.trainer.training_result import REFIT, TRAIN
 from rankmill.trainer.training_rows import LEARNT_FROM
 
@@ -141,7 +141,8 @@ def changed_parameters(parameters: Mapping[str, Any]) -> tuple[str, ...]:
     >>> changed_parameters({"max_leaves": 31, "seed": 8, "n_rounds": 20, "preset": "defaults@1"})
     ('n_rounds', 'seed')
     """
-    return tuple(name for name, value in TrainParameters().as_dict().items() if parameters.get(name, value) != value)
+    usual = {**TrainParameters().as_dict(), "preset": STORED_DEFAULTS}
+    return tuple(name for name, value in usual.items() if parameters.get(name, value) != value)
 
 
 def metrics_of(result: TrainingResult) -> dict[str, dict[str, float]]:
