@@ -12,7 +12,7 @@ from typing import Any
 from rankmill.foundation.records import JSON, as_json, to_line
 from rankmill.foundation.terminal import text_table
 from rankmill.foundation.training_facts import Spread
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import STORED_DEFAULTS, TrainParameters
 from rankmill.trainer.tuning.trials import Outcome
 
 _SHOWN_ERRORS = 100
@@ -70,13 +70,16 @@ class Table:
         return max(best, key=lambda row: (row.mean if self.higher_is_better else -row.mean, -row.trial))
 
     def to_dict(self) -> dict[str, JSON]:
-        """Return everything as plain values."""
+        """Return everything as plain values; the preset only if it is not the default, as older tables have none."""
+        stored = self.parameters.stored()
         return {
             "dataset_digest": self.dataset_digest,
             "search": self.search,
             "measure": self.measure,
             "on": "folds" if self.by_folds else "valid",
-            "parameters": self.parameters.stored(),
+            "parameters": {
+                name: stored[name] for name in stored if (name, stored[name]) != ("preset", STORED_DEFAULTS)
+            },
             "trials": [row.to_dict() for row in self.rows],
             "winner": self.winner.trial,
             "train": self.section(),
