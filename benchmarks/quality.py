@@ -98,6 +98,7 @@ BUILT_IN = {
     system.name: system
     for system in (
         System("ours", OURS, {}),
+        System("ours auto", OURS, {"preset": "auto-1"}),
         System("ours modest", OURS, _MODEST),
         System("ours oblivious yetirank", OURS, {**_OBLIVIOUS, "objective": "yetirank"}),
         System("lightgbm", "lightgbm", _LIGHTGBM),
