@@ -72,6 +72,7 @@ rankmill: learning to rank, from judgments to models.  Get started:
 rankmill --help lists all commands; rankmill COMMAND --help describes one."""
 
 _WORDS = "rankmill.words"
+_EXAMPLE = re.compile(r"\s*([A-Z][\w ,]*: )?rankmill ")  # a line of a help text that is an example
 
 
 class PlainHelp:
@@ -83,9 +84,9 @@ class PlainHelp:
         self.format_usage(ctx, formatter)
         formatter.write_paragraph()
         for line in _lines_of(inspect.cleandoc(self.help or "")):
-            hanging = "  " if "rankmill " in line else ""
+            hanging = "  " if _EXAMPLE.match(line) else ""
             formatter.write(f"{fill(line, formatter.width, subsequent_indent=hanging, break_on_hyphens=False)}\n")
-        panels: dict[str, list[tuple[str, str]]] = {}
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
         for param in self.get_params(ctx):
             row = param.get_help_record(ctx)
             if row is not None:
@@ -96,6 +97,8 @@ class PlainHelp:
             first = next(_lines_of(inspect.cleandoc(command.help or "")))
             panels.setdefault("Commands", []).append((typer.style(name, bold=True), first))
         for title, rows in panels.items():
+            if not rows:
+                continue
             with formatter.section(typer.style(title, bold=True)):
                 formatter.write_dl(rows, col_max=24)
 
@@ -169,10 +172,12 @@ def _lines_of(text: str) -> Iterator[str]:
 
     >>> list(_lines_of("Train a model\non rows.\n\nExample: rankmill train a\nAgain: rankmill train b"))
     ['Train a model on rows.', '', 'Example: rankmill train a', 'Again: rankmill train b']
+    >>> list(_lines_of("Start rankmill run\non a schedule."))
+    ['Start rankmill run on a schedule.']
     """
     joined = ""
     for line in text.splitlines():
-        if joined and line and "rankmill " not in joined and "rankmill " not in line:
+        if joined and line and not _EXAMPLE.match(joined) and not _EXAMPLE.match(line):
             joined += f" {line}"
             continue
         if joined:

@@ -255,9 +255,10 @@ def _and(names: Sequence[str]) -> str:
     return " and ".join(names)
 
 
-def empty_split(dataset: Dataset, split: str) -> str:
-    """Say that ``split`` has no rows, which splits have some, and how to make or choose another."""
+def empty_split(dataset: Dataset, split: str, usable: Sequence[str] = SPLITS) -> str:
+    """Say that ``split`` has no rows, which splits have some, and how to make one or choose another of those ``usable``."""
     filled = [name for name, count in dataset.manifest.splits.items() if count.rows]
+    other = next((name for name in filled if name in usable), None)
     cure = "to make one, ingest again with --split train=0.6,valid=0.2,test=0.2"
-    cure += f"; to use {filled[0]} anyway: {spelled('split')} {filled[0]}" if filled else ""
+    cure += f"; to use {other} anyway: {spelled('split')} {other}" if other else ""
     return f"{dataset.path}: the split {split!r} is empty; splits with rows: {', '.join(filled) or 'none'}; {cure}"

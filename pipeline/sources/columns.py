@@ -145,7 +145,7 @@ def table_columns(
         features = of_candidates(features, options.known_features)
         column_of = {part: name for part, name in column_of.items() if part in ID_COLUMNS}
     columns = TableColumns(column_of, features, tuple(guessed), ignored, options.grade_required, offered=offered)
-    _refuse(path, [*problems, *look(columns)])
+    _refuse(path, _without_ignoring_open_roles(problems, look(columns), column_of))
     if not features:
         raise DataRejected(f"{path}: no column is a feature; the columns are {', '.join(rest)}")
     if len(features) > MAX_FEATURES:
@@ -184,6 +184,24 @@ def _judgment_columns(
     columns = TableColumns(column_of, (), tuple(guessed), needs_doc_id=True)
     _refuse(path, [*problems, *look(columns)])
     return columns
+
+
+def _without_ignoring_open_roles(
+    of_names: Sequence[ColumnProblem], of_values: Sequence[ColumnProblem], column_of: Mapping[str, str]
+) -> list[ColumnProblem]:
+    """Return all problems; if a role is open, the columns of text that may have it are named, not to be ignored."""
+    is_open = [part for part in PARTS for problem in of_names if problem.options == (("--columns", f"{part}=NAME"),)]
+    texts = [problem.column for problem in of_values if problem.options == (("--ignore", problem.column),)]
+    if not is_open or not texts:
+        return [*of_names, *of_values]
+    options = (("--columns", f"{is_open[0]}=NAME"),)
+    parts = [part for part in PARTS if part in is_open or (part == "doc_id" and part not in column_of)]
+    cure = f"; these columns do not hold numbers: {', '.join(texts)}; "
+    cure += f"name {' and '.join(parts)} with {spelled('columns')}, ignore the rest"
+    return [
+        *(each._replace(cure=each.cure + cure) if each.options == options else each for each in of_names),
+        *(each._replace(options=options) if each.column in texts else each for each in of_values),
+    ]
 
 
 def _refuse(path: Path, problems: Sequence[ColumnProblem]) -> None:
@@ -289,6 +307,8 @@ def _assigned(path: Path, names: Sequence[str], ignored: Sequence[str], options:
                 f"{path}: {spelled('columns')} uses {name!r} as {part}, but {spelled('ignore')} names it; leave out one of the two"
             )
         if name and name not in names:
+            if len(names) == 1 and (single := _one_column(part, names[0])).cure.startswith("to read it"):
+                raise InputError(f"{path}: {single.reason}; {single.cure}")
             hint = name_hint(name, names, f"the columns are: {_shown(names)}")
             raise InputError(f"{path}: no column {name!r}, which {spelled('columns')} takes as {part}; {hint}")
     return {part: column for part in PARTS if (column := options.columns.get(part))}

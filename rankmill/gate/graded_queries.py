@@ -56,7 +56,7 @@ class GradedQueries:
     def __init__(self, dataset: Dataset, split: str, convention: Convention) -> None:
         filled = [name for name, count in dataset.manifest.splits.items() if count.rows]
         if split in SPLITS and split not in filled:
-            raise InputError(empty_split(dataset, split))
+            raise InputError(empty_split(dataset, split, usable=("test", "valid")))
         queries = dataset.queries(split)
         order = pc.sort_indices(queries.qid).to_numpy()
         sizes = np.diff(queries.starts)[order]

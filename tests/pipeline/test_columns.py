@@ -158,6 +158,8 @@ BAD = [
     ("qid,rel,rating,x", {}, DataRejected, ("grade", "'rel'", "'rating'", "columns grade=rel")),
     ("qid,grade,url,item,x", {}, DataRejected, ("doc_id", "'url'", "'item'", "columns doc_id=url")),
     ("qid,grade,x", {"columns": {"qid": "query_id"}}, InputError, ("'query_id'", "columns", "qid, grade, x")),
+    ("query id;grade;x", {"columns": {"qid": "query id"}}, InputError, ("';'", "delimiter ';'")),
+    ("query id;x", {"columns": {"qid": "query id"}, "grade_required": False}, InputError, ("';'", "delimiter ';'")),
     ("query_ids,grade,x", {"columns": {"qid": "query_id"}}, InputError, ("'query_id'", "columns", "'query_ids'")),
     ("qid,q,grade,x", {"columns": {"qid": "q"}}, DataRejected, ("'qid'", "columns", "ignore qid")),
     ("qid,grade,weight,x", {"columns": {"weight": ""}}, DataRejected, ("'weight'", "columns", "ignore weight")),

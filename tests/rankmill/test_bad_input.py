@@ -175,6 +175,19 @@ def test_names_and_values_that_are_not_there(place: Path, capsys, command: list[
     assert message.startswith(line)
 
 
+def test_no_gate_is_advised_to_use_the_train_split(place: Path, capsys) -> None:
+    assert execute(["data", "ingest", "good.txt", "-o", "d"]) == 0
+    capsys.readouterr()
+    code, message = refuse(place, capsys, ["models", "gate", "web", "--on", "d", "--split", "test"])
+    assert code == 2
+    assert "ingest again" in message
+    assert "--split train " not in f"{message} "
+    evaluation = ["evaluate", "d", "--model", "web@1", "--split"]
+    code, message = refuse(place, capsys, [*evaluation, "test"])
+    assert message.endswith("--split train")  # which works:
+    assert execute([*evaluation, "train"]) == 0
+
+
 def test_an_option_value_that_typer_knows_is_refused_in_its_box(place: Path, capsys) -> None:
     assert execute(["data", "ingest", "good.txt", "-o", "new", "--format", "letr"]) == 2
     assert "letor" in capsys.readouterr().err

@@ -213,6 +213,24 @@ def test_help_fits_the_terminal_and_shows_each_text_whole(words, columns, monkey
         assert param.param_type_name == "argument" or max(param.opts, key=len) in flat
 
 
+def test_prose_that_names_a_command_is_not_laid_out_as_an_example(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for words, texts in (
+        (["schedule"], ("\nof rankmill run except --date.  The date is the day of", "\nonce.\n", "\n  Europe/Berlin")),
+        (["models", "promote"], ("\nthe gate (rankmill models gate).",)),
+    ):
+        assert cli.execute([*words, "--help"]) == 0
+        out = capsys.readouterr().out
+        assert all(text in out for text in texts), out
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_arguments_come_before_options(words, capsys) -> None:
+    assert cli.execute([*words, "--help"]) == 0
+    titles = [line for line in capsys.readouterr().out.splitlines() if re.fullmatch(r"[A-Z][\w ]*:", line)]
+    assert "Arguments:" not in titles[1:]
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_an_option_given_twice_keeps_both_values_or_is_refused(words: tuple[str, ...]) -> None:
     command = COMMANDS[words]

@@ -84,6 +84,23 @@ def test_one_message_names_all_and_the_suggested_command_works(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
+def test_columns_that_may_be_the_query_are_not_ignored_by_the_suggested_command(tmp_path, monkeypatch, capfd, suffix):
+    monkeypatch.chdir(tmp_path)
+    keys = ("term", "sku", "name", "stars", "bm25", "split")
+    rows = [dict(zip(keys, (f"t{row}", f"s{row}", "n", row % 3, row / 2, "a"), strict=True)) for row in range(8)]
+    write(Path(f"shop.{suffix}"), rows)
+    assert execute(["data", "ingest", f"shop.{suffix}", "-o", "d", "--columns", "grade=stars"]) == 10
+    said = capfd.readouterr().err
+    assert not unnamed(said, "--columns qid=NAME", "do not hold numbers")
+    named = said.partition("do not hold numbers: ")[2].partition(";")[0]
+    assert sorted(named.split(", ")) == ["name", "sku", "term"]
+    assert "name qid and doc_id with --columns" in said
+    suggested = shlex.split(said.partition("all at once: rankmill ")[2])
+    assert suggested[suggested.index("--ignore") + 1] == "split"
+    assert suggested[suggested.index("--columns") + 1] == "grade=stars,qid=NAME"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
 def test_booleans_are_one_and_zero_in_every_format(tmp_path, suffix):
     rows = [
         {
