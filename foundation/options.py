@@ -109,10 +109,13 @@ def option(
     return declared
 
 
-def option_like(group: Any, name: str, *, default: Any, otherwise: str = "") -> Any:
-    """Declare an option like that of ``group`` with this name, with another default; ``otherwise`` describes that default."""
+def option_like(group: Any, name: str, *, default: Any, otherwise: str = "", help: str = "") -> Any:  # noqa: A002
+    """Declare an option like that of ``group`` with this name, with another default; ``otherwise`` describes that default.
+
+    ``help`` replaces its help text.
+    """
     spec = next(option_of(each) for each in declared_in(group) if each.name == name)
-    help_text = spec.help + (f"  Left out: {otherwise}." if otherwise else "")
+    help_text = (help or spec.help) + (f"  Left out: {otherwise}." if otherwise else "")
     declared: Any = field(default=default, metadata={_METADATA: replace(spec, help=help_text)})
     return declared
 

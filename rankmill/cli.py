@@ -247,7 +247,7 @@ def _argument_for(ctx: Any, option: str) -> str:
 def _nearest_command(ctx: Any, name: str) -> str:
     """Suggest a command for ``name``: one with this name in another group, or a similar one in this group."""
     here = list(ctx.command.commands)
-    near = [path for path in _paths(ctx.find_root().command) if path.split()[-1] == name]
+    near = [f"rankmill {path}" for path in _paths(ctx.find_root().command) if path.split()[-1] == name]
     near = near or get_close_matches(name, here, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(here)}"
 

@@ -58,10 +58,13 @@ def gate(
     else:
         from rankmill.gate.recording import gate as through_the_gate
         from rankmill.pipeline.dataset import Dataset
+        from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, path_in
         from rankmill.scorer.metrics.conventions import OURS, named_convention
 
         if asked.on is None:
             raise InputError("no dataset given; name one with --on DATASET, or print a stored report with --show")
+        if not asked.on.exists() and path_in(Path(model), MANIFEST_NAME).is_file():
+            raise InputError(f"{model} is a dataset; swap the two: rankmill models gate {asked.on} --on {model}")
         named = convention is not None or conventions
         result = through_the_gate(
             store, model, Dataset.open(asked.on), asked.split, asked=asked.rules,

@@ -164,6 +164,8 @@ def _open_list(subject: PathLike | Sequence[PathLike] | pa.Table, options: Judge
     if isinstance(subject, pa.Table):
         return _Opened(scored=subject, column=partial(column_of_scored, subject))
     paths = paths_of(subject)
+    if len(paths) == 2 and paths[0].exists() and not paths[1].exists():
+        raise InputError(f"{paths[1]}: no such file; if it is a model, choose it with {spelled('model')} {paths[1]}")
     if len(paths) != 1:
         raise InputError(f"expected one scored list, got {len(paths)}; candidates need {spelled('model')} MODEL")
     counts, known_grade = recorded_facts(paths[0], with_counts=options.qrels is None)

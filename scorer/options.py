@@ -36,7 +36,12 @@ class CandidateOptions:
     n_features: int | None = option_like(ReadOptions, "n_features", default=None)
     delimiter: str | None = option_like(ReadOptions, "delimiter", default=None)
     decimal_comma: bool = option_like(ReadOptions, "decimal_comma", default=False)
-    columns: Mapping[str, str] | None = option_like(ReadOptions, "columns", default=None)
+    columns: Mapping[str, str] | None = option_like(
+        ReadOptions,
+        "columns",
+        default=None,
+        help="Map columns of tables to their roles: qid=query_id,doc_id=url; repeat for more.",
+    )
     n_rounds: int | None = option(default=None, help="Use only the first N rounds of the model.")
     n_threads: int = option(default=0, help=THREADS, least=0)
     announce: bool = option(default=False, help="Print inferred columns and progress on stderr.", on_command_line=False)

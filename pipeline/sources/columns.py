@@ -310,6 +310,8 @@ def _assigned(path: Path, names: Sequence[str], ignored: Sequence[str], options:
             if len(names) == 1 and (single := _one_column(part, names[0])).cure.startswith("to read it"):
                 raise InputError(f"{path}: {single.reason}; {single.cure}")
             hint = name_hint(name, names, f"the columns are: {_shown(names)}")
+            if part == "grade" and not options.grade_required:
+                hint += f"; for candidates without grades, leave out {part}={name}"
             raise InputError(f"{path}: no column {name!r}, which {spelled('columns')} takes as {part}; {hint}")
     return {part: column for part in PARTS if (column := options.columns.get(part))}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.dataset_manifest import FEATURES, MANIFEST_NAME, UNJUDGED, earlier_name, path_in
 from rankmill.pipeline.options import Format
@@ -146,6 +147,11 @@ SUFFIXES: dict[str, Format] = {
     **dict.fromkeys(_TEXT, "letor"),
 }
 """Format by suffix, without a compression suffix; an explicitly named file with another suffix is read as LETOR text."""
+_OTHERS = {
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), "a spreadsheet; save it as CSV"),
+    **dict.fromkeys((".html", ".htm", ".xml", ".pdf", ".docx"), "a document; give a table or LETOR text"),
+    **dict.fromkeys((".zip", ".7z", ".rar", ".tar", ".tgz"), "an archive; unpack it"),
+}
 COMPANIONS = (".query", ".group")
 """Suffixes that are added to the name of a file of rows, for files that belong to it and have no rows."""
 
@@ -165,14 +171,24 @@ def check_file(path: Path) -> None:
 
 
 def format_of(path: Path, wanted: str = "auto") -> Format:
-    """Return the format of ``path``: ``wanted`` or, for ``auto``, by its suffix (LETOR text if unknown)."""
+    """Return the format of ``path``: ``wanted`` or, for ``auto``, by its suffix (LETOR text if unknown).
+
+    Raises
+    ------
+    InputError
+        ``wanted`` is unknown, or ``auto`` and the suffix that of a file without rows, such as a spreadsheet.
+    """
     formats: tuple[Format, ...] = get_args(Format)
     for known in formats:
         if wanted == known != "auto":
             return known
     if wanted != "auto":
         raise InputError.unknown("format", wanted, formats)
-    return SUFFIXES.get(uncompressed(path).suffix.lower(), "letor")
+    suffix = uncompressed(path).suffix.lower()
+    if suffix in _OTHERS and path.is_file():
+        cure = f"if its content has another format, choose with {spelled('format')}: {', '.join(formats[1:])}"
+        raise InputError(f"{path}: the suffix {suffix} is that of {_OTHERS[suffix]}; {cure}")
+    return SUFFIXES.get(suffix, "letor")
 
 
 def uncompressed(path: Path) -> Path:

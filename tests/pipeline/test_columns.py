@@ -160,6 +160,7 @@ BAD = [
     ("qid,grade,x", {"columns": {"qid": "query_id"}}, InputError, ("'query_id'", "columns", "qid, grade, x")),
     ("query id;grade;x", {"columns": {"qid": "query id"}}, InputError, ("';'", "delimiter ';'")),
     ("query id;x", {"columns": {"qid": "query id"}, "grade_required": False}, InputError, ("';'", "delimiter ';'")),
+    ("qid,x", {"columns": {"grade": "rating"}, "grade_required": False}, InputError, ("'rating'", "leave out grade=rating")),
     ("query_ids,grade,x", {"columns": {"qid": "query_id"}}, InputError, ("'query_id'", "columns", "'query_ids'")),
     ("qid,q,grade,x", {"columns": {"qid": "q"}}, DataRejected, ("'qid'", "columns", "ignore qid")),
     ("qid,grade,weight,x", {"columns": {"weight": ""}}, DataRejected, ("'weight'", "columns", "ignore weight")),

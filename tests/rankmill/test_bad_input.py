@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
+from tests.refusals import unnamed
 
 GOOD = "".join(
     f"{(q + d) % 3} qid:{q} 1:{(q * d) % 5} 2:0.{d} 3:{d} #docid = d{d}\n" for q in range(1, 41) for d in range(9)
@@ -173,6 +174,32 @@ def test_names_and_values_that_are_not_there(place: Path, capsys, command: list[
     code, message = refuse(place, capsys, command)
     assert code == 2
     assert message.startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("command", "facts"),
+    [
+        (
+            ["models", "gate", "dataset", "--on", "web@1"],
+            ("dataset is a dataset", "rankmill models gate web@1 --on dataset"),
+        ),
+        (["evaluate", "dataset", "web@1"], ("web@1: no such file", "model", "--model web@1")),
+        (["models", "compare", "web@1"], ("'compare'", "'rankmill compare'")),
+        (["data", "ingest", "shop.xlsx", "-o", "new"], ("shop.xlsx", ".xlsx", "spreadsheet", "CSV", "--format", "csv")),
+        (["rerank", "p.html", "--model", "web@1", "-o", "out"], ("p.html", ".html", "document", "--format", "jsonl")),
+    ],
+)
+def test_arguments_that_are_swapped_or_of_another_kind_are_named_with_the_cure(place: Path, capsys, command, facts):
+    Path("shop.xlsx").write_bytes(b"PK\x03\x04")
+    Path("p.html").write_text("<html></html>")
+    code, message = refuse(place, capsys, command)
+    assert code == 2
+    assert not unnamed(message, *facts), message
+
+
+def test_a_format_that_is_given_overrides_the_suffix(place: Path, capsys) -> None:
+    Path("good.txt").rename("good.html")
+    assert execute(["data", "ingest", "good.html", "-o", "new", "--format", "letor"]) == 0, capsys.readouterr().err
 
 
 def test_no_gate_is_advised_to_use_the_train_split(place: Path, capsys) -> None:

@@ -142,7 +142,7 @@ def test_an_unknown_command_is_usage_with_the_nearest_name(capsys) -> None:
     assert cli.execute(["data", "ingst"]) == 2
     assert not unnamed(only_line(capsys.readouterr().err), "data", "'ingst'", "'ingest'")
     assert cli.execute(["ingest", "a.csv"]) == 2
-    assert not unnamed(only_line(capsys.readouterr().err), "'ingest'", "'data ingest'")
+    assert not unnamed(only_line(capsys.readouterr().err), "'ingest'", "'rankmill data ingest'")
 
 
 def test_an_unknown_option_is_usage(capsys) -> None:
