@@ -36,7 +36,7 @@ from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
 from rankmill.trainer.parameters import GRADES, TrainParameters
-from rankmill.trainer.presets import DataShape, with_preset
+from rankmill.trainer.presets import shape_of_rows, with_preset
 from rankmill.trainer.progress import TrainingProgress, verbosely
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.train_on_rows import fit
@@ -311,7 +311,6 @@ class Ranker(Routed):
         if columns["label"] is not None and not regression:
             raise InvalidParameter(f"label is for objectives of regression; {parameters.objective} learns grades")
         train = rows_of(values, y, queries_of(qid, group, len(values), "fit "), extras, regression=regression)
-        parameters = with_preset(parameters, DataShape(len(train.starts) - 1, len(values), len(names)))
         watched = eval_sets_of(
             eval_set,
             more.get("eval_names"),
@@ -322,6 +321,7 @@ class Ranker(Routed):
         )
         binspec = matrix_bins(names, values, own.max_bin, n_threads=n_threads)
         data = _training_data(train, watched, base, binspec, n_threads)
+        parameters = with_preset(parameters, shape_of_rows(data))
         if given_pairs(data.train) and not self.learn_from:
             learning = resolved(data.train, parameters)
             if learning.learn_from == GRADES:

@@ -128,7 +128,7 @@ def cv(
     from rankmill.trainer.training_options import TrainingOptions
 
     opened = Dataset.open(dataset)
-    parameters = replace(with_preset(parameters, shape_of_dataset(opened)), rounds_by="cv")
+    parameters = replace(with_preset(parameters, shape_of_dataset(opened)), rounds_by="cv", refit="none")
     progress = TrainingProgress(parameters.n_rounds, n_trainings=parameters.folds, log_every=log_every)
     training = TrainingOptions(**values_of(options), on_round=progress.update, on_message=to_stderr)
     to_stderr(plan_of(opened, parameters, training).render())

@@ -199,6 +199,7 @@ class TrainParameters:
     folds: int = option(default=5, help="Number of folds of a cross-validation.", least=2, most=MOST)
     refit: str = option(
         default="none",
+        by_preset=True,
         help="After the number of rounds is found: none (keep that model) or all (train again with that many rounds"
         " on the train and valid splits together; metrics stay those of the first training).",
         choices=REFITS,

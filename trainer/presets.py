@@ -8,29 +8,32 @@ from typing import Any
 
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.parameters import AUTO, DEFAULTS, TrainParameters
-from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.rows import TrainingData
 
-OBLIVIOUS_QUERIES = 5_000  # with more training queries, trees that grow leaf by leaf rank as well and train faster
+FEW_QUERIES = 5_000  # of the train split
 
 
 @dataclass(frozen=True, slots=True)
 class DataShape:
-    """What a preset may know of the data: counts of the train split."""
+    """What a preset may know of the data."""
 
-    queries: int
+    queries: int  # of the train split, as the next two
     documents: int
     features: int
+    may_refit: bool  # whether the valid split may be learnt from in the end, as other queries judge the model
 
 
-def shape_of_rows(rows: RankedRows, n_features: int) -> DataShape:
-    """Return the shape of a train split in memory."""
-    return DataShape(rows.n_queries, rows.n_rows, n_features)
+def shape_of_rows(data: TrainingData) -> DataShape:
+    """Return the shape of data in memory, whose test split only the caller has."""
+    rows = data.train
+    return DataShape(rows.n_queries, rows.n_rows, len(data.feature_names), may_refit=bool(data.eval_sets))
 
 
 def shape_of_dataset(dataset: Dataset) -> DataShape:
-    """Return the shape of the train split of a dataset."""
-    queries = dataset.queries("train")
-    return DataShape(len(queries), queries.n_rows, len(dataset.feature_names))
+    """Return the shape of a dataset."""
+    train, valid, test = (dataset.queries(split) for split in ("train", "valid", "test"))
+    may_refit = valid.n_rows > 0 and test.n_rows > 0
+    return DataShape(len(train), train.n_rows, len(dataset.feature_names), may_refit=may_refit)
 
 
 def with_preset(parameters: TrainParameters, shape: DataShape) -> TrainParameters:
@@ -41,12 +44,15 @@ def with_preset(parameters: TrainParameters, shape: DataShape) -> TrainParameter
 
 
 def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
-    """Small data: oblivious trees of few leaves; see docs/presets.md for the measurements."""
+    """Small trees of randomly weighted documents and a smoothed stop for few queries (docs/presets.md has the evidence)."""
     values: dict[str, Any] = {"n_rounds": 1000, "learning_rate": 0.05}
-    leaf_by_leaf = shape.queries > OBLIVIOUS_QUERIES or given.max_leaves is not None or bool(given.monotone)
-    grow = given.grow or ("best_first" if leaf_by_leaf else "oblivious")
-    if grow == "oblivious":
-        values |= {"grow": grow, "max_depth": 4, "objective": "yetirank"}
+    if shape.queries > FEW_QUERIES:
+        return values
+    values |= {"objective": "query_rmse", "stop_window": 40, "refit": "all" if shape.may_refit else "none"}
+    if given.max_leaves is None and not given.monotone and given.grow in {None, "oblivious"}:
+        values |= {"grow": "oblivious", "max_depth": 4}
+    if given.criterion != "ole" and given.leaf != "exact":  # these take no weights
+        values |= {"bootstrap": "bayesian", "bootstrap_by": "document", "leaf_rows": "all"}
     return values
 
 

@@ -56,7 +56,7 @@ def fit(
     TrainingDataRejected
         There are too few queries to split, or a refit has no eval set.
     """
-    parameters = with_preset(parameters, shape_of_rows(data.train, len(data.feature_names)))
+    parameters = with_preset(parameters, shape_of_rows(data))
     if parameters.refit == NONE:
         return _fit_once(data, parameters, options, checkpoints)
     if not data.eval_sets:
@@ -116,7 +116,7 @@ def cross_validate_rows(
         There are fewer queries than folds, or ``boost`` rejects the rows of a fold.
     """
     folds, rows = parameters.folds, data.train
-    parameters = with_preset(parameters, shape_of_rows(rows, len(data.feature_names)))
+    parameters = with_preset(parameters, shape_of_rows(data))
     if rows.n_queries < folds:
         raise TrainingDataRejected(
             f"{folds} folds need at least as many queries, found {rows.n_queries}; use fewer folds"

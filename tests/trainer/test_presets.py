@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -10,9 +10,10 @@ import pytest
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.parameters import AUTO, DEFAULTS, TrainParameters
-from rankmill.trainer.presets import OBLIVIOUS_QUERIES, DataShape, with_preset
+from rankmill.trainer.presets import FEW_QUERIES, DataShape, with_preset
 
-SMALL, LARGE = DataShape(100, 2_000, 30), DataShape(OBLIVIOUS_QUERIES + 1, 1_000_000, 30)
+SMALL = DataShape(100, 2_000, 30, may_refit=True)
+LARGE = DataShape(FEW_QUERIES + 1, 1_000_000, 30, may_refit=True)
 
 
 def judgments(n_queries=40, n_documents=15, n_features=4):
@@ -41,9 +42,19 @@ def test_a_given_option_wins_even_if_it_is_the_old_default(name, value):
     assert getattr(with_preset(TrainParameters(preset=AUTO), SMALL), name) != value
 
 
-@pytest.mark.parametrize("given", [{"monotone": {"a": 1}}, {"max_leaves": 31}, {"grow": "depth_first"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"monotone": {"a": 1}},
+        {"max_leaves": 31},
+        {"grow": "depth_first"},
+        {"criterion": "ole", "objective": "lambdamart"},
+    ],
+)
 def test_the_preset_keeps_to_what_the_given_options_allow(given):
-    assert with_preset(TrainParameters(preset=AUTO, **given), SMALL).grow != "oblivious"
+    found = with_preset(TrainParameters(preset=AUTO, **given), SMALL)
+    assert {name: getattr(found, name) for name in given} == given
+    assert found.grow != "oblivious" or "criterion" in given
 
 
 def test_choosing_twice_changes_nothing():
@@ -62,9 +73,12 @@ def test_the_model_records_the_preset_and_its_choices_which_give_the_same_trees_
     auto = Ranker(preset=AUTO, n_rounds=15).fit(x, grades, qid=qid, eval_set=eval_set)
     stored = dict(auto.forest_.parameters)
     assert stored["preset"] == AUTO
-    chosen = with_preset(TrainParameters(preset=AUTO, n_rounds=15), DataShape(40, 600, 4))
-    assert {name: stored[name] for name in ("objective", "grow", "max_depth", "learning_rate")} == {
-        name: getattr(chosen, name) for name in ("objective", "grow", "max_depth", "learning_rate")
+    chosen = with_preset(TrainParameters(preset=AUTO, n_rounds=15), DataShape(40, 600, 4, may_refit=True))
+    assert {
+        name: stored[name] for name in ("objective", "grow", "max_depth", "learning_rate", "bootstrap", "refit")
+    } == {
+        name: getattr(chosen, name)
+        for name in ("objective", "grow", "max_depth", "learning_rate", "bootstrap", "refit")
     }
     given = {name: value for name, value in stored.items() if name != "preset"}
     same = Ranker(**given).fit(x, grades, qid=qid, eval_set=eval_set)
@@ -87,3 +101,10 @@ def test_a_training_with_a_preset_resumes():
     whole = Ranker(preset=AUTO, n_rounds=6).fit(x, grades, qid=qid)
     resumed = Ranker(preset=AUTO, n_rounds=6).fit(x, grades, qid=qid, resume=parts)
     assert resumed.forest_.to_bytes() == whole.forest_.to_bytes()
+
+
+def test_the_valid_split_is_learnt_from_only_if_another_split_is_left_to_judge_the_model():
+    assert with_preset(TrainParameters(preset=AUTO), replace(SMALL, may_refit=False)).refit == "none"
+    x, grades, qid = judgments()
+    alone = Ranker(preset=AUTO, n_rounds=5).fit(x, grades, qid=qid)
+    assert alone.forest_.parameters.get("refit", "none") == "none"
