@@ -101,7 +101,7 @@ def option(
     """
     description = help
     if said.pop("by_preset", False):
-        said["by_preset"], description = default, f"{help} Default: {default}, unless a preset chooses."
+        said["by_preset"], description = default, f"{help} Default: {default}; a preset may choose another."
         default = None
     declared: Any = field(
         metadata={_METADATA: Option(help=description, **said)}, default=default, default_factory=default_factory
@@ -109,13 +109,13 @@ def option(
     return declared
 
 
-def option_like(group: Any, name: str, *, default: Any, otherwise: str = "", help: str = "") -> Any:  # noqa: A002
+def option_like(group: Any, name: str, *, default: Any, otherwise: str = "", **other: Any) -> Any:
     """Declare an option like that of ``group`` with this name, with another default; ``otherwise`` describes that default.
 
-    ``help`` replaces its help text.
+    ``other`` has fields of :class:`Option` that differ.
     """
-    spec = next(option_of(each) for each in declared_in(group) if each.name == name)
-    help_text = (help or spec.help) + (f"  Left out: {otherwise}." if otherwise else "")
+    spec = replace(next(option_of(each) for each in declared_in(group) if each.name == name), **other)
+    help_text = spec.help + (f"  Left out: {otherwise}." if otherwise else "")
     declared: Any = field(default=default, metadata={_METADATA: replace(spec, help=help_text)})
     return declared
 

@@ -85,8 +85,8 @@ def describe(
     """Describe a dataset: splits, grades, queries without training signal, and every feature.
 
     With --against, measure how far each feature and the grades drifted from an older dataset: the population stability index
-    (PSI) on the bins of the older dataset. An alarm means a PSI above 0.1 that chance alone would exceed at most once in
-    a thousand comparisons of queries like these. Examples:
+    (PSI) on the bins of the older dataset. An alarm means a PSI above 0.1 that is also significant
+    (p < 0.001 for all features together). Examples:
 
     rankmill data describe DATASET
 

@@ -67,8 +67,9 @@ def ingest(
 
     rankmill data ingest judgments/ -o DATASET
 
-    By default the splits are the files as given.  Use --split, --folds with --fold, or --time-column with --split-time to assign
-    each query by its hash or its latest time.  All rows of a query go to the same split:
+    Use --split, --folds with --fold, or --time-column with --split-time to assign each query to a split by its hash or its latest
+    time.  Without one of these options SRC is the train split, and --valid and --test name the files of the others.  All rows of a
+    query go to the same split:
 
     rankmill data ingest clicks.csv --time-column seen --split-time valid=2026-01-01,test=2026-02-01 -o DATASET
 

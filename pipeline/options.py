@@ -320,12 +320,12 @@ class IngestOptions:
     )
     fold: int | None = option(
         default=None,
-        help="Fold to build, 1 to --folds. The train split begins with this part.",
+        help="Fold to build, 1 to --folds. Each part is the valid split of one fold, and the test split of another.",
         panel=_SPLITS,
     )
     aggregate: Aggregate | None = option(
         default=None,
-        help="How to combine several judgments of one document; default: keep all rows.",
+        help="How to combine several judgments of one document. Default: keep all rows; in --qrels, differing judgments are an error.",
         choices=AGGREGATES,
         panel=_GRADES,
     )

@@ -40,7 +40,7 @@ def vector(values: Any, name: str) -> npt.NDArray[Any]:
 Matrix = npt.NDArray[np.float32]
 
 _QUERIES = "qid"
-_CURE = "leave out what is not a number, or make numbers of it"
+_CURE = "leave out such columns, or convert them to numbers"
 
 
 def names_of(frame: object) -> tuple[str, ...] | None:
@@ -318,7 +318,9 @@ def _numbers(values: Any) -> Matrix:
         raise TrainingDataRejected("X is a sparse matrix; give X.toarray(), a dense array")
     found = array(values, "X")
     if found.dtype.kind not in NUMBERS + "O":
-        raise TrainingDataRejected(f"X holds {found.dtype}; {_CURE}")
+        raise TrainingDataRejected(
+            f"X holds {'text' if found.dtype.kind in 'SU' else 'values'} ({found.dtype}); {_CURE}"
+        )
     try:
         with np.errstate(over="ignore"):  # values beyond float32 become infinite
             return found.astype(np.float32)

@@ -94,6 +94,8 @@ class PlainHelp:
                 name = re.sub(r"<list\[(\w+)\]>", lambda found: f"<{found[1].lower()}>", row[0])
                 panels.setdefault(panel, []).append((typer.style(name, bold=True), row[1]))
         for name, command in getattr(self, "commands", {}).items():
+            if command.hidden:
+                continue
             first = next(_lines_of(inspect.cleandoc(command.help or "")))
             panels.setdefault("Commands", []).append((typer.style(name, bold=True), first))
         for title, rows in panels.items():
@@ -240,7 +242,7 @@ def _argument_for(ctx: Any, option: str) -> str:
     for param in ctx.command.params:
         shown = (param.metavar or param.name).upper().strip("[]")
         if param.param_type_name == "argument" and option.upper() in re.findall("[A-Z]+", shown):
-            return f"write it without a name: {ctx.command_path} {shown}"
+            return f"it is an argument, not an option: {ctx.command_path} {shown}"
     return ""
 
 

@@ -32,7 +32,7 @@ def gate(
         bool, typer.Option("--show", help="Print the newest stored gate report of this version; measure nothing.")
     ] = False,
     n_threads: NThreads = 0,
-    reason: Reason = "",
+    reason: Annotated[str, typer.Option(help="Note kept with the verdict in the log, one line.")] = "",
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:

@@ -46,7 +46,7 @@ def run(
         bool,
         typer.Option(
             "--dry-run",
-            help="Run all stages on links to the work folder and the registry; both stay unchanged.",
+            help="Run all stages in the folder dry-run of the work folder; the registry and all else in the work folder stay unchanged.",
         ),
     ] = False,
     choice: StageChoice,

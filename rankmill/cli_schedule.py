@@ -34,7 +34,7 @@ def schedule(
         bool,
         typer.Option(
             "--run-at-start",
-            help="Start at once with the run of the most recent scheduled time; it may be complete already.",
+            help="Start at once with the run of the most recent scheduled time; if that run is complete, nothing is done.",
         ),
     ] = False,
     jitter: Annotated[

@@ -70,8 +70,8 @@ class RankerOptions:
     )
     delta: Callable[..., Any] | None = option(
         default=None,
-        help='Function (grades, i, j) that returns the value of swapping ranks i and j.  With objective="lambdamart" it replaces the'
-        " change of the metric: see rankmill.trainer.objectives.user.remember_delta.",
+        help='Function (grades, i, j) that returns the weight of a pair at ranks i and j.  With objective="lambdamart" it is used'
+        " instead of the change of the metric: see rankmill.trainer.objectives.user.remember_delta.",
     )
 
 

@@ -39,7 +39,7 @@ LARGEST_ENTRY = 1 << 26  # bytes
 LARGEST_BLOB = 1 << 30  # bytes; for blobs of unknown size, such as manifests and reports
 ATTEMPTS = 3  # if a name is taken when we publish but missing when we read
 NO_FOLDER_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
-NOBODY_KNOWS = "it is unknown whether the change was written: check the log before you try again"
+NOBODY_KNOWS = "it is unknown whether the change was written: see rankmill models log NAME, and repeat the command if it is not there"
 NOT_FLUSHED = "the change may be lost in a power failure"
 BALLAST_SIZE = (
     1 << 20

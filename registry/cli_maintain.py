@@ -66,10 +66,12 @@ def gc(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Delete old versions. Kept: those with an alias now or lately, tagged keep=.., in use, recent, or among the newest.
+    """Delete old versions that nothing needs.
 
-    A version is marked first. It is swept --grace later, if nothing needs it by then, and its files stay in the trash for --grace
-    more. Its manifest and history are kept. Run this command on a schedule, for example once a day.
+    Kept are the last three versions that each alias pointed to, versions with a tag keep=.., in use, younger than --grace, or
+    among the --keep newest. Any other version is marked first. It is swept --grace later, if nothing needs it by then, and its
+    files stay in the trash for --grace more. Its manifest and history are kept. Run this command on a schedule, for example once
+    a day.
 
     Example: rankmill models gc --dry-run
     """

@@ -137,7 +137,7 @@ def check_expected(name: str, alias: str, current: int | None, expect: Expected)
     """Raise ConflictError if the alias does not point to the expected version."""
     if expect is not ... and current != expect:
         raise ConflictError(
-            f"{name}@{alias} is {_version_text(current)}, expected {_version_text(expect)}; check the log and decide again"
+            f"{name}@{alias} is {_version_text(current)}, expected {_version_text(expect)}; see rankmill models log {name}, then decide again"
         )
 
 

@@ -57,7 +57,7 @@ def locate_features(source: Source, predictor: Predictor, options: ReadOptions) 
         place_of = {name: i for i, name in enumerate(source.columns)}
         missing = [name for name in names if name not in place_of]
         if missing:
-            raise _missing_error(source, missing, len(names))
+            raise _missing_error(source, missing)
         return Columns(np.array([place_of[name] for name in names], dtype=np.int64), 0)
     # Text names its features by index: f<index>.
     indices = [_index_of(name) for name in names]
@@ -102,7 +102,7 @@ def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _missing_error(source: Source, lacking: Sequence[str], n_used: int) -> CandidatesRejected:
+def _missing_error(source: Source, lacking: Sequence[str]) -> CandidatesRejected:
     if isinstance(source, RunSource):
         return CandidatesRejected(
             f"{source.path}: the model uses {_first_names(lacking)}, and a TREC run has the features {' and '.join(FEATURES)} only; "
@@ -110,16 +110,14 @@ def _missing_error(source: Source, lacking: Sequence[str], n_used: int) -> Candi
         )
     columns = source.columns or () if source.table is None else source.table.offered
     found = _first_names(columns) or "none"
-    few, features = _first_names([repr(name) for name in lacking]), f"{n_used:,} feature{'s' * (n_used != 1)}"
+    few = _first_names([repr(name) for name in lacking])
     near = get_close_matches(lacking[0], columns, n=1, cutoff=0.8)
     cure = (
-        f"is {lacking[0]!r} your {near[0]!r}? rename it, or convert a model of another tool again with {spelled('features')}"
+        f"if {near[0]!r} is {lacking[0]!r}, rename it; or convert a model of another tool again with {spelled('features')}"
         if near
         else "add the columns, empty where missing, or use a model trained without them"
     )
-    return CandidatesRejected(
-        f"{source.path}: no column {few}, of the {features} that the model uses; the columns are: {found}; {cure}"
-    )
+    return CandidatesRejected(f"{source.path}: no column {few}, which the model uses; the columns are: {found}; {cure}")
 
 
 def _foreign_error(source: Source, foreign: Sequence[str], options: ReadOptions) -> CandidatesRejected:

@@ -120,7 +120,7 @@ def dependence(
 ) -> None:
     """Show partial dependence: the mean score of the model for each value of one or two features.
 
-    Each row covers the values from the one shown down to the next lower threshold.
+    Each row stands for the values between the next lower threshold and the one shown.  --split and --qid choose from --on.
 
     Example: rankmill inspect dependence web@latest bm25
 

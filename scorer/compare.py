@@ -273,7 +273,7 @@ def _check(
         raise InputError(f"{models[0]} is a model; name the candidates or the dataset to rank with {spelled('on')}")
     if not models and (on is not None or options.judged.split is not None):
         raise InputError(
-            f"{spelled('on')} and {spelled('split')} choose what models rank, but all of these are scored lists; leave them out"
+            f"{spelled('on')} and {spelled('split')} are for models, but all rankings here are scored lists; leave these options out"
         )
     if not options.metrics:
         raise InputError("no metric given; name one, for example ndcg@10")

@@ -15,8 +15,8 @@ from rankmill.scorer.metrics.metric import DEFAULT_METRICS, Metric
 
 THREADS = "Number of threads; 0: all cores.  Does not change the result."
 SPLIT = (
-    "Split of the dataset: train, valid, test or all.  Default: queries that the models were not trained on: the test split,"
-    " or valid if there is no test split; all queries of a dataset that was not used in training."
+    "Split of the dataset: train, valid, test or all.  Default: test, or valid if there is no test split.  For a dataset that"
+    " the models were not trained on: all."
 )
 CONVENTION = (
     "Compute metrics as this tool does: rankmill, trec, gdeval, lightgbm, xgboost, catboost, ranklib, letor4, mslr, yahoo or "
@@ -30,7 +30,13 @@ Lacking = Literal["reject", "drop"]
 class CandidateOptions:
     """How to read and score candidates.  ``announce`` prints inferred columns and progress on stderr."""
 
-    format: Format = option_like(IngestOptions, "format", default="auto")
+    format: Format = option_like(
+        IngestOptions,
+        "format",
+        default="auto",
+        help="Format of the files. auto: by suffix.",
+        choices=tuple(name for name in get_args(Format) if name != "pairs"),
+    )
     absent: Absent | None = option_like(ReadOptions, "absent", default=None, otherwise="as in training")
     index_base: Literal[0, 1] | None = option_like(ReadOptions, "index_base", default=None, otherwise="as in training")
     n_features: int | None = option_like(ReadOptions, "n_features", default=None)
@@ -166,7 +172,8 @@ class MoveOptions:
     step: float = option(default=0.1, help="Length of a step, as a share of the norm of the vector of leaf values.")
     p0: float = option(
         default=0.01,
-        help="Draw random directions until the share of them that improves the metric is known to be below this value.",
+        help="Draw so many random directions that, if none of them improves the metric, fewer than this share of all directions do,"
+        " with confidence 1 - delta.",
     )
     delta: float = option(default=0.01, help="Accepted chance of being wrong about --p0.")
     n_curves: int = option(default=0, help="Also move this many leaves one at a time.", flags=("--curves",), least=0)

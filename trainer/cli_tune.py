@@ -40,7 +40,7 @@ def tune(
             show_default=False,
         ),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Discard another search in OUT and start over.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the earlier search in OUT and start over.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Search for the training parameters that perform best on held-out queries.
@@ -69,7 +69,7 @@ def tune(
     opened = Dataset.open(dataset)
     plan = plan_tuning(opened, parameters, space, options, TrainingOptions(**values_of(machine)))
     typer.echo(plan.render(), err=True)
-    note_few_queries(opened, "which trial is best")
+    note_few_queries(opened, "the best trial")
 
     def say(line: str) -> None:
         typer.echo(line, err=True)

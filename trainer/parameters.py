@@ -115,8 +115,8 @@ class TrainParameters:
 
     preset: str = option(
         default=DEFAULTS,
-        help="What decides the options that are left out: defaults-1 (fixed values) or auto-1 (from the numbers of queries and"
-        " documents). Options that are given always win.",
+        help="Source of the defaults: defaults-1 (fixed) or auto-1 (chosen from the numbers of queries and documents)."
+        " Given options win.",
         choices=PRESETS,
         convert=lambda name: DEFAULTS if name == STORED_DEFAULTS else name,
     )
@@ -219,7 +219,7 @@ class TrainParameters:
     )
     ole_features: int = option(
         default=8,
-        help="With ole: number of features, the best by rwse, to search by the loss; 0: all.",
+        help="With ole: evaluate the loss only for this many features, preselected with rwse; 0: all.",
         least=0,
         most=2**31,
     )
@@ -309,15 +309,15 @@ class TrainParameters:
         default="none",
         by_preset=True,
         help="Weights of queries or documents, drawn anew for each tree: bayesian, (-ln u)^bagging_temperature; mvs,"
-        " minimal-variance sampling: the more likely drawn the larger its gradient, and weighted by 1 / probability.",
+        " minimal-variance sampling: large gradients are drawn more often, and each is weighted by 1 / probability.",
         choices=BOOTSTRAPS,
         always_stored=False,
     )
     bootstrap_by: str = option(
         default="query",
         by_preset=True,
-        help="What the weights of bootstrap belong to: query or document. With mvs, query_fraction or row_fraction is the"
-        " expected share of those that have a gradient.",
+        help="With bootstrap: give one weight to each query, or to each document. With mvs, query_fraction or row_fraction is"
+        " the expected share of those that have a gradient.",
         choices=BOOTSTRAP_UNITS,
         always_stored=False,
     )
@@ -339,7 +339,8 @@ class TrainParameters:
     random_strength: float = option(
         default=0.0,
         by_preset=True,
-        help="Noise on split scores, in units of what chance alone scores; it fades over the rounds. 0: none.",
+        help="Noise on split scores, as a multiple of the score that a feature without signal gets by chance. It fades over the"
+        " rounds. 0: none.",
         least=0,
         always_stored=False,
     )

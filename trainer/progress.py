@@ -219,5 +219,5 @@ def note_few_queries(dataset: Dataset, decided: str) -> None:
     if 0 < queries < FEW_QUERIES:
         counted = f"{queries} quer{'y' if queries == 1 else 'ies'}"
         to_stderr(
-            f"note: the valid split has {counted}, few to decide {decided}; rankmill cv measures on all queries of the train split"
+            f"note: the valid split has only {counted}: {decided} is uncertain; rankmill cv measures on all queries of the train split"
         )

@@ -75,8 +75,8 @@ class TableColumns:
 
     def cure_of_cell(self, feature: str, empty: str = "make the cell empty") -> str:
         """Return how to fix a cell that is not a number; ``empty`` says how it becomes missing."""
-        ignored = f"--ignore {shlex.quote(feature)} the column"
-        allowed = f"; --max-rejects N leaves out bad rows, {ignored}" if self.of_judgments else ""
+        ignored = f"to leave out the column: --ignore {shlex.quote(feature)}"
+        allowed = f"; to leave out such rows: --max-rejects N; {ignored}" if self.of_judgments else ""
         return f"correct it, or {empty} (missing){allowed}"
 
     def ignoring(self, column: str) -> tuple[tuple[str, str], ...]:
@@ -349,7 +349,7 @@ def _guess(part: str, names: Sequence[str], options: ReadOptions) -> tuple[str |
     which = " or ".join(map(repr, found))
     likely = min(found, key=lambda name: HABITS[part].index(_plain(name)))
     reason = f"{part} could be column {which}"
-    cure = f"choose one with {spelled('columns')} {part}={likely}, or none with {part}="
+    cure = f"choose one: {spelled('columns')} {part}={likely}; if none is right: {spelled('columns')} {part}="
     return likely, [ColumnProblem(likely, reason, cure, (("--columns", f"{part}={likely}"),))]
 
 

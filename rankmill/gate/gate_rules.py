@@ -37,7 +37,7 @@ class GateLimits:
     )
     max_constant_rise: float = option(
         default=0.05,
-        help="Maximum rise, over the current version, of the share of queries whose documents all have the same score.",
+        help="Queries whose documents all get one score: how much larger their share may be than with the current version.",
         least=0,
     )
     max_latency: float | None = option(
@@ -60,7 +60,7 @@ class GateOptions(GateLimits):
     """Options of a gate: the alias, the metric that decides, the margin, and the limits."""
 
     alias: str = option(
-        default=PRODUCTION, help="Alias that the candidate would take over; its version is the current version."
+        default=PRODUCTION, help="Alias to gate for.  The candidate is compared with the version that it points to."
     )
     metric: str | None = option(
         default=None, help=f"Metric that decides.  Default: as the alias' policy says, else {METRIC}."
@@ -79,7 +79,10 @@ class GateRequest:
     on: Path | None = option(
         default=None, help="Dataset with judged queries that neither model was trained on.", metavar="DATASET"
     )
-    split: str = option(default=SPLIT, help="Split of the dataset: test or valid.")
+    split: str = option(
+        default=SPLIT,
+        help="Split of the dataset: test or valid; train only if neither model was trained on this dataset.",
+    )
     rules: GateOptions = group(default_factory=GateOptions)
     against: Path | None = option(
         default=None, help="Fail if features or grades drifted from this dataset.", metavar="OLD_DATASET"

@@ -189,7 +189,7 @@ FAILURES = {
     "fsync": ("tmp", "Input/output error; nothing was changed"),
     "link": (
         "",
-        "Input/output error; it is unknown whether the change was written: check the log before you try again",
+        "Input/output error; it is unknown whether the change was written: see rankmill models log NAME, and repeat the command if it is not there",
     ),
     "fsync_folder": ("", "Input/output error; the change may be lost in a power failure"),
     "read": ("FORMAT.json", "Input/output error"),

@@ -77,7 +77,7 @@ def test_a_column_that_is_no_number_is_passed_over_where_an_unused_feature_is_la
         assert read_ranked(tmp_path / f"{name}.out") == expected
     other = random_forest(8, n_features=40, n_trees=3, max_leaves=9)
     for name in ("c.parquet", "c.csv", "c.jsonl"):
-        with refused(CandidatesRejected, "features", "title"):
+        with refused(CandidatesRejected, "which the model uses", "title"):
             rerank(tmp_path / name, other, tmp_path / "none")
 
 
