@@ -46,7 +46,7 @@ class CandidateOptions:
         ReadOptions,
         "columns",
         default=None,
-        help="Map columns of tables to their roles: qid=query_id,doc_id=url; repeat for more.",
+        help="Map columns of tables to their roles: qid=query_id,doc_id=url, and grade=rel to evaluate; repeat for more.",
     )
     n_rounds: int | None = option(default=None, help="Use only the first N rounds of the model.")
     n_threads: int = option(default=0, help=THREADS, least=0)
