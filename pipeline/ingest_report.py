@@ -103,13 +103,15 @@ class IngestReport:
         if len(shares) > GRADES_SHOWN:
             grades += f" and {len(shares) - GRADES_SHOWN:,} more"
         splits = ", ".join(f"{n} {c.queries:,} queries / {c.rows:,} documents" for n, c in manifest.splits.items())
+        speed = f"{size:.1f} MB in {self.seconds:.1f} s ({self.megabytes_per_second:.1f} MB/s)"
+        if size < 1:  # mostly the time of the start
+            speed = f"{round(size * 1e6):,} bytes in {self.seconds:.1f} s"
         lines = [
             f"{self.path}: {manifest.rows:,} documents of {manifest.queries:,} queries",
             f"  features  {len(names)} ({_first_and_last(names)}), {self.missing_share:.1%} of the values missing",
             f"  grades    {grades}",
             f"  splits    {splits}",
-            f"  read      {len(self.read)} file{'s' * (len(self.read) > 1)}, {size:.1f} MB in {self.seconds:.1f} s"
-            f" ({self.megabytes_per_second:.1f} MB/s)",
+            f"  read      {len(self.read)} file{'s' * (len(self.read) > 1)}, {speed}",
         ]
         if self.added is not None:
             lines[0] += f", {self.added:,} of them added now"

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from rankmill.foundation.training_facts import with_option_names
+
 if TYPE_CHECKING:
     from rankmill.diff import (
         DataChanges,
@@ -66,7 +68,8 @@ def _metric_rows(metrics: MetricChanges) -> Iterator[Row]:
 def _parameter_rows(parameters: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
     if not parameters:
         yield ["parameters", "", "", "the same"]
-    for name, sides in parameters.items():
+    for name, stored in parameters.items():
+        sides = {side: with_option_names({name: value})[name] for side, value in stored.items()}
         yield [name, *(_plain(sides[side]) if side in sides else "-" for side in ("old", "new")), ""]
 
 

@@ -222,7 +222,9 @@ def _report_move(name: str, alias: str, entry: Entry | None, *, changed: bool, a
     elif entry is None:
         typer.echo(f"{name}@{alias}: no change needed")
     elif changed:
-        typer.echo(safe(f"{name}: {what_of(entry)} (entry {entry.number} of the log)"))
+        before, _, rest = what_of(entry).partition(")")
+        text = f"{before}; " if "(" in before else f"{before} ("
+        typer.echo(safe(f"{name}: {text}logged as entry {entry.number}){rest}"))
     else:
         typer.echo(
             safe(f"{name}@{alias}: no change needed, already so since {time_text(entry.time)} UTC: {what_of(entry)}")

@@ -19,6 +19,7 @@ from rankmill.foundation.training_facts import (
     OtherModel,
     SeedsFacts,
     TrainingFacts,
+    with_option_names,
 )
 from rankmill.registry.bundle_format import ORIGIN, Origin
 from rankmill.registry.rendering import (
@@ -234,7 +235,7 @@ class VersionDetails:
                 yield ["resumed from", _model_text(now.resumed)]
 
     def _parameter_lines(self) -> list[str]:
-        parameters = self.facts["parameters"]
+        parameters = with_option_names(self.facts["parameters"])
         changed = None if self.training is None else self.training.changed_parameters
         if changed is None:
             return lines_of(parameters).split("\n") if parameters else ["none"]

@@ -10,10 +10,11 @@ from typing import Any
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import declared_in, option, option_of, options, spelled
 from rankmill.foundation.scalars import whole_number
+from rankmill.foundation.training_facts import DEFAULTS, STORED_DEFAULTS
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical
 
-PRESETS = DEFAULTS, AUTO = ("defaults-1", "auto-1")  # a new number whenever what it decides changes
-STORED_DEFAULTS = "defaults@1"  # how models, checkpoints and searches name the former
+AUTO = "auto-1"
+PRESETS = (DEFAULTS, AUTO)  # a new number whenever what it decides changes
 
 CRITERIA = ("rwse", "se", "ole")
 CRITERION_ALIASES = {"wse": "rwse"}  # equal wherever h > 0 (METHODS 1)

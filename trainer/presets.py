@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rankmill.foundation.options import declared_in, option_of
+from rankmill.foundation.training_facts import DEFAULTS
 from rankmill.pipeline.dataset import Dataset
-from rankmill.trainer.parameters import AUTO, DEFAULTS, TrainParameters
+from rankmill.trainer.parameters import AUTO, TrainParameters
 from rankmill.trainer.rows import TrainingData
 
 FEW_QUERIES = 5_000  # of the train split
@@ -41,6 +43,22 @@ def with_preset(parameters: TrainParameters, shape: DataShape) -> TrainParameter
     if parameters.preset == DEFAULTS:
         return parameters
     return parameters.completed(_PRESETS[parameters.preset](parameters, shape))
+
+
+def choices_line(given: TrainParameters, shape: DataShape) -> str:
+    """Return a line with the values that the preset of ``given`` chooses and that are not the usual ones.
+
+    >>> choices_line(TrainParameters(preset="auto-1", n_rounds=80), DataShape(9_000, 90_000, 2, may_refit=True))
+    'preset auto-1: learning_rate 0.05'
+    """
+    chosen = with_preset(given, shape)
+    values = {
+        each.name: getattr(chosen, each.name)
+        for each in declared_in(TrainParameters)
+        if getattr(given, each.name) is None and getattr(chosen, each.name) != option_of(each).by_preset
+    }
+    words = ", ".join(f"{name} {value}" for name, value in values.items())
+    return f"preset {given.preset}: {words or 'the values of ' + DEFAULTS}"
 
 
 def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.foundation.records import as_json, canonical_json, from_json
 from rankmill.foundation.training_facts import (
     CIRCUMSTANCES,
+    STORED_DEFAULTS,
     Circumstances,
     DatasetFacts,
     FoldFacts,
@@ -33,7 +34,7 @@ from rankmill.foundation.training_facts import (
 )
 from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.scorer.metrics.significance import interval_of_mean
-from rankmill.trainer.parameters import STORED_DEFAULTS, TrainParameters
+from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training_result import REFIT, TRAIN
 from rankmill.trainer.training_rows import LEARNT_FROM
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rankmill.foundation.training_facts import with_option_names
 from rankmill.report import Facts
 
 if TYPE_CHECKING:
@@ -123,19 +124,18 @@ def few(names: list[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
-def size(n_bytes: float) -> str:
-    """Format a number of bytes.
+def option_name(preset: str) -> str:
+    """Return a stored value of the option ``preset`` as the option spells it; other values as they are.
 
-    >>> size(1536), size(10)
-    ('1.5 KiB', '10 bytes')
+    >>> option_name("defaults@1"), option_name("auto-1")
+    ('defaults-1', 'auto-1')
     """
-    if n_bytes < 1024:
-        return f"{n_bytes:.0f} bytes"
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        n_bytes /= 1024
-        if n_bytes < 1024 or unit == "TiB":
-            break
-    return f"{n_bytes:.1f} {unit}"
+    return str(with_option_names({"preset": preset})["preset"])
+
+
+def untested(rail: Facts) -> str:
+    """Return what to show as the verdict of a guardrail that neither passed nor failed."""
+    return "not checked" if rail["words"].startswith("not checked") else "noted"
 
 
 _SLICES = {

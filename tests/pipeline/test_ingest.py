@@ -368,6 +368,8 @@ def test_the_command_reports_in_words_and_in_json(tmp_path):
     assert result.exit_code == 0, result.output
     assert "3 documents of 2 queries" in result.stdout
     assert "grades    0: 1 (33.3%), 1: 1 (33.3%), 2: 1 (33.3%)" in result.stdout
+    assert "read      1 file, 42 bytes in " in result.stdout  # a small file without a rate
+    assert "MB" not in result.stdout
     result = run("ingest", path, "-o", tmp_path / "b", "--json", "--block-size", "64KiB")
     facts = json.loads(result.stdout)
     assert (facts["rows"], facts["queries"], facts["features"], facts["missing_values"]) == (3, 2, 2, 1)

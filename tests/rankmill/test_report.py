@@ -17,6 +17,7 @@ from rankmill.cli import execute
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import as_json
 from rankmill.pipeline.statistics.dataset_drift import compare as drifted
+from rankmill.registry.rendering import size_text
 from rankmill.report import formatting
 from rankmill.report.findings import findings_of
 from rankmill.report.page import markdown, page
@@ -120,7 +121,7 @@ def numbers_in(value) -> set[str]:
         return set(re.findall(r"\d[\d,.]*\d|\d", f"{value} {shortened}"))
     if isinstance(value, bool) or value is None:
         return set()
-    sizes = {formatting.size(value)} if value >= 0 else set()
+    sizes = {size_text(value)} if value >= 0 else set()
     told = {f"{abs(value):.{digits}f}" for digits in range(10)} | {
         f"{abs(100 * value):.{digits}f}" for digits in (0, 1)
     }

@@ -143,6 +143,25 @@ def test_a_first_version_replaces_nothing_and_its_report_speaks_of_no_before(fir
     )
 
 
+def test_a_guardrail_that_was_not_checked_says_so_in_a_column_with_a_heading(second: dict) -> None:
+    assert next(rail["verdict"] for rail in second["verdict"]["guardrails"] if rail["name"] == "drift") == "told"
+    text = markdown(second)
+    assert "| asked | verdict | found |" in text
+    assert re.search(r"^\| drift \| not checked \|", text, re.M)
+    row = re.search(r"<td>drift</td>.*?</tr>", page(second), re.S)
+    assert row is not None
+    assert ">not checked</span>" in row[0]
+    assert ">noted<" not in row[0]
+
+
+def test_sizes_and_presets_are_written_as_by_the_other_commands(first: dict) -> None:
+    sizes = re.findall(r"[\d.]+ (?:bytes|[kKMG]i?B)\b", page(first) + markdown(first))
+    assert sizes
+    assert not [text for text in sizes if "i" in text]
+    assert "defaults-1" in page(first)
+    assert "defaults@1" not in re.sub(r"<script.*?</script>", "", page(first), flags=re.S)
+
+
 def test_the_logical_date_of_the_run_is_on_all_three(second: dict, first: dict) -> None:
     assert second["date"] == "2026-11-21"
     assert "run of 2026-11-21" in page(second)

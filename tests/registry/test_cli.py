@@ -134,10 +134,12 @@ def test_log_reads_as_a_history(models: Shell) -> None:
 
 
 def test_promote_and_roll_back(models: Shell, web: Registry) -> None:
-    assert "promoted version 2 to production (before: 3)" in models("promote", "web@2", "--reason", "calmer")
+    assert "promoted version 2 to production (before: 3; logged as entry 8)" in models(
+        "promote", "web@2", "--reason", "calmer"
+    )
     assert "already" in models("promote", "web@2")
     assert models.json("promote", "web@2")["changed"] is False
-    assert "rolled production back to version 3 (before: 2)" in models("rollback", "web")
+    assert "rolled production back to version 3 (before: 2; logged as entry 9)" in models("rollback", "web")
     assert models.json("rollback", "web", "--to", "1", "--expect", "3")["entry"]["change"]["version"] == 1
     assert models.json("promote", "web@latest", "--alias", "new", "--expect", "none")["changed"] is True
     assert "calmer" in models("log", "web")

@@ -161,7 +161,7 @@ def test_the_story_tells_all_that_was_done_and_known(busy: Registry, models: She
         f"global@4, sha256 {'e' * 64}",
         "numpy 2.4, python 3.11.7",
         f"web@1, sha256 {'f' * 64}",
-        "max_leaves 63 seed 7 and 2 others with their defaults (defaults@1)",
+        "max_leaves 63 seed 7 and 2 others with their defaults (defaults-1)",
         "train ndcg@10 0.6100 valid ndcg@10 0.5123 [0.5012, 0.5234]",
         "after 120 of 170 rounds trained",
         f"circumstances: {len(json.dumps(CIRCUMSTANCES))} B, train_queries: 8 B",
@@ -387,7 +387,7 @@ def test_where_there_is_no_alias_it_says_how_to_set_one(registry: Registry) -> N
 
 def test_an_alias_is_taken_away_protected_and_opened(web: Registry) -> None:
     shell = Shell(web.root)
-    assert "removed shadow (before: 1)" in shell(
+    assert "removed shadow (before: 1; logged as entry 8)" in shell(
         "alias", "web", "shadow", "--unset", "--expect", "1", "--reason", "done"
     )
     assert shell.json("alias", "web", "shadow", "--unset")["changed"] is False

@@ -9,7 +9,8 @@ import pytest
 
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.trainer.parameters import AUTO, DEFAULTS, TrainParameters
+from rankmill.foundation.training_facts import DEFAULTS
+from rankmill.trainer.parameters import AUTO, TrainParameters
 from rankmill.trainer.presets import FEW_QUERIES, DataShape, with_preset
 
 SMALL = DataShape(100, 2_000, 30, may_refit=True)

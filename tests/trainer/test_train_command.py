@@ -45,6 +45,20 @@ def test_it_says_what_it_trains_on_and_what_is_new(dataset: str, capsys) -> None
         assert json.loads(capsys.readouterr().out)["new"] is False, new
 
 
+def test_the_values_that_a_preset_chose_are_printed(dataset: str, capsys) -> None:
+    capsys.readouterr()
+    assert execute(["train", dataset, "--name", "web", "--preset", "auto-1", "--n-rounds", "3"]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "preset" in line]
+    assert not unnamed(line, "auto-1", "objective query_rmse", "grow oblivious", "max_depth 4", "learning_rate 0.05")
+    assert "n_rounds" not in line  # given
+    assert execute(["train", dataset, "--name", "web", *SMALL]) == 0
+    assert "preset" not in capsys.readouterr().err
+    assert execute(["models", "diff", "web@1", "web@2"]) == 0
+    table = capsys.readouterr().out
+    assert not unnamed(table, "preset", "auto-1", "defaults-1")
+    assert "defaults@1" not in table
+
+
 def test_few_queries_of_the_valid_split_are_noted(dataset: str, capsys) -> None:
     assert execute(["data", "ingest", "j.txt", "-o", "v", "--split", "train=0.7,valid=0.3"]) == 0
     assert execute(["data", "bin", "v"]) == 0

@@ -11,8 +11,8 @@ from typing import Any
 
 from rankmill.foundation.records import JSON, as_json, to_line
 from rankmill.foundation.terminal import text_table
-from rankmill.foundation.training_facts import Spread
-from rankmill.trainer.parameters import STORED_DEFAULTS, TrainParameters
+from rankmill.foundation.training_facts import STORED_DEFAULTS, Spread
+from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.tuning.trials import Outcome
 
 _SHOWN_ERRORS = 100
