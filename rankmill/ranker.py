@@ -17,6 +17,7 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.options import check_choice, defaults_of, documented, option, options, signature_of
 from rankmill.foundation.scalars import whole_number
+from rankmill.foundation.training_facts import with_option_names
 from rankmill.other_libraries import (
     Routed,
     checked_callbacks,
@@ -366,7 +367,10 @@ class Ranker(Routed):
     def from_forest(cls, forest: Forest, name: str = "") -> Ranker:
         """Return a fitted ranker with ``forest``, the parameters that it was trained with, and no history."""
         known = cls._parameter_names()
-        ranker = cls(**{key: value for key, value in forest.parameters.items() if key in known})
+        # a file leaves out young options that have their defaults
+        usual = TrainParameters().as_dict() if forest.parameters else {}
+        trained_with = {**usual, **with_option_names(forest.parameters)}
+        ranker = cls(**{key: value for key, value in trained_with.items() if key in known})
         ranker.forest_, ranker.best_round_, ranker.history_, ranker.cross_validation_ = (
             forest,
             forest.n_rounds,

@@ -117,7 +117,9 @@ def _missing_error(source: Source, lacking: Sequence[str]) -> CandidatesRejected
         if near
         else "add the columns, empty where missing, or use a model trained without them"
     )
-    return CandidatesRejected(f"{source.path}: no column {few}, which the model uses; the columns are: {found}; {cure}")
+    return CandidatesRejected(
+        f"{source.path}: no column{'s' if len(lacking) > 1 else ''} {few}, which the model uses; the columns are: {found}; {cure}"
+    )
 
 
 def _foreign_error(source: Source, foreign: Sequence[str], options: ReadOptions) -> CandidatesRejected:

@@ -168,6 +168,7 @@ MEANS_DIFFERENT_THINGS = {
     "--absent": "of judgments that are read; of a model that another tool has trained",
     "--against": "a former dataset to look at, or to fail by",
     "--alias": "the alias to move, or whose place a candidate is to take",
+    "--reason": "of a change; of a verdict, which changes nothing",
     "--by": "all columns to slice by, or those besides what a report has anyway",
     "--convention": "a name; a name that an alias may ask for; a digest",
     "--dataset": "a digest to protect by, or what a model was trained on",

@@ -24,7 +24,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 TEXT = (DOCS / "coming-from.md").read_text(encoding="utf-8")
 SECTIONS = {part.partition("\n")[0]: part for part in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]}
 TOOLS = ("LightGBM", "XGBoost", "CatBoost", "RankLib", "gbm (R)")
-DEFAULTS = {name: p.default for name, p in inspect.signature(Ranker).parameters.items()}
+DEFAULTS = {name: p.default for name, p in inspect.signature(Ranker).parameters.items()} | {
+    name: value for name, value in TrainParameters().as_dict().items() if name != "monotone"
+}
 OF_FIT = set(inspect.signature(Ranker.fit).parameters) - {"self", "X", "y"}
 
 

@@ -33,7 +33,7 @@ from rankmill.trainer.presets import shape_of_rows, with_preset
 from rankmill.trainer.resuming import check_resumable, trees_of
 from rankmill.trainer.round_metrics import RoundMetrics, starting_scores
 from rankmill.trainer.rows import TrainingData
-from rankmill.trainer.sampling import Bootstrap, OutOfBag, RoundSample, Sampler, noise_of
+from rankmill.trainer.sampling import BootstrapWeights, OutOfBag, RoundSample, Sampler, noise_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.training_result import (
     GRADIENTS,
@@ -321,7 +321,7 @@ class _RoundGrower:
             self._weights = document_weights(training.rows)
             if not len(self._weights):
                 self._weights = np.ones(n, dtype=np.float64)
-        self._bootstrap = Bootstrap(training.rows.starts, training.parameters, team)
+        self._bootstrap = BootstrapWeights(training.rows.starts, training.parameters, team)
 
     def replay(self, round_number: int, trees: Sequence[Tree]) -> list[Tree]:
         """Add the trees of a round that is already trained."""

@@ -50,10 +50,10 @@ class Sampler:
         self._starts, self._n_features, self._parameters = starts, n_features, parameters
 
     def draw(self, round_number: int) -> RoundSample:
-        """Return the sample of round 1, 2, ..; without documents or queries that `Bootstrap` draws."""
+        """Return the sample of round 1, 2, ..; without documents or queries that `BootstrapWeights` draws."""
         p = self._parameters
         rows: npt.NDArray[np.int32] | None = None
-        by_mvs = p.bootstrap_by if p.bootstrap == MVS else ""  # drawn by `Bootstrap`, which needs gradients
+        by_mvs = p.bootstrap_by if p.bootstrap == MVS else ""  # drawn by `BootstrapWeights`, which needs gradients
         if p.query_fraction < 1.0 and by_mvs != QUERY:
             queries = self._smallest(_QUERIES, round_number, np.arange(len(self._starts) - 1), p.query_fraction)
             sizes = np.diff(self._starts)
@@ -93,7 +93,7 @@ class Sampler:
         return drawn
 
 
-class Bootstrap:
+class BootstrapWeights:
     """Draws weights of queries or documents for each tree, from seed, step and number, and with ``mvs`` from gradients.
 
     ``bayesian`` (Prokhorenkova et al. 2018, CatBoost): weights ``(-ln u) ** bagging_temperature``, u uniform.

@@ -15,6 +15,7 @@ from rankmill.foundation.errors import InputError, InvalidName, InvalidParameter
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.scorer.model_service import find_model
+from rankmill.trainer.parameters import TrainParameters
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
@@ -42,6 +43,9 @@ def test_a_file_gives_the_ranker_that_was_saved(arrays, here, load):
     X, y, qid = arrays
     ranker = fitted(arrays, monotone={"f0": 1}, metric="err@5", learning_rate=0.3)
     ranker.save(here / "m.rankmill")
+    chosen = TrainParameters(
+        metric="err@5", learning_rate=0.3, monotone={"f0": 1}, n_rounds=ranker.n_rounds, max_leaves=ranker.max_leaves
+    ).as_dict()
     (here / "m.rankmill").rename(here / "odd name")
     for name in ("odd name", here / "odd name", Path("odd name"), "./odd name"):
         loaded = load(name)
@@ -49,7 +53,7 @@ def test_a_file_gives_the_ranker_that_was_saved(arrays, here, load):
         assert loaded.predict(X).tolist() == ranker.predict(X).tolist()
         assert loaded.score(X, y, qid=qid) == ranker.score(X, y, qid=qid)
         assert loaded.forest_.to_bytes() == ranker.forest_.to_bytes()
-        assert loaded.get_params() == ranker.get_params() | {"n_threads": 0}
+        assert loaded.get_params() == {**ranker.get_params(), **chosen, "n_threads": 0}
         assert (loaded.best_round_, loaded.n_features_in_) == (ranker.best_round_, 4)
         assert loaded.feature_importances_.tolist() == ranker.feature_importances_.tolist()
         assert loaded.evals_result_ == {}

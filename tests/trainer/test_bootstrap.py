@@ -11,7 +11,7 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.growing.grower import Grower, LeafRules
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.sampling import Bootstrap, RoundSample, chances_of
+from rankmill.trainer.sampling import BootstrapWeights, RoundSample, chances_of
 from rankmill.trainer.workers import Team
 from tests.naive_samples import bayesian_weight, chances
 from tests.refusals import refused
@@ -25,7 +25,7 @@ WHOLE = RoundSample(None, None)
 
 def draw(step, g, h=None, starts=STARTS, **parameters):
     h = np.ones_like(g) if h is None else h
-    return Bootstrap(starts, TrainParameters(**parameters), Team(1)).drawn(WHOLE, step, g, h)
+    return BootstrapWeights(starts, TrainParameters(**parameters), Team(1)).drawn(WHOLE, step, g, h)
 
 
 # -- bayesian --------------------------------------------------------------------------------------------------------
