@@ -244,7 +244,7 @@ def test_what_text_means_is_as_in_training(tmp_path):
 def test_features_that_are_lacking_are_named_with_the_cure(tmp_path, forest, rows):
     names = ["f1", "x", "f3", "y", "f5"]
     source = write_parquet(tmp_path / "c.parquet", rows, names=names)
-    with refused(CandidatesRejected, source, "'f2', 'f4'", "5 features", "f1, x, f3, y, f5", "add the columns, empty"):
+    with refused(CandidatesRejected, source, "'f2', 'f4'", "f1, x, f3, y, f5", "add the columns, empty"):
         rerank(source, forest, tmp_path / "out")
     foreign = random_forest(5, names=["a", "b", "c", "d", "e"])
     with refused(CandidatesRejected, "a, b, c, d, e", "LETOR"):

@@ -69,10 +69,10 @@ def test_few_queries_of_the_valid_split_are_noted(dataset: str, capsys) -> None:
         capsys.readouterr()
         assert execute([*words, *(SMALL if words[0] == "train" else SMALL[:2])]) == 0
         err = capsys.readouterr().err
-        assert not unnamed(err, "valid split", "few", "rankmill cv"), err
+        assert not unnamed(err, "valid split", "9 queries", "rankmill cv"), err
     capsys.readouterr()
     assert execute(["train", dataset, "--name", "web", *SMALL]) == 0  # which has no valid split
-    assert "few" not in capsys.readouterr().err
+    assert "uncertain" not in capsys.readouterr().err
 
 
 def test_a_registry_that_cannot_be_is_refused_before_the_training(dataset: str, capsys, monkeypatch) -> None:
