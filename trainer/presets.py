@@ -32,10 +32,10 @@ def shape_of_rows(data: TrainingData) -> DataShape:
 
 
 def shape_of_dataset(dataset: Dataset) -> DataShape:
-    """Return the shape of a dataset."""
-    train, valid, test = (dataset.queries(split) for split in ("train", "valid", "test"))
-    may_refit = valid.n_rows > 0 and test.n_rows > 0
-    return DataShape(len(train), train.n_rows, len(dataset.feature_names), may_refit=may_refit)
+    """Return the shape of a dataset, from its manifest alone."""
+    train, may_refit = dataset.manifest.splits.get("train"), set(dataset.manifest.unseen) == {"test", "valid"}
+    queries, documents = (0, 0) if train is None else (train.queries, train.rows)
+    return DataShape(queries, documents, len(dataset.feature_names), may_refit=may_refit)
 
 
 def with_preset(parameters: TrainParameters, shape: DataShape) -> TrainParameters:
@@ -45,13 +45,13 @@ def with_preset(parameters: TrainParameters, shape: DataShape) -> TrainParameter
     return parameters.completed(_PRESETS[parameters.preset](parameters, shape))
 
 
-def choices_line(given: TrainParameters, shape: DataShape) -> str:
-    """Return a line with the values that the preset of ``given`` chooses and that are not the usual ones.
+def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
+    """Return a line with the values that the preset of ``given`` has ``chosen`` and that are not the usual ones.
 
-    >>> choices_line(TrainParameters(preset="auto-1", n_rounds=80), DataShape(9_000, 90_000, 2, may_refit=True))
+    >>> given = TrainParameters(preset="auto-1", n_rounds=80)
+    >>> choices_line(given, with_preset(given, DataShape(9_000, 90_000, 2, may_refit=True)))
     'preset auto-1: learning_rate 0.05'
     """
-    chosen = with_preset(given, shape)
     values = {
         each.name: getattr(chosen, each.name)
         for each in declared_in(TrainParameters)

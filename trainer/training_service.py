@@ -129,13 +129,12 @@ def train_and_register(
     """
     check_name(name)
     say = options.on_message or to_stderr
-    shape = shape_of_dataset(dataset)
-    choices, parameters = choices_line(parameters, shape), with_preset(parameters, shape)
+    given, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset))
     plan = plan_candidate(dataset, parameters, options, seeds)
     registry.prepare()
     known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
     if parameters.preset != DEFAULTS:
-        say(choices)
+        say(choices_line(given, parameters))
     say(plan.render())
     bar = training_progress(parameters, seeds.seeds, log_every=log_every, on_message=options.on_message)
     with compilation_announced(say), bar as progress:
