@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rankmill.pipeline.options import ReadOptions
+_LETOR_LINE = re.compile(r"\S+ qid:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +308,8 @@ def _assigned(path: Path, names: Sequence[str], ignored: Sequence[str], options:
                 f"{path}: {spelled('columns')} uses {name!r} as {part}, but {spelled('ignore')} names it; leave out one of the two"
             )
         if name and name not in names:
-            if len(names) == 1 and (single := _one_column(part, names[0])).cure.startswith("to read it"):
-                raise InputError(f"{path}: {single.reason}; {single.cure}")
+            if len(names) == 1 and (problem := _wrong_delimiter(part, names[0])):
+                raise InputError(f"{path}: {problem.reason}; {problem.cure}")
             hint = name_hint(name, names, f"the columns are: {_shown(names)}")
             if part == "grade" and not options.grade_required:
                 hint += f"; for candidates without grades, leave out {part}={name}"
@@ -374,12 +375,18 @@ def _missing(part: str, names: Sequence[str]) -> ColumnProblem:
 
 def _one_column(part: str, name: str) -> ColumnProblem:
     """Say which delimiter, or which format, a table with only the column ``name`` seems to have."""
-    if re.match(r"\S+ qid:", name):
+    if _LETOR_LINE.match(name):
         reason = f"expected the names of columns, found {name!r}"
         return ColumnProblem(part, reason, f"if it is LETOR text: {spelled('format')} letor")
+    unsure = ColumnProblem(part, f"no column {part!r}", f"the only column is {name!r}; is the delimiter right?")
+    return _wrong_delimiter(part, name) or unsure
+
+
+def _wrong_delimiter(part: str, name: str) -> ColumnProblem | None:
+    """Return the problem of a table whose only column ``name`` is a header with another delimiter; None if it is not."""
     delimiter = max(";\t|,", key=name.count)
-    if delimiter not in name:
-        return ColumnProblem(part, f"no column {part!r}", f"the only column is {name!r}; is the delimiter right?")
+    if delimiter not in name or _LETOR_LINE.match(name):
+        return None
     shown, given = ("tabs", "tab") if delimiter == "\t" else (repr(delimiter), shlex.quote(delimiter))
     return ColumnProblem(part, f"its columns are separated by {shown}", f"to read it: {spelled('delimiter')} {given}")
 
