@@ -15,9 +15,9 @@ from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import TrainParameters
 
 
-def trees_a_round(objective: Objective) -> int:
-    """Return how many trees a round grows: one for each output, step after step."""
-    return objective.n_outputs * objective.steps_a_round
+def trees_a_round(objective: Objective, parameters: TrainParameters) -> int:
+    """Return how many trees a round grows: one for each output, step after step, member after member."""
+    return objective.n_outputs * objective.steps_a_round * parameters.members
 
 
 def forest_of(
@@ -55,12 +55,12 @@ def forest_of(
         node_value=np.concatenate([tree.value for tree in trees]),
         node_gain=np.concatenate([tree.gain for tree in trees]),
         node_rows=np.concatenate([tree.rows for tree in trees]),
-        tree_weights=np.full(len(trees), of_tree, dtype=np.float64),
+        tree_weights=np.full(len(trees), of_tree / parameters.members, dtype=np.float64),
         base_score=of_start * objective.starting_score,
         objective=objective.name,
         link=objective.link,
         n_outputs=objective.n_outputs,
-        trees_a_round=trees_a_round(objective),
+        trees_a_round=trees_a_round(objective, parameters),
         parameters=parameters.stored(),
         info=dict(info),
     )

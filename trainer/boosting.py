@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from math import fsum
 from typing import Any
@@ -148,7 +147,7 @@ class _Training:
         self.asked, self.parameters = parameters, resolved(train, parameters)
         self.info = {**data.info, **learnt_from_facts(train, self.parameters)}
         self.objective = objective_of(rows_learnt_from(train, self.parameters), self.parameters)
-        self.trees_a_round = trees_a_round(self.objective)
+        self.trees_a_round = trees_a_round(self.objective, self.parameters)
         self.criterion = criterion_of(self.objective, self.parameters)
         self._check_link()
         self.replayed = self._trained_before()  # trees of the first rounds
@@ -166,6 +165,7 @@ class _Training:
             raise InvalidParameter(
                 f"step_search does not work with {self.objective.name}, whose rounds have several steps; set it to none"
             )
+        self._check_members()
         self.sampler = Sampler(train.starts, len(data.feature_names), self.parameters)
         self.exact_leaves = takes_exact_steps(self.objective, self.criterion, self.parameters)
         self._check_pairs()
@@ -187,6 +187,18 @@ class _Training:
             raise InvalidParameter(
                 "bootstrap does not work with criterion 'ole' or leaf 'exact'; use rwse or se with leaf newton, or set"
                 " bootstrap to none"
+            )
+
+    def _check_members(self) -> None:
+        """Refuse several members where they could not be averaged, or where their losses are needed."""
+        members = self.parameters.members
+        if members > 1 and self.parameters.rounds_by == "oob":
+            raise InvalidParameter(
+                f"rounds_by oob measures one model, but members is {members}; use another of the two"
+            )
+        if members > 1 and not self.objective.may_average:
+            raise InvalidParameter(
+                f"members must be 1 with {self.objective.name}, whose score is already an average over rounds"
             )
 
     def _check_link(self) -> None:
@@ -273,9 +285,9 @@ class _Training:
             grown = round_grower.replay(round_number, known) if known else round_grower.grow(round_number)
             trees += grown
             with stopwatch.phase(VALID_SPLITS):
-                metrics.add(grown, team)
+                metrics.add(grown if p.members == 1 else [tree.times(1.0 / p.members) for tree in grown], team)
             with stopwatch.phase(METRICS):
-                means = metrics.means(round_grower.scores, team)
+                means = metrics.means(round_grower.mean_scores(), team)
             record = RoundRecord(round_number, means, round_grower.oob_improvement, self.fold, p.seed)
             history.append(record)
             ended = options.on_round is not None and bool(options.on_round(record)) and not self.fold
@@ -305,13 +317,18 @@ class _Training:
 
 
 class _RoundGrower:
-    """Holds the scores of the train rows, and grows the trees of a round."""
+    """Holds the scores of the train rows, and grows the trees of a round: those of the first member, of the second, ..
+
+    Members share the rows and their bins.  Each has its own scores, and its own turn of all random draws: member 1 of 3 takes
+    turns 1, 4, 7, .., so that a model of one member draws as it always did.
+    """
 
     def __init__(self, training: _Training, grower: Grower, team: Team) -> None:
         self._training, self._grower, self._team = training, grower, team
         n, n_outputs = training.bins.n_rows, training.objective.n_outputs
         shape = (n,) if n_outputs == 1 else (n_outputs, n)
-        self.scores = starting_scores(training.rows, training.objective)
+        start = starting_scores(training.rows, training.objective)
+        self._members = [start, *(start.copy() for _ in range(1, training.parameters.members))]
         self._g, self._h = np.empty(shape, dtype=np.float64), np.empty(shape, dtype=np.float64)
         self._searched = training.parameters.step_search == "line"
         self._every_row = np.arange(n if training.replayed or self._searched else 0, dtype=ROW)
@@ -323,88 +340,109 @@ class _RoundGrower:
                 self._weights = np.ones(n, dtype=np.float64)
         self._bootstrap = BootstrapWeights(training.rows.starts, training.parameters, team)
 
+    def mean_scores(self) -> npt.NDArray[np.float64]:
+        """Return the scores of the forest so far: the mean of its members."""
+        first, *others = self._members
+        return np.mean(self._members, axis=0) if others else first
+
     def replay(self, round_number: int, trees: Sequence[Tree]) -> list[Tree]:
         """Add the trees of a round that is already trained."""
-        training, objective, before = self._training, self._training.objective, self._before()
-        for i, tree in enumerate(trees):
-            # some losses depend on the draws of a step
-            if training.out_of_bag is not None and i % objective.n_outputs == 0:
-                step = (round_number - 1) * objective.steps_a_round + i // objective.n_outputs + 1
-                objective.gradients(step, self.scores, self._g, self._h, self._team)
-            add_tree(tree, training.bins, self._every_row, self._of(self.scores, i), self._team)
-        self._estimate(round_number, before)
+        training, objective = self._training, self._training.objective
+        many = len(trees) // len(self._members)
+        for member, scores in enumerate(self._members):
+            before = self._before(scores)
+            for i, tree in enumerate(trees[member * many : (member + 1) * many]):
+                # some losses depend on the draws of a step
+                if training.out_of_bag is not None and i % objective.n_outputs == 0:
+                    step = (round_number - 1) * objective.steps_a_round + i // objective.n_outputs + 1
+                    objective.gradients(step, scores, self._g, self._h, self._team)
+                add_tree(tree, training.bins, self._every_row, self._of(scores, i), self._team)
+            self._estimate(round_number, before, scores)
         return list(trees)
 
     def grow(self, round_number: int) -> list[Tree]:
-        """Grow the trees of a round, step by step and output by output, and add them to the scores."""
-        training, team, objective = self._training, self._team, self._training.objective
-        sample = training.sampler.draw(round_number)
-        before = self._before()
+        """Grow the trees of a round, member by member, step by step and output by output, and add them to the scores."""
         grown: list[Tree] = []
-        for of_round in range(objective.steps_a_round):
-            step = (round_number - 1) * objective.steps_a_round + of_round + 1
-            with training.stopwatch.phase(GRADIENTS):
-                objective.gradients(step, self.scores, self._g, self._h, team)
-            with training.stopwatch.growing(self._grower):
-                drawn = self._bootstrap.drawn(sample, step, self._g, self._h)
-                grown += [self._tree(round_number, step, output, drawn) for output in range(objective.n_outputs)]
-        if self._searched:
-            grown = self._scaled(grown, drawn, before)
-        self._estimate(round_number, before)
+        for member, scores in enumerate(self._members):
+            grown += self._grown(round_number, (round_number - 1) * len(self._members) + member + 1, scores)
         return grown
 
-    def _before(self) -> npt.NDArray[np.float64]:
-        """Return a copy of the scores if the end of the round needs it."""
+    def _grown(self, round_number: int, turn: int, scores: npt.NDArray[np.float64]) -> list[Tree]:
+        """Grow the trees of a member, whose ``turn`` of random draws it is, and add them to its ``scores``."""
+        training, team, objective = self._training, self._team, self._training.objective
+        sample = training.sampler.draw(turn)
+        before = self._before(scores)
+        grown: list[Tree] = []
+        for of_round in range(objective.steps_a_round):
+            step = (turn - 1) * objective.steps_a_round + of_round + 1
+            with training.stopwatch.phase(GRADIENTS):
+                objective.gradients(step, scores, self._g, self._h, team)
+            with training.stopwatch.growing(self._grower):
+                drawn = self._bootstrap.drawn(sample, step, self._g, self._h)
+                grown += [
+                    self._tree(round_number, step, output, drawn, scores) for output in range(objective.n_outputs)
+                ]
+        if self._searched:
+            grown = self._scaled(grown, drawn, before, scores)
+        self._estimate(round_number, before, scores)
+        return grown
+
+    def _before(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return a copy of ``scores`` if the end of the round needs it."""
         needed = self._searched or self._training.out_of_bag is not None
-        return self.scores.copy() if needed else self.scores
+        return scores.copy() if needed else scores
 
-    def _estimate(self, round_number: int, before: npt.NDArray[np.float64]) -> None:
+    def _estimate(self, round_number: int, before: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> None:
         if self._training.out_of_bag is not None:
-            self.oob_improvement = self._training.out_of_bag.improvement(round_number, before, self.scores)
+            self.oob_improvement = self._training.out_of_bag.improvement(round_number, before, scores)
 
-    def _scaled(self, trees: list[Tree], sample: RoundSample, before: npt.NDArray[np.float64]) -> list[Tree]:
+    def _scaled(
+        self, trees: list[Tree], sample: RoundSample, before: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]
+    ) -> list[Tree]:
         """Multiply the trees of a round by the step that minimises the loss of the sample, and add the result instead."""
         objective, shrinkage = self._training.objective, self._training.parameters.learning_rate
         counted = ~self._training.sampler.left_out(sample, objective.sums_over == QUERIES)
-        way = (self.scores - before) / shrinkage  # Friedman (2001): search the step, then shrink it
+        way = (scores - before) / shrinkage  # Friedman (2001): search the step, then shrink it
         step = best_step(lambda step: float(row_kernels.total_of(objective.losses(before + step * way), counted)))
-        scaled = [replace(tree, value=step * tree.value + 0.0) for tree in trees]
-        self.scores[...] = before
+        scaled = [tree.times(step) for tree in trees]
+        scores[...] = before
         for output, tree in enumerate(scaled):  # the same operation as in a replay, for the same bits
-            add_tree(tree, self._training.bins, self._every_row, self._of(self.scores, output), self._team)
+            add_tree(tree, self._training.bins, self._every_row, self._of(scores, output), self._team)
         return scaled
 
-    def _pairs(self, step: int, whole: float) -> PairHessians | None:
+    def _pairs(self, step: int, whole: float, scores: npt.NDArray[np.float64]) -> PairHessians | None:
         """Return the pairs of criterion ole, ``whole`` is the sum of their hessians; None for another criterion."""
         training = self._training
         if training.criterion != "ole":
             return None
         per_row = training.parameters.ole_pairs
         least = whole / max(per_row * self._training.bins.n_rows, FEWEST_DRAWN_PAIRS) if per_row else 0.0
-        return training.objective.pair_hessians(step, self.scores, least, self._team)
+        return training.objective.pair_hessians(step, scores, least, self._team)
 
-    def _tree(self, round_number: int, step: int, output: int, sample: RoundSample) -> Tree:
+    def _tree(
+        self, round_number: int, step: int, output: int, sample: RoundSample, scores: npt.NDArray[np.float64]
+    ) -> Tree:
         training, objective, p = self._training, self._training.objective, self._training.parameters
         paired = training.criterion == "ole" or training.exact_leaves
         # each pair adds its hessian to h of both rows
         whole = 0.5 * total_of(self._h, self._team) if paired else 0.0
 
         def inside(leaf_of_row: npt.NDArray[np.int32], n_leaves: int) -> npt.NDArray[np.float64]:
-            return objective.hessian_inside(step, self.scores, leaf_of_row, n_leaves, whole, self._team)
+            return objective.hessian_inside(step, scores, leaf_of_row, n_leaves, whole, self._team)
 
         g, h = self._of(self._g, output), self._of(self._h, output)
         sampled = sample.rows is not None or sample.weights is not None
         return self._grower.grow(
             _weighted(g, sample.weights),
             _weighted(h, sample.weights),
-            self._of(self.scores, output),
+            self._of(scores, output),
             rows=sample.rows,
             features=sample.features,
             weights=None if self._weights is None else _weighted(self._weights, sample.weights),
-            pairs=self._pairs(step, whole),
+            pairs=self._pairs(step, whole, scores),
             leaves=LeafRules(
                 inside=inside if training.exact_leaves else None,
-                steps=partial(objective.leaf_steps, output, self.scores),
+                steps=partial(objective.leaf_steps, output, scores),
                 of_all=(g, h) if p.leaf_rows == ALL and sampled else None,
             ),
             noise=noise_of(p, round_number, (step - 1) * objective.n_outputs + output + 1, len(g)),

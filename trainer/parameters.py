@@ -345,6 +345,15 @@ class TrainParameters:
         least=0,
         always_stored=False,
     )
+    members: int = option(
+        default=1,
+        by_preset=True,
+        help="Number of models to boost side by side, which differ by their random draws; the score is their mean. All have"
+        " the same number of rounds. Training and scoring take as many times as long.",
+        least=1,
+        most=100,
+        always_stored=False,
+    )
     sigma: float = option(default=1.0, help="Steepness (sigma) of the pairwise logistic loss.", above=0)
     truncation: int = option(
         default=30,

@@ -74,7 +74,7 @@ def check_resumable(
                 f"resume: {name} was {began.get(name)!r} and is now {expected.get(name)!r}; a resumed"
                 f" training must keep its parameters, only {', '.join(MAY_DIFFER)} may change"
             )
-    if objective is not None and not _fits_objective(objective, forest):
+    if objective is not None and not _fits_objective(objective, parameters, forest):
         raise InvalidParameter("resume: the model was trained on other data, or its file was changed")
     if parameters.n_rounds < forest.n_rounds:
         raise InvalidParameter(
@@ -83,14 +83,14 @@ def check_resumable(
         )
 
 
-def _fits_objective(objective: Objective, forest: Forest) -> bool:
+def _fits_objective(objective: Objective, parameters: TrainParameters, forest: Forest) -> bool:
     """Return whether training with the objective can give the start, weights and shape of the forest."""
     of_tree, of_start = objective.final_weights(forest.n_rounds)
-    shape = (objective.link, objective.n_outputs, trees_a_round(objective))
+    shape = (objective.link, objective.n_outputs, trees_a_round(objective, parameters))
     return (
         (forest.link, forest.n_outputs, forest.trees_a_round) == shape
         and forest.base_score == of_start * objective.starting_score
-        and bool(np.all(forest.tree_weights == of_tree))
+        and bool(np.all(forest.tree_weights == of_tree / parameters.members))
     )
 
 

@@ -102,6 +102,8 @@ class TrainingPlan:
         n_blocks, _, width = blocks_shape(self.n_features, n, BLOCK_WIDTH)
         pool = HistogramPool.bytes_needed(n_blocks * width, p, self.pool_bytes)
         a_row = _BYTES_A_ROW + Grower.BYTES_A_ROW + self.n_outputs * _BYTES_AN_OUTPUT
+        if p.members > 1:  # scores of the others, and the mean of all
+            a_row += 8 * self.n_outputs * p.members
         if min(p.query_fraction, p.row_fraction) < 1.0:
             a_row += _BYTES_A_SAMPLED_ROW
         if p.bootstrap != NONE:

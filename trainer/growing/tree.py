@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,10 @@ class Tree:
     def n_leaves(self) -> int:
         """Number of leaves; 1 if the tree has no split."""
         return int((self.feature < 0).sum())
+
+    def times(self, factor: float) -> Tree:
+        """Return the tree with values multiplied by ``factor``."""
+        return replace(self, value=factor * self.value + 0.0)  # 0.0 instead of -0.0
 
 
 def add_tree(

@@ -78,6 +78,7 @@ class Objective(ABC):
     takes_pairs: ClassVar[bool] = False  # sums over ``rows.pairs`` if given, instead of pairs of grades
     bytes_a_pair: ClassVar[int] = 16  # memory while pairs are listed, the list included
     stops_by_deviance: ClassVar[bool] = False  # scores do not order rows as targets do: stop by the loss
+    may_average: ClassVar[bool] = True  # whether a forest may be the mean of several that are boosted with this loss
     Options: ClassVar[type[Any]] = NoOptions
     n_outputs: int = 1  # scores per row: a step grows a tree for each
     steps_a_round: int = 1  # gradient steps that make up one round

@@ -67,6 +67,7 @@ class GbRank(Objective):
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "ole")
     additive: ClassVar[bool] = True
     takes_pairs: ClassVar[bool] = True
+    may_average: ClassVar[bool] = False  # its score is the average over rounds, and its targets count the rounds
     Options: ClassVar[type[GbRankOptions]] = GbRankOptions
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: GbRankOptions) -> None:

@@ -1,0 +1,130 @@
+"""Several models boosted side by side, whose mean is the forest."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.scorer.metrics.per_query import PreparedQueries
+from rankmill.scorer.predict import predict
+from rankmill.trainer.checkpoints import Checkpoint
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.sampling import Sampler
+from rankmill.trainer.train_on_dataset import plan_of
+from tests.refusals import refused
+from tests.trainer.planted import fit, small_data
+from tests.trainer.small_dataset import small_dataset
+
+DRAWN = {"query_fraction": 0.7, "feature_fraction": 0.6, "bootstrap": "bayesian", "random_strength": 1.0}
+RANDOM = {**DRAWN, "members": 3, "n_rounds": 9, "early_stopping_rounds": 0}
+
+
+def member_of(forest: Forest, member: int, members: int) -> Forest:
+    """Return the trees of one member as a forest of its own."""
+    trees = np.flatnonzero(np.arange(forest.n_trees) // (forest.trees_a_round // members) % members == member)
+    nodes = np.concatenate([np.arange(forest.tree_starts[t], forest.tree_starts[t + 1]) for t in trees])
+    sizes = np.diff(forest.tree_starts)[trees]
+    cut = {name: getattr(forest, name)[nodes] for name in (f.name for f in fields(forest)) if name.startswith("node_")}
+    own = {
+        "tree_starts": np.concatenate(([0], np.cumsum(sizes))).astype(np.int32),
+        "tree_weights": forest.tree_weights[trees] * members,
+        "trees_a_round": forest.trees_a_round // members,
+    }
+    return Forest(**({f.name: getattr(forest, f.name) for f in fields(forest)} | cut | own))
+
+
+def test_a_forest_is_the_mean_of_its_members():
+    x = small_data()[1][0]
+    forest = fit(small_data(), **RANDOM).forest
+    of_each = [predict(member_of(forest, i, 3), x) for i in range(3)]
+    assert (forest.n_rounds, forest.n_trees, forest.trees_a_round) == (9, 27, 3)
+    assert predict(forest, x) == pytest.approx(np.mean(of_each, axis=0), abs=1e-12)
+    assert min(np.abs(of_each[i] - of_each[i - 1]).max() for i in range(3)) > 1e-3
+
+
+@pytest.mark.parametrize("member", range(3))
+def test_a_member_is_the_model_that_has_its_turns_of_the_draws(member, monkeypatch):
+    given = {
+        "objective": "l2",
+        "query_fraction": 0.7,
+        "feature_fraction": 0.6,
+        "n_rounds": 9,
+        "early_stopping_rounds": 0,
+    }
+    forest = member_of(fit(small_data(), members=3, **given).forest, member, 3)
+    draw = Sampler.draw
+    monkeypatch.setattr(Sampler, "draw", lambda self, number: draw(self, (number - 1) * 3 + member + 1))
+    alone = fit(small_data(), **given).forest
+    for name in ("node_feature", "thresholds", "node_left", "node_value", "node_gain", "node_rows"):
+        np.testing.assert_array_equal(getattr(forest, name), getattr(alone, name))
+
+
+def test_members_without_random_draws_are_one_model_several_times():
+    x, alone = small_data()[1][0], fit(small_data(), objective="l2", n_rounds=5).forest
+    forest = fit(small_data(), objective="l2", n_rounds=5, members=4).forest
+    assert predict(forest, x) == pytest.approx(predict(alone, x), abs=1e-12)
+
+
+@pytest.mark.parametrize("objective", ["lambdamart", "yetirank", "mcrank", "l2"])
+def test_what_is_measured_in_a_round_is_what_the_forest_says(objective):
+    _, (x, grades, starts), _ = small_data()
+    result = fit(small_data(), objective=objective, options={"eval_metrics": ["deviance"]}, **RANDOM)
+    queries, metric = PreparedQueries(grades, starts, Policy()), parse_metric("ndcg@10")
+    for record in result.history:
+        found = queries.means([metric], predict(result.forest, x, n_rounds=record.round_number))[metric]
+        assert record.metrics["valid"]["ndcg@10"] == pytest.approx(found, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"objective": "yetirank"}, {"objective": "mcrank"}, {"objective": "l2", "step_search": "line"}, {"grow": "oblivious"},
+     {"criterion": "se"}, {"bootstrap": "mvs", "row_fraction": 1.0}],
+    ids=str,
+)  # fmt: skip
+def test_threads_batches_and_resuming_change_nothing(more, tmp_path):
+    way = {**RANDOM, **more}
+    found = fit(small_data(), **way)
+    assert fit(small_data(), batch=7, options={"n_threads": 3}, **way).forest.to_bytes() == found.forest.to_bytes()
+    path, calls = tmp_path / "a.checkpoint", []
+
+    def dies(record) -> None:
+        calls.append(record)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(small_data(), options={"checkpoint": Checkpoint(path, every=0.0), "on_round": dies}, **way)
+    again = fit(small_data(), options={"checkpoint": Checkpoint(path)}, **way)
+    short = fit(small_data(), **{**way, "n_rounds": 5}).forest
+    resumed = fit(small_data(), options={"resume": short}, **way)
+    for other in (again, resumed):
+        assert other.forest.to_bytes() == found.forest.to_bytes()
+        assert other.history == found.history
+
+
+def test_a_model_of_other_members_is_no_start():
+    short = fit(small_data(), **{**RANDOM, "n_rounds": 5}).forest
+    with refused(InvalidParameter, "members", "3", "2"):
+        fit(small_data(), options={"resume": short}, **{**RANDOM, "members": 2})
+
+
+@pytest.mark.parametrize("more", [{"objective": "gbrank"}, {"rounds_by": "oob"}], ids=str)
+def test_what_has_no_mean_or_measures_one_model_takes_no_members(more):
+    with refused(InvalidParameter, "members", *more.values()):
+        fit(small_data(), members=2, query_fraction=0.5, **more)
+
+
+def test_a_model_names_its_members_only_where_there_are_several():
+    assert "members" not in fit(small_data(), n_rounds=2).forest.parameters
+    assert fit(small_data(), n_rounds=2, members=2).forest.parameters["members"] == 2
+
+
+def test_the_plan_counts_the_scores_of_every_member(tmp_path):
+    dataset = small_dataset(tmp_path)
+    one, five = (plan_of(dataset, TrainParameters(members=members)) for members in (1, 5))
+    assert five.bytes_needed - one.bytes_needed == 5 * 8 * one.train_rows
