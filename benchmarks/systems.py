@@ -58,14 +58,14 @@ class System:
 
 
 def _rankmill(task: Task) -> Settings:
-    return {"n_rounds": task.rounds, "max_leaves": task.leaves}
+    return {"preset": "defaults-1", "n_rounds": task.rounds, "max_leaves": task.leaves}
 
 
 def _rankmill_oblivious(task: Task) -> Settings:
     # CatBoost has no minimum rows or hessian for leaves of symmetric trees
     return {
-        "objective": "l2", "grow": "oblivious", "max_depth": DEPTH, "max_leaves": 2**DEPTH, "n_rounds": task.rounds,
-        "min_rows_in_leaf": 1, "min_hessian_in_leaf": 0.0,
+        "preset": "defaults-1", "objective": "l2", "grow": "oblivious", "max_depth": DEPTH, "max_leaves": 2**DEPTH,
+        "n_rounds": task.rounds, "min_rows_in_leaf": 1, "min_hessian_in_leaf": 0.0,
     }  # fmt: skip
 
 
@@ -149,13 +149,13 @@ def _catboost(task: Task) -> Settings:
 
 
 def _catboost_oblivious(task: Task) -> Settings:
-    from rankmill.trainer.parameters import TrainParameters
+    from rankmill.trainer.parameters import OLDEST
 
     return {
         "loss_function": "RMSE", "grow_policy": "SymmetricTree", "depth": DEPTH, "learning_rate": RATE,
         "bootstrap_type": "No", "random_strength": 0, "rsm": 1, "boosting_type": "Plain",
         "leaf_estimation_method": "Newton", "leaf_estimation_iterations": 1, "leaf_estimation_backtracking": "No",
-        "l2_leaf_reg": TrainParameters().lambda_l2, "boost_from_average": True, "score_function": "L2",
+        "l2_leaf_reg": OLDEST.lambda_l2, "boost_from_average": True, "score_function": "L2",
         "iterations": task.rounds, "thread_count": task.threads, "metric_period": task.rounds,
         "allow_writing_files": False, "logging_level": "Silent",
     }  # fmt: skip

@@ -16,7 +16,6 @@ from rankmill.arrays import check_same_rows, directions_by_name, made_up_names, 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.options import check_choice, defaults_of, documented, option, options, signature_of
-from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.training_facts import with_option_names
 from rankmill.other_libraries import (
     Routed,
@@ -36,7 +35,7 @@ from rankmill.scorer.predict import predict
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
-from rankmill.trainer.parameters import GRADES, TrainParameters
+from rankmill.trainer.parameters import GRADES, OLDEST, TrainParameters
 from rankmill.trainer.presets import shape_of_rows, with_preset
 from rankmill.trainer.progress import TrainingProgress, verbosely
 from rankmill.trainer.rows import RankedRows, TrainingData
@@ -303,12 +302,11 @@ class Ranker(Routed):
         base = None
         if (corrected := more.get("base_model")) is not None:
             base = BaseModel(_forest_of(corrected), names, directions_by_name(self.monotone, names))
-        forest, n_rounds = self._started_from(resume, init_model, base)
-        parameters, own = self.checked_parameters(names, n_rounds, more.get("early_stopping_rounds"))
+        forest = self._started_from(resume, init_model, base)
+        parameters, own = self.checked_parameters(names, more.get("early_stopping_rounds"))
         n_threads = workers_for(own.n_threads)
         extras = Extras.of(columns)
-        # an objective that a preset chooses learns grades
-        regression = parameters.objective is not None and learns_labels(parameters.objective)
+        regression = learns_labels(parameters.objective)
         if columns["label"] is not None and not regression:
             raise InvalidParameter(f"label is for objectives of regression; {parameters.objective} learns grades")
         train = rows_of(values, y, queries_of(qid, group, len(values), "fit "), extras, regression=regression)
@@ -323,6 +321,8 @@ class Ranker(Routed):
         binspec = matrix_bins(names, values, own.max_bin, n_threads=n_threads)
         data = _training_data(train, watched, base, binspec, n_threads)
         parameters = with_preset(parameters, shape_of_rows(data))
+        if forest is not None and init_model is not None:
+            parameters = replace(parameters, n_rounds=forest.n_rounds + parameters.n_rounds)
         if given_pairs(data.train) and not self.learn_from:
             learning = resolved(data.train, parameters)
             if learning.learn_from == GRADES:
@@ -368,7 +368,7 @@ class Ranker(Routed):
         """Return a fitted ranker with ``forest``, the parameters that it was trained with, and no history."""
         known = cls._parameter_names()
         # a file leaves out young options that have their defaults
-        usual = TrainParameters().as_dict() if forest.parameters else {}
+        usual = OLDEST.as_dict() if forest.parameters else {}
         trained_with = {**usual, **with_option_names(forest.parameters)}
         ranker = cls(**{key: value for key, value in trained_with.items() if key in known})
         ranker.forest_, ranker.best_round_, ranker.history_, ranker.cross_validation_ = (
@@ -460,11 +460,11 @@ class Ranker(Routed):
         return Tags(estimator_type=None, target_tags=TargetTags(required=True), input_tags=InputTags(allow_nan=True))
 
     def checked_parameters(
-        self, names: Sequence[str], n_rounds: int | None = None, patience: int | None = None
+        self, names: Sequence[str], patience: int | None = None
     ) -> tuple[TrainParameters, RankerOptions]:
         """Return the training parameters for features with these ``names``, and the other options of the ranker.
 
-        ``n_rounds`` and ``patience`` override the ranker's own.  InvalidParameter if one is out of bounds.
+        ``patience`` overrides the ranker's own.  InvalidParameter if one is out of bounds.
         """
         self._check_metrics()
         own = RankerOptions(**{name: getattr(self, name) for name in defaults_of(RankerOptions)})
@@ -472,7 +472,6 @@ class Ranker(Routed):
         given |= {
             "objective": spelled(self.objective, self.delta),
             "monotone": directions_by_name(self.monotone, names),
-            "n_rounds": self.n_rounds if n_rounds is None else n_rounds,
             "early_stopping_rounds": self.early_stopping_rounds if patience is None else patience,
         }
         return TrainParameters(**given), own
@@ -487,18 +486,14 @@ class Ranker(Routed):
         for name in ("metric", "stop_metric"):
             refuse_function(name, getattr(self, name))
 
-    def _started_from(
-        self, resume: Model | None, init_model: Model | None, base: BaseModel | None
-    ) -> tuple[Forest | None, int]:
-        """Return the forest to resume, if any, and the total number of rounds."""
+    def _started_from(self, resume: Model | None, init_model: Model | None, base: BaseModel | None) -> Forest | None:
+        """Return the forest to resume, if any."""
         if resume is not None and init_model is not None:
             raise InvalidParameter(
                 "fit takes resume, after which there are n_rounds rounds in all, or init_model, which adds n_rounds; not both"
             )
-        if init_model is not None:
-            forest = after_base(_forest_of(init_model), base)
-            return forest, forest.n_rounds + whole_number("n_rounds", self.n_rounds)
-        return (None if resume is None else after_base(_forest_of(resume), base)), self.n_rounds
+        before = init_model if resume is None else resume
+        return None if before is None else after_base(_forest_of(before), base)
 
 
 Ranker.__init__.__signature__ = signature_of(Ranker.__init__, DEFAULTS)  # type: ignore[attr-defined]

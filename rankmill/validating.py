@@ -13,6 +13,7 @@ from rankmill.other_libraries import checked_metrics
 from rankmill.pipeline.binspec import matrix_bins
 from rankmill.ranker import Ranker
 from rankmill.trainer.objectives.registry import learns_labels
+from rankmill.trainer.presets import shape_of_rows, with_preset
 from rankmill.trainer.progress import verbosely
 from rankmill.trainer.rows import TrainingData
 from rankmill.trainer.train_on_rows import cross_validate_rows
@@ -81,6 +82,13 @@ def cross_validate(
         regression=learns_labels(parameters.objective),
     )
     binspec = matrix_bins(names, values, own.max_bin, n_threads=n_threads)
+    data = TrainingData(
+        train=rows.ranked(binspec, n_threads),
+        edges=[feature.edges for feature in binspec.features],
+        feature_names=names,
+        max_grade=int(rows.grades.max(initial=0)),
+    )
+    parameters = with_preset(parameters, shape_of_rows(data))
     with verbosely(own.verbose, parameters, folds_alone=True) as progress:
 
         def tell(record: RoundRecord) -> None:
@@ -88,12 +96,6 @@ def cross_validate(
             if on_round is not None:
                 on_round(record.fold, record)
 
-        data = TrainingData(
-            train=rows.ranked(binspec, n_threads),
-            edges=[feature.edges for feature in binspec.features],
-            feature_names=names,
-            max_grade=int(rows.grades.max(initial=0)),
-        )
         return cross_validate_rows(
             data, parameters, TrainingOptions(eval_metrics=metrics, n_threads=n_threads, on_round=tell)
         )

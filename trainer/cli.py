@@ -122,13 +122,13 @@ def cv(
     """
     from rankmill.foundation.kernels.compiling import compilation_announced
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.trainer.presets import shape_of_dataset, with_preset
+    from rankmill.trainer.presets import chosen_for
     from rankmill.trainer.progress import TrainingProgress, to_stderr
     from rankmill.trainer.train_on_dataset import cross_validate, plan_of
     from rankmill.trainer.training_options import TrainingOptions
 
     opened = Dataset.open(dataset)
-    parameters = replace(with_preset(parameters, shape_of_dataset(opened)), rounds_by="cv", refit="none")
+    parameters = replace(chosen_for(opened, parameters, to_stderr), rounds_by="cv", refit="none")
     progress = TrainingProgress(parameters.n_rounds, n_trainings=parameters.folds, log_every=log_every)
     training = TrainingOptions(**values_of(options), on_round=progress.update, on_message=to_stderr)
     to_stderr(plan_of(opened, parameters, training).render())

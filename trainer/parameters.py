@@ -10,7 +10,7 @@ from typing import Any
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import declared_in, option, option_of, options, spelled
 from rankmill.foundation.scalars import whole_number
-from rankmill.foundation.training_facts import DEFAULTS, STORED_DEFAULTS
+from rankmill.foundation.training_facts import DEFAULTS, STORED_DEFAULTS, with_option_names
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical
 
 AUTO = "auto-1"
@@ -115,9 +115,9 @@ class TrainParameters:
     """
 
     preset: str = option(
-        default=DEFAULTS,
-        help="Source of the defaults: defaults-1 (fixed) or auto-1 (chosen from the numbers of queries and documents)."
-        " Given options win.",
+        default=AUTO,
+        help="What chooses the options that you leave out: auto-1 (by the number of queries) or defaults-1 (fixed values)."
+        " Options that you give always win.",
         choices=PRESETS,
         convert=lambda name: DEFAULTS if name == STORED_DEFAULTS else name,
     )
@@ -384,9 +384,9 @@ class TrainParameters:
             raise InvalidParameter(
                 f"monotone constraints do not work with {spelled('criterion')} 'ole'; use rwse or se, or leave monotone out"
             )
-        if self.bootstrap == MVS:
+        if self.bootstrap == MVS and self.bootstrap_by is not None:
             other = "row_fraction" if self.bootstrap_by == QUERY else "query_fraction"
-            if getattr(self, other) < 1.0:
+            if getattr(self, other) not in {None, 1.0}:
                 raise InvalidParameter(
                     f"{spelled('bootstrap')} 'mvs' draws each {self.bootstrap_by} and cannot be combined with"
                     f" {spelled(other)}; set it to 1"
@@ -401,7 +401,7 @@ class TrainParameters:
                 raise InvalidParameter(
                     f"monotone constraints do not work with {spelled('grow')} 'oblivious'; use best_first, or leave monotone out"
                 )
-            if self.max_depth > MOST_OBLIVIOUS_DEPTH:
+            if (self.max_depth or 0) > MOST_OBLIVIOUS_DEPTH:
                 raise InvalidParameter(
                     f"{spelled('max_depth')} of oblivious trees must be in 0 .. {MOST_OBLIVIOUS_DEPTH}, got {self.max_depth}"
                 )
@@ -436,13 +436,27 @@ class TrainParameters:
         return asdict(self)
 
     def stored(self) -> dict[str, Any]:
-        """Return the parameters that a file names: a younger option only where it is not the default."""
+        """Return the parameters that a file names: a younger option only where it is not that of the oldest preset."""
         young = [each.name for each in declared_in(type(self)) if not option_of(each).always_stored]
-        usual = {name: getattr(TrainParameters(), name) for name in young}
+        usual = {name: getattr(OLDEST, name) for name in young}
         values = self.as_dict()
         preset = values.pop("preset")
         found = {name: value for name, value in values.items() if name not in usual or value != usual[name]}
         return {**found, "preset": STORED_DEFAULTS if preset == DEFAULTS else preset}
+
+
+OLDEST = TrainParameters(preset=DEFAULTS)  # files that do not name an option were trained with these
+
+
+def options_for(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options to give for a training with the ``parameters`` of a file, whatever its preset would choose.
+
+    >>> options_for({"max_leaves": 15, "seed": 7, "preset": "defaults@1"})
+    {'preset': 'defaults-1', 'max_leaves': 15}
+    """
+    values = {**OLDEST.as_dict(), **with_option_names(parameters)}
+    left_out = (OLDEST if values["preset"] == DEFAULTS else TrainParameters()).as_dict() | {"preset": AUTO}
+    return {name: values[name] for name, usual in left_out.items() if values[name] != usual}
 
 
 @options

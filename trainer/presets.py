@@ -9,7 +9,7 @@ from typing import Any
 from rankmill.foundation.options import declared_in, option_of
 from rankmill.foundation.training_facts import DEFAULTS
 from rankmill.pipeline.dataset import Dataset
-from rankmill.trainer.parameters import AUTO, TrainParameters
+from rankmill.trainer.parameters import AUTO, BAYESIAN, GRADES, MOST_OBLIVIOUS_DEPTH, TrainParameters
 from rankmill.trainer.rows import TrainingData
 
 FEW_QUERIES = 5_000  # of the train split
@@ -23,19 +23,21 @@ class DataShape:
     documents: int
     features: int
     may_refit: bool  # whether the valid split may be learnt from in the end, as other queries judge the model
+    pairs: bool = False  # whether there are preference pairs
 
 
 def shape_of_rows(data: TrainingData) -> DataShape:
     """Return the shape of data in memory, whose test split only the caller has."""
-    rows = data.train
-    return DataShape(rows.n_queries, rows.n_rows, len(data.feature_names), may_refit=bool(data.eval_sets))
+    rows, pairs = data.train, data.train.pairs is not None
+    return DataShape(rows.n_queries, rows.n_rows, len(data.feature_names), bool(data.eval_sets), pairs)
 
 
 def shape_of_dataset(dataset: Dataset) -> DataShape:
     """Return the shape of a dataset, from its manifest alone."""
     train, may_refit = dataset.manifest.splits.get("train"), set(dataset.manifest.unseen) == {"test", "valid"}
     queries, documents = (0, 0) if train is None else (train.queries, train.rows)
-    return DataShape(queries, documents, len(dataset.feature_names), may_refit=may_refit)
+    pairs = dataset.manifest.pairs is not None
+    return DataShape(queries, documents, len(dataset.feature_names), may_refit, pairs)
 
 
 def with_preset(parameters: TrainParameters, shape: DataShape) -> TrainParameters:
@@ -61,15 +63,28 @@ def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
     return f"preset {given.preset}: {words or 'the values of ' + DEFAULTS}"
 
 
+def chosen_for(dataset: Dataset, given: TrainParameters, say: Callable[[str], object]) -> TrainParameters:
+    """Return ``given`` with a value for every option that was left out, and ``say`` what a preset chose."""
+    chosen = with_preset(given, shape_of_dataset(dataset))
+    if given.preset != DEFAULTS:
+        say(choices_line(given, chosen))
+    return chosen
+
+
 def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
     """Small trees of randomly weighted documents and a smoothed stop for few queries (docs/presets.md has the evidence)."""
     values: dict[str, Any] = {"n_rounds": 1000, "learning_rate": 0.05}
     if shape.queries > FEW_QUERIES:
         return values
-    values |= {"objective": "query_rmse", "stop_window": 40, "refit": "all" if shape.may_refit else "none"}
-    if given.max_leaves is None and not given.monotone and given.grow in {None, "oblivious"}:
+    values |= {"stop_window": 40, "refit": "all" if shape.may_refit else "none"}
+    if given.learn_from == GRADES or not (given.learn_from or shape.pairs):  # it cannot learn from pairs
+        values["objective"] = "query_rmse"
+    deep = (given.max_depth or 0) > MOST_OBLIVIOUS_DEPTH
+    other_trees = given.max_leaves is not None or given.monotone or given.criterion == "ole" or deep
+    if given.grow in {None, "oblivious"} and not other_trees:
         values |= {"grow": "oblivious", "max_depth": 4}
-    if given.criterion != "ole" and given.leaf != "exact":  # these take no weights
+    takes_weights = given.criterion != "ole" and given.leaf != "exact"
+    if takes_weights and given.bootstrap in {None, BAYESIAN}:
         values |= {"bootstrap": "bayesian", "bootstrap_by": "document", "leaf_rows": "all"}
     return values
 

@@ -34,7 +34,7 @@ from rankmill.foundation.training_facts import (
 )
 from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.scorer.metrics.significance import interval_of_mean
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import OLDEST
 from rankmill.trainer.training_result import REFIT, TRAIN
 from rankmill.trainer.training_rows import LEARNT_FROM
 
@@ -137,12 +137,12 @@ def dataset_facts(dataset: Dataset) -> DatasetFacts:
 
 
 def changed_parameters(parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the parameters that differ from the defaults of `TrainParameters`, in its order.
+    """Return the names of the parameters that differ from those of the oldest preset, in the order of `TrainParameters`.
 
     >>> changed_parameters({"max_leaves": 31, "seed": 8, "n_rounds": 20, "preset": "defaults@1"})
     ('n_rounds', 'seed')
     """
-    usual = {**TrainParameters().as_dict(), "preset": STORED_DEFAULTS}
+    usual = {**OLDEST.as_dict(), "preset": STORED_DEFAULTS}
     return tuple(name for name, value in usual.items() if parameters.get(name, value) != value)
 
 

@@ -14,6 +14,7 @@ from rankmill.pipeline.statistics.describe_dataset import split_summary
 from rankmill.pipeline.statistics.feature_statistics import statistics_of
 from rankmill.registry.names import PRODUCTION
 from rankmill.report import Facts
+from rankmill.trainer.parameters import options_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -229,12 +230,10 @@ def rollback(subject: Subject) -> str | None:
 
 
 def _options(version: Version) -> str:
-    """Format the changed parameters as options of ``rankmill train``."""
-    manifest = version.manifest
-    parameters = manifest.get("parameters") or {}
+    """Format the parameters as options of ``rankmill train``."""
+    parameters = version.manifest.get("parameters")
     words = []
-    for name in manifest.get("changed_parameters") or []:
-        value = parameters.get(name)
+    for name, value in (options_for(parameters) if parameters else {}).items():
         option = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             words.append(option if value else f"--no-{name.replace('_', '-')}")

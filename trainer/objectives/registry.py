@@ -18,9 +18,12 @@ def objective_class(name: str) -> type[Objective]:
     return cast("type[Objective]", class_named(name))
 
 
-def learns_labels(written: str) -> bool:
-    """Whether the objective fits labels that need not be grades; errors as :func:`canonical`."""
-    return objective_class(parse_spelling(written)[0]).learns_labels
+def learns_labels(written: str | None) -> bool:
+    """Whether the objective fits labels that need not be grades, which none does that a preset chooses (``None``).
+
+    Errors as :func:`canonical`.
+    """
+    return written is not None and objective_class(parse_spelling(written)[0]).learns_labels
 
 
 def stops_by_deviance(written: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from rankmill.foundation.records import JSON, as_json, to_line
 from rankmill.foundation.terminal import text_table
 from rankmill.foundation.training_facts import STORED_DEFAULTS, Spread
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import OLDEST, TrainParameters, options_for
 from rankmill.trainer.tuning.trials import Outcome
 
 _SHOWN_ERRORS = 100
@@ -90,17 +90,17 @@ class Table:
         return to_line(self.to_dict())
 
     def section(self) -> dict[str, JSON]:
-        """Return the winner's parameters that are not the defaults, as ``[train]`` takes them.
+        """Return the winner's parameters as ``[train]`` takes them: those that it would not have without being given.
 
         If folds chose the number of rounds, and there is no valid split to do so again, that number is included.
         """
         parameters = {**self.parameters.as_dict(), **self.winner.values}
         if self.by_folds:
             parameters["n_rounds"] = self.winner.outcome.best_round
-        usual = TrainParameters().as_dict()
         if parameters["stop_metric"] == parameters["metric"]:
-            parameters["stop_metric"] = usual["stop_metric"]
-        return {name: parameters[name] for name in usual if parameters[name] != usual[name] or name == "metric"}
+            parameters["stop_metric"] = OLDEST.stop_metric
+        needed = options_for(parameters).keys() | {"metric"}
+        return {name: value for name, value in parameters.items() if name in needed}
 
     def winner_toml(self) -> str:
         """Return the section as text, ready to be pasted into ``rankmill.toml`` beside the name of the model."""
