@@ -122,16 +122,15 @@ def cv(
     """
     from rankmill.foundation.kernels.compiling import compilation_announced
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.trainer.presets import chosen_for
     from rankmill.trainer.progress import TrainingProgress, to_stderr
     from rankmill.trainer.train_on_dataset import cross_validate, plan_of
     from rankmill.trainer.training_options import TrainingOptions
 
     opened = Dataset.open(dataset)
-    parameters = replace(chosen_for(opened, parameters, to_stderr), rounds_by="cv", refit="none")
-    progress = TrainingProgress(parameters.n_rounds, n_trainings=parameters.folds, log_every=log_every)
-    training = TrainingOptions(**values_of(options), on_round=progress.update, on_message=to_stderr)
-    to_stderr(plan_of(opened, parameters, training).render())
+    training = TrainingOptions(**values_of(options), on_message=to_stderr)
+    plan = plan_of(opened, replace(parameters, rounds_by="cv", refit="none"), training)
+    to_stderr(plan.render())
+    progress = TrainingProgress(plan.parameters.n_rounds, n_trainings=parameters.folds, log_every=log_every)
     with compilation_announced(to_stderr), progress:
-        result = cross_validate(opened, parameters, training)
+        result = cross_validate(opened, plan.parameters, replace(training, on_round=progress.update))
     typer.echo(json.dumps(result.to_dict(), sort_keys=True) if as_json else result.render())

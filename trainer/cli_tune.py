@@ -54,8 +54,7 @@ def tune(
     """
     from rankmill.foundation.kernels.compiling import FIRST, compilation_announced, kernels_compiled
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.trainer.presets import chosen_for
-    from rankmill.trainer.progress import TrialsProgress, note_few_queries, to_stderr
+    from rankmill.trainer.progress import TrialsProgress, note_few_queries
     from rankmill.trainer.training_options import TrainingOptions
     from rankmill.trainer.tuning.search import plan_tuning
     from rankmill.trainer.tuning.search import tune as search_for
@@ -68,7 +67,6 @@ def tune(
     else:
         space = space_of(varied, "--vary") if varied else default_space(without=_given(context))
     opened = Dataset.open(dataset)
-    parameters = chosen_for(opened, parameters, to_stderr)
     plan = plan_tuning(opened, parameters, space, options, TrainingOptions(**values_of(machine)))
     typer.echo(plan.render(), err=True)
     note_few_queries(opened, "the best trial")

@@ -193,7 +193,7 @@ def train_candidate(
         The dataset cannot be trained on, or seeds cannot be compared because the valid split has no relevant document.
     """
     plan = plan or plan_candidate(dataset, parameters, options, seeds)
-    numbers = checked_seeds(seeds.seeds, parameters.seed)
+    numbers, parameters = checked_seeds(seeds.seeds, parameters.seed), plan.parameters
     seeds = replace(seeds, splits=[split for split in dict.fromkeys(seeds.splits) if len(dataset.queries(split))])
     trainings = []
     for i, number in enumerate(numbers, 1):

@@ -50,10 +50,14 @@ def with_preset(parameters: TrainParameters, shape: DataShape) -> TrainParameter
 def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
     """Return a line with the values that the preset of ``given`` has ``chosen`` and that are not the usual ones.
 
+    It is empty if the preset had nothing to choose.
+
     >>> given = TrainParameters(preset="auto-1", n_rounds=80)
     >>> choices_line(given, with_preset(given, DataShape(9_000, 90_000, 2, may_refit=True)))
     'preset auto-1: learning_rate 0.05'
     """
+    if all(value is not None for value in given.as_dict().values()):
+        return ""
     values = {
         each.name: getattr(chosen, each.name)
         for each in declared_in(TrainParameters)
@@ -61,14 +65,6 @@ def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
     }
     words = ", ".join(f"{name} {value}" for name, value in values.items())
     return f"preset {given.preset}: {words or 'the values of ' + DEFAULTS}"
-
-
-def chosen_for(dataset: Dataset, given: TrainParameters, say: Callable[[str], object]) -> TrainParameters:
-    """Return ``given`` with a value for every option that was left out, and ``say`` what a preset chose."""
-    chosen = with_preset(given, shape_of_dataset(dataset))
-    if given.preset != DEFAULTS:
-        say(choices_line(given, chosen))
-    return chosen
 
 
 def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:

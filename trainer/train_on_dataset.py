@@ -26,7 +26,7 @@ from rankmill.trainer.layout import BLOCK_WIDTH, blocks_shape
 from rankmill.trainer.objectives.protocol import ROWS, Objective, array_bytes
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.parameters import BOTH, NONE, TrainParameters
-from rankmill.trainer.presets import shape_of_dataset, with_preset
+from rankmill.trainer.presets import choices_line, shape_of_dataset, with_preset
 from rankmill.trainer.resuming import check_resumable
 from rankmill.trainer.rows import TrainingData
 from rankmill.trainer.train_on_rows import NOTHING_MORE, cross_validate_rows, fit
@@ -76,6 +76,7 @@ class TrainingPlan:
     measured_parts: int  # number of terms of the loss, if it is measured
     bins: str  # which binned copy of the dataset is used
     mapped_from: Path | None = None  # cache folder whose bins are memory-mapped; None: bins are in memory
+    choices: str = ""  # what the preset chose, in words
 
     @property
     def bin_bytes(self) -> int:
@@ -121,9 +122,11 @@ class TrainingPlan:
         return _BYTES_OF_READING + columns + max(held, self.given_pairs * a_pair)
 
     def render(self) -> str:
-        """Return one line for people."""
+        """Return a line for people, after one with the choices of the preset if there are any."""
         return (
-            f"training on {self.train_rows:,} documents of {self.train_queries:,} queries, {self.n_features} features;"
+            f"{self.choices}\n"
+            * bool(self.choices)
+            + f"training on {self.train_rows:,} documents of {self.train_queries:,} queries, {self.n_features} features;"
             f" {self.learnt_from}; {self.bins}; "
             + (f"bins {self.bin_bytes / 1e6:,.0f} MB mapped from {self.mapped_from}; " if self.mapped_from else "")
             + f"about {self.bytes_needed / 1e6:,.0f} MB without the interpreter"
@@ -155,7 +158,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
     rankmill.foundation.errors.InputError
         The dataset has not been binned.
     """
-    parameters = with_preset(parameters, shape_of_dataset(dataset))
+    given, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset))
     train, valid = dataset.queries("train"), dataset.queries("valid")
     if train.n_rows == 0:
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
@@ -194,6 +197,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
         measured_parts=0 if DEVIANCE not in measures else train.n_rows if objective.sums_over == ROWS else len(train),
         bins=f"{bins.max_bin} bins ({bins.binspec[:12]})",
         mapped_from=bin_cache if mapped else None,
+        choices=choices_line(given, parameters),
     )
 
 

@@ -15,7 +15,6 @@ from rankmill.registry.names import check_name
 from rankmill.scorer.model_service import find_model, queries_trained_on
 from rankmill.trainer.multi_seed_training import Candidate, SeedRecord, plan_candidate, train_candidate
 from rankmill.trainer.parameters import SeedOptions, TrainParameters
-from rankmill.trainer.presets import chosen_for
 from rankmill.trainer.progress import to_stderr, training_progress
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import Curves
@@ -129,14 +128,11 @@ def train_and_register(
     """
     check_name(name)
     say = options.on_message or to_stderr
-    chosen: list[str] = []
-    parameters = chosen_for(dataset, parameters, chosen.append)
     plan = plan_candidate(dataset, parameters, options, seeds)
     registry.prepare()
     known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
-    for line in (*chosen, plan.render()):
-        say(line)
-    bar = training_progress(parameters, seeds.seeds, log_every=log_every, on_message=options.on_message)
+    say(plan.render())
+    bar = training_progress(plan.parameters, seeds.seeds, log_every=log_every, on_message=options.on_message)
     with compilation_announced(say), bar as progress:
         options = replace(options, on_round=progress.update, on_message=say)
         candidate = train_candidate(dataset, parameters, options, seeds, plan)

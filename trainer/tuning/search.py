@@ -27,7 +27,7 @@ from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.early_stopping import DEVIANCE, stop_measure
 from rankmill.trainer.parameters import TrainParameters, TuneOptions
-from rankmill.trainer.presets import shape_of_dataset, with_preset
+from rankmill.trainer.presets import choices_line, shape_of_dataset, with_preset
 from rankmill.trainer.train_on_dataset import TrainingPlan, plan_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.tuning.space import Space
@@ -53,6 +53,7 @@ class TunePlan:
     higher_is_better: bool
     by_folds: bool
     training: TrainingPlan
+    choices: str  # of the preset, in words
     training_options: TrainingOptions
 
     @property
@@ -61,13 +62,15 @@ class TunePlan:
         return min(self.options.workers or available_cores(), self.options.trials + 1)
 
     def render(self) -> str:
-        """Return one line for people."""
+        """Return a line for people, after one with the choices of the preset if there are any."""
         options, rungs = self.options, self.rungs
         how = ", ".join(f"{rung.rounds:,}" for rung in rungs) if len(rungs) > 1 else ""
         each = self.training.bytes_needed * self.workers
         on = f"{self.parameters.folds} folds of the train split" if self.by_folds else "the valid split"
         return (
-            f"{options.trials} random trials of {len(self.space.parts)} parameters, compared by"
+            f"{self.choices}\n"
+            * bool(self.choices)
+            + f"{options.trials} random trials of {len(self.space.parts)} parameters, compared by"
             f" {self.measure} on {on}; {self.training.learnt_from};"
             + (
                 f" halving by {options.factor} after {how} rounds;"
@@ -109,7 +112,7 @@ def plan_tuning(
     TrainingDataRejected, rankmill.foundation.errors.InputError, rankmill.foundation.errors.InputError
         As :func:`rankmill.trainer.train_on_dataset.plan_of`.
     """
-    parameters = with_preset(parameters, shape_of_dataset(dataset))
+    given, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset))
     measure = stop_measure(parameters)
     if measure == DEVIANCE and "objective" in space.parts:
         raise InvalidParameter(
@@ -132,6 +135,7 @@ def plan_tuning(
         higher_is_better=measure.higher_is_better,
         by_folds=training.valid_rows == 0,
         training=training,
+        choices=choices_line(given, parameters),
         training_options=training_options,
     )
 
