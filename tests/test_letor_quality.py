@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import letor5
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.trainer.parameters import TrainParameters
+from tests.trainer.fixed import fixed
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def test_the_folds_rotate_over_all_judgments(folds):
 @pytest.mark.slow
 def test_mean_ndcg_and_map_hold_their_bars(folds):
     """0.500 NDCG@10 and 0.472 MAP with exponential gain, queries with nothing relevant counted as 0."""
-    parameters = TrainParameters(max_leaves=10, learning_rate=0.05, n_rounds=1000, early_stopping_rounds=100)
+    parameters = fixed(max_leaves=10, learning_rate=0.05, n_rounds=1000, early_stopping_rounds=100)
     policy = Policy(nothing_relevant="zero", max_grade=2)
     values, _ = letor5.measure(folds, letor5.ours(parameters), [1, 2, 3], policy)
     means = dict(zip(letor5.METRICS, values.mean(axis=(0, 1)), strict=True))

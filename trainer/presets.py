@@ -23,21 +23,22 @@ class DataShape:
     documents: int
     features: int
     may_refit: bool  # whether the valid split may be learnt from in the end, as other queries judge the model
-    pairs: bool = False  # whether there are preference pairs
+    pairs_alone: bool = False  # whether there are preference pairs, and no grade above 0
 
 
 def shape_of_rows(data: TrainingData) -> DataShape:
     """Return the shape of data in memory, whose test split only the caller has."""
-    rows, pairs = data.train, data.train.pairs is not None
-    return DataShape(rows.n_queries, rows.n_rows, len(data.feature_names), bool(data.eval_sets), pairs)
+    rows = data.train
+    pairs_alone = rows.pairs is not None and data.max_grade == 0
+    return DataShape(rows.n_queries, rows.n_rows, len(data.feature_names), bool(data.eval_sets), pairs_alone)
 
 
 def shape_of_dataset(dataset: Dataset) -> DataShape:
     """Return the shape of a dataset, from its manifest alone."""
     train, may_refit = dataset.manifest.splits.get("train"), set(dataset.manifest.unseen) == {"test", "valid"}
     queries, documents = (0, 0) if train is None else (train.queries, train.rows)
-    pairs = dataset.manifest.pairs is not None
-    return DataShape(queries, documents, len(dataset.feature_names), may_refit, pairs)
+    pairs_alone = dataset.manifest.pairs is not None and dataset.max_grade == 0
+    return DataShape(queries, documents, len(dataset.feature_names), may_refit, pairs_alone)
 
 
 def with_preset(parameters: TrainParameters, shape: DataShape) -> TrainParameters:
@@ -73,7 +74,7 @@ def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
     if shape.queries > FEW_QUERIES:
         return values
     values |= {"stop_window": 40, "refit": "all" if shape.may_refit else "none"}
-    if given.learn_from == GRADES or not (given.learn_from or shape.pairs):  # it cannot learn from pairs
+    if given.learn_from == GRADES or not (given.learn_from or shape.pairs_alone):  # it cannot learn from pairs
         values["objective"] = "query_rmse"
     deep = (given.max_depth or 0) > MOST_OBLIVIOUS_DEPTH
     other_trees = given.max_leaves is not None or given.monotone or given.criterion == "ole" or deep

@@ -15,9 +15,9 @@ from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import TrainingOptions
+from tests.trainer.fixed import fixed
 
 QUERIES, DOCUMENTS, FEATURES = 160, 12, 5
 SPLIT = {"train": 0.5, "valid": 0.2, "test": 0.3}
@@ -58,7 +58,7 @@ def dataset_of(folder: Path, name: str, x, grades, qid, *, split=SPLIT, extra=No
 def trained(dataset: Dataset, name: str = "web@1", **parameters) -> Contender:
     """Train a small model on ``dataset``."""
     options = {"n_rounds": 12, "max_leaves": 6, "min_rows_in_leaf": 5, **parameters}
-    forest = train(dataset, TrainParameters(**options), TrainingOptions(n_threads=1)).forest
+    forest = train(dataset, fixed(**options), TrainingOptions(n_threads=1)).forest
     return contender(forest, name, trained_on=dataset)
 
 

@@ -14,12 +14,12 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.training_result import Curves
 from rankmill.trainer.version_facts import attachments_of, facts_of
 from tests.rankmill.gate_case import dataset_of, rows_of
+from tests.trainer.fixed import fixed
 
 METRICS = ("ndcg@10", "err@10", "map")
 HOSTILE = "<script>alert('x')</script>"
@@ -43,7 +43,7 @@ class Work:
     def train(self, **parameters) -> tuple[str, dict]:
         """Train and register a version; returns its name and what training.json says of the seed."""
         options = {"n_rounds": 8, "max_leaves": 5, "min_rows_in_leaf": 5, **parameters}
-        result = train(self.dataset, TrainParameters(**options), TrainingOptions(n_threads=1))
+        result = train(self.dataset, fixed(**options), TrainingOptions(n_threads=1))
         facts = facts_of(self.dataset, result)
         version = self.store.register(
             "web", result.forest.to_bytes(), manifest=as_json(facts), attachments=attachments_of(self.dataset)

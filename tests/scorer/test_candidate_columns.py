@@ -17,11 +17,11 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.rerank import rerank
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.train_on_dataset import train
 from tests.refusals import refused
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, read_ranked, write_letor
 from tests.scorer.forests import random_forest
+from tests.trainer.fixed import fixed
 
 NAMES = {"qid": "query_id", "doc_id": "url", "grade": "relevance"}
 
@@ -156,6 +156,6 @@ def test_a_model_knows_how_the_grades_of_its_dataset_were_read(tmp_path):
     for name, options in (("in", read), ("plain", ReadOptions())):
         ingest([tmp_path / f"{name}.txt"], tmp_path / name, options=IngestOptions(buckets=2, read=options))
         bin_dataset(Dataset.open(tmp_path / name))
-        facts.append(train(Dataset.open(tmp_path / name), TrainParameters(n_rounds=1, min_rows_in_leaf=1)).forest.info)
+        facts.append(train(Dataset.open(tmp_path / name), fixed(n_rounds=1, min_rows_in_leaf=1)).forest.info)
     assert facts[0] == {**facts[1], "grades": {"good": 1, "bad": 0}, "negative_grades": "zero"}
     assert "grades" not in facts[1]

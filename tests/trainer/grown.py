@@ -9,8 +9,8 @@ import numpy as np
 from rankmill.trainer.growing.grower import Grower, LeafRules
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
+from tests.trainer.fixed import fixed
 from tests.trainer.planted import rows_of, small_data
 
 
@@ -43,7 +43,7 @@ def trees_of(name, criterion, data=None, *, n_rounds=2, weights=None, offsets=0.
     """
     train, _, binspec = data or small_data()
     rows = rows_of(train, binspec, width=16, weights=weights)
-    given = TrainParameters(objective=name, criterion=criterion, learning_rate=0.3, **parameters)
+    given = fixed(objective=name, criterion=criterion, learning_rate=0.3, **parameters)
     objective, team = objective_of(rows, given), Team(1)
     criterion = criterion_of(objective, given)
     grower, bins = Grower(rows.bins, given, team), bins_of(rows.bins)

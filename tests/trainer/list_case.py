@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
+from tests.trainer.fixed import fixed
 
 SIZES = [1, 6, 9, 2, 4]
 
@@ -21,7 +21,7 @@ def objective_for(objective, grades, sizes=None, *, weights=None, query_weights=
     rows = RankedRows(
         grades, starts_of(sizes or [len(grades)]), (), weights, labels=labels, query_weights=query_weights
     )
-    return objective_of(rows, TrainParameters(objective=objective, **parameters))
+    return objective_of(rows, fixed(objective=objective, **parameters))
 
 
 def derivatives(objective, scores, *, step=1, team=None):

@@ -9,10 +9,10 @@ import numpy as np
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 from tests import naive_pairs
+from tests.trainer.fixed import fixed
 
 SIZES = (5, 1, 9, 12, 2, 3)
 METRICS = [
@@ -77,7 +77,7 @@ def case(seed, *, weighted=False, given=False, spread=1.0):
 
 
 def build(rows, objective, **parameters):
-    return objective_of(rows, TrainParameters(objective=objective, **parameters))
+    return objective_of(rows, fixed(objective=objective, **parameters))
 
 
 def derivatives(objective, scores, *, step=1, team=None):
@@ -88,7 +88,7 @@ def derivatives(objective, scores, *, step=1, team=None):
 
 def expected(rows, scores, objective, parameters):
     """The frozen pairs of every query."""
-    p = TrainParameters(objective=objective, **parameters)
+    p = fixed(objective=objective, **parameters)
     name, _, options = p.objective.partition("(")
     metric = parse_metric(p.metric)
     of_metric = name in {"lambdamart", "lambdaloss"}

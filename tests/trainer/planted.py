@@ -9,10 +9,10 @@ import numpy as np
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.layout import BlockedBins
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import TrainingResult
+from tests.trainer.fixed import fixed
 
 
 def planted(seed, n_queries=60, n_features=7):
@@ -69,6 +69,6 @@ def fit(
         [(name, rows_of(part, binspec, batch)) for name, part in eval_sets],
         [feature.edges for feature in binspec.features],
         binspec.feature_names,
-        TrainParameters(**{"n_rounds": 30, "max_leaves": 8, **parameters}),
+        fixed(**{"n_rounds": 30, "max_leaves": 8, **parameters}),
         **{"max_grade": 4, "n_threads": 1, **(options or {})},
     )

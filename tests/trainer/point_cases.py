@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team, with_team
+from tests.trainer.fixed import fixed
 
 
 def rows_with(grades=None, labels=None, weights=None, offsets=None, events=None, sizes=None, query_weights=None):
@@ -26,7 +26,7 @@ def rows_with(grades=None, labels=None, weights=None, offsets=None, events=None,
 
 
 def objective_on(written, rows, **parameters):
-    return objective_of(rows, TrainParameters(objective=written, **parameters))
+    return objective_of(rows, fixed(objective=written, **parameters))
 
 
 def derivatives(objective, scores, team_size=1):

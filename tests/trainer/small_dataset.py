@@ -9,11 +9,11 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic
-from rankmill.trainer.parameters import TrainParameters
+from tests.trainer.fixed import fixed
 
 SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}
 # draws of queries, so that seeds differ in more than how ties are broken
-SMALL = TrainParameters(n_rounds=12, max_leaves=4, learning_rate=0.3, early_stopping_rounds=4, query_fraction=0.6)
+SMALL = fixed(n_rounds=12, max_leaves=4, learning_rate=0.3, early_stopping_rounds=4, query_fraction=0.6)
 
 
 def small_dataset(folder: Path, shares: dict[str, float] | None = None, queries: int = 100) -> Dataset:

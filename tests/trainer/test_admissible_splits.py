@@ -15,9 +15,9 @@ from rankmill.trainer.growing._state_kernels import LOOK_AHEAD
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.registry import objective_class
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team, with_team
 from tests import naive
+from tests.trainer.fixed import fixed
 from tests.trainer.grown import nodes_of, trees_of
 from tests.trainer.planted import fit, planted, small_data
 from tests.trainer.small_case import small_case
@@ -30,7 +30,7 @@ def grow(bins, g, h, team=None, *, weights=None, scores=None, **parameters):
     given = {"min_rows_in_leaf": 1, "min_hessian_in_leaf": 0.0, "learning_rate": 1.0, **parameters}
     layout = BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], 256, dtype=np.int32))
     scores = np.zeros(len(g)) if scores is None else scores
-    return Grower(layout, TrainParameters(**given), team or Team(1)).grow(g, h, scores, weights=weights)
+    return Grower(layout, fixed(**given), team or Team(1)).grow(g, h, scores, weights=weights)
 
 
 def binspec_of(x):

@@ -26,15 +26,15 @@ from rankmill.trainer import bin_cache
 from rankmill.trainer.bin_cache import CachedBins
 from rankmill.trainer.growing._histogram_kernels import column_of
 from rankmill.trainer.layout import BlockedBins
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.train_on_dataset import plan_of, train
 from rankmill.trainer.training_options import TrainingOptions
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 
 ROOT = Path(__file__).resolve().parents[2]
 N_BINS = np.arange(200, 240, dtype=np.int32)
 BINS = np.random.default_rng(5).integers(0, N_BINS, size=(300, 40)).astype(np.uint8)
-SMALL = TrainParameters(n_rounds=4, max_leaves=5)
+SMALL = fixed(n_rounds=4, max_leaves=5)
 
 
 def cache_in(folder: Path, **changes) -> CachedBins:
@@ -382,7 +382,7 @@ def status(key):
 
 small, large = (Dataset.open(Path(name)) for name in sys.argv[1:3])
 cache = Path(sys.argv[3]) if len(sys.argv) > 3 else None
-parameters = TrainParameters(n_rounds=2)
+parameters = TrainParameters(preset="defaults-1", n_rounds=2)
 train(small, parameters, TrainingOptions(n_threads=1))  # compiled kernels and loaded libraries are no part of the plan
 options = TrainingOptions(n_threads=1, bin_cache=cache)
 plan = plan_of(large, parameters, options)

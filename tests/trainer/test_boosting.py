@@ -14,9 +14,9 @@ from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
 from rankmill.trainer.early_stopping import EarlyStopping
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows, fit, rows_of, small_data
 
 
@@ -72,7 +72,7 @@ def test_blocks_of_other_rows_are_refused(data):
             None,
             [cuts.edges for cuts in binspec.features],
             binspec.feature_names,
-            TrainParameters(),
+            fixed(),
             max_grade=4,
         )
 
@@ -172,12 +172,12 @@ def test_no_rows_are_refused(data):
 )
 def test_parameters_out_of_bounds_are_refused(name, value, message):
     with refused(InvalidParameter, message) as caught:
-        TrainParameters(**{name: value})
+        fixed(**{name: value})
     assert "\n" not in str(caught.value)
 
 
 def test_numbers_of_any_kind_become_plain_ones():
-    given = TrainParameters(
+    given = fixed(
         max_leaves=np.int64(15), n_rounds=10.0, seed=np.array(3, np.uint8), learning_rate=np.float32(0.1), lambda_l2=1,
         min_gain=-0.0, lambda_normalisation=np.bool_(False), metric=np.str_("map"), monotone={np.str_("a"): np.int8(-1)},
     )  # fmt: skip
@@ -192,8 +192,8 @@ def test_numbers_of_any_kind_become_plain_ones():
 
 
 def test_a_direction_of_zero_says_nothing(data):
-    assert TrainParameters(monotone={"f0": 1, "f1": 0}) == TrainParameters(monotone={"f0": 1})
-    assert TrainParameters(grow="oblivious", monotone={"f1": 0}).monotone == {}
+    assert fixed(monotone={"f0": 1, "f1": 0}) == fixed(monotone={"f0": 1})
+    assert fixed(grow="oblivious", monotone={"f1": 0}).monotone == {}
     without = fit(data, n_rounds=2, monotone={"f0": 1}).forest
     assert fit(data, n_rounds=2, monotone={"f0": 1, "f1": 0}).forest.to_bytes() == without.to_bytes()
 
@@ -215,7 +215,7 @@ def test_features_without_a_name_or_with_edges_that_are_none_are_refused(feature
     rows = RankedRows(np.array([0, 1, 0, 1], np.int32), np.array([0, 4]), [bins])
     edges = [np.array(cuts, np.float32) for _, cuts in features]
     with refused(TrainingDataRejected, message):
-        boost_rows(rows, None, edges, [name for name, _ in features], TrainParameters(n_rounds=1), max_grade=1)
+        boost_rows(rows, None, edges, [name for name, _ in features], fixed(n_rounds=1), max_grade=1)
 
 
 def test_the_most_edges_that_fit_into_a_byte_are_trained_with():
@@ -223,7 +223,7 @@ def test_the_most_edges_that_fit_into_a_byte_are_trained_with():
     rows = RankedRows((np.arange(256) > 127).astype(np.int32), np.array([0, 256]), [bins])
     forest = boost_rows(
         rows, None, [np.arange(254, dtype=np.float32)], ["a"],
-        TrainParameters(n_rounds=1, max_leaves=2), max_grade=np.int64(1), n_threads=np.int64(1),
+        fixed(n_rounds=1, max_leaves=2), max_grade=np.int64(1), n_threads=np.int64(1),
     ).forest  # fmt: skip
     assert forest.thresholds[0] == 126.0  # bin 127 holds 125 < x <= 126
     assert forest.to_bytes()

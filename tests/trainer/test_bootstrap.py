@@ -10,11 +10,11 @@ import pytest
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.growing.grower import Grower, LeafRules
 from rankmill.trainer.layout import BlockedBins
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.sampling import BootstrapWeights, RoundSample, chances_of
 from rankmill.trainer.workers import Team
 from tests.naive_samples import bayesian_weight, chances
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 from tests.trainer.grown import nodes_of
 from tests.trainer.planted import fit, small_data
 from tests.trainer.small_case import TOP, small_case
@@ -25,7 +25,7 @@ WHOLE = RoundSample(None, None)
 
 def draw(step, g, h=None, starts=STARTS, **parameters):
     h = np.ones_like(g) if h is None else h
-    return BootstrapWeights(starts, TrainParameters(**parameters), Team(1)).drawn(WHOLE, step, g, h)
+    return BootstrapWeights(starts, fixed(**parameters), Team(1)).drawn(WHOLE, step, g, h)
 
 
 # -- bayesian --------------------------------------------------------------------------------------------------------
@@ -131,9 +131,7 @@ def test_a_fraction_of_1_is_no_bootstrap():
 def test_leaf_values_of_all_rows_are_those_of_all_that_reach_the_leaf(grow, drawn):
     bins, g, h = small_case(4, n=80)
     layout = BlockedBins.from_batches([bins], 80, np.full(bins.shape[1], TOP, dtype=np.int32))
-    given = TrainParameters(
-        grow=grow, max_leaves=6, max_depth=3, min_rows_in_leaf=1, min_hessian_in_leaf=0.0, learning_rate=0.5
-    )
+    given = fixed(grow=grow, max_leaves=6, max_depth=3, min_rows_in_leaf=1, min_hessian_in_leaf=0.0, learning_rate=0.5)
     grower, weights, scores = Grower(layout, given, Team(1)), 1.0 + np.arange(80) % 3, np.zeros(80)
     own = grower.grow(g * weights, h * weights, np.zeros(80), rows=drawn)
     tree = grower.grow(g * weights, h * weights, scores, rows=drawn, leaves=LeafRules(of_all=(g, h)))

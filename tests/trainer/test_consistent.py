@@ -12,9 +12,9 @@ from rankmill import Ranker
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.objectives.pointwise import consistent as consistent_module
 from rankmill.trainer.objectives.pointwise.consistent import normalised_gains
-from rankmill.trainer.parameters import TrainParameters
 from tests.naive_points import cosine_loss, least, term
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, small_data
 from tests.trainer.point_cases import (
     derivatives,
@@ -47,13 +47,11 @@ def targets(gain=lambda y: 2.0**y - 1, values=GRADES):
 
 
 def test_targets_are_gains_over_the_greatest_dcg_of_the_list():
-    np.testing.assert_allclose(normalised_gains(ROWS, TrainParameters()), targets(), rtol=1e-14)
-    np.testing.assert_allclose(normalised_gains(ROWS, TrainParameters(gain="linear")), targets(float), rtol=1e-14)
+    np.testing.assert_allclose(normalised_gains(ROWS, fixed()), targets(), rtol=1e-14)
+    np.testing.assert_allclose(normalised_gains(ROWS, fixed(gain="linear")), targets(float), rtol=1e-14)
     labels = np.random.default_rng(1).random(10) * 3  # any number from 0 on, where the gain is linear
     rows = rows_with(grades=GRADES, labels=labels, sizes=SIZES)
-    np.testing.assert_allclose(
-        normalised_gains(rows, TrainParameters(gain="linear")), targets(float, list(labels)), rtol=1e-14
-    )
+    np.testing.assert_allclose(normalised_gains(rows, fixed(gain="linear")), targets(float, list(labels)), rtol=1e-14)
     with refused(TrainingDataRejected, "label -1.0", "row 1"):
         objective_on("consistent_l2", rows_with(labels=[0.0, -1.0]), gain="linear")
     for written in ("consistent_l2", "consistent_kl", "consistent_cosine"):  # which would all learn 0

@@ -16,11 +16,11 @@ from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import predict
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.train_on_dataset import cross_validate, plan_of, train
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.training_rows import read_rows
 from tests.refusals import unnamed
+from tests.trainer.fixed import fixed
 
 SMALL = ["--n-rounds", "6", "--max-leaves", "4", "--min-rows-in-leaf", "5", "--n-threads", "1"]
 
@@ -67,7 +67,7 @@ def test_cv_says_what_a_training_is_worth(dataset, capsys):
 def test_folds_of_a_dataset_go_by_the_ids_of_queries_whatever_its_buckets(dataset, capsys):
     assert execute(["data", "ingest", "j.txt", "-o", "other", "--buckets", "7"]) == 0
     assert execute(["data", "bin", "other", "--max-bin", "31"]) == 0
-    parameters = TrainParameters(n_rounds=3, max_leaves=4, objective="l2", folds=3)
+    parameters = fixed(n_rounds=3, max_leaves=4, objective="l2", folds=3)
     one, two = (
         cross_validate(Dataset.open(Path(name)), parameters, TrainingOptions(n_threads=1)) for name in ("d", "other")
     )
@@ -102,7 +102,7 @@ def test_train_says_what_decided(dataset, capsys, options, word):
 
 def test_memory_for_the_copy_is_in_the_plan(dataset):
     opened = Dataset.open(Path(dataset))
-    plain, parted = (plan_of(opened, TrainParameters(rounds_by=way)) for way in ("valid", "test"))
+    plain, parted = (plan_of(opened, fixed(rounds_by=way)) for way in ("valid", "test"))
     columns = 4 * plain.train_rows + plain.column_bytes
     assert parted.bytes_needed - plain.bytes_needed == plain.bin_bytes + columns
 
@@ -147,7 +147,7 @@ def test_a_dataset_with_all_columns_trains_as_arrays_do(columns, objective):
     dataset, x, qid, arrays = columns
     given = {name: value for name, value in arrays.items() if name != "label" or objective == "l2"}
     own = {"n_rounds": 8, "max_leaves": 6, "objective": objective}
-    forest = train(dataset, TrainParameters(**own), TrainingOptions(n_threads=1)).forest
+    forest = train(dataset, fixed(**own), TrainingOptions(n_threads=1)).forest
     ranker = Ranker(**own, n_threads=1).fit(x, given.pop("y"), qid=qid, **given)
     assert np.allclose(predict(forest, x), ranker.predict(x), atol=1e-9)
     plain = Ranker(**own, n_threads=1).fit(x, arrays["y"], qid=qid)
@@ -156,13 +156,13 @@ def test_a_dataset_with_all_columns_trains_as_arrays_do(columns, objective):
 
 def test_rows_of_a_split_bring_their_columns(columns):
     dataset, _, qid, arrays = columns
-    rows = read_rows(dataset, "train", dataset.binspec(), TrainParameters(objective="l2"))
+    rows = read_rows(dataset, "train", dataset.binspec(), fixed(objective="l2"))
     at = [int(doc) for doc in dataset.rows("train", ["doc_id"]).column(0).to_pylist()]
     for name, found in (("label", rows.labels), ("sample_weight", rows.weights), ("offset", rows.offsets)):
         assert np.array_equal(arrays[name][at], found), name
     assert np.array_equal(rows.query_weights, arrays["query_weight"][at][rows.starts[:-1]])
     assert len(set(rows.names.tolist())) == 30
-    assert read_rows(dataset, "train", dataset.binspec(), TrainParameters()).labels is None
+    assert read_rows(dataset, "train", dataset.binspec(), fixed()).labels is None
     assert np.array_equal(qid[at][rows.starts[:-1]], np.array(dataset.queries("train").qid.to_pylist(), dtype=int))
 
 
@@ -180,14 +180,14 @@ def test_pairs_of_a_dataset_are_learnt_as_those_of_arrays(columns, capsys):
     assert execute(["data", "ingest", "--format", "pairs", "pairs.txt", "-o", "d"]) == 0, capsys.readouterr().err
     own = {"n_rounds": 8, "max_leaves": 6, "objective": "ranknet", "learn_from": "pairs"}
     dataset = Dataset.open(Path("d"))
-    forest = train(dataset, TrainParameters(**own), TrainingOptions(n_threads=1)).forest
+    forest = train(dataset, fixed(**own), TrainingOptions(n_threads=1)).forest
     given = {name: value for name, value in arrays.items() if name not in {"label", "y"}}
     ranker = Ranker(**own, n_threads=1).fit(
         x, arrays["y"], qid=qid, pairs=pairs, pair_weight=weight, pair_probability=probability, **given
     )
     assert np.allclose(predict(forest, x), ranker.predict(x), atol=1e-9)
     assert np.corrcoef(ranker.predict(x), x[:, 1])[0, 1] > 0.5  # pairs, not grades
-    found = cross_validate(dataset, TrainParameters(**own, folds=3), TrainingOptions(n_threads=1))
+    found = cross_validate(dataset, fixed(**own, folds=3), TrainingOptions(n_threads=1))
     assert len(found.histories) == 3
 
 
@@ -216,7 +216,7 @@ def test_a_dataset_and_arrays_of_the_same_rows_teach_the_same(dataset, objective
     X = np.column_stack(list(by_place.values()))
     y, sizes = opened.rows("train", ["grade"]).column(0).to_numpy(), np.diff(opened.queries("train").starts)
     shuffled = np.random.default_rng(0).permutation(len(y))
-    parameters = TrainParameters(objective=objective, n_rounds=5, max_leaves=4, min_rows_in_leaf=5)
+    parameters = fixed(objective=objective, n_rounds=5, max_leaves=4, min_rows_in_leaf=5)
     ours = train(opened, parameters, TrainingOptions(n_threads=1)).forest
     ranker = Ranker(objective=objective, n_rounds=5, max_leaves=4, min_rows_in_leaf=5, max_bin=31, n_threads=1)
     qid = np.repeat(np.arange(len(sizes)), sizes)

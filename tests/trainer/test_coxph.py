@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import TrainingDataRejected
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from tests.naive_points import cox_loss
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows
 from tests.trainer.point_cases import derivatives, gradient_error, hessian_error, objective_on, rows_with, steps_of
 
@@ -176,7 +176,7 @@ def test_training_finds_the_planted_hazard():
     edges = [np.arange(1.5, 8, dtype=np.float32)] * 3
     result = boost_rows(
         rows, None, edges, ["a", "b", "c"],
-        TrainParameters(objective="coxph", n_rounds=60, max_leaves=6, stop_metric="deviance", row_fraction=0.7),
+        fixed(objective="coxph", n_rounds=60, max_leaves=6, stop_metric="deviance", row_fraction=0.7),
         max_grade=1, n_threads=1,
     )  # fmt: skip
     deviances = [record.metrics["train"]["deviance"] for record in result.history]

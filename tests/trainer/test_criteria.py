@@ -10,11 +10,11 @@ from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 from tests import naive, naive_ole
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, rows_of, small_data
 from tests.trainer.small_case import small_case
 
@@ -24,7 +24,7 @@ NO_PAIRS = PairHessians(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0
 def prepared(name, **parameters):
     """An objective, and a grower of trees by all features, on the small data; any row may have a leaf of its own."""
     rows = rows_of(small_data()[0], small_data()[2], width=16)
-    given = TrainParameters(
+    given = fixed(
         objective=name,
         ole_features=0,
         max_leaves=8,
@@ -52,7 +52,7 @@ def test_literal_weighted_squared_error_chooses_the_splits_of_its_robust_form(se
     errors = list(naive_ole.wse_splits(bins, g, h))
     best = min(error for error, *_ in errors)
     layout = BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], 256, dtype=np.int32))
-    given = TrainParameters(min_rows_in_leaf=1, min_hessian_in_leaf=0.0, max_leaves=2, criterion="wse")
+    given = fixed(min_rows_in_leaf=1, min_hessian_in_leaf=0.0, max_leaves=2, criterion="wse")
     assert given.criterion == "rwse"
     tree = Grower(layout, given, Team(1)).grow(g, h, np.zeros(len(g)))
     chosen = (tree.feature[0], tree.threshold[0], bool(tree.missing_left[0]))
@@ -66,7 +66,7 @@ def test_squared_error_splits_by_weights_and_steps_by_hessians(seed):
     bins, g, h = small_case(seed, n=60)
     weights = np.random.default_rng(seed).integers(1, 500, size=60) / 1024
     layout = BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], 256, dtype=np.int32))
-    given = TrainParameters(min_rows_in_leaf=1, min_hessian_in_leaf=0.0, max_leaves=7, learning_rate=1.0)
+    given = fixed(min_rows_in_leaf=1, min_hessian_in_leaf=0.0, max_leaves=7, learning_rate=1.0)
     scores = np.zeros(60)
     tree = Grower(layout, given, Team(1)).grow(g, h, scores, weights=weights)
     leaves = naive.grow_by_node(bins, g, weights, 7)
@@ -82,9 +82,7 @@ def test_oblivious_trees_by_squared_error_ask_by_weights_and_step_by_hessians(se
     bins, g, h = small_case(seed, n=60, missing=0.0)
     weights = np.random.default_rng(seed).integers(1, 500, size=60) / 1024
     layout = BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], 256, dtype=np.int32))
-    given = TrainParameters(
-        min_rows_in_leaf=1, min_hessian_in_leaf=0.0, max_depth=3, learning_rate=1.0, grow="oblivious"
-    )
+    given = fixed(min_rows_in_leaf=1, min_hessian_in_leaf=0.0, max_depth=3, learning_rate=1.0, grow="oblivious")
     scores = np.zeros(60)
     tree = Grower(layout, given, Team(1)).grow(g, h, scores, weights=weights)
     conditions, _ = naive.grow_by_level(bins, g, weights, 3)
@@ -137,7 +135,7 @@ def test_the_three_documents_of_the_paper():
     scores = np.array([0.3, -0.2, 0.5])
     s1, s2, s3 = (np.exp(scores[b] - scores[a]) for a, b in ((0, 1), (0, 2), (1, 2)))
     rows = RankedRows(np.array([2, 1, 0], np.int32), np.array([0, 3]), ())
-    objective = objective_of(rows, TrainParameters(objective="rankboost"))
+    objective = objective_of(rows, fixed(objective="rankboost"))
     g, h = gradients(objective, scores)
     scale = h[0] / (s1 + s2)  # whatever a query is divided by
     assert g / scale == pytest.approx([-s1 - s2, s1 - s3, s2 + s3])

@@ -12,9 +12,9 @@ from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDat
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training_result import PHASES
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows, fit, planted, rows_of, small_data
 
 
@@ -109,7 +109,7 @@ def test_bins_of_other_rows_or_features_are_refused(change, message):
     with refused(TrainingDataRejected, message):
         boost_rows(
             rows_of(train, thin), [("valid", watched)], edges, binspec.feature_names,
-            TrainParameters(n_rounds=1), max_grade=4, n_threads=1,
+            fixed(n_rounds=1), max_grade=4, n_threads=1,
         )  # fmt: skip
 
 

@@ -20,9 +20,9 @@ from rankmill.trainer.objectives.protocol import ROWS, Objective
 from rankmill.trainer.objectives.registry import criterion_of, objective_class, objective_of
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical, class_named
 from rankmill.trainer.objectives.weights import document_weights
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team, with_team
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, planted, rows_of, small_data
 
 NAMES = list(dict.fromkeys({where: name for name, where in reversed(OBJECTIVES.items())}.values()))
@@ -35,7 +35,7 @@ NO_DEVIANCE = {"gbrank"}
 
 def made(name, weights=None, **parameters):
     rows = rows_of(small_data()[0], small_data()[2], weights=weights)
-    return rows, objective_of(rows, TrainParameters(objective=name, **parameters))
+    return rows, objective_of(rows, fixed(objective=name, **parameters))
 
 
 def shaped(objective, rows, seed=1):
@@ -141,7 +141,7 @@ def test_a_hundred_trees_come_near_the_planted_signal(name):
 def test_a_criterion_works_or_is_refused_with_a_reason(name, criterion):
     data = small_data()
     _, objective = made(name)
-    parameters = TrainParameters(objective=name, criterion=criterion)
+    parameters = fixed(objective=name, criterion=criterion)
     if criterion in objective.criteria:
         assert criterion_of(objective, parameters) in {criterion, "rwse"}
         forest = fit(data, objective=name, criterion=criterion, n_rounds=2, watch=False).forest

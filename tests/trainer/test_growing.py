@@ -11,10 +11,10 @@ from rankmill.trainer.growing import grower as grower_module
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import FEWEST_SLOTS, HistogramPool
 from rankmill.trainer.layout import BlockedBins
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.sampling import Sampler
 from rankmill.trainer.workers import Team, with_team
 from tests import naive
+from tests.trainer.fixed import fixed
 from tests.trainer.small_case import TOP, small_case
 
 
@@ -22,7 +22,7 @@ def make(bins, team=None, *, monotone=None, pool_bytes=2**30, **parameters):
     defaults = {"min_rows_in_leaf": 1, "min_hessian_in_leaf": 0.0, "learning_rate": 1.0}
     layout = BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], TOP, dtype=np.int32))
     return Grower(
-        layout, TrainParameters(**{**defaults, **parameters}), team or Team(1), monotone=monotone, pool_bytes=pool_bytes
+        layout, fixed(**{**defaults, **parameters}), team or Team(1), monotone=monotone, pool_bytes=pool_bytes
     )
 
 
@@ -98,8 +98,8 @@ def test_a_small_pool_grows_the_same_tree(slots, grow):
     h = 10.0 ** rng.uniform(-4, 0, size=400)  # so that some splits are found to leave too few rows
     parameters = {"max_leaves": 24, "min_rows_in_leaf": 5, "grow": grow}
     expected = make(bins, **parameters).grow(g, h, np.zeros(400))
-    one = HistogramPool.bytes_needed(32, TrainParameters(max_leaves=2)) // FEWEST_SLOTS
-    assert HistogramPool(32, TrainParameters(max_leaves=24), slots * one).n_slots == slots
+    one = HistogramPool.bytes_needed(32, fixed(max_leaves=2)) // FEWEST_SLOTS
+    assert HistogramPool(32, fixed(max_leaves=24), slots * one).n_slots == slots
     for size in (1, 2):
         tree = with_team(
             size, lambda team: make(bins, team, pool_bytes=slots * one, **parameters).grow(g, h, np.zeros(400))
@@ -192,7 +192,7 @@ STARTS = np.array([0, 3, 10, 10, 30, 64, 100], dtype=np.int64)
 
 
 def test_samples_have_their_size_and_whole_queries():
-    sampler = Sampler(STARTS, 10, TrainParameters(query_fraction=0.5, feature_fraction=0.25))
+    sampler = Sampler(STARTS, 10, fixed(query_fraction=0.5, feature_fraction=0.25))
     for round_number in range(1, 50):
         sample = sampler.draw(round_number)
         drawn = set(sample.rows.tolist())
@@ -205,7 +205,7 @@ def test_samples_have_their_size_and_whole_queries():
 
 
 def test_rows_are_drawn_of_the_drawn_queries_evenly_and_differ_from_round_to_round():
-    sampler = Sampler(STARTS, 10, TrainParameters(row_fraction=0.3, query_fraction=0.999))
+    sampler = Sampler(STARTS, 10, fixed(row_fraction=0.3, query_fraction=0.999))
     counts = np.zeros(100)
     for round_number in range(1, 401):
         rows = sampler.draw(round_number).rows
@@ -215,13 +215,13 @@ def test_rows_are_drawn_of_the_drawn_queries_evenly_and_differ_from_round_to_rou
     assert counts.std() < 2 * np.sqrt(400 * 0.3 * 0.7)
     assert np.array_equal(sampler.draw(7).rows, sampler.draw(7).rows)
     assert not np.array_equal(sampler.draw(7).rows, sampler.draw(8).rows)
-    other = Sampler(STARTS, 10, TrainParameters(row_fraction=0.3, seed=8))
+    other = Sampler(STARTS, 10, fixed(row_fraction=0.3, seed=8))
     assert not np.array_equal(other.draw(7).rows, sampler.draw(7).rows)
 
 
 def test_whole_samples_are_none_and_no_sample_is_empty():
-    whole = Sampler(STARTS, 10, TrainParameters()).draw(1)
+    whole = Sampler(STARTS, 10, fixed()).draw(1)
     assert whole.rows is None
     assert whole.features is None
-    least = Sampler(STARTS, 10, TrainParameters(row_fraction=1e-9, feature_fraction=1e-9)).draw(1)
+    least = Sampler(STARTS, 10, fixed(row_fraction=1e-9, feature_fraction=1e-9)).draw(1)
     assert len(least.rows) == least.features.sum() == 1

@@ -9,9 +9,9 @@ import pytest
 
 from rankmill.trainer.objectives.registry import objective_class, objective_of
 from rankmill.trainer.objectives.spelling import OBJECTIVES
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import with_team
+from tests.trainer.fixed import fixed
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "user"])  # which needs a function
@@ -20,7 +20,7 @@ def test_what_learns_labels_says_so(name):
     grades = np.tile(np.arange(4, dtype=np.int32), 10)
     rows = RankedRows(grades, np.arange(0, 41, 8, dtype=np.int64), [])
     labels = grades[np.argsort(np.repeat(np.arange(5), 8) + rng.random(40) * 0.9)].astype(np.float64)
-    parameters = TrainParameters(objective=name, gain="linear")
+    parameters = fixed(objective=name, gain="linear")
 
     def gradients(rows):
         objective = objective_of(rows, parameters)

@@ -14,11 +14,11 @@ from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise import pair_loss as pairwise
 from rankmill.trainer.objectives.pairwise.lambdamart import LambdaMart, LambdaMartOptions
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team, with_team
 from tests import naive
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 
 PLAIN = {"lambda_normalisation": False, "truncation": 10**6}
 
@@ -26,7 +26,7 @@ PLAIN = {"lambda_normalisation": False, "truncation": 10**6}
 def gradients(scores, grades, sizes=None, *, team=None, round_number=1, weights=None, **parameters):
     scores = np.asarray(scores, dtype=np.float64)
     starts = np.concatenate(([0], np.cumsum(sizes or [len(scores)]))).astype(np.int64)
-    parameters = TrainParameters(**{**PLAIN, **parameters})
+    parameters = fixed(**{**PLAIN, **parameters})
     rows = RankedRows(np.asarray(grades, dtype=np.int32), starts, (), weights)
     objective = LambdaMart(rows, parameters, LambdaMartOptions())
     g, h = np.full(len(scores), np.nan), np.full(len(scores), np.nan)

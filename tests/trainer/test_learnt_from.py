@@ -17,10 +17,10 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.objectives.weights import relative_weights
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training_rows import resolved, rows_learnt_from
 from rankmill.trainer.workers import with_team
 from tests.refusals import refused, unnamed
+from tests.trainer.fixed import fixed
 from tests.trainer.pair_case import build, case
 from tests.trainer.small_dataset import SHARES, small_dataset
 
@@ -116,7 +116,7 @@ def test_both_is_the_sum_of_the_losses(objective, weight):
     rows, scores = case(3, given=True)
     parameters = {"lambda_normalisation": False, "truncation": 2**31}
     graded = replace(rows, pairs=None)
-    own = resolved(rows, TrainParameters(objective=objective, learn_from="both", pairs_weight=weight, **parameters))
+    own = resolved(rows, fixed(objective=objective, learn_from="both", pairs_weight=weight, **parameters))
     both = gradients(build(rows_learnt_from(rows, own), objective, **parameters), scores)
     n_graded = sum(
         int((rows.grades[a:b, None] > rows.grades[None, a:b]).sum())
@@ -137,21 +137,21 @@ def test_both_is_the_sum_of_the_losses(objective, weight):
 def test_rows_with_pairs_alone_learn_from_them():
     rows, _ = case(4, given=True)
     blank = replace(rows, grades=np.zeros_like(rows.grades))
-    assert resolved(blank, TrainParameters(objective="ranknet")).learn_from == "pairs"
-    assert resolved(rows, TrainParameters(objective="ranknet")).learn_from == "grades"
+    assert resolved(blank, fixed(objective="ranknet")).learn_from == "pairs"
+    assert resolved(rows, fixed(objective="ranknet")).learn_from == "grades"
     by_query = np.repeat(np.arange(rows.n_queries), np.diff(rows.starts)).astype(np.int32)
-    assert resolved(replace(rows, grades=by_query), TrainParameters(objective="ranknet")).learn_from == "pairs"
-    assert resolved(blank, TrainParameters(objective="l2")).learn_from == "grades"
+    assert resolved(replace(rows, grades=by_query), fixed(objective="ranknet")).learn_from == "pairs"
+    assert resolved(blank, fixed(objective="l2")).learn_from == "grades"
     with refused(TrainingDataRejected, "learn_from 'both'", "pairs"):
-        resolved(replace(rows, pairs=None), TrainParameters(learn_from="both"))
+        resolved(replace(rows, pairs=None), fixed(learn_from="both"))
     with pytest.raises(InvalidParameter, match=r"ranknet\(ties=true\)"):
         build(rows, "ranknet(ties=true)", learn_from="both")
     with refused(InvalidParameter, "gbrank", "both"):
         build(rows, "gbrank", learn_from="both")
     with refused(InvalidParameter, "pairs_weight", "0"):
-        TrainParameters(pairs_weight=0.0)
+        fixed(pairs_weight=0.0)
     with refused(InvalidParameter, "learn_from", "pair", "pairs"):
-        TrainParameters(learn_from="pair")
+        fixed(learn_from="pair")
 
 
 def test_a_ranker_warns_of_pairs_that_it_does_not_use():

@@ -10,8 +10,8 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.predict import predict
 from rankmill.trainer.line_search import EVALUATIONS, FARTHEST, best_step
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.parameters import TrainParameters
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, rows_of, small_data
 
 
@@ -51,7 +51,7 @@ def test_every_round_takes_the_step_that_lowers_its_loss_most(objective):
     (x, _, _), _, binspec = data
     parameters = {"objective": objective, "learning_rate": 1.0, "n_rounds": 4, "watch": False}
     forest = fit(data, step_search="line", **parameters).forest
-    loss = objective_of(rows_of(data[0], binspec), TrainParameters(objective=objective))
+    loss = objective_of(rows_of(data[0], binspec), fixed(objective=objective))
     for n in range(forest.n_rounds):
         before, after = (predict(forest, x, n_rounds=rounds) for rounds in (n, n + 1))
 
@@ -96,4 +96,4 @@ def test_the_same_bytes_for_any_threads():
 
 def test_an_unknown_search_is_named():
     with refused(InvalidParameter, "step_search", "lines", "line"):
-        TrainParameters(step_search="lines")
+        fixed(step_search="lines")

@@ -22,13 +22,13 @@ from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics.significance import NORMAL_FROM, interval_of_mean, percentile_interval
 from rankmill.scorer.model_service import ModelIdentity
 from rankmill.trainer import version_facts
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import TrainingResult
 from rankmill.trainer.version_facts import attachments_of, facts_of
+from tests.trainer.fixed import fixed
 
-SMALL = TrainParameters(n_rounds=12, max_leaves=4, learning_rate=0.5, early_stopping_rounds=4)
+SMALL = fixed(n_rounds=12, max_leaves=4, learning_rate=0.5, early_stopping_rounds=4)
 SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}
 
 
@@ -114,7 +114,7 @@ def test_metrics_and_intervals_are_those_of_an_evaluation(dataset: Dataset, resu
 
 @pytest.mark.parametrize("options", [{"rounds_by": "test"}, {"rounds_by": "oob", "query_fraction": 0.5}])
 def test_the_best_round_by_any_rule_is_the_one_that_is_told(dataset: Dataset, options: dict) -> None:
-    parameters = TrainParameters(n_rounds=12, max_leaves=4, learning_rate=0.5, early_stopping_rounds=0, **options)
+    parameters = fixed(n_rounds=12, max_leaves=4, learning_rate=0.5, early_stopping_rounds=0, **options)
     result = train(dataset, parameters, TrainingOptions(n_threads=1))
     facts = as_json(facts_of(dataset, result))
     for split, metrics in facts["metrics"].items():
@@ -126,9 +126,7 @@ def test_the_best_round_by_any_rule_is_the_one_that_is_told(dataset: Dataset, op
 
 
 def test_a_cross_validation_tells_folds_and_deviations(dataset: Dataset) -> None:
-    result = train(
-        dataset, TrainParameters(n_rounds=4, max_leaves=4, rounds_by="cv", folds=3), TrainingOptions(n_threads=1)
-    )
+    result = train(dataset, fixed(n_rounds=4, max_leaves=4, rounds_by="cv", folds=3), TrainingOptions(n_threads=1))
     facts = as_json(facts_of(dataset, result))
     assert result.cross_validation is not None
     assert facts["metrics"]["cv"] == {"ndcg@10": result.cross_validation.mean("ndcg@10")}

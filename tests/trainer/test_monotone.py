@@ -9,8 +9,8 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.predict import predict
-from rankmill.trainer.parameters import TrainParameters
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows, fit, rows_of, small_data
 
 DIRECTIONS = {"f0": 1, "f1": -1}
@@ -66,7 +66,7 @@ def test_constrained_leaves_are_on_the_scale_of_the_labels(objective):
         boost_rows(
             replace(rows_of(train, binspec), labels=labels * scale), [], [f.edges for f in binspec.features],
             binspec.feature_names,
-            TrainParameters(objective=objective, n_rounds=8, max_leaves=8, monotone=DIRECTIONS, stop_metric="deviance"),
+            fixed(objective=objective, n_rounds=8, max_leaves=8, monotone=DIRECTIONS, stop_metric="deviance"),
             max_grade=4, n_threads=1,
         ).forest
         for scale in (1.0, 1024.0)
@@ -99,5 +99,5 @@ def test_scores_that_are_made_of_probabilities_have_neither_directions_nor_offse
         with refused(InvalidParameter, "offsets", "one score"):
             boost_rows(
                 rows[0], [("valid", rows[1])], [f.edges for f in binspec.features], binspec.feature_names,
-                TrainParameters(objective=objective), max_grade=4,
+                fixed(objective=objective), max_grade=4,
             )  # fmt: skip

@@ -8,9 +8,9 @@ import pytest
 from rankmill.trainer.growing.grower import Grower, LeafRules
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.protocol import PairHessians
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team, with_team
 from tests import naive_ole
+from tests.trainer.fixed import fixed
 
 
 def pairs_case(seed, n=40, n_features=5, top=8, missing=0.2, query=10):
@@ -42,7 +42,7 @@ def grow(bins, g, h, pairs, team=None, *, exact_leaves=False, rows=None, **param
     }  # fmt: skip
     layout = BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], 256, dtype=np.int32))
     scores = np.zeros(len(g))
-    grower = Grower(layout, TrainParameters(**{**defaults, **parameters}), team or Team(1))
+    grower = Grower(layout, fixed(**{**defaults, **parameters}), team or Team(1))
     found = hessians_of(pairs)
 
     def inside(leaf_of_row, n_leaves):
@@ -118,7 +118,7 @@ def grow_plainly(bins, g, h, **parameters):
     layout = BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], 256, dtype=np.int32))
     scores = np.zeros(len(g))
     given = {"min_rows_in_leaf": 1, "min_hessian_in_leaf": 0.0, "learning_rate": 1.0, **parameters}
-    return Grower(layout, TrainParameters(**given), Team(1)).grow(g, h, scores), scores
+    return Grower(layout, fixed(**given), Team(1)).grow(g, h, scores), scores
 
 
 @pytest.mark.parametrize("n_threads", [2, 3])

@@ -20,11 +20,11 @@ from rankmill.pipeline.pairs.add_pairs import add_pairs
 from rankmill.pipeline.synth import write_synthetic
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.objectives.spelling import OBJECTIVES
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.train_on_dataset import plan_of
 from rankmill.trainer.training_rows import read_columns
 from rankmill.trainer.workers import Team
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,7 +44,7 @@ def dataset(tmp_path_factory):
 
 
 def needed(dataset, **parameters):
-    return plan_of(dataset, TrainParameters(n_rounds=2, **parameters)).bytes_needed
+    return plan_of(dataset, fixed(n_rounds=2, **parameters)).bytes_needed
 
 
 def gradients_of(objective, rows):
@@ -57,7 +57,7 @@ def gradients_of(objective, rows):
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES.keys() - {"user"}))
 def test_an_objective_lists_no_more_pairs_than_it_says_and_keeps_what_it_says(dataset, name):
-    parameters = TrainParameters(objective=name, truncation=5)
+    parameters = fixed(objective=name, truncation=5)
     rows = read_columns(dataset, "train", parameters)
     objective = objective_of(rows, parameters)
     said = objective.bytes_held(rows)
@@ -73,7 +73,7 @@ def test_an_objective_lists_no_more_pairs_than_it_says_and_keeps_what_it_says(da
 
 
 def test_pairs_above_the_truncation_are_counted_to_the_last(dataset, monkeypatch):
-    parameters = TrainParameters(objective="ranknet")
+    parameters = fixed(objective="ranknet")
     rows = read_columns(dataset, "train", parameters)
     pairs = sum(
         int((rows.grades[a:b, None] > rows.grades[a:b]).sum())
@@ -87,7 +87,7 @@ def test_pairs_above_the_truncation_are_counted_to_the_last(dataset, monkeypatch
     monkeypatch.setattr("rankmill.trainer.train_on_dataset.FEWEST_DRAWN_PAIRS", 1)
     assert needed(dataset, **by_loss, ole_pairs=0.5) - plain == (24 + 16) * ((n + 1) // 2)
     assert needed(dataset, objective="ranknet", leaf="exact") == plain  # those of leaves are summed without a list
-    drawn = plan_of(dataset, TrainParameters(objective="ranknet(pair_fraction=0.5)", leaf="exact"))
+    drawn = plan_of(dataset, fixed(objective="ranknet(pair_fraction=0.5)", leaf="exact"))
     assert drawn.pair_bytes == 16 * pairs
 
 
@@ -105,7 +105,7 @@ def test_what_cannot_be_trained_is_refused_before_it_is_planned(dataset):
 
 
 def test_the_plan_is_one_line(dataset):
-    plan = plan_of(dataset, TrainParameters(objective="ranknet", criterion="ole"))
+    plan = plan_of(dataset, fixed(objective="ranknet", criterion="ole"))
     assert "\n" not in plan.render()
     assert replace(plan, pair_bytes=plan.pair_bytes + 10**9).bytes_needed == plan.bytes_needed + 10**9
 
@@ -116,7 +116,7 @@ def test_given_pairs_and_optional_columns_are_counted(tmp_path):
     (tmp_path / "pairs.txt").write_text("".join(f"{q} {4 * q} {4 * q + 1} 1\n" for q in range(100)))
     ingest([tmp_path / "j.csv"], tmp_path / "d", options=IngestOptions(buckets=2))
     bin_dataset(Dataset.open(tmp_path / "d"))
-    parameters = TrainParameters(objective="ranknet", criterion="ole", ole_pairs=0.0)
+    parameters = fixed(objective="ranknet", criterion="ole", ole_pairs=0.0)
     plain = plan_of(Dataset.open(tmp_path / "d"), parameters)
     add_pairs([tmp_path / "pairs.txt"], tmp_path / "d")
     unused = plan_of(Dataset.open(tmp_path / "d"), parameters)
@@ -145,7 +145,7 @@ def status(key):
 
 
 small, large = (Dataset.open(Path(name)) for name in sys.argv[1:3])
-parameters = TrainParameters(n_rounds=2, **eval(sys.argv[3]))
+parameters = TrainParameters(preset="defaults-1", n_rounds=2, **eval(sys.argv[3]))
 options = TrainingOptions(n_threads=1, eval_metrics=sys.argv[4:])
 train(small, parameters, options)  # compiled kernels are no part of the plan
 Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew

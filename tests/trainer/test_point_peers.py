@@ -12,9 +12,9 @@ from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegress
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows
 from tests.trainer.point_cases import objective_on
 
@@ -46,7 +46,7 @@ def rows_with_bins(labels, weights=None):
 def train(written, rows, spec, *, n_threads=1, resume=None, **parameters):
     return boost_rows(
         rows, None, [f.edges for f in spec.features], spec.feature_names,
-        TrainParameters(
+        fixed(
             objective=written, stop_metric="deviance", min_hessian_in_leaf=0.0, **{**SETTINGS, **parameters}
         ),
         max_grade=1, n_threads=n_threads, resume=resume,

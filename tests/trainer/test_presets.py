@@ -10,7 +10,7 @@ import pytest
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.training_facts import DEFAULTS
-from rankmill.trainer.parameters import AUTO, TrainParameters
+from rankmill.trainer.parameters import AUTO, OLDEST, TrainParameters
 from rankmill.trainer.presets import FEW_QUERIES, DataShape, with_preset
 
 SMALL = DataShape(100, 2_000, 30, may_refit=True)
@@ -31,7 +31,12 @@ def test_every_option_has_a_value_once_the_preset_has_chosen(shape):
 
 
 def test_the_oldest_preset_needs_no_data():
-    assert with_preset(TrainParameters(), SMALL) == TrainParameters() == TrainParameters(preset=DEFAULTS)
+    assert with_preset(TrainParameters(preset=DEFAULTS), SMALL) == TrainParameters(preset=DEFAULTS) == OLDEST
+
+
+def test_the_default_is_the_preset_that_looks_at_the_data():
+    assert TrainParameters() == TrainParameters(preset=AUTO)
+    assert Ranker().preset == AUTO
 
 
 @pytest.mark.parametrize(
@@ -91,7 +96,7 @@ def test_the_model_records_the_preset_and_its_choices_which_give_the_same_trees_
 
 def test_models_of_the_oldest_preset_keep_its_stored_name():
     x, grades, qid = judgments(10)
-    ranker = Ranker(n_rounds=2).fit(x, grades, qid=qid)
+    ranker = Ranker(preset=DEFAULTS, n_rounds=2).fit(x, grades, qid=qid)
     assert ranker.forest_.parameters["preset"] == "defaults@1"
     assert Ranker.from_forest(ranker.forest_).fit(x, grades, qid=qid).forest_.to_bytes() == ranker.forest_.to_bytes()
 

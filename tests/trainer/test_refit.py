@@ -18,12 +18,13 @@ from rankmill.scorer.predict import predict
 from rankmill.scorer.train_test_overlap import TrainedModel, scope_of
 from rankmill.trainer.checkpoints import Checkpoint, Checkpoints
 from rankmill.trainer.multi_seed_training import plan_candidate, train_candidate
-from rankmill.trainer.parameters import SeedOptions, TrainParameters
+from rankmill.trainer.parameters import SeedOptions
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.train_on_dataset import plan_of, train
 from rankmill.trainer.train_on_rows import fit
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from tests.refusals import refused
+from tests.trainer.fixed import FIXED, fixed
 from tests.trainer.planted import boost_rows, rows_of, small_data
 from tests.trainer.small_dataset import SMALL, small_dataset
 
@@ -43,7 +44,7 @@ def fitted(train_rows, eval_sets, *, run=fit, options=None, **parameters):
         eval_sets,
         [feature.edges for feature in binspec.features],
         binspec.feature_names,
-        TrainParameters(**{"n_rounds": 30, "max_leaves": 8, "learning_rate": 0.5, **parameters}),
+        fixed(**{"n_rounds": 30, "max_leaves": 8, "learning_rate": 0.5, **parameters}),
         **{"max_grade": 4, "n_threads": 1, "run": run, **(options or {})},
     )
 
@@ -220,6 +221,7 @@ def test_the_ranker_refits_on_its_first_eval_set() -> None:
     qid = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     valid_qid = np.repeat(np.arange(len(valid_starts) - 1), np.diff(valid_starts)) + len(starts)
     own = {
+        **FIXED,
         "n_rounds": 30,
         "max_leaves": 8,
         "learning_rate": 0.5,

@@ -11,12 +11,12 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.growing.grower import Grower, SplitNoise
 from rankmill.trainer.layout import BlockedBins
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.sampling import noise_of
 from rankmill.trainer.workers import Team
 from tests import naive
 from tests.naive_samples import noisy
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 from tests.trainer.grown import nodes_of
 from tests.trainer.planted import fit, small_data
 from tests.trainer.small_case import TOP, small_case
@@ -25,7 +25,7 @@ from tests.trainer.small_case import TOP, small_case
 def grower_of(bins, **parameters):
     given = {"min_rows_in_leaf": 1, "min_hessian_in_leaf": 0.0, "learning_rate": 1.0, **parameters}
     layout = BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], TOP, dtype=np.int32))
-    return Grower(layout, TrainParameters(**given), Team(1))
+    return Grower(layout, fixed(**given), Team(1))
 
 
 def same(one, other):
@@ -134,12 +134,12 @@ def test_noise_of_strength_0_is_none_and_that_of_trees_differs(grow):
     assert fit(small_data(), random_strength=0.0, **shape).forest.sha256 == silent.forest.sha256
     assert noisy_too.forest.sha256 != silent.forest.sha256
     assert fit(small_data(), random_strength=1.0, **shape).forest.sha256 == noisy_too.forest.sha256
-    keys = {int(noise_of(TrainParameters(), 1, tree, 100).key) for tree in range(1, 100)}
+    keys = {int(noise_of(fixed(), 1, tree, 100).key) for tree in range(1, 100)}
     assert len(keys) == 99
 
 
 def test_noise_fades_with_the_rounds_and_later_where_there_are_more_documents():
-    parameters = TrainParameters(random_strength=2.0, learning_rate=0.1)
+    parameters = fixed(random_strength=2.0, learning_rate=0.1)
     strengths = [noise_of(parameters, number, number, 1000).strength for number in range(1, 200)]
     assert strengths == sorted(strengths, reverse=True)
     assert strengths[0] == pytest.approx(2.0 * 1000 / 1001, rel=1e-9)

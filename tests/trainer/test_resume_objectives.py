@@ -6,7 +6,7 @@ import pytest
 
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.objectives.spelling import OBJECTIVES
-from rankmill.trainer.parameters import TrainParameters
+from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, rows_of, small_data
 
 
@@ -14,7 +14,7 @@ from tests.trainer.planted import fit, rows_of, small_data
 def test_two_halves_are_the_same_bytes_as_one_go(name):
 
     data = small_data()
-    objective = objective_of(rows_of(data[0], data[2]), TrainParameters(objective=name))
+    objective = objective_of(rows_of(data[0], data[2]), fixed(objective=name))
     searched = {} if objective.steps_a_round > 1 else {"step_search": "line"}
     parameters = {
         "objective": name, "query_fraction": 0.5, "rounds_by": "oob", "early_stopping_rounds": 0, "watch": False,

@@ -13,13 +13,13 @@ from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.scorer.predict import predict
 from rankmill.trainer.early_stopping import EarlyStopping
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.sampling import Sampler, fold_of_queries, queries_apart
 from rankmill.trainer.train_on_rows import cross_validate_rows
 from rankmill.trainer.train_on_rows import fit as fit_rounds
 from rankmill.trainer.training_result import HOLDOUT, Curves
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows, fit, rows_of, small_data
 
 NAMES = np.random.default_rng(5).permutation(100)
@@ -33,7 +33,7 @@ def fitted(rows=None, *, eval_sets=(), options=None, **parameters):
         eval_sets,
         [feature.edges for feature in binspec.features],
         binspec.feature_names,
-        TrainParameters(**{"n_rounds": 30, "max_leaves": 8, **parameters}),
+        fixed(**{"n_rounds": 30, "max_leaves": 8, **parameters}),
         **{"max_grade": 4, "n_threads": 1, "run": fit_rounds, **(options or {})},
     )
 
@@ -144,7 +144,7 @@ def test_by_test_is_training_on_the_first_part_and_watching_the_other():
 def test_out_of_bag_improvement_is_what_plain_recomputation_says(parameters):
     (x, grades, starts), _, binspec = small_data()
     found = fitted(rounds_by="oob", early_stopping_rounds=0, n_rounds=12, **parameters)
-    p = TrainParameters(**parameters)
+    p = fixed(**parameters)
     objective = objective_of(rows_of((x, grades, starts), binspec), p)
     sampler = Sampler(starts, x.shape[1], p)
     for record in found.history:
@@ -168,8 +168,8 @@ def test_out_of_bag_improvement_of_averaged_rounds_is_that_of_the_forests():
     own = {"objective": "gbrank", "query_fraction": 0.5, "early_stopping_rounds": 0}
     found = fitted(rounds_by="oob", n_rounds=4, **own)
     forests = [fitted(n_rounds=n, **own).forest for n in range(1, 5)]
-    objective = objective_of(rows_of((x, grades, starts), binspec), TrainParameters(**own))
-    sampler = Sampler(starts, x.shape[1], TrainParameters(**own))
+    objective = objective_of(rows_of((x, grades, starts), binspec), fixed(**own))
+    sampler = Sampler(starts, x.shape[1], fixed(**own))
     losses = [objective.losses(np.zeros(len(x))), *(objective.losses(scores_of(forest, x)) for forest in forests)]
     for n, record in enumerate(found.history, start=1):
         outside = sampler.left_out(sampler.draw(n), by_query=True)
@@ -178,7 +178,7 @@ def test_out_of_bag_improvement_of_averaged_rounds_is_that_of_the_forests():
 
 def test_whole_queries_are_out_of_the_bag():
     starts = np.array([0, 4, 9, 9, 30], dtype=np.int64)
-    sampler = Sampler(starts, 3, TrainParameters(query_fraction=0.5, row_fraction=0.5))
+    sampler = Sampler(starts, 3, fixed(query_fraction=0.5, row_fraction=0.5))
     for round_number in range(1, 20):
         sample = sampler.draw(round_number)
         inside = np.unique(np.searchsorted(starts, sample.rows, side="right") - 1)
@@ -230,7 +230,7 @@ def validated(rows=None, n_threads=1, on_round=None, eval_metrics=(), **paramete
         (),
         [feature.edges for feature in binspec.features],
         binspec.feature_names,
-        TrainParameters(**{"n_rounds": 20, "max_leaves": 8, "folds": 3, **parameters}),
+        fixed(**{"n_rounds": 20, "max_leaves": 8, "folds": 3, **parameters}),
         max_grade=4,
         n_threads=n_threads,
         on_round=on_round,
@@ -396,4 +396,4 @@ def test_whoever_says_how_many_rounds_are_kept_is_not_overruled(rounds_by):
     found = fitted(rounds_by=rounds_by, objective="l2", **way)
     assert found.forest.n_rounds == found.best_round < 60
     with refused(InvalidParameter, "keep_rounds 'all'", f"rounds_by '{rounds_by}'"):
-        TrainParameters(rounds_by=rounds_by, keep_rounds="all")
+        fixed(rounds_by=rounds_by, keep_rounds="all")

@@ -13,8 +13,8 @@ from rankmill.pipeline.binspec import apply_bins
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.scorer.predict import predict
 from rankmill.trainer.objectives.spelling import OBJECTIVES
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
+from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows, rows_of, small_data
 
 
@@ -29,7 +29,7 @@ def test_scaling_all_weights_changes_nothing(name):
         rows = replace(rows_of(data[0], data[2]), weights=weights * scale, query_weights=of_query * of_queries)
         return boost_rows(
             rows, [], [f.edges for f in data[2].features], data[2].feature_names,
-            TrainParameters(objective=name, n_rounds=4, max_leaves=8), max_grade=4, n_threads=1,
+            fixed(objective=name, n_rounds=4, max_leaves=8), max_grade=4, n_threads=1,
         )  # fmt: skip
 
     one = trained(1.0, 1.0)
@@ -58,7 +58,7 @@ def test_scaling_the_weights_of_all_pairs_changes_nothing(name):
         )  # fmt: skip
         return boost_rows(
             replace(rows_of(data[0], data[2]), pairs=pairs), [], [f.edges for f in data[2].features],
-            data[2].feature_names, TrainParameters(objective=name, n_rounds=4, max_leaves=8), max_grade=4, n_threads=1,
+            data[2].feature_names, fixed(objective=name, n_rounds=4, max_leaves=8), max_grade=4, n_threads=1,
         )  # fmt: skip
 
     one, two = trained(1.0), trained(4.0)
@@ -86,7 +86,7 @@ def scores_after(x, grades, starts, weights, query_weights, **parameters):
     forest = boost_rows(
         RankedRows(grades, starts, [apply_bins(x, spec)], weights, query_weights=query_weights), [],
         [f.edges for f in spec.features], spec.feature_names,
-        TrainParameters(
+        fixed(
             n_rounds=3, max_leaves=4, min_rows_in_leaf=1, min_hessian_in_leaf=0.0, lambda_normalisation=False, **parameters
         ),
         max_grade=4, n_threads=1,

@@ -10,9 +10,9 @@ from rankmill.trainer.growing import _state_kernels as state
 from rankmill.trainer.growing._split_kernels import search_counted
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.layout import BlockedBins
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
 from tests import naive
+from tests.trainer.fixed import fixed
 from tests.trainer.small_case import small_case
 
 
@@ -20,7 +20,7 @@ def grow(bins, g, h, team=None, **parameters):
     defaults = {"min_rows_in_leaf": 1, "min_hessian_in_leaf": 0.0, "learning_rate": 1.0}
     layout = BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], 256, dtype=np.int32))
     scores = np.zeros(len(g))
-    tree = Grower(layout, TrainParameters(**{**defaults, **parameters}), team or Team(1)).grow(g, h, scores)
+    tree = Grower(layout, fixed(**{**defaults, **parameters}), team or Team(1)).grow(g, h, scores)
     return tree, scores
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.checkpoints import Checkpoint
 from rankmill.trainer.early_stopping import EarlyStopping
-from rankmill.trainer.parameters import TrainParameters
+from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, small_data
 
 SMOOTH = {"learning_rate": 0.5, "n_rounds": 60, "early_stopping_rounds": 6, "stop_window": 8}
@@ -61,7 +61,7 @@ def test_one_lucky_round_decides_nothing() -> None:
 
 def test_a_window_of_one_compares_the_values_themselves() -> None:
     values = [*np.random.default_rng(0).normal(size=50).tolist(), inf]
-    plain, window = EarlyStopping(0), EarlyStopping.of(TrainParameters(early_stopping_rounds=0), higher_is_better=True)
+    plain, window = EarlyStopping(0), EarlyStopping.of(fixed(early_stopping_rounds=0), higher_is_better=True)
     for n, value in enumerate(values, start=1):
         plain.update(n, value)
         window.update(n, value)
@@ -100,4 +100,4 @@ def test_threads_batches_and_resuming_change_nothing(tmp_path) -> None:
 
 def test_a_window_is_of_a_round_at_least() -> None:
     with pytest.raises(InvalidParameter, match="stop_window must be in 1"):
-        replace(TrainParameters(), stop_window=0)
+        replace(fixed(), stop_window=0)

@@ -10,13 +10,13 @@ import pytest
 
 from rankmill.trainer.objectives.pairwise import _kernels, yetirank
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team, with_team
+from tests.trainer.fixed import fixed
 from tests.trainer.pair_case import case, derivatives
 
 
 def build(rows, options="", **parameters):
-    return objective_of(rows, TrainParameters(objective=f"yetirank{options}", **parameters))
+    return objective_of(rows, fixed(objective=f"yetirank{options}", **parameters))
 
 
 def frozen(rows, scores, step, *, permutations=10, decay=0.85, gumbel=False, sigma=1.0, seed=7):
