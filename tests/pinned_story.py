@@ -27,7 +27,7 @@ from rankmill.cli import execute
 
 SPLIT = ("--split", "train=0.6,valid=0.2,test=0.2")
 FEW = ("--buckets", 4)
-TREES = ("--max-leaves", 5, "--min-rows-in-leaf", 5)
+TREES = ("--preset", "defaults-1", "--max-leaves", 5, "--min-rows-in-leaf", 5)
 SMALL = ("--n-rounds", 3, *TREES, "--n-threads", 2)
 MODELS: dict[str, tuple[str, tuple[Any, ...]]] = {  # name -> dataset, options
     "lambdamart": ("letor", ("--lambda-l2", 1.0)),

@@ -24,7 +24,18 @@ from tests.trainer.fixed import fixed
 from tests.trainer.pair_case import build, case
 from tests.trainer.small_dataset import SHARES, small_dataset
 
-SMALL = ["--max-leaves", "4", "--min-rows-in-leaf", "5", "--n-threads", "1", "--registry", "r"]
+SMALL = [
+    "--max-leaves",
+    "4",
+    "--min-rows-in-leaf",
+    "5",
+    "--preset",
+    "defaults-1",
+    "--n-threads",
+    "1",
+    "--registry",
+    "r",
+]
 
 ROUNDS = ["--n-rounds", "5"]
 

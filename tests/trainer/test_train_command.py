@@ -47,11 +47,17 @@ def test_it_says_what_it_trains_on_and_what_is_new(dataset: str, capsys) -> None
 
 def test_the_values_that_a_preset_chose_are_printed(dataset: str, capsys) -> None:
     capsys.readouterr()
-    assert execute(["train", dataset, "--name", "web", "--preset", "auto-1", "--n-rounds", "3"]) == 0
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "preset" in line]
-    assert not unnamed(line, "auto-1", "objective query_rmse", "grow oblivious", "max_depth 4", "learning_rate 0.05")
-    assert "n_rounds" not in line  # given
-    assert execute(["train", dataset, "--name", "web", *SMALL]) == 0
+    for words in (
+        ["train", dataset, "--name", "web"],
+        ["cv", dataset, "--folds", "2"],
+        ["tune", dataset, "-o", "t", "--trials", "1"],
+    ):
+        assert execute([*words, "--n-rounds", "3"]) == 0
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if "preset" in line]
+        assert line.startswith("preset auto-1: ")
+        assert not unnamed(line, "learning_rate")
+        assert "n_rounds" not in line  # given
+    assert execute(["train", dataset, "--name", "web", *SMALL, "--preset", "defaults-1"]) == 0
     assert "preset" not in capsys.readouterr().err
     assert execute(["models", "diff", "web@1", "web@2"]) == 0
     table = capsys.readouterr().out

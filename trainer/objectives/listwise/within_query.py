@@ -9,7 +9,7 @@ import numpy as np
 
 from rankmill.foundation.options import option, options
 from rankmill.trainer.objectives.listwise import _kernels, _query_logit_kernels
-from rankmill.trainer.objectives.listwise.list_loss import ListLoss
+from rankmill.trainer.objectives.listwise.list_loss import ListLoss, mixed_lists
 from rankmill.trainer.objectives.pointwise.document_loss import TwoClasses, check_both_classes, classes_of
 from rankmill.trainer.objectives.protocol import Floats, NoOptions, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares
@@ -28,13 +28,16 @@ class QueryRmse(ListLoss):
     their own weights (a document's times its query's, relative), and gradients still sum to 0.  g = w (r - mean),
     h = w (1 - w / W), pair hessians w_i w_j / W: all exact.  y is the label, or the grade if there are no labels.
 
-    Uses ``seed`` of the parameters for samples of pairs.  TrainingDataRejected for bad weights.
+    Uses ``seed`` of the parameters for samples of pairs.  TrainingDataRejected for bad weights, or if no query holds two grades
+    and there are no labels.
     """
 
     name: ClassVar[str] = "query_rmse"
     learns_labels: ClassVar[bool] = True
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:
+        if rows.labels is None:
+            mixed_lists(rows)  # refuses grades from which nothing can be learnt
         self._starts, self._seed, self._targets = rows.starts, parameters.seed, rows.targets
         weights = document_weights(rows)
         self._of_rows = weights if len(weights) else np.ones(rows.n_rows)
