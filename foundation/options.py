@@ -34,6 +34,7 @@ from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_o
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.scalars import real_number, text, truth, whole_number
+from rankmill.foundation.training_facts import DEFAULTS
 from rankmill.foundation.units import parse_size
 
 _METADATA, _GROUP = "option", "group of options"  # of fields
@@ -101,7 +102,7 @@ def option(
     """
     description = help
     if said.pop("by_preset", False):
-        said["by_preset"], description = default, f"{help} Default: {default}; a preset may choose another."
+        said["by_preset"], description = default, f"{help} Default: chosen by the preset ({DEFAULTS}: {default})."
         default = None
     declared: Any = field(
         metadata={_METADATA: Option(help=description, **said)}, default=default, default_factory=default_factory
