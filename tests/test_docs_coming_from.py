@@ -17,7 +17,7 @@ from rankmill.scorer.exchange.formats import READERS, WRITERS
 from rankmill.scorer.metrics.metric import parse_metric
 from rankmill.trainer.objectives.registry import objective_class
 from rankmill.trainer.objectives.spelling import OBJECTIVES
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import OLDEST, TrainParameters
 from tests.scorer.exchange_cases import peer
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -25,7 +25,7 @@ TEXT = (DOCS / "coming-from.md").read_text(encoding="utf-8")
 SECTIONS = {part.partition("\n")[0]: part for part in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]}
 TOOLS = ("LightGBM", "XGBoost", "CatBoost", "RankLib", "gbm (R)")
 DEFAULTS = {name: p.default for name, p in inspect.signature(Ranker).parameters.items()} | {
-    name: value for name, value in TrainParameters().as_dict().items() if name != "monotone"
+    name: value for name, value in OLDEST.as_dict().items() if name != "monotone"
 }
 OF_FIT = set(inspect.signature(Ranker.fit).parameters) - {"self", "X", "y"}
 

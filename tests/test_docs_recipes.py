@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import fields
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -18,10 +17,11 @@ from rankmill.cli import app
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.trainer.objectives.registry import objective_class
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import OLDEST, TrainParameters
 from rankmill.trainer.rows import RankedRows
 from tests.naive_pairs import frozen_pairs, swap_delta
 from tests.scorer.exchange_cases import peer
+from tests.trainer.fixed import FIXED
 from tests.trainer.pair_case import build, derivatives, merged
 from tests.trainer.small_dataset import small_dataset
 
@@ -29,7 +29,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 RECIPES_PAGE, COMING_FROM = (
     (DOCS / name).read_text(encoding="utf-8") for name in ("objectives/sources.md", "coming-from.md")
 )
-DEFAULTS = {field.name: field.default for field in fields(TrainParameters)}
+DEFAULTS = OLDEST.as_dict()
 SIZES = (45, 12, 33, 2, 5)  # longer than the cutoffs, and shorter
 
 # What the sources do: Burges 2010, 7; gbm guide, 4.8, and the defaults of R's gbm(); RankLib's LambdaMART
@@ -49,7 +49,7 @@ def of_table():
     """The parameters of every row of the table of recipes, by what they reproduce."""
     section = RECIPES_PAGE.split("## Recipes")[1].split("\n## ")[0]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ") and "`" in line]
-    return {row[0].removeprefix("| "): eval(f"dict({row[1].strip('`')})") for row in rows}
+    return {row[0].removeprefix("| "): FIXED | eval(f"dict({row[1].strip('`')})") for row in rows}
 
 
 def commands():

@@ -38,7 +38,7 @@ def test_a_dataset_with_bins_pairs_weights_and_times() -> None:
 
 def test_it_is_trained_on(tmp_path: Path) -> None:
     told = run("train", GOLDEN / "csv", "--name", "again", "--registry", tmp_path / "r", "--objective", "ranknet",
-               "--learn-from", "both", "--n-rounds", 3, "--max-leaves", 5, "--min-rows-in-leaf", 5, "--json")  # fmt: skip
+               "--learn-from", "both", "--preset", "defaults-1", "--n-rounds", 3, "--max-leaves", 5, "--min-rows-in-leaf", 5, "--json")  # fmt: skip
     assert json.loads(told)["sha256"] == "1cfb6c8f1455892fb3cbcf6d054ea18ce513993430d3237378470880c6519d67"
 
 

@@ -12,6 +12,7 @@ import pytest
 import rankmill
 from rankmill import Ranker, Registry
 from rankmill.foundation.errors import InputError, InvalidName, InvalidParameter, UnknownModel
+from rankmill.foundation.training_facts import DEFAULTS
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.scorer.model_service import find_model
@@ -41,10 +42,15 @@ def fitted(arrays, **parameters):
 @pytest.mark.parametrize("load", [Ranker.load, rankmill.load_model])
 def test_a_file_gives_the_ranker_that_was_saved(arrays, here, load):
     X, y, qid = arrays
-    ranker = fitted(arrays, monotone={"f0": 1}, metric="err@5", learning_rate=0.3)
+    ranker = fitted(arrays, preset=DEFAULTS, monotone={"f0": 1}, metric="err@5", learning_rate=0.3)
     ranker.save(here / "m.rankmill")
     chosen = TrainParameters(
-        metric="err@5", learning_rate=0.3, monotone={"f0": 1}, n_rounds=ranker.n_rounds, max_leaves=ranker.max_leaves
+        preset=DEFAULTS,
+        metric="err@5",
+        learning_rate=0.3,
+        monotone={"f0": 1},
+        n_rounds=ranker.n_rounds,
+        max_leaves=ranker.max_leaves,
     ).as_dict()
     (here / "m.rankmill").rename(here / "odd name")
     for name in ("odd name", here / "odd name", Path("odd name"), "./odd name"):

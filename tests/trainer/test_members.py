@@ -13,10 +13,10 @@ from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
 from rankmill.trainer.checkpoints import Checkpoint
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.sampling import Sampler
 from rankmill.trainer.train_on_dataset import plan_of
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, small_data
 from tests.trainer.small_dataset import small_dataset
 
@@ -126,5 +126,5 @@ def test_a_model_names_its_members_only_where_there_are_several():
 
 def test_the_plan_counts_the_scores_of_every_member(tmp_path):
     dataset = small_dataset(tmp_path)
-    one, five = (plan_of(dataset, TrainParameters(members=members)) for members in (1, 5))
+    one, five = (plan_of(dataset, fixed(members=members)) for members in (1, 5))
     assert five.bytes_needed - one.bytes_needed == 5 * 8 * one.train_rows
