@@ -45,12 +45,12 @@ def tune(
 ) -> None:
     """Search for the training parameters that perform best on held-out queries.
 
-    Trials are compared by the stop metric on the valid split or, without one, by its mean over --folds folds of
-    the train split. No model is registered; paste the printed section into rankmill.toml. Then evaluate on other queries:
-    on these queries the best of many trials looks better than it is.
+    Trials are compared by the stop metric, by cross-validation if there are few queries, else on the valid split. On these
+    queries the best of many trials looks better than it is; the last lines say by how much. If nothing is left of the gain, the
+    options as given win. No model is registered: train one with the printed section.
 
-    Example: rankmill tune web.dataset -o web.tuning --trials 40
-    One parameter, by halving: rankmill tune web.dataset -o t --search halving --vary learning_rate=0.02..0.3:log
+    Example: rankmill tune web.dataset -o web.tuning --minutes 10
+    One parameter: rankmill tune web.dataset -o t --trials 12 --vary learning_rate=0.02..0.3:log
     """
     from rankmill.foundation.kernels.compiling import FIRST, compilation_announced, kernels_compiled
     from rankmill.pipeline.dataset import Dataset
@@ -58,18 +58,21 @@ def tune(
     from rankmill.trainer.training_options import TrainingOptions
     from rankmill.trainer.tuning.search import plan_tuning
     from rankmill.trainer.tuning.search import tune as search_for
-    from rankmill.trainer.tuning.space import default_space, parse_vary, read_space, space_of
+    from rankmill.trainer.tuning.space import Space, parse_vary, read_space, space_of
 
     varied = parse_vary(searched.vary)
+    space: Space | None
     if searched.space is not None:
         space = read_space(searched.space)
         space = space if not varied else space.but(space_of(varied, "--vary"))
     else:
-        space = space_of(varied, "--vary") if varied else default_space(without=_given(context))
+        space = space_of(varied, "--vary") if varied else None
     opened = Dataset.open(dataset)
-    plan = plan_tuning(opened, parameters, space, options, TrainingOptions(**values_of(machine)))
+    training = TrainingOptions(**values_of(machine))
+    plan = plan_tuning(opened, parameters, space, options, training, fixed=_given(context))
     typer.echo(plan.render(), err=True)
-    note_few_queries(opened, "the best trial")
+    if not plan.by_folds:
+        note_few_queries(opened, "the best trial")
 
     def say(line: str) -> None:
         typer.echo(line, err=True)

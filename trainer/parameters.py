@@ -29,7 +29,7 @@ L2_SCALES = (NONE, "mean_hessian")
 BOOTSTRAPS = _, BAYESIAN, MVS = (NONE, "bayesian", "mvs")
 BOOTSTRAP_UNITS = QUERY, DOCUMENT = ("query", "document")
 LEAF_ROWS = ("sample", ALL)
-SEARCHES = ("random", "halving")
+COMPARE_BY = VALID, FOLDS = ("valid", "folds")
 CHECKPOINT_SECONDS = 300.0  # a kill loses at most this, plus the current round
 CHOICES = ("best", "average")  # of several seeds
 GROWTHS = ("best_first", "breadth_first", "depth_first", "oblivious")
@@ -538,8 +538,8 @@ class SpaceOptions:
     vary: tuple[str, ...] = option(
         default=(),
         help="Search this parameter: LOW..HIGH, LOW..HIGH:log, or A,B,C; repeat for several."
-        " Overrides --space. Without both: objective, learning rate, leaf sizes and sampling"
-        " fractions.",
+        " Overrides --space. Without both: objective, learning rate, tree sizes, sampling and"
+        " regularisation.",
         metavar="NAME=VALUES",
         read=tuple,
         repeat=True,
@@ -548,29 +548,34 @@ class SpaceOptions:
 
 @options
 class TuneOptions:
-    """How to search for parameters.
-
-    ``halving`` trains all trials for a few rounds and the best ``1 / factor`` of them for more.  Repeats use the seeds that
-    follow the seed of the parameters.
-    """
+    """How to search for parameters; repeats use the seeds that follow the seed of the parameters."""
 
     trials: int = option(
-        default=30, help="Number of random trials, in addition to one with the options as given.", least=1, most=100_000
+        default=0,
+        help="Number of random trials, in addition to one with the options as given. 0: 30, or with --minutes no limit.",
+        least=0,
+        most=100_000,
     )
-    search: str = option(
-        default="random",
-        help="random: train every trial for all rounds. halving: train all trials for a few rounds,"
-        " keep the best 1/factor, give them more rounds, and repeat.",
-        choices=SEARCHES,
+    minutes: float = option(
+        default=0.0,
+        help="Time limit: start no trial that would, with the repeats after it, end later. The same command continues"
+        " the search for so many minutes more. 0: none.",
+        least=0,
     )
-    factor: int = option(
-        default=3,
-        help="With halving: divide the number of trials and multiply the rounds by this factor.",
-        least=2,
-        most=100,
+    compare_by: str = option(
+        default="",
+        help="What to compare trials on: valid (the valid split) or folds (a cross-validation over all queries that the"
+        " model will learn from: with --refit all those of the valid split, too). Default: folds for up to 5,000 train"
+        " queries or without a valid split.",
+        choices=("", *COMPARE_BY),
     )
     best: int = option(default=3, help="Number of best trials to repeat with other seeds.", least=1, most=1000)
-    repeat: int = option(default=2, help="Number of other seeds for these repeats; 0: no repeats.", least=0, most=100)
+    repeat: int = option(
+        default=2,
+        help="Number of other seeds, and with folds of other folds, for these repeats; 0: no repeats.",
+        least=0,
+        most=100,
+    )
     workers: int = option(
         default=0,
         help="Number of parallel trials, each a process with one thread; 0: all cores available to"

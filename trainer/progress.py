@@ -173,11 +173,14 @@ def to_stderr(line: str) -> None:
 
 
 class TrialsProgress(TerminalBar):
-    """Context manager that counts trials and shows the best score so far; arguments as `rankmill.trainer.progress.TrainingProgress`."""
+    """Context manager that counts trials and shows the best score so far; arguments as `rankmill.trainer.progress.TrainingProgress`.
+
+    ``n_trials`` None: the time limits them.
+    """
 
     def __init__(
         self,
-        n_trials: int,
+        n_trials: int | None,
         *,
         log_every: int | None = None,
         on_message: Callable[[str], object] | None = None,
@@ -186,7 +189,8 @@ class TrialsProgress(TerminalBar):
     ) -> None:
         console = console or stderr_console()
         visible = log_every is None and shows_bars(console)
-        super().__init__("trial {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=visible)
+        counted = "trial {task.completed:.0f}" + ("" if n_trials is None else "/{task.total:.0f}")
+        super().__init__(counted, "{task.description}", console, shown=visible)
         self._task = self._progress.add_task("", total=n_trials)
         self._ticker = Ticker(0 if visible else log_every, on_message, clock)
         self._n_trials, self._done = n_trials, 0
@@ -202,11 +206,13 @@ class TrialsProgress(TerminalBar):
         best = "" if self._best is None else f"{measure} {abs(self._best[0]):.4f} by trial {self._best[1]}"
         self._progress.update(self._task, advance=1, description=best)
         this = "failed" if score is None else f"{score:.4f}"
+        last = self._n_trials or 0
+        counted = f"{self._done} of {last}" if last else f"{self._done} done"
         self._ticker.step(
             self._done,
-            self._n_trials,
-            self._n_trials - self._done,
-            lambda: f"trial {trial}, {self._done} of {self._n_trials}: {this}" + (f"; best {best}" if best else ""),
+            last,
+            last - self._done,
+            lambda: f"trial {trial}, {counted}: {this}" + (f"; best {best}" if best else ""),
         )
 
 

@@ -29,7 +29,7 @@ from rankmill.trainer.parameters import BOTH, NONE, TrainParameters
 from rankmill.trainer.presets import choices_line, shape_of_dataset, with_preset
 from rankmill.trainer.resuming import check_resumable
 from rankmill.trainer.rows import TrainingData
-from rankmill.trainer.train_on_rows import NOTHING_MORE, cross_validate_rows, fit
+from rankmill.trainer.train_on_rows import NOTHING_MORE, cross_validate_rows, fit, with_first_eval_set
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.training_result import CrossValidation, TrainingResult
 from rankmill.trainer.training_rows import (
@@ -269,14 +269,24 @@ def cross_validate(
     parameters: TrainParameters | None = None,
     options: TrainingOptions = DEFAULT_OPTIONS,
     checkpoints: Checkpoints | None = None,
+    *,
+    with_valid: bool = False,
+    by_query: bool = False,
 ) -> CrossValidation:
     """Cross-validate a training on the train split of a binned dataset: :func:`rankmill.trainer.train_on_rows.cross_validate_rows`.
 
-    Queries go to folds by the seed and a hash of their ids.  Arguments and errors are those of :func:`train`.
+    Queries go to folds by the seed and a hash of their ids; ``with_valid``: those of the valid split, too.  Other arguments and
+    errors are those of :func:`train` and of that function.
     """
     parameters = with_preset(parameters or TrainParameters(), shape_of_dataset(dataset))
-    data = _training_data(dataset, dataset.binspec(), parameters, options)
-    return cross_validate_rows(data, parameters, options, checkpoints)
+    binspec = dataset.binspec()
+    data = _training_data(dataset, binspec, parameters, options)
+    if with_valid:
+        parameters = replace(parameters, learn_from=resolved(data.train, parameters).learn_from)  # as without
+        data = with_first_eval_set(
+            replace(data, eval_sets=[("valid", read_rows(dataset, "valid", binspec, parameters))])
+        )
+    return cross_validate_rows(data, parameters, options, checkpoints, by_query=by_query)
 
 
 def _base_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOptions) -> BaseModel | None:

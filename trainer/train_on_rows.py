@@ -13,13 +13,13 @@ import numpy.typing as npt
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.checkpoints import Checkpoints
-from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
+from rankmill.trainer.early_stopping import DEVIANCE, EarlyStopping, stop_measure
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.presets import shape_of_rows, with_preset
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.sampling import fold_of_queries, queries_apart
-from rankmill.trainer.training_options import DEFAULT_OPTIONS, StartingModel, TrainingOptions
+from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, StartingModel, TrainingOptions
 from rankmill.trainer.training_result import HOLDOUT, REFIT, CrossValidation, TrainingResult
 from rankmill.trainer.training_rows import resolved
 
@@ -93,6 +93,8 @@ def cross_validate_rows(
     parameters: TrainParameters,
     options: TrainingOptions = DEFAULT_OPTIONS,
     checkpoints: Checkpoints | None = None,
+    *,
+    by_query: bool = False,
 ) -> CrossValidation:
     """Train ``parameters.folds`` times, each time without the queries of one fold, and measure on that fold.
 
@@ -105,8 +107,8 @@ def cross_validate_rows(
     the one with the best mean of the stop metric, smoothed over ``stop_window`` rounds, better than the best before it by more
     than ``min_improvement``.
 
-    ``rounds_by``, ``options.resume``, ``options.profile`` and eval sets are ignored.  A fold is reported twice if it is trained
-    for more rounds.
+    ``rounds_by``, ``refit``, ``options.resume``, ``options.profile`` and eval sets are ignored.  A fold is reported twice if it is
+    trained for more rounds.  ``by_query``: also return the stop metric of each query, of :attr:`RankedRows.n_queries`.
 
     Raises
     ------
@@ -123,14 +125,20 @@ def cross_validate_rows(
         )
     data = replace(data.blocked(), info={})
     fold_of = fold_of_queries(rows.query_names, folds, parameters.seed)
-    own = replace(resolved(rows, parameters), rounds_by="valid")
+    # all rounds of a fold are kept, so that longer trainings and measurements resume from them
+    own = replace(resolved(rows, parameters), rounds_by="valid", keep_rounds="all")
 
-    def train(fold: int, rounds: int | None = None, resume: StartingModel | None = None) -> TrainingResult:
+    def train(
+        fold: int,
+        rounds: int | None = None,
+        resume: StartingModel | None = None,
+        on_round: OnRound | None = options.on_round,
+    ) -> TrainingResult:
         try:
             return boost(
                 _held_out(data, fold_of == fold),
                 own,
-                replace(options, resume=resume, profile=False),
+                replace(options, resume=resume, profile=False, on_round=on_round),
                 checkpoint=None if checkpoints is None else checkpoints.of(f"fold-{fold + 1}"),
                 rounds=rounds,
                 fold=fold + 1,
@@ -140,15 +148,22 @@ def cross_validate_rows(
 
     results = [train(fold) for fold in range(folds)]
     longest = max(len(result.history) for result in results)
-    histories = tuple(
-        result.history if len(result.history) == longest else train(fold, longest, StartingModel(result.forest)).history
+    results = [
+        result if len(result.history) == longest else train(fold, longest, StartingModel(result.forest))
         for fold, result in enumerate(results)
-    )
+    ]
+    histories = tuple(result.history for result in results)
     measure = stop_measure(parameters, graded=rows.graded)
     stopping = EarlyStopping.of(parameters, higher_is_better=measure.higher_is_better, patience=0)
     for i in range(longest):
         stopping.update(i + 1, fsum(history[i].metrics[HOLDOUT][str(measure)] for history in histories) / folds)
-    return CrossValidation(histories=histories, stop_metric=str(measure), best_round=stopping.best_round)
+    best, values = stopping.best_round, None
+    if by_query and measure != DEVIANCE:
+        values = np.empty(rows.n_queries)
+        for fold, result in enumerate(results):
+            measured = train(fold, best, StartingModel(result.forest), None).by_query[HOLDOUT][str(measure)]
+            values[fold_of == fold] = measured.values
+    return CrossValidation(histories=histories, stop_metric=str(measure), best_round=best, by_query=values)
 
 
 def _refitted(
@@ -159,25 +174,33 @@ def _refitted(
     checkpoints: Checkpoints | None,
 ) -> TrainingResult:
     """Return ``first`` with a forest that is trained on the first eval set as well."""
-    rounds, train, (_, valid) = first.best_round, data.train, data.eval_sets[0]
-    if train.pairs is None:  # so the first training did not choose between grades and pairs
-        valid = replace(valid, pairs=None)
+    rounds, pooled = first.best_round, with_first_eval_set(data)
+    rows = pooled.train
     if options.on_message is not None:
         options.on_message(
-            f"training again on {train.n_rows + valid.n_rows:,} documents, those of the valid split included; {rounds:,} rounds"
+            f"training again on {rows.n_rows:,} documents, those of the valid split included; {rounds:,} rounds"
         )
-    batches = chain(train.blocked(data.n_bins).batches(np.arange(train.n_rows)), [valid.row_major(data.n_bins)])
-    bins = BlockedBins.from_batches(batches, train.n_rows + valid.n_rows, data.n_bins)
-    rows = train.followed_by(valid, bins)
     found = boost(
-        replace(data, train=rows, eval_sets=()),
-        replace(parameters, learn_from=resolved(train, parameters).learn_from),  # as the first training resolved it
+        pooled,
+        replace(
+            parameters, learn_from=resolved(data.train, parameters).learn_from
+        ),  # as the first training resolved it
         replace(options, on_round=None, profile=False),
         checkpoint=None if checkpoints is None else checkpoints.of("refit"),
         rounds=rounds,
     )
     facts = {**first.forest.info, REFIT: {"rows": rows.n_rows, "queries": rows.n_queries, "rounds": rounds}}
     return replace(first, forest=replace(found.forest, parameters=first.forest.parameters, info=facts))
+
+
+def with_first_eval_set(data: TrainingData) -> TrainingData:
+    """Return ``data`` whose training rows are followed by those of its first eval set, and no eval sets."""
+    train, (_, more) = data.train, data.eval_sets[0]
+    if train.pairs is None:  # so there is no choice between grades and pairs
+        more = replace(more, pairs=None)
+    batches = chain(train.blocked(data.n_bins).batches(np.arange(train.n_rows)), [more.row_major(data.n_bins)])
+    bins = BlockedBins.from_batches(batches, train.n_rows + more.n_rows, data.n_bins)
+    return replace(data, train=train.followed_by(more, bins), eval_sets=())
 
 
 def _held_out(

@@ -45,6 +45,8 @@ class CrossValidation:
     histories: tuple[tuple[RoundRecord, ...], ...] = field(repr=False)  # measures of the fold under ``holdout``
     stop_metric: str
     best_round: int  # rounds to take: those with the best mean of the stop metric
+    # the stop metric of each query after the best round, as a fold that it was held out from measures it, if asked for
+    by_query: npt.NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
 
     @property
     def measures(self) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def test_few_queries_of_the_valid_split_are_noted(dataset: str, capsys) -> None:
     assert execute(["data", "bin", "v"]) == 0
     for words in (
         ["train", "v", "--name", "web"],
-        ["tune", "v", "-o", "t", "--trials", "2", "--vary", "max_leaves=3,4"],
+        ["tune", "v", "-o", "t", "--trials", "2", "--vary", "max_leaves=3,4", "--compare-by", "valid"],
     ):
         capsys.readouterr()
         assert execute([*words, *(SMALL if words[0] == "train" else SMALL[:2])]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -11,18 +12,25 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.errors import DatasetFormatError, InvalidParameter
 from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.grouping.query_splits import hash_ids
+from rankmill.scorer.metrics.per_query import mean_of
 from rankmill.trainer.parameters import TrainParameters, TuneOptions
+from rankmill.trainer.sampling import fold_of_queries
 from rankmill.trainer.train_on_dataset import cross_validate, train
 from rankmill.trainer.training_options import TrainingOptions
+from rankmill.trainer.training_rows import _NAMES_SALT
 from rankmill.trainer.tuning import search, trials
+from rankmill.trainer.tuning.gain import gain_of
 from rankmill.trainer.tuning.search import plan_tuning, tune
 from rankmill.trainer.tuning.space import space_of
-from rankmill.trainer.tuning.table import Table
+from rankmill.trainer.tuning.table import Row, Table
+from rankmill.trainer.tuning.trials import Outcome
 from tests.refusals import refused, unnamed
 from tests.trainer.small_dataset import SMALL, small_dataset
 from tests.waiting import LIMIT, until
@@ -30,7 +38,7 @@ from tests.waiting import LIMIT, until
 ROOT = Path(__file__).resolve().parents[2]
 BASE = replace(SMALL, n_rounds=30, early_stopping_rounds=0)
 SPACE = space_of({"learning_rate": "0.05..0.8:log", "max_leaves": "2..8", "objective": "lambdamart,l2"}, "test")
-HALVING = TuneOptions(trials=8, search="halving", repeat=1, best=2, workers=1)
+USUAL = TuneOptions(trials=6, repeat=1, best=2, workers=1, compare_by="valid")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +51,7 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rankmill.trainer.workers.available_cores", lambda: 1)
 
 
-def searched(dataset: Dataset, out: Path, options: TuneOptions = HALVING, **more) -> Table:
+def searched(dataset: Dataset, out: Path, options: TuneOptions = USUAL, **more) -> Table:
     return tune(plan_tuning(dataset, BASE, SPACE, options), out, **more)
 
 
@@ -61,33 +69,56 @@ def test_a_trial_is_the_training_that_it_says(dataset: Dataset, done: tuple[Path
     _, table = done
     assert [row.trial for row in table.rows if not row.values] == [0]  # the parameters as they were given
     for row in (table.rows[0], table.rows[-1]):
-        result = train(dataset, replace(BASE, n_rounds=row.outcome.rounds, **row.values), TrainingOptions(n_threads=1))
+        result = train(dataset, replace(BASE, **row.values), TrainingOptions(n_threads=1))
         assert row.outcome.score == result.history[result.best_round - 1].metrics["valid"]["ndcg@10"]
         assert (row.outcome.best_round, row.outcome.trained) == (result.best_round, len(result.history))
+        values = [math.nan if value is None else value for value in row.outcome.by_query]
+        assert np.array_equal(values, result.by_query["valid"]["ndcg@10"].values.round(6), equal_nan=True)
     for seed, outcome in table.rows[0].repeats.items():
         result = train(dataset, replace(BASE, **table.rows[0].values, seed=seed), TrainingOptions(n_threads=1))
         assert outcome.score == result.history[result.best_round - 1].metrics["valid"]["ndcg@10"]
 
 
-def test_those_that_came_further_stand_first_and_the_winner_is_the_best_over_seeds(done: tuple[Path, Table]) -> None:
+def test_the_best_trials_and_the_options_as_given_are_repeated(done: tuple[Path, Table]) -> None:
     _, table = done
-    rounds = [row.outcome.rounds for row in table.rows]
-    assert sorted(rounds, reverse=True) == rounds
-    assert rounds.count(30) == 3  # a third of nine
-    assert set(rounds) == {10, 30}
-    repeated = [row for row in table.rows if row.repeats]
-    assert len(repeated) == 2
-    assert table.winner.mean == max(row.mean for row in repeated)
+    scores = [row.outcome.score for row in table.rows]
+    assert scores == sorted(scores, reverse=True)
+    assert {row.trial for row in table.rows if row.repeats} == {0, *[row.trial for row in table.rows if row.trial][:2]}
+    assert table.best.mean == max(row.mean for row in table.rows if row.repeats)
     told = table.to_dict()["trials"][0]["over_seeds"]
     assert told["mean"] == table.rows[0].mean
     assert told["least"] == min(table.rows[0].scores)
+
+
+def test_the_winner_is_the_best_trial_only_if_it_gains_on_other_queries(done: tuple[Path, Table]) -> None:
+    """The gain is that of the means over seeds; without queries' values the best trial wins."""
+    _, table = done
+    rows = sorted(table.rows, key=lambda row: row.trial)
+    means = np.array([np.mean(np.array([each.by_query for each in row.sound], dtype=float), axis=0) for row in rows])
+    whole = np.rint(1e6 * means[:, ~np.isnan(means[0])]).astype(np.int64)
+    expected = gain_of(whole, [row.trial for row in rows].index(table.best.trial), 1e-6)
+    assert table.gain == expected
+    assert table.winner.trial == (table.best.trial if expected.corrected > 0 else 0)
+    worse = replace(table, higher_is_better=False)
+    assert worse.best.mean == min(row.mean for row in table.rows if row.repeats)
+    assert worse.gain.observed >= 0.0
+    assert worse.winner.trial in {0, worse.best.trial}
+    lucky = Outcome(score=0.6, best_round=3, trained=4, by_query=(1.0, 1.0, 0.0, 0.0, 0.0, 0.4))
+    given = Outcome(score=0.55, best_round=5, trained=6, by_query=(0.2, 0.2, 0.3, 0.3, 0.3, 0.4))
+    apart = replace(table, rows=(Row(1, {"max_leaves": 2}, lucky, {}), Row(0, {}, given, {})))
+    assert (apart.best.trial, apart.winner.trial) == (1, 0)
+    assert "trial 0 wins" in apart.render()
+    unmeasured = replace(
+        apart, rows=tuple(replace(row, outcome=replace(row.outcome, by_query=None)) for row in apart.rows)
+    )
+    assert (unmeasured.gain, unmeasured.winner.trial) == (None, 1)
 
 
 def test_the_folder_has_the_same_bytes_for_two_workers(
     dataset: Dataset, done: tuple[Path, Table], tmp_path: Path
 ) -> None:
     out, table = done
-    other = searched(dataset, tmp_path / "two", replace(HALVING, workers=2))
+    other = searched(dataset, tmp_path / "two", replace(USUAL, workers=2))
     assert other.to_json() == table.to_json()
     assert contents(tmp_path / "two") == contents(out)
     assert not (out / "checkpoints").exists()
@@ -122,7 +153,7 @@ def test_a_search_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_
 
 
 def test_more_trials_are_added_to_those_there_are(dataset: Dataset, tmp_path: Path, monkeypatch) -> None:
-    few = TuneOptions(trials=2, repeat=0, workers=1)
+    few = TuneOptions(trials=2, repeat=0, workers=1, compare_by="valid")
     first = searched(dataset, tmp_path / "t", few)
     counted: list[int] = []
     real = trials.train
@@ -156,14 +187,16 @@ def test_values_that_do_not_go_together_are_a_failure_of_their_trial(dataset: Da
 
 @pytest.mark.parametrize("error", [OSError(5, "i/o"), MemoryError(), DatasetFormatError("damaged")], ids=str)
 def test_what_may_be_otherwise_next_time_is_not_recorded(dataset: Dataset, tmp_path: Path, monkeypatch, error) -> None:
+    options = TuneOptions(trials=1, repeat=0, workers=1, compare_by="valid")
+
     def failing(*_: object, **__: object) -> None:
         raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(trials, "train", failing)
         with pytest.raises(type(error)):
-            searched(dataset, tmp_path / "t", TuneOptions(trials=1, repeat=0, workers=1))
-    table = searched(dataset, tmp_path / "t", TuneOptions(trials=1, repeat=0, workers=1))
+            searched(dataset, tmp_path / "t", options)
+    table = searched(dataset, tmp_path / "t", options)
     assert all(row.outcome.score is not None for row in table.rows)
 
 
@@ -177,15 +210,82 @@ def test_where_all_fail_the_first_says_why(dataset: Dataset, tmp_path: Path) -> 
 def test_without_a_valid_split_folds_compare_the_trials(tmp_path: Path) -> None:
     alone = small_dataset(tmp_path, {"train": 1.0}, queries=40)
     base = replace(BASE, n_rounds=20, folds=3)
-    plan = plan_tuning(alone, base, space_of({"max_leaves": "2..8"}, "t"), replace(HALVING, trials=3, repeat=0, best=1))
-    assert "3 folds" in plan.render()
+    options = TuneOptions(trials=3, repeat=0, workers=1)
+    plan = plan_tuning(alone, base, space_of({"max_leaves": "2..8"}, "t"), options)
+    assert "3 folds of the train split" in plan.render()
     table = tune(plan, tmp_path / "t")
     best = table.winner
-    found = cross_validate(
-        alone, replace(base, rounds_by="cv", n_rounds=best.outcome.rounds, **best.values), TrainingOptions(n_threads=1)
-    )
-    assert best.outcome.score == found.mean("ndcg@10")
+    found = cross_validate(alone, replace(base, **best.values), TrainingOptions(n_threads=1), by_query=True)
+    assert best.outcome.score == mean_of(found.by_query)
     assert table.section()["n_rounds"] == found.best_round
+    with refused(InvalidParameter, "valid split", "compare_by"):
+        plan_tuning(alone, base, SPACE, replace(options, compare_by="valid"))
+
+
+def test_few_queries_are_compared_by_folds_of_all_that_the_model_learns_from(dataset: Dataset, tmp_path: Path) -> None:
+    options = TuneOptions(trials=2, repeat=2, best=1, workers=1)
+    plan = plan_tuning(dataset, replace(BASE, n_rounds=20, folds=3, refit="all"), SPACE, options)
+    assert "3 folds of the train and valid splits" in plan.render()
+    table = tune(plan, tmp_path / "t")
+    rounds = []
+    for seed, outcome in {BASE.seed: table.winner.outcome, **table.winner.repeats}.items():
+        found = cross_validate(
+            dataset,
+            replace(plan.parameters, **table.winner.values, seed=seed),
+            TrainingOptions(n_threads=1),
+            with_valid=True,
+            by_query=True,
+        )
+        assert len(found.by_query) == len(dataset.queries("train")) + len(dataset.queries("valid"))
+        assert outcome.score == mean_of(found.by_query)
+        rounds.append(found.best_round)
+    parameters = TrainParameters(**table.section())
+    assert parameters.n_rounds == round(np.mean(rounds))
+    result = train(dataset, parameters, TrainingOptions(n_threads=1))
+    assert result.best_round == len(result.history) == parameters.n_rounds
+    assert result.forest.info["refit"]["queries"] == len(found.by_query)
+    assert not plan_tuning(dataset, BASE, SPACE, replace(options, compare_by="valid")).by_folds
+    assert "of the train split" in plan_tuning(dataset, BASE, SPACE, options).render()  # without a refit
+
+
+def test_a_query_of_a_fold_is_measured_by_the_model_that_has_not_seen_it(dataset: Dataset) -> None:
+    parameters = replace(BASE, n_rounds=12, folds=3, early_stopping_rounds=3)
+    found = cross_validate(dataset, parameters, TrainingOptions(n_threads=1), by_query=True)
+    fold_of = fold_of_queries(hash_ids(dataset.queries("train").qid, _NAMES_SALT).view(np.int64), 3, BASE.seed)
+    means = [mean_of(found.by_query[fold_of == fold]) for fold in range(3)]
+    assert means == pytest.approx(found.values("ndcg@10"), abs=1e-12)
+    assert cross_validate(dataset, parameters, TrainingOptions(n_threads=1)) == found
+
+
+class Clock:
+    """Each reading is some seconds after the one before."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def test_time_decides_the_number_of_trials_and_nothing_else(dataset: Dataset, tmp_path: Path) -> None:
+    timed = TuneOptions(minutes=1.0, repeat=0, workers=1, compare_by="valid")
+    plan = plan_tuning(dataset, replace(BASE, n_rounds=3), SPACE, timed)
+    assert "1 minutes" in plan.render()
+    out = tmp_path / "t"
+    first = tune(plan, out, clock=Clock(10.0))
+    assert 1 < len(first.rows) < 7
+    assert len(tune(plan, out, clock=Clock(100.0)).rows) == len(first.rows) + 1  # a call trains one at least
+    more = tune(plan, out, clock=Clock(5.0))
+    assert len(more.rows) > len(first.rows) + 1
+    counted = replace(timed, minutes=0.0, trials=len(more.rows) - 1)
+    tune(plan_tuning(dataset, replace(BASE, n_rounds=3), SPACE, counted), tmp_path / "o")
+    assert contents(out) == contents(tmp_path / "o")
+    limited = plan_tuning(dataset, replace(BASE, n_rounds=3), SPACE, replace(timed, trials=2))
+    assert len(tune(limited, out, clock=Clock(0.01)).rows) == 3
+    for name in ("00001-7.json", "00002-7.json"):  # as several workers leave after a kill
+        (out / "trials" / name).unlink()
+    assert {row.trial for row in tune(plan, out, clock=Clock(1000.0)).rows} == {0, 1}
 
 
 def test_the_winner_can_be_pasted_and_trains_what_it_says(dataset: Dataset, done: tuple[Path, Table]) -> None:
@@ -219,9 +319,9 @@ def test_a_folder_of_another_search_is_refused_or_let_go_of(dataset: Dataset, tm
 @pytest.mark.parametrize(
     ("options", "space", "message"),
     [
-        ({"search": "grid"}, {}, ("search", "'grid'", "random, halving")),
-        ({"trials": 0}, {}, ("trials", "1")),
-        ({"search": "halving"}, {"n_rounds": "10..90"}, ("n_rounds", "halving")),
+        ({"compare_by": "test"}, {}, ("compare_by", "'test'", "valid, folds")),
+        ({"trials": -1}, {}, ("trials", "0")),
+        ({"minutes": -1}, {}, ("minutes", "0")),
     ],
 )
 def test_what_cannot_be_searched_is_refused(dataset: Dataset, options, space, message: str) -> None:
@@ -252,8 +352,8 @@ def test_the_command(dataset: Dataset, tmp_path: Path, capsys) -> None:
     ]
     assert execute([*command, "--objective", "l2"]) == 0
     printed = capsys.readouterr()
-    assert not unnamed(printed.err, "2 random trials", "6 parameters", "ndcg@10", "valid")  # not the objective
-    assert '[train]\nobjective = "l2"\nmetric = "ndcg@10"\nn_rounds = 4' in printed.out
+    assert not unnamed(printed.err, "2 random trials", "8 parameters", "ndcg@10", "5 folds")  # not the objective
+    assert '[train]\nobjective = "l2"\nmetric = "ndcg@10"\nn_rounds = ' in printed.out
     assert execute([*command, "--objective", "l2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told == json.loads((tmp_path / "t/table.json").read_text())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from math import log2
 from pathlib import Path
 
@@ -9,9 +11,17 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.tuning.search import LEAST_ROUNDS, rungs_of, surviving
-from rankmill.trainer.tuning.space import DEFAULT, DIGITS, default_space, parse_vary, read_space, share_of, space_of
-from tests.naive_tuning import halving
+from rankmill.trainer.tuning.search import ordered
+from rankmill.trainer.tuning.space import (
+    ANY_TREES,
+    DIGITS,
+    OBLIVIOUS,
+    default_space,
+    parse_vary,
+    read_space,
+    share_of,
+    space_of,
+)
 from tests.refusals import refused
 
 N = 4000
@@ -71,8 +81,8 @@ def test_choices_are_as_likely_and_may_have_options() -> None:
 
 
 def test_a_draw_depends_on_seed_trial_and_name_alone() -> None:
-    one, more = space_of({"learning_rate": "0.01..1:log"}, "t"), default_space()
-    other = space_of({**DEFAULT, "learning_rate": "0.01..1:log", "sigma": "0.5..2"}, "t")
+    one, more = space_of({"learning_rate": "0.01..1:log"}, "t"), default_space(oblivious=False)
+    other = space_of({**ANY_TREES, "learning_rate": "0.01..1:log", "sigma": "0.5..2"}, "t")
     for trial in range(5):
         assert one.draw(7, trial)["learning_rate"] == other.draw(7, trial)["learning_rate"]
         assert {k: v for k, v in more.draw(7, trial).items() if k != "learning_rate"}.items() <= other.draw(
@@ -81,11 +91,14 @@ def test_a_draw_depends_on_seed_trial_and_name_alone() -> None:
         assert one.draw(7, trial) == one.draw(7, trial) != one.draw(8, trial)
 
 
-def test_the_default_space_is_allowed_and_gives_way_to_options() -> None:
-    default_space().check(TrainParameters())
+@pytest.mark.parametrize(("grow", "usual"), [("oblivious", OBLIVIOUS), ("best_first", ANY_TREES)])
+def test_the_default_space_is_allowed_and_gives_way_to_options(grow: str, usual: Mapping[str, str]) -> None:
+    base, space = TrainParameters(grow=grow), default_space(oblivious=grow == "oblivious")
+    space.check(base)
     for trial in range(200):
-        TrainParameters(**default_space().draw(1, trial))
-    assert set(default_space(without=["objective", "n_rounds"]).parts) == set(DEFAULT) - {"objective"}
+        replace(base, **space.draw(1, trial))
+    left = default_space(oblivious=grow == "oblivious", without=["objective", "n_rounds"])
+    assert set(left.parts) == set(usual) - {"objective"}
 
 
 def test_a_file_says_the_same_as_the_command_line(tmp_path: Path) -> None:
@@ -135,27 +148,5 @@ def test_bounds_of_parameters_are_kept(tmp_path: Path) -> None:
         parse_vary(["learning_rate"])
 
 
-@pytest.mark.parametrize("n_trials", [1, 2, 3, 8, 9, 10, 27, 31])
-@pytest.mark.parametrize("n_rounds", [5, 30, 100, 500])
-@pytest.mark.parametrize("factor", [2, 3])
-def test_halving_keeps_the_best_as_its_definition_does(n_trials: int, n_rounds: int, factor: int) -> None:
-    def score(trial: int, rounds: int) -> float | None:  # many ties, some failures, and the order changes on the way
-        return (
-            None
-            if trial % 5 == 2
-            else round(share_of(n_rounds, trial, "s") * 8) / 8 + share_of(1, trial, "r") * rounds / 1000
-        )
-
-    told, left = [], list(range(n_trials))
-    for rung in rungs_of(n_trials, n_rounds, factor):
-        told.append((rung.rounds, left))
-        left = list(surviving({trial: score(trial, rung.rounds) for trial in left}, rung, higher_is_better=True))
-        if not left:
-            break
-    assert told == halving(n_trials, n_rounds, factor, LEAST_ROUNDS, score)
-    assert told[-1][0] == n_rounds or not left
-
-
 def test_a_loss_is_better_the_lower_it_is() -> None:
-    rung = rungs_of(9, 90, 3)[0]
-    assert surviving({0: 3.0, 1: 1.0, 2: 2.0, 3: 1.0, 4: None}, rung, higher_is_better=False) == [1, 2, 3]
+    assert ordered({0: 3.0, 1: 1.0, 2: 2.0, 3: 1.0, 4: None}, higher_is_better=False) == [1, 3, 2, 0, 4]

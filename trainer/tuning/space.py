@@ -24,8 +24,22 @@ from rankmill.trainer.parameters import TrainParameters
 
 DIGITS = 4  # significant digits of a sampled number, for readers
 
-DEFAULT: Mapping[str, str] = {
+OBLIVIOUS: Mapping[str, str] = {
+    "objective": "query_rmse,l2,rank_xendcg,lambdamart",
+    "learning_rate": "0.03..0.1:log",
+    "max_depth": "3..6",
+    "min_rows_in_leaf": "2..60:log",
+    "lambda_l2": "0.1..10:log",
+    "l2_scale": "mean_hessian",  # a unit for all objectives
+    "random_strength": "0..1",
+    "bagging_temperature": "0.5..2",
+    "feature_fraction": "0.4..1",
+}
+"""The default search space around small oblivious trees, which presets choose for few queries."""
+
+ANY_TREES: Mapping[str, str] = {
     "objective": "lambdamart,rank_xendcg,query_rmse,l2",
+    "grow": "best_first,oblivious",
     "learning_rate": "0.02..0.3:log",
     "max_leaves": "8..128:log",
     "min_rows_in_leaf": "5..200:log",
@@ -33,10 +47,10 @@ DEFAULT: Mapping[str, str] = {
     "feature_fraction": "0.3..1",
     "row_fraction": "0.5..1",
 }
-"""The default search space.
+"""The default search space otherwise.
 
 Objectives of each kind, since which one is best differs between data (on some a loss of documents or of queries beats those
-of pairs), and the parameters that affect the quality of boosted trees most.
+of pairs), and the parameters that affect the quality of boosted trees most.  Oblivious trees have their usual depth.
 """
 
 FIXED: Mapping[str, str] = {
@@ -130,9 +144,10 @@ def share_of(seed: int, trial: int, name: str) -> float:
     return (int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53
 
 
-def default_space(without: Sequence[str] = ()) -> Space:
-    """Return the default space without the parameters that are fixed."""
-    return space_of({name: values for name, values in DEFAULT.items() if name not in without}, "the default space")
+def default_space(*, oblivious: bool, without: Sequence[str] = ()) -> Space:
+    """Return the default space around ``oblivious`` or other trees, without the parameters that are fixed."""
+    usual = OBLIVIOUS if oblivious else ANY_TREES
+    return space_of({name: values for name, values in usual.items() if name not in without}, "the default space")
 
 
 def read_space(path: Path) -> Space:

@@ -1,19 +1,22 @@
-"""Results of a search: trials sorted by score, their spread over seeds, and the best one as a section of rankmill.toml."""
+"""Results of a search: trials sorted by score, what the best one gains, and its parameters as a section of rankmill.toml."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
 from typing import Any
 
+import numpy as np
+
 from rankmill.foundation.records import JSON, as_json, to_line
 from rankmill.foundation.terminal import text_table
-from rankmill.foundation.training_facts import STORED_DEFAULTS, Spread
+from rankmill.foundation.training_facts import Spread
 from rankmill.trainer.parameters import OLDEST, TrainParameters, options_for
-from rankmill.trainer.tuning.trials import Outcome
+from rankmill.trainer.tuning.gain import Gain, gain_of
+from rankmill.trainer.tuning.trials import DECIMALS, Outcome
 
 _SHOWN_ERRORS = 100
 
@@ -28,10 +31,14 @@ class Row:
     repeats: Mapping[int, Outcome]
 
     @property
+    def sound(self) -> list[Outcome]:
+        """Its outcomes over seeds, its own first; failures are left out."""
+        return [each for each in (self.outcome, *self.repeats.values()) if each.score is not None]
+
+    @property
     def scores(self) -> list[float]:
-        """Its scores over seeds, its own first; failures are left out."""
-        outcomes = [self.outcome, *self.repeats.values()]
-        return [each.score for each in outcomes if each.score is not None]
+        """Its scores over seeds."""
+        return [each.score for each in self.sound if each.score is not None]
 
     @property
     def mean(self) -> float:
@@ -45,42 +52,60 @@ class Row:
 
     def to_dict(self) -> dict[str, JSON]:
         """Return plain values."""
-        repeated = {"repeats": as_json(self.repeats)} if self.repeats else {}
+        repeats = {seed: _short(outcome) for seed, outcome in self.repeats.items()}
+        repeated = {"repeats": as_json(repeats)} if repeats else {}
         if self.over_seeds is not None:
             repeated["over_seeds"] = as_json(self.over_seeds)
-        return {"trial": self.trial, "parameters": dict(self.values), **as_json(self.outcome), **repeated}
+        return {"trial": self.trial, "parameters": dict(self.values), **as_json(_short(self.outcome)), **repeated}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """All trials: by rung reached, then by score, then by number; failures last."""
+    """All trials: by score, then by number; failures last."""
 
     rows: Sequence[Row]
     parameters: TrainParameters
     measure: str
     higher_is_better: bool
     by_folds: bool
-    search: str
+    with_valid: bool  # whether the valid split was in the folds
     dataset_digest: str
 
     @cached_property
-    def winner(self) -> Row:
+    def best(self) -> Row:
         """The best mean over seeds among repeated trials; without repeats, the best score."""
         best = [row for row in self.rows if row.repeats] or self.rows[:1]
         return max(best, key=lambda row: (row.mean if self.higher_is_better else -row.mean, -row.trial))
 
+    @cached_property
+    def winner(self) -> Row:
+        """The best trial, but trial 0 if the best one gains nothing over it once the luck of the choice is taken away."""
+        if self.gain is None or self.gain.corrected > 0.0:
+            return self.best
+        return next(row for row in self.rows if row.trial == 0)
+
+    @cached_property
+    def gain(self) -> Gain | None:
+        """What the best trial gains over trial 0; None if trial 0 failed, or the measure has no values of queries."""
+        rows = sorted((row for row in self.rows if row.sound), key=lambda row: row.trial)
+        found = [[each.by_query for each in row.sound if each.by_query is not None] for row in rows]
+        if rows[0].trial or any(len(of_row) < len(row.sound) for of_row, row in zip(found, rows, strict=True)):
+            return None
+        values = np.array([np.mean(np.array(of_row, dtype=np.float64), axis=0) for of_row in found])  # None is NaN
+        sign = 1.0 if self.higher_is_better else -1.0
+        whole = np.rint(sign * 10**DECIMALS * values[:, ~np.isnan(values).any(axis=0)]).astype(np.int64)
+        return gain_of(whole, [row.trial for row in rows].index(self.best.trial), 10.0**-DECIMALS)
+
     def to_dict(self) -> dict[str, JSON]:
-        """Return everything as plain values; the preset only if it is not the default, as older tables have none."""
-        stored = self.parameters.stored()
+        """Return everything as plain values, but for the values of queries."""
         return {
             "dataset_digest": self.dataset_digest,
-            "search": self.search,
             "measure": self.measure,
-            "on": "folds" if self.by_folds else "valid",
-            "parameters": {
-                name: stored[name] for name in stored if (name, stored[name]) != ("preset", STORED_DEFAULTS)
-            },
+            "on": ("folds of train and valid" if self.with_valid else "folds") if self.by_folds else "valid",
+            "parameters": self.parameters.stored(),
             "trials": [row.to_dict() for row in self.rows],
+            "best": self.best.trial,
+            "gain": as_json(self.gain),
             "winner": self.winner.trial,
             "train": self.section(),
         }
@@ -92,11 +117,12 @@ class Table:
     def section(self) -> dict[str, JSON]:
         """Return the winner's parameters as ``[train]`` takes them: those that it would not have without being given.
 
-        If folds chose the number of rounds, and there is no valid split to do so again, that number is included.
+        Folds choose the number of rounds: the mean over seeds; the valid split then ends no training.
         """
         parameters = {**self.parameters.as_dict(), **self.winner.values}
         if self.by_folds:
-            parameters["n_rounds"] = self.winner.outcome.best_round
+            rounds = [each.best_round or 1 for each in self.winner.sound]
+            parameters |= {"n_rounds": round(fsum(rounds) / len(rounds)), "early_stopping_rounds": 0, "keep_rounds": ""}
         if parameters["stop_metric"] == parameters["metric"]:
             parameters["stop_metric"] = OLDEST.stop_metric
         needed = options_for(parameters).keys() | {"metric"}
@@ -131,7 +157,14 @@ class Table:
         if len(rows) > most:
             lines.append(f"and {len(rows) - most:,} more")
         lines += failed[:most]
+        if self.gain is not None:
+            lines += ["", self.gain.render(self.measure, self.best.trial)]
         return "\n".join([*lines, "", f"the winner, trial {self.winner.trial}, for rankmill.toml:", self.winner_toml()])
+
+
+def _short(outcome: Outcome) -> Outcome:
+    """Return the outcome without the values of queries, which stay in the trial's file."""
+    return replace(outcome, by_query=None)
 
 
 def _shown(value: Any) -> str:

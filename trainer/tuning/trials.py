@@ -15,11 +15,15 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from rankmill.foundation.errors import IntegrityError, InvalidParameter, RankmillError, TrainingDataRejected
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json, canonical_json, from_json, left_out
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
+from rankmill.scorer.metrics.per_query import mean_of
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.train_on_dataset import cross_validate, train
@@ -27,28 +31,33 @@ from rankmill.trainer.training_options import TrainingOptions
 
 SEARCH, TRIALS, CHECKPOINTS, TABLE, WINNER = "search.json", "trials", "checkpoints", "table.json", "winner.toml"
 MOST_WORDS = 300  # maximum characters of an error
+DECIMALS = 6  # of the values of queries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of a trial with at most ``rounds`` rounds; ``error`` says why it failed."""
+    """The result of a training of a trial; ``error`` says why it failed.
 
-    rounds: int
+    ``by_query`` has the measure of each held-out query to 6 decimals, the same queries for every trial with a seed; None: the query
+    has no value.  It is left out for a measure that is not the plain mean over queries.
+    """
+
     score: float | None = left_out()
     best_round: int | None = left_out()
     trained: int | None = left_out()
     metrics: Mapping[str, float] | None = left_out()
+    by_query: tuple[float | None, ...] | None = left_out()
     error: str | None = left_out()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFile:
-    """One trial: its sampled values and its outcomes, fewest rounds first."""
+    """A training of a trial: the sampled values and the outcome."""
 
     search: str
     trial: int
     parameters: Mapping[str, Any]
-    outcomes: tuple[Outcome, ...]
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +71,8 @@ class Task:
     values: Mapping[str, Any]  # sampled
     base: TrainParameters  # updated with ``values``; the result may be invalid
     seed: int
-    rounds: int
     by_folds: bool
+    with_valid: bool  # whether queries of the valid split are in the folds
     options: TrainingOptions
     measure: str
 
@@ -75,7 +84,7 @@ class Task:
     @property
     def parameters(self) -> TrainParameters:
         """The parameters of the training; InvalidParameter if they are inconsistent."""
-        return replace(self.base, **{**self.values, "seed": self.seed, "n_rounds": self.rounds})
+        return replace(self.base, **{**self.values, "seed": self.seed})
 
 
 class TrialStore:
@@ -120,24 +129,18 @@ class TrialStore:
         """The key of the search."""
         return self._key
 
-    def read(self, name: str) -> dict[int, Outcome]:
-        """Return the outcomes of a trial by number of rounds."""
+    def read(self, task: Task) -> Outcome | None:
+        """Return the outcome of a task, if it is known."""
         try:
-            file = from_json(TrialFile, self._path(name).read_bytes(), name)
+            file = from_json(TrialFile, self._path(task).read_bytes(), task.name)
         except (OSError, IntegrityError):
-            return {}
-        return {each.rounds: each for each in file.outcomes} if file.search == self._key else {}
+            return None
+        return file.outcome if file.search == self._key else None
 
-    def write(self, name: str, outcome: Outcome, *, trial: int, values: Mapping[str, Any]) -> None:
-        """Add an outcome to the file of a trial."""
-        outcomes = {**self.read(name), outcome.rounds: outcome}
-        file = TrialFile(
-            search=self._key,
-            trial=trial,
-            parameters=dict(values),
-            outcomes=tuple(outcomes[rounds] for rounds in sorted(outcomes)),
-        )
-        write_atomically(self._path(name), canonical_json(as_json(file)) + b"\n")
+    def write(self, task: Task, outcome: Outcome) -> None:
+        """Write the outcome of a task."""
+        file = TrialFile(search=self._key, trial=task.trial, parameters=dict(task.values), outcome=outcome)
+        write_atomically(self._path(task), canonical_json(as_json(file)) + b"\n")
 
     def publish(self, name: str, data: bytes) -> None:
         """Write a result of the search."""
@@ -147,8 +150,8 @@ class TrialStore:
         """Remove the checkpoints of trials."""
         shutil.rmtree(self._folder / CHECKPOINTS, ignore_errors=True)
 
-    def _path(self, name: str) -> Path:
-        return self._folder / TRIALS / f"{name}.json"
+    def _path(self, task: Task) -> Path:
+        return self._folder / TRIALS / f"{task.name}.json"
 
 
 def _is_staged(path: Path) -> bool:
@@ -162,7 +165,7 @@ def run_trial(task: Task) -> Outcome:
     A trial that cannot be trained is an outcome, too; errors of the machine or of the dataset's files are raised.
     """
     store = TrialStore(task.out, task.search)
-    known = store.read(task.name).get(task.rounds)
+    known = store.read(task)
     if known is not None:
         return known
     try:
@@ -172,25 +175,36 @@ def run_trial(task: Task) -> Outcome:
         if not of_combination and isinstance(error, OSError | MemoryError | RankmillError):
             raise  # of the machine or the dataset: a retry may succeed
         words = " ".join(f"{type(error).__name__}: {error}".split())
-        outcome = Outcome(rounds=task.rounds, error=words[:MOST_WORDS])
-    store.write(task.name, outcome, trial=task.trial, values=task.values)
+        outcome = Outcome(error=words[:MOST_WORDS])
+    store.write(task, outcome)
     return outcome
 
 
 def _trained(task: Task) -> Outcome:
     dataset, parameters = Dataset.open(task.dataset), task.parameters
     checkpoints = Checkpoints(task.out / CHECKPOINTS, task.name)
+    by_query: npt.NDArray[np.float64] | None
     if task.by_folds:
-        cv = cross_validate(dataset, replace(parameters, rounds_by="cv"), task.options, checkpoints)
-        best_round, trained = cv.best_round, len(cv.histories[0])
+        cv = cross_validate(dataset, parameters, task.options, checkpoints, with_valid=task.with_valid, by_query=True)
+        best_round, trained, by_query = cv.best_round, len(cv.histories[0]), cv.by_query
         found: Mapping[str, float] = {measure: cv.mean(measure) for measure in cv.measures}
     else:
         result = train(dataset, replace(parameters, refit="none"), task.options, checkpoints)
         best_round, trained = result.best_round, len(result.history)
         found = result.history[best_round - 1].metrics["valid"]
+        values = result.by_query["valid"].get(task.measure)
+        by_query = None if values is None or values.weights is not None else values.values
+    if by_query is not None:
+        found = {**found, task.measure: mean_of(by_query)}  # of the folds: over queries
     metrics = {name: value for name, value in found.items() if isfinite(value)}
     if task.measure not in metrics:
-        return Outcome(rounds=task.rounds, error=f"{task.measure} has no value on these queries")
+        return Outcome(error=f"{task.measure} has no value on these queries")
     return Outcome(
-        rounds=task.rounds, score=metrics[task.measure], best_round=best_round, trained=trained, metrics=metrics
+        score=metrics[task.measure],
+        best_round=best_round,
+        trained=trained,
+        metrics=metrics,
+        by_query=None
+        if by_query is None
+        else tuple(round(value, DECIMALS) if isfinite(value) else None for value in by_query.tolist()),
     )
