@@ -220,7 +220,18 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     write_synthetic(Path("j.txt"), SynthParameters(queries=40, documents_per_query=8, features=10, seed=1))
     assert execute(["data", "ingest", "j.txt", "-o", "d", "--buckets", "2", "--split", "train=0.6,valid=0.4"]) == 0
     assert execute(["data", "bin", "d", "--max-bin", "31"]) == 0
-    common = ["train", "d", "--name", "web", "--max-leaves", "4", "--early-stopping-rounds", "0"]
+    common = [
+        "train",
+        "d",
+        "--name",
+        "web",
+        "--preset",
+        "defaults-1",
+        "--max-leaves",
+        "4",
+        "--early-stopping-rounds",
+        "0",
+    ]
     assert execute([*common, "--n-rounds", "3"]) == 0
     assert execute([*common, "--n-rounds", "3", "--learning-rate", "0.4"]) == 0
     capsys.readouterr()
