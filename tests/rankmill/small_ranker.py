@@ -17,4 +17,4 @@ def planted_arrays():
 
 
 def small(**parameters):
-    return Ranker(**{"n_rounds": 8, "max_leaves": 5, "n_threads": 1, **parameters})
+    return Ranker(**{"preset": "defaults-1", "n_rounds": 8, "max_leaves": 5, "n_threads": 1, **parameters})

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 
 from rankmill import Ranker
 from rankmill.array_rows import Extras, rows_of
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from tests.rankmill.small_ranker import planted_arrays
-from tests.rankmill.small_ranker import small as small_ranker
+from tests.rankmill.small_ranker import planted_arrays, small
 from tests.refusals import refused
-
-small = partial(small_ranker, preset="defaults-1")  # without random weights, for laws that hold to the last bit
 
 
 def everything(seed=3, n=60, n_queries=9):

@@ -42,7 +42,7 @@ def fitted(arrays, **parameters):
 @pytest.mark.parametrize("load", [Ranker.load, rankmill.load_model])
 def test_a_file_gives_the_ranker_that_was_saved(arrays, here, load):
     X, y, qid = arrays
-    ranker = fitted(arrays, preset=DEFAULTS, monotone={"f0": 1}, metric="err@5", learning_rate=0.3)
+    ranker = fitted(arrays, monotone={"f0": 1}, metric="err@5", learning_rate=0.3)
     ranker.save(here / "m.rankmill")
     chosen = TrainParameters(
         preset=DEFAULTS,

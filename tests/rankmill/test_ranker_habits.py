@@ -178,7 +178,7 @@ def test_clone_pickle_and_repr_keep_the_parameters(arrays):
     assert again.history_ == ranker.history_
     assert again.forest_ == ranker.forest_
     assert repr(ranker) == (
-        "Ranker(n_rounds=8, grow='depth_first', max_leaves=5, monotone={'f1': -1}, n_threads=1, importance_type='split')"
+        "Ranker(preset='defaults-1', n_rounds=8, grow='depth_first', max_leaves=5, monotone={'f1': -1}, n_threads=1, importance_type='split')"
     )
     assert repr(Ranker()) == "Ranker()"
     assert repr(Ranker(folds=np.int64(5), monotone=np.array([1, 0]))) == "Ranker(monotone=array([1, 0]))"

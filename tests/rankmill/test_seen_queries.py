@@ -32,7 +32,18 @@ def work(tmp_path_factory):
     """A dataset, two versions that were trained on it, and one on another dataset with the same queries and more."""
     folder = tmp_path_factory.mktemp("seen")
     small_dataset(folder)
-    small = ["--n-rounds", "6", "--max-leaves", "4", "--min-rows-in-leaf", "5", "--n-threads", "1"]
+    small = [
+        "--preset",
+        "defaults-1",
+        "--n-rounds",
+        "6",
+        "--max-leaves",
+        "4",
+        "--min-rows-in-leaf",
+        "5",
+        "--n-threads",
+        "1",
+    ]
     for seed in ("1", "2"):
         train = ["train", str(folder / "d"), "--name", "web", "--registry", str(folder / "r"), "--seed", seed, *small]
         assert execute(train) == 0
@@ -131,7 +142,7 @@ def test_a_model_file_knows_its_dataset_as_well(call, work):
 
 def test_where_all_was_seen_it_has_to_be_asked_for(tmp_path, call, work):
     small_dataset(tmp_path, {"train": 1.0})
-    small = ["--n-rounds", "2", "--max-leaves", "4", "--min-rows-in-leaf", "5"]
+    small = ["--preset", "defaults-1", "--n-rounds", "2", "--max-leaves", "4", "--min-rows-in-leaf", "5"]
     call("train", tmp_path / "d", "--name", "whole", *small)
     line = call("evaluate", tmp_path / "d", "--model", "whole@1", status=2)
     assert "no split has queries that whole@1 has not seen in training" in line
@@ -170,7 +181,7 @@ def test_a_dataset_that_has_grown_or_got_pairs_is_known_again(call, work, tmp_pa
 
 def test_the_data_of_a_base_model_were_seen_too(call, work, tmp_path):
     other = small_dataset(tmp_path, queries=60)
-    small = ["--n-rounds", "2", "--max-leaves", "4", "--min-rows-in-leaf", "5"]
+    small = ["--preset", "defaults-1", "--n-rounds", "2", "--max-leaves", "4", "--min-rows-in-leaf", "5"]
     call("train", tmp_path / "d", "--name", "joined", "--base-model", "web@1", *small)
     from rankmill.registry import Registry
 

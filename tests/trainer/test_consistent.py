@@ -112,7 +112,9 @@ def test_the_minimum_over_a_population_has_the_best_ndcg(written, criterion):
     n_queries = 1_000
     grades = np.repeat(kinds, (shares * n_queries).astype(int), axis=0).ravel()
     x, qid = np.tile(np.eye(3, dtype=np.float32), (n_queries, 1)), np.repeat(np.arange(n_queries), 3)
-    ranker = Ranker(objective=written, criterion=criterion, n_rounds=200, n_threads=1).fit(x, grades, qid=qid)
+    ranker = Ranker(preset="defaults-1", objective=written, criterion=criterion, n_rounds=200, n_threads=1).fit(
+        x, grades, qid=qid
+    )
     assert ranker.score(x, grades, qid=qid) == pytest.approx(best, abs=1e-9)
     assert best == pytest.approx(0.8579, abs=5e-5)
     if written == "consistent_cosine":  # its minimum is known up to the length

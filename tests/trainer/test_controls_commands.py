@@ -20,7 +20,7 @@ from rankmill.trainer.train_on_dataset import cross_validate, plan_of, train
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.training_rows import read_rows
 from tests.refusals import unnamed
-from tests.trainer.fixed import fixed
+from tests.trainer.fixed import FIXED, fixed
 
 SMALL = ["--n-rounds", "6", "--max-leaves", "4", "--min-rows-in-leaf", "5", "--n-threads", "1"]
 
@@ -146,7 +146,7 @@ def columns(made_columns, tmp_path, monkeypatch):
 def test_a_dataset_with_all_columns_trains_as_arrays_do(columns, objective):
     dataset, x, qid, arrays = columns
     given = {name: value for name, value in arrays.items() if name != "label" or objective == "l2"}
-    own = {"n_rounds": 8, "max_leaves": 6, "objective": objective}
+    own = {**FIXED, "n_rounds": 8, "max_leaves": 6, "objective": objective}
     forest = train(dataset, fixed(**own), TrainingOptions(n_threads=1)).forest
     ranker = Ranker(**own, n_threads=1).fit(x, given.pop("y"), qid=qid, **given)
     assert np.allclose(predict(forest, x), ranker.predict(x), atol=1e-9)
@@ -178,7 +178,7 @@ def test_pairs_of_a_dataset_are_learnt_as_those_of_arrays(columns, capsys):
     ]
     Path("pairs.txt").write_text("\n".join(rng.permutation(lines)) + "\n")
     assert execute(["data", "ingest", "--format", "pairs", "pairs.txt", "-o", "d"]) == 0, capsys.readouterr().err
-    own = {"n_rounds": 8, "max_leaves": 6, "objective": "ranknet", "learn_from": "pairs"}
+    own = {**FIXED, "n_rounds": 8, "max_leaves": 6, "objective": "ranknet", "learn_from": "pairs"}
     dataset = Dataset.open(Path("d"))
     forest = train(dataset, fixed(**own), TrainingOptions(n_threads=1)).forest
     given = {name: value for name, value in arrays.items() if name not in {"label", "y"}}
@@ -218,7 +218,7 @@ def test_a_dataset_and_arrays_of_the_same_rows_teach_the_same(dataset, objective
     shuffled = np.random.default_rng(0).permutation(len(y))
     parameters = fixed(objective=objective, n_rounds=5, max_leaves=4, min_rows_in_leaf=5)
     ours = train(opened, parameters, TrainingOptions(n_threads=1)).forest
-    ranker = Ranker(objective=objective, n_rounds=5, max_leaves=4, min_rows_in_leaf=5, max_bin=31, n_threads=1)
+    ranker = Ranker(**FIXED, objective=objective, n_rounds=5, max_leaves=4, min_rows_in_leaf=5, max_bin=31, n_threads=1)
     qid = np.repeat(np.arange(len(sizes)), sizes)
     theirs = ranker.fit(X[shuffled], y[shuffled], qid=qid[shuffled]).predict(X)
     assert np.allclose(predict(ours, X.astype(np.float32), n_threads=1), theirs, atol=1e-9)

@@ -30,7 +30,13 @@ def test_a_tree_gains_what_lightgbm_s_gains(seed):
         gradients[:], hessians[:] = g[row], h[row]
 
     ranker = Ranker(
-        objective=given, n_rounds=1, max_leaves=31, min_rows_in_leaf=1, min_hessian_in_leaf=0.001, n_threads=1
+        preset="defaults-1",
+        objective=given,
+        n_rounds=1,
+        max_leaves=31,
+        min_rows_in_leaf=1,
+        min_hessian_in_leaf=0.001,
+        n_threads=1,
     ).fit(x, rng.integers(0, 3, n), qid=np.arange(n) // 20, label=np.arange(n, dtype=float))
     settings = {
         "objective": lambda scores, data: (g, h), "num_leaves": 31, "min_data_in_leaf": 1, "verbose": -1, "num_threads": 1,
