@@ -55,7 +55,10 @@ def total_of(values, counted):
 def powers_of_exponentials(keys, power, out):
     """out[i] = (-ln u) ** power, u uniform between 0 and 1 from the 64 random bits keys[i]."""
     for i in range(keys.shape[0]):
-        out[i] = exp_clipped(power * log_positive(max(-log_positive(uniform(keys[i])), 1e-12)))
+        out[i] = max(-log_positive(uniform(keys[i])), 1e-12)
+    if power != 1.0:
+        for i in range(keys.shape[0]):
+            out[i] = exp_clipped(power * log_positive(out[i]))
 
 
 @kernel
