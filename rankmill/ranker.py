@@ -320,7 +320,8 @@ class Ranker(Routed):
         )
         binspec = matrix_bins(names, values, own.max_bin, n_threads=n_threads)
         data = _training_data(train, watched, base, binspec, n_threads)
-        parameters = with_preset(parameters, shape_of_rows(data))
+        start = None if forest is None else StartingModel(forest)
+        parameters = with_preset(parameters, shape_of_rows(data), start)
         if forest is not None and init_model is not None:
             parameters = replace(parameters, n_rounds=forest.n_rounds + parameters.n_rounds)
         if given_pairs(data.train) and not self.learn_from:
@@ -330,7 +331,7 @@ class Ranker(Routed):
         with verbosely(own.verbose, parameters) as progress:
             options = TrainingOptions(
                 eval_metrics=metrics,
-                resume=None if forest is None else StartingModel(forest),
+                resume=start,
                 n_threads=n_threads,
                 on_round=_all_of(progress, listeners),
             )

@@ -88,7 +88,7 @@ def cross_validate(
         feature_names=names,
         max_grade=int(rows.grades.max(initial=0)),
     )
-    parameters = with_preset(parameters, shape_of_rows(data))
+    parameters = with_preset(parameters, shape_of_rows(data).in_folds())
     with verbosely(own.verbose, parameters, folds_alone=True) as progress:
 
         def tell(record: RoundRecord) -> None:

@@ -143,7 +143,7 @@ class _Training:
             raise TrainingDataRejected("the train split has no rows")
         _check_features(data.feature_names, data.edges)
         self.monotone = directions_of(parameters.monotone, data.feature_names)
-        parameters = with_preset(parameters, shape_of_rows(data))
+        parameters = with_preset(parameters, shape_of_rows(data), options.resume)
         self.asked, self.parameters = parameters, resolved(train, parameters)
         self.info = {**data.info, **learnt_from_facts(train, self.parameters)}
         self.objective = objective_of(rows_learnt_from(train, self.parameters), self.parameters)

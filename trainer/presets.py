@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rankmill.foundation.options import declared_in, option_of
 from rankmill.foundation.training_facts import DEFAULTS
 from rankmill.pipeline.dataset import Dataset
-from rankmill.trainer.parameters import AUTO, BAYESIAN, GRADES, MOST_OBLIVIOUS_DEPTH, TrainParameters
+from rankmill.trainer.objectives.registry import objective_class
+from rankmill.trainer.parameters import AUTO, BAYESIAN, GRADES, MOST_OBLIVIOUS_DEPTH, TrainParameters, options_for
+from rankmill.trainer.resuming import MAY_DIFFER
 from rankmill.trainer.rows import TrainingData
+from rankmill.trainer.training_options import StartingModel
 
-FEW_QUERIES = 5_000  # of the train split
+FEW_QUERIES, FEWEST_QUERIES = 5_000, 300  # of the train split
+RATE, MOST_RATE, MANY_ROUNDS = 0.05, 0.3, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,30 +26,44 @@ class DataShape:
     queries: int  # of the train split, as the next two
     documents: int
     features: int
+    has_valid: bool
     may_refit: bool  # whether the valid split may be learnt from in the end, as other queries judge the model
     pairs_alone: bool = False  # whether there are preference pairs, and no grade above 0
+
+    def in_folds(self) -> DataShape:
+        """Return the shape for a cross-validation, where held-out queries choose the rounds."""
+        return replace(self, has_valid=True)
 
 
 def shape_of_rows(data: TrainingData) -> DataShape:
     """Return the shape of data in memory, whose test split only the caller has."""
     rows = data.train
-    pairs_alone = rows.pairs is not None and data.max_grade == 0
-    return DataShape(rows.n_queries, rows.n_rows, len(data.feature_names), bool(data.eval_sets), pairs_alone)
+    has_valid, pairs_alone = bool(data.eval_sets), rows.pairs is not None and data.max_grade == 0
+    return DataShape(rows.n_queries, rows.n_rows, len(data.feature_names), has_valid, has_valid, pairs_alone)
 
 
 def shape_of_dataset(dataset: Dataset) -> DataShape:
     """Return the shape of a dataset, from its manifest alone."""
-    train, may_refit = dataset.manifest.splits.get("train"), set(dataset.manifest.unseen) == {"test", "valid"}
+    train, unseen = dataset.manifest.splits.get("train"), set(dataset.manifest.unseen)
     queries, documents = (0, 0) if train is None else (train.queries, train.rows)
     pairs_alone = dataset.manifest.pairs is not None and dataset.max_grade == 0
-    return DataShape(queries, documents, len(dataset.feature_names), may_refit, pairs_alone)
+    may_refit = unseen == {"test", "valid"}
+    return DataShape(queries, documents, len(dataset.feature_names), "valid" in unseen, may_refit, pairs_alone)
 
 
-def with_preset(parameters: TrainParameters, shape: DataShape) -> TrainParameters:
-    """Return ``parameters`` with a value for every option that was left out; those that were given stay."""
+def with_preset(parameters: TrainParameters, shape: DataShape, resume: StartingModel | None = None) -> TrainParameters:
+    """Return ``parameters`` with a value for every option that was left out; those that were given stay.
+
+    A training that resumes keeps what the preset chose for the model, as more rounds could make it choose otherwise.
+    """
     if parameters.preset == DEFAULTS:
         return parameters
-    return parameters.completed(_PRESETS[parameters.preset](parameters, shape))
+    values = dict(_PRESETS[parameters.preset](parameters, shape))
+    if resume is not None and resume.forest.parameters.get("preset") == parameters.preset:
+        values |= {
+            name: value for name, value in options_for(resume.forest.parameters).items() if name not in MAY_DIFFER
+        }
+    return parameters.completed(values)
 
 
 def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
@@ -54,8 +72,8 @@ def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
     It is empty if the preset had nothing to choose.
 
     >>> given = TrainParameters(preset="auto-1", n_rounds=80)
-    >>> choices_line(given, with_preset(given, DataShape(9_000, 90_000, 2, may_refit=True)))
-    'preset auto-1: learning_rate 0.05'
+    >>> choices_line(given, with_preset(given, DataShape(9_000, 90_000, 2, has_valid=True, may_refit=True)))
+    'preset auto-1: learning_rate 0.188'
     """
     if all(value is not None for value in given.as_dict().values()):
         return ""
@@ -70,7 +88,7 @@ def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
 
 def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
     """Small trees of randomly weighted documents and a smoothed stop for few queries (docs/presets.md has the evidence)."""
-    values: dict[str, Any] = {"n_rounds": 1000, "learning_rate": 0.05}
+    values = _rounds_and_rate(given, shape)
     if shape.queries > FEW_QUERIES:
         return values
     values |= {"stop_window": 40, "refit": "all" if shape.may_refit else "none"}
@@ -83,7 +101,24 @@ def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
     takes_weights = given.criterion != "ole" and given.leaf != "exact"
     if takes_weights and given.bootstrap in {None, BAYESIAN}:
         values |= {"bootstrap": "bayesian", "bootstrap_by": "document", "leaf_rows": "all"}
+        averages = given.objective is None or objective_class(given.objective).may_average
+        if shape.queries <= FEWEST_QUERIES and averages and given.rounds_by != "oob":
+            values["members"] = 3
     return values
+
+
+def _rounds_and_rate(given: TrainParameters, shape: DataShape) -> dict[str, Any]:
+    """Return ``n_rounds`` and ``learning_rate``: many rounds if something chooses among them, else as many as are usually best.
+
+    What is usually best is a product of both, so fewer rounds than that learn faster.
+    """
+    product = 7.5 if shape.queries <= 500 else 15.0
+    chosen = given.rounds_by != "valid" or (shape.has_valid and given.keeps_best)
+    n_rounds = MANY_ROUNDS if chosen else round(product / RATE)
+    return {
+        "n_rounds": n_rounds,
+        "learning_rate": min(MOST_RATE, max(RATE, round(product / (given.n_rounds or n_rounds), 3))),
+    }
 
 
 _PRESETS: Mapping[str, Callable[[TrainParameters, DataShape], Mapping[str, Any]]] = {AUTO: _auto_1}

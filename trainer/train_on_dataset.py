@@ -158,7 +158,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
     rankmill.foundation.errors.InputError
         The dataset has not been binned.
     """
-    given, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset))
+    given, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset), options.resume)
     train, valid = dataset.queries("train"), dataset.queries("valid")
     if train.n_rows == 0:
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
@@ -246,7 +246,7 @@ def train(
     rankmill.foundation.errors.InputError
         The dataset has not been binned.
     """
-    parameters = with_preset(parameters or TrainParameters(), shape_of_dataset(dataset))
+    parameters = with_preset(parameters or TrainParameters(), shape_of_dataset(dataset), options.resume)
     base, resume = _base_of(dataset, parameters, options), options.resume
     if resume is not None:
         options = replace(options, resume=replace(resume, forest=after_base(resume.forest, base)))
@@ -278,7 +278,7 @@ def cross_validate(
     Queries go to folds by the seed and a hash of their ids; ``with_valid``: those of the valid split, too.  Other arguments and
     errors are those of :func:`train` and of that function.
     """
-    parameters = with_preset(parameters or TrainParameters(), shape_of_dataset(dataset))
+    parameters = with_preset(parameters or TrainParameters(), shape_of_dataset(dataset).in_folds())
     binspec = dataset.binspec()
     data = _training_data(dataset, binspec, parameters, options)
     if with_valid:

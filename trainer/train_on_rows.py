@@ -56,7 +56,7 @@ def fit(
     TrainingDataRejected
         There are too few queries to split, or a refit has no eval set.
     """
-    parameters = with_preset(parameters, shape_of_rows(data))
+    parameters = with_preset(parameters, shape_of_rows(data), options.resume)
     if parameters.refit == NONE:
         return _fit_once(data, parameters, options, checkpoints)
     if not data.eval_sets:
@@ -118,7 +118,7 @@ def cross_validate_rows(
         There are fewer queries than folds, or ``boost`` rejects the rows of a fold.
     """
     folds, rows = parameters.folds, data.train
-    parameters = with_preset(parameters, shape_of_rows(data))
+    parameters = with_preset(parameters, shape_of_rows(data).in_folds())
     if rows.n_queries < folds:
         raise TrainingDataRejected(
             f"{folds} folds need at least as many queries, found {rows.n_queries}; use fewer folds"

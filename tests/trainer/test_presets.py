@@ -10,11 +10,11 @@ import pytest
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.training_facts import DEFAULTS
-from rankmill.trainer.parameters import AUTO, OLDEST, TrainParameters
+from rankmill.trainer.parameters import AUTO, NAMES, OLDEST, TrainParameters
 from rankmill.trainer.presets import FEW_QUERIES, DataShape, with_preset
 
-SMALL = DataShape(100, 2_000, 30, may_refit=True)
-LARGE = DataShape(FEW_QUERIES + 1, 1_000_000, 30, may_refit=True)
+SMALL = DataShape(100, 2_000, 30, has_valid=True, may_refit=True)
+LARGE = DataShape(FEW_QUERIES + 1, 1_000_000, 30, has_valid=True, may_refit=True)
 
 
 def judgments(n_queries=40, n_documents=15, n_features=4):
@@ -79,7 +79,9 @@ def test_the_model_records_the_preset_and_its_choices_which_give_the_same_trees_
     auto = Ranker(preset=AUTO, n_rounds=15).fit(x, grades, qid=qid, eval_set=eval_set)
     stored = dict(auto.forest_.parameters)
     assert stored["preset"] == AUTO
-    chosen = with_preset(TrainParameters(preset=AUTO, n_rounds=15), DataShape(40, 600, 4, may_refit=True))
+    chosen = with_preset(
+        TrainParameters(preset=AUTO, n_rounds=15), DataShape(40, 600, 4, has_valid=True, may_refit=True)
+    )
     assert {
         name: stored[name] for name in ("objective", "grow", "max_depth", "learning_rate", "bootstrap", "refit")
     } == {
@@ -114,3 +116,45 @@ def test_the_valid_split_is_learnt_from_only_if_another_split_is_left_to_judge_t
     x, grades, qid = judgments()
     alone = Ranker(preset=AUTO, n_rounds=5).fit(x, grades, qid=qid)
     assert alone.forest_.parameters.get("refit", "none") == "none"
+
+
+def chosen(shape=SMALL, **given):
+    return with_preset(TrainParameters(preset=AUTO, **given), shape)
+
+
+def test_without_queries_to_choose_the_rounds_there_are_as_many_as_are_usually_best():
+    alone = replace(SMALL, has_valid=False, may_refit=False)
+    assert chosen(alone).n_rounds < 0.3 * chosen(SMALL).n_rounds
+    assert chosen(alone, rounds_by="cv").n_rounds == chosen(SMALL).n_rounds == chosen(alone.in_folds()).n_rounds
+    assert chosen(SMALL, early_stopping_rounds=0).n_rounds == chosen(alone).n_rounds
+
+
+@pytest.mark.parametrize("shape", [SMALL, LARGE])
+def test_few_rounds_learn_faster(shape):
+    rates = [chosen(shape, n_rounds=n).learning_rate for n in (5, 20, 60, 200, 1000, 100_000)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] > 2 * rates[-1] == 2 * chosen(shape).learning_rate
+    assert chosen(shape, n_rounds=5, learning_rate=0.01).learning_rate == 0.01
+
+
+def test_a_resumed_training_keeps_the_rate_that_was_chosen_for_fewer_rounds():
+    x, grades, qid = judgments()
+    short = Ranker(n_rounds=30).fit(x, grades, qid=qid)
+    rate = short.forest_.parameters["learning_rate"]
+    whole = Ranker(n_rounds=60, learning_rate=rate).fit(x, grades, qid=qid)
+    assert Ranker(n_rounds=60).fit(x, grades, qid=qid).forest_.parameters["learning_rate"] != rate
+    for resumed in (
+        Ranker(n_rounds=60).fit(x, grades, qid=qid, resume=short),
+        Ranker(n_rounds=30).fit(x, grades, qid=qid, init_model=short),
+    ):
+        assert resumed.forest_.to_bytes() == whole.forest_.to_bytes()
+
+
+@pytest.mark.parametrize("objective", NAMES)
+def test_every_objective_trains_with_what_the_preset_chooses_for_it(objective):
+    found = chosen(objective=objective)
+    assert found.objective.startswith(objective)
+    assert found.members == (1 if objective == "gbrank" else 3)
+    x, grades, qid = judgments(20, 8)
+    more = {"label": grades + 1.0} if objective == "coxph" else {}
+    assert Ranker(objective=objective, n_rounds=2).fit(x, grades, qid=qid, **more).forest_.n_rounds == 2
