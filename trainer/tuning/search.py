@@ -70,16 +70,14 @@ class TunePlan:
         workers = self.options.workers or available_cores()
         return workers if self.trials is None else min(workers, self.trials + 1)
 
-    @property
-    def repeats(self) -> int:
-        """Number of trainings with other seeds: of the best trials and of trial 0."""
-        best = self.options.best if self.trials is None else min(self.options.best, self.trials)
-        return (best + 1) * self.options.repeat
+    def repeats_of(self, trials: int) -> int:
+        """Return the number of trainings with other seeds, of the best of so many drawn trials and of trial 0."""
+        return (min(self.options.best, trials) + 1) * self.options.repeat
 
     @property
     def most_trainings(self) -> int | None:
         """Number of trainings at most; None if only time limits them."""
-        return None if self.trials is None else self.trials + 1 + self.repeats
+        return None if self.trials is None else self.trials + 1 + self.repeats_of(self.trials)
 
     def render(self) -> str:
         """Return a line for people, after one with the choices of the preset if there are any."""
@@ -187,7 +185,7 @@ def tune(
 
     def in_time(done: int) -> bool:
         """Whether another training as long as those before ends in time, and the repeats after it; the first always starts."""
-        rounds = 1 + ceil(plan.repeats / plan.workers)  # one after another
+        rounds = 1 + ceil(plan.repeats_of(done) / plan.workers)  # one after another
         spent = clock() - begun
         return not options.minutes or not done or spent + rounds * spent * plan.workers / done <= 60.0 * options.minutes
 
