@@ -33,6 +33,15 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     return _TakesOptions(command)
 
 
+def given_names(context: typer.Context) -> list[str]:
+    """Return the names of the arguments and options that were given on the command line."""
+    return [
+        name
+        for name in context.params
+        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+    ]
+
+
 class _TakesOptions:
     """A command with the options of its groups, which are made when its signature is read: at a start only for the one called."""
 

@@ -19,7 +19,14 @@ from rankmill.scorer import arguments as scorer_arguments
 from rankmill.scorer.metrics.metric_options import Policy
 from rankmill.scorer.options import CandidateOptions, ConvertOptions, JudgedOptions, RerankOptions, Selection
 from rankmill.trainer.objectives.spelling import OBJECTIVES, class_named
-from rankmill.trainer.parameters import CheckpointOptions, SeedOptions, SpaceOptions, TrainParameters, TuneOptions
+from rankmill.trainer.parameters import (
+    CheckpointOptions,
+    SeedOptions,
+    SpaceOptions,
+    StartOptions,
+    TrainParameters,
+    TuneOptions,
+)
 
 NO_BOUND = 2**31 - 1  # bounds of this size are not shown
 HOW = "This page is generated from the code by `python -m rankmill.reference_pages docs`."
@@ -51,6 +58,7 @@ PAGES = (
     Page("Generated judgments", SynthParameters, "`data synth`", "", "`SynthParameters`"),
     Page("Training", TrainParameters, "`train`, `cv`, `tune`", "[train]", "`TrainParameters`, `Ranker`"),
     Page("Machine and checkpoints of a training", CheckpointOptions, "`train`", "[train]", "`TrainingOptions`"),
+    Page("What a training starts from", StartOptions, "`train`", "", ""),
     Page("Seeds", SeedOptions, "`train`", "[train]", "`SeedOptions`"),
     Page("Tuning", TuneOptions, "`tune`", "", "`TuneOptions`"),
     Page("What tuning searches", SpaceOptions, "`tune`", "", "`SpaceOptions`"),

@@ -9,10 +9,17 @@ from typing import Annotated
 
 import typer
 
-from rankmill.foundation.command_line import AsJson, takes_options
+from rankmill.foundation.command_line import AsJson, given_names, takes_options
 from rankmill.foundation.options import Without, values_of
 from rankmill.registry.cli_options import DEFAULT_FOLDER, NewModel, RegistryFolder
-from rankmill.trainer.parameters import CheckpointOptions, MachineOptions, SeedOptions, TrainParameters
+from rankmill.trainer.parameters import (
+    CheckpointOptions,
+    MachineOptions,
+    SeedOptions,
+    StartOptions,
+    TrainParameters,
+    parameters_in,
+)
 
 app = typer.Typer()
 
@@ -34,30 +41,13 @@ LogEvery = Annotated[
 @takes_options
 def train(
     *,
+    context: typer.Context,
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a binned dataset.")],
     name: NewModel,
     registry: RegistryFolder = DEFAULT_FOLDER,
     parameters: TrainParameters,
     options: CheckpointOptions,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Resume this model (a file, NAME, NAME@7, NAME@latest; NAME means production) until"
-            " it has N_ROUNDS rounds in total. It must have been trained on DATASET with the same"
-            " options. The result is identical to one uninterrupted training.",
-            show_default=False,
-        ),
-    ] = None,
-    base_model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Train new trees on top of the scores of this model. The registered model contains"
-            " both. DATASET must have the features of this model.",
-            show_default=False,
-        ),
-    ] = None,
+    start: StartOptions,
     seeds: SeedOptions,
     log_every: LogEvery = None,
     as_json: AsJson = False,
@@ -69,6 +59,7 @@ def train(
     Example: rankmill train web.dataset --name web --metric ndcg@10
     With bins on disk: rankmill train web.dataset --name web --bin-cache bin-cache
     More rounds: rankmill train web.dataset --name web --resume web@latest --n-rounds 1000
+    The result of a search: rankmill train web.dataset --name web --params web.tuning/winner.toml
     Three seeds as one model: rankmill train web.dataset --name web --seeds 1,2,3 --choose average
     """
     from rankmill.pipeline.dataset import Dataset
@@ -80,11 +71,16 @@ def train(
     from rankmill.trainer.training_service import starting_model, train_and_register
 
     check_name(name)
+    if start.params is not None:
+        own = {name: value for name, value in values_of(parameters).items() if name in given_names(context)}
+        parameters = parameters_in(start.params, own)
     training = TrainingOptions(
-        **values_of(options), resume=starting_model(resume, registry), base_model=starting_model(base_model, registry)
+        **values_of(options),
+        resume=starting_model(start.resume, registry),
+        base_model=starting_model(start.base_model, registry),
     )
     opened = Dataset.open(dataset)
-    if parameters.rounds_by == "valid":
+    if parameters.rounds_by == "valid" and parameters.keeps_best:
         note_few_queries(opened, "the number of rounds")
     trained = train_and_register(opened, name, Registry(registry), parameters, training, seeds, log_every=log_every)
     if options.checkpoint is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankmill.foundation.command_line import AsJson, takes_options
+from rankmill.foundation.command_line import AsJson, given_names, takes_options
 from rankmill.foundation.options import Without, values_of
 from rankmill.trainer.parameters import MachineOptions, SpaceOptions, TrainParameters, TuneOptions
 
@@ -47,7 +47,7 @@ def tune(
 
     Trials are compared by the stop metric, by cross-validation if there are few queries, else on the valid split. On these
     queries the best of many trials looks better than it is; the last lines say by how much. If nothing is left of the gain, the
-    options as given win. No model is registered: train one with the printed section.
+    options as given win. No model is registered: rankmill train --params OUT/winner.toml does it.
 
     Example: rankmill tune web.dataset -o web.tuning --minutes 10
     One parameter: rankmill tune web.dataset -o t --trials 12 --vary learning_rate=0.02..0.3:log
@@ -69,7 +69,7 @@ def tune(
         space = space_of(varied, "--vary") if varied else None
     opened = Dataset.open(dataset)
     training = TrainingOptions(**values_of(machine))
-    plan = plan_tuning(opened, parameters, space, options, training, fixed=_given(context))
+    plan = plan_tuning(opened, parameters, space, options, training, fixed=given_names(context))
     typer.echo(plan.render(), err=True)
     if not plan.by_folds:
         note_few_queries(opened, "the best trial")
@@ -86,12 +86,3 @@ def tune(
 
         table = search_for(plan, out, fresh=fresh, on_trial=show)
     typer.echo(table.to_json() if as_json else table.render(), nl=as_json)
-
-
-def _given(context: typer.Context) -> list[str]:
-    """Return the names of the parameters given as options, which are not searched."""
-    return [
-        name
-        for name in context.params
-        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
-    ]

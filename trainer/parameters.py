@@ -7,9 +7,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter, name_hint
 from rankmill.foundation.options import declared_in, option, option_of, options, spelled
 from rankmill.foundation.scalars import whole_number
+from rankmill.foundation.toml_files import read_toml
 from rankmill.foundation.training_facts import DEFAULTS, STORED_DEFAULTS, with_option_names
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical
 
@@ -459,6 +460,27 @@ def options_for(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name, usual in left_out.items() if values[name] != usual}
 
 
+def parameters_in(path: Path, given: Mapping[str, Any]) -> TrainParameters:
+    """Return the parameters of the section ``[train]`` of a TOML file; those that are ``given`` override it.
+
+    Raises
+    ------
+    InvalidParameter
+        The file is not valid TOML, has no such section, or the section has an unknown key or an invalid value.
+    """
+    section = read_toml(path, "a section [train]").get("train")
+    if not isinstance(section, dict):
+        raise InvalidParameter(f"{path}: expected a section [train] with training parameters, found none")
+    names = [each.name for each in declared_in(TrainParameters)]
+    for name in section:
+        if name not in names:
+            raise InvalidParameter(f"{path}: [train]: unknown parameter {name!r}; {name_hint(name, names)}")
+    try:
+        return TrainParameters(**{**section, **given})
+    except InvalidParameter as error:
+        raise InvalidParameter(f"{path}: [train]: {error}") from None
+
+
 @options
 class MachineOptions:
     """Options for metrics, threads and memory.  They never change the model."""
@@ -502,6 +524,30 @@ class CheckpointOptions(MachineOptions):
         default=CHECKPOINT_SECONDS, help="Minimum seconds between checkpoints; 0: after every round.", least=0
     )
     profile: bool = option(default=False, help="Print how much time each phase of a round took.")
+
+
+@options
+class StartOptions:
+    """What a training starts from."""
+
+    params: Path | None = option(
+        default=None,
+        help="TOML file whose section [train] has training parameters, such as winner.toml of tune. Given options win.",
+        metavar="FILE",
+    )
+    resume: str | None = option(
+        default=None,
+        help="Resume this model (a file, NAME, NAME@7, NAME@latest; NAME means production) until"
+        " it has N_ROUNDS rounds in total. It must have been trained on DATASET with the same"
+        " options. The result is identical to one uninterrupted training.",
+        metavar="MODEL",
+    )
+    base_model: str | None = option(
+        default=None,
+        help="Train new trees on top of the scores of this model. The registered model contains"
+        " both. DATASET must have the features of this model.",
+        metavar="MODEL",
+    )
 
 
 @options

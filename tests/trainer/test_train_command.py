@@ -312,3 +312,41 @@ def test_a_refit_says_what_it_learnt_from_and_an_average_what_it_costs(split_dat
     assert not unnamed(capsys.readouterr().out, "trained again", "446 documents of 50 queries")
     assert execute(["evaluate", split_dataset, "--model", "web@latest", "--split", "valid"]) == 0
     assert not unnamed("".join(capsys.readouterr()), "was trained on valid: SEEN IN TRAINING")
+
+
+def test_parameters_of_a_file_train_as_options_do_and_give_way_to_them(dataset: str, capsys) -> None:
+    Path("p.toml").write_text('[train]\nn_rounds = 3\nmax_leaves = 4\nobjective = "l2"\npreset = "defaults-1"\n')
+    models = []
+    for words in (
+        ["--params", "p.toml", "--max-leaves", "3"],
+        ["--n-rounds", "3", "--max-leaves", "3", "--objective", "l2", "--preset", "defaults-1"],
+    ):
+        assert execute(["train", dataset, "--name", "filed", *words]) == 0
+        capsys.readouterr()
+        assert execute(["models", "show", "filed@latest", "--json"]) == 0
+        models.append(json.loads(capsys.readouterr().out)["version"])
+    assert models[0] == models[1]  # the same model is registered once
+
+
+@pytest.mark.parametrize(
+    ("content", "facts"),
+    [
+        (None, ("p.toml", "file")),
+        ("[train]\nmax_leaves = = 3", ("p.toml:2:",)),
+        ("max_leaves = 3", ("p.toml", "[train]")),
+        ("[train]\nmax_leafs = 3", ("p.toml", "'max_leafs'", "'max_leaves'")),
+        ("[train]\nmax_leaves = 1", ("p.toml", "max-leaves", "2")),
+        ('[train]\nname = "web"', ("p.toml", "'name'")),
+    ],
+)
+def test_a_file_without_parameters_is_refused(
+    dataset: str, capsys, content: str | None, facts: tuple[str, ...]
+) -> None:
+    Path("p.toml").unlink(missing_ok=True)
+    if content is not None:
+        Path("p.toml").write_text(content)
+    capsys.readouterr()
+    assert execute(["train", dataset, "--name", "never", "--params", "p.toml"]) == 2
+    err = capsys.readouterr().err
+    assert not unnamed(err, *facts), err
+    assert execute(["models", "show", "never@latest"]) != 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import exp, floor, log
@@ -20,6 +19,7 @@ from typing import Any
 from rankmill.foundation.errors import InvalidParameter, name_hint
 from rankmill.foundation.records import JSON
 from rankmill.foundation.scalars import real_number, text, truth, whole_number
+from rankmill.foundation.toml_files import read_toml
 from rankmill.trainer.parameters import TrainParameters
 
 DIGITS = 4  # significant digits of a sampled number, for readers
@@ -158,16 +158,7 @@ def read_space(path: Path) -> Space:
     InvalidParameter
         There is no such file, it is not valid TOML, or names a parameter that cannot be searched.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, IsADirectoryError):
-        raise InvalidParameter(f"{path}: expected a file with the search space, found no file") from None
-    except UnicodeDecodeError:
-        raise InvalidParameter(f"{path}: expected UTF-8 text, found other bytes") from None
-    except tomllib.TOMLDecodeError as error:
-        place = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error))
-        raise InvalidParameter(f"{path}:{place[2]}:{place[3]}: {place[1]}" if place else f"{path}: {error}") from None
-    return space_of(content, str(path))
+    return space_of(read_toml(path, "the search space"), str(path))
 
 
 def parse_vary(lines: Sequence[str]) -> dict[str, str]:
