@@ -35,7 +35,7 @@ ROUNDS = 100
 
 def ours(train: Part, test: Part, **parameters: Any) -> Floats:
     x, grades, starts = train
-    ranker = Ranker(n_rounds=ROUNDS, n_threads=1, **parameters)
+    ranker = Ranker(preset="defaults-1", n_rounds=ROUNDS, n_threads=1, **parameters)
     return ranker.fit(x, grades, group=np.diff(starts)).predict(test[0])
 
 
@@ -51,7 +51,7 @@ def theirs(train: Part, test: Part, order: int = 0, lambdas: str = "", **paramet
 def _learning(
     grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], metric: str
 ) -> Callable[[Floats, object], tuple[Floats, Floats]]:
-    objective = objective_of(RankedRows(grades, starts, []), TrainParameters(metric=metric))
+    objective = objective_of(RankedRows(grades, starts, []), TrainParameters(preset="defaults-1", metric=metric))
     rounds = iter(range(1, ROUNDS + 1))
 
     def derivatives(scores: Floats, _: object) -> tuple[Floats, Floats]:

@@ -60,7 +60,7 @@ def arguments() -> argparse.Namespace:
 def systems(given: argparse.Namespace) -> list[tuple[str, TrainParameters]]:
     """Return the systems: labels and parameters."""
     base = TrainParameters(
-        max_leaves=given.max_leaves, learning_rate=given.learning_rate, n_rounds=given.n_rounds,
+        preset="defaults-1", max_leaves=given.max_leaves, learning_rate=given.learning_rate, n_rounds=given.n_rounds,
         early_stopping_rounds=given.early_stopping_rounds, stop_metric="ndcg@10", leaf=given.leaf,
     )  # fmt: skip
     names = given.objectives or [*(name for name in first_names() if name not in LEFT_OUT), *VARIANTS]

@@ -153,6 +153,7 @@ def main() -> None:
         else:
             fold = binned(drawn(given.queries, 1), None, drawn(100, 1001), Policy(max_grade=4))
     base = TrainParameters(
+        preset="defaults-1",
         objective=given.objective,
         max_leaves=given.leaves,
         early_stopping_rounds=0,

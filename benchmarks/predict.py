@@ -136,7 +136,14 @@ def oblivious(train: np.ndarray, label: np.ndarray) -> tuple[Forest, object]:
 
     qid = np.arange(len(label)) // 100
     ranker = Ranker(
-        objective="l2", metric="ndcg@10", grow="oblivious", max_depth=6, n_rounds=1000, learning_rate=0.05, n_threads=2
+        preset="defaults-1",
+        objective="l2",
+        metric="ndcg@10",
+        grow="oblivious",
+        max_depth=6,
+        n_rounds=1000,
+        learning_rate=0.05,
+        n_threads=2,
     )
     grades = np.clip(np.round((label - label.mean()) / label.std() * 1.5 + 2), 0, 4).astype(np.int32)
     ranker.fit(train, grades, qid=qid)

@@ -60,7 +60,8 @@ class System:
     def key(self) -> str:
         """The name of its files in the cache, which its settings decide."""
         package = "" if self.kind == OURS else version("xgboost-cpu" if self.kind == "xgboost" else self.kind)
-        facts = [self.kind, package, dict(self.settings), self.code, ROUNDS, PATIENCE]
+        settings = {"preset": "auto-1", **self.settings} if self.kind == OURS else dict(self.settings)
+        facts = [self.kind, package, settings, self.code, ROUNDS, PATIENCE]
         return f"{self.kind}-{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]}"
 
     def run(self, parts: Parts, seed: int) -> stopped.Scored:
@@ -92,12 +93,13 @@ _XGBOOST = {"objective": "rank:ndcg", "eval_metric": "ndcg@10", "tree_method": "
 _CATBOOST = {
     "loss_function": "YetiRank", "eval_metric": "NDCG:top=10;type=Exp;hints=skip_train~true", "thread_count": 1
 }  # fmt: skip
-_MODEST = {"max_leaves": 16, "learning_rate": 0.05}
-_OBLIVIOUS = {"grow": "oblivious", "max_depth": 4, "learning_rate": 0.05}
+_FIXED = {"preset": "defaults-1"}
+_MODEST = {**_FIXED, "max_leaves": 16, "learning_rate": 0.05}
+_OBLIVIOUS = {**_FIXED, "grow": "oblivious", "max_depth": 4, "learning_rate": 0.05}
 BUILT_IN = {
     system.name: system
     for system in (
-        System("ours", OURS, {}),
+        System("ours defaults-1", OURS, _FIXED),
         System("ours auto", OURS, {"preset": "auto-1"}),
         System("ours modest", OURS, _MODEST),
         System("ours oblivious yetirank", OURS, {**_OBLIVIOUS, "objective": "yetirank"}),

@@ -43,7 +43,7 @@ def ndcg(folder: Path, bits: int, rounds: int, seed: int) -> float:
             feature_names=names,
             max_grade=4,
         )
-        forest = boost(data, TrainParameters(n_rounds=rounds, seed=seed)).forest
+        forest = boost(data, TrainParameters(preset="defaults-1", n_rounds=rounds, seed=seed)).forest
     finally:
         packing.HISTOGRAM_BITS = ALL_BITS
     metric = parse_metric("ndcg@10")

@@ -116,7 +116,11 @@ def over(above: list[Floats], below: list[Floats], allowed: npt.NDArray[np.bool_
 
 def run(fold: BinnedFold, given: argparse.Namespace) -> list[list[str]]:
     parameters = TrainParameters(
-        objective=given.objective, max_leaves=given.leaves, learning_rate=given.rate, min_hessian_in_leaf=0.0
+        preset="defaults-1",
+        objective=given.objective,
+        max_leaves=given.leaves,
+        learning_rate=given.rate,
+        min_hessian_in_leaf=0.0,
     )
     assert isinstance(fold.train.bins, BlockedBins)
     team = Team(1)

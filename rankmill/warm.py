@@ -43,20 +43,23 @@ data bin {folder}/dataset --max-bin 15
 data bin {folder}/dataset
 data describe {folder}/dataset
 data describe {folder}/dataset --against {folder}/preferred
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 4 --max-leaves 6 --n-threads 2
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --gain linear --no-lambda-normalisation
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 6 --max-leaves 6 --resume warm@1 --eval-metric map
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --query-fraction 0.8 --feature-fraction 0.5
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --row-fraction 0.5 --monotone f1:1 --profile
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --grow oblivious --max-depth 3 --objective l2
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --rounds-by oob --query-fraction 0.5 --objective l2
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --rounds-by test --step-search line
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --base-model warm@1
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 4 --preset defaults-1 --max-leaves 6 --n-threads 2
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --gain linear --no-lambda-normalisation
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 6 --preset defaults-1 --max-leaves 6 --resume warm@1 --eval-metric map
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --query-fraction 0.8 --feature-fraction 0.5
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --row-fraction 0.5 --monotone f1:1 --profile
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --grow oblivious --max-depth 3 --objective l2
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --rounds-by oob --query-fraction 0.5 --objective l2
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --rounds-by test --step-search line
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --preset defaults-1 --base-model warm@1
 cv {folder}/dataset --folds 2 --n-rounds 2
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --members 2
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --bootstrap mvs --random-strength 1
 TRAININGS
 data synth -o {folder}/many.parquet --queries 900 --docs-per-query 80 --features 10
 data ingest {folder}/many.parquet -o {folder}/many
 data bin {folder}/many
+train {folder}/many --name many --registry {folder}/registry --n-rounds 2 --preset defaults-1 --n-threads 2
 train {folder}/many --name many --registry {folder}/registry --n-rounds 2 --n-threads 2
 models promote warm@1 --registry {folder}/registry --force
 models gate warm@2 --registry {folder}/registry --on {folder}/dataset --margin 1 --max-cost-ratio 99
@@ -131,7 +134,7 @@ def _trainings() -> Iterator[str]:
         name = objective.partition("(")[0]
         measured = "" if name in _NO_LOSS else " --eval-metric deviance"
         return (
-            f"train {{folder}}/{dataset} --name {name} --registry {{folder}}/registry --n-rounds 2 --max-leaves 4"
+            f"train {{folder}}/{dataset} --name {name} --registry {{folder}}/registry --n-rounds 2 --max-leaves 4 --preset defaults-1"
             f" --objective {shlex.quote(objective)} {options}{measured}"
         )
 
@@ -296,13 +299,14 @@ def _fit_arrays() -> None:
     generator = np.random.Generator(np.random.PCG64(1))
     x = generator.normal(size=(200, 5))
     grades, qid = generator.integers(0, 4, size=200), np.repeat(np.arange(20), 10)
-    ranker = Ranker(n_rounds=3, max_leaves=4).fit(x, grades, qid=qid, eval_set=(x, grades, qid))
-    ranker.predict(x)
+    for preset in ("defaults-1", "auto-1"):
+        ranker = Ranker(preset=preset, n_rounds=3).fit(x, grades, qid=qid, eval_set=(x, grades, qid))
+        ranker.predict(x)
     for objective in sorted(OBJECTIVES.keys() - {"user"}):
-        Ranker(n_rounds=2, max_leaves=4, objective=objective).fit(
+        Ranker(preset="defaults-1", n_rounds=2, max_leaves=4, objective=objective).fit(
             x, grades, qid=qid, sample_weight=generator.uniform(size=200)
         )
-    Ranker(n_rounds=2, max_leaves=4, delta=_grade_difference).fit(x, grades, qid=qid)
+    Ranker(preset="defaults-1", n_rounds=2, max_leaves=4, delta=_grade_difference).fit(x, grades, qid=qid)
 
 
 def _grade_difference(grades: npt.NDArray[np.int32], i: int, j: int) -> float:
