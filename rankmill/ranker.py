@@ -36,7 +36,7 @@ from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
 from rankmill.trainer.parameters import GRADES, OLDEST, TrainParameters
-from rankmill.trainer.presets import shape_of_rows, with_preset
+from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
 from rankmill.trainer.progress import TrainingProgress, verbosely
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.train_on_rows import fit
@@ -65,8 +65,8 @@ class RankerOptions:
     )
     verbose: int | bool = option(
         default=1,
-        help="Progress output.  1 or True: a bar in notebooks, elsewhere a line on stderr about every 10 seconds; N above 1: a line"
-        " after every N rounds; 0: nothing.  Does not change the model.",
+        help="Progress output.  1 or True: a bar in notebooks, elsewhere a line on stderr about every 10 seconds; N above 1: what"
+        " the preset chose, and a line after every N rounds; 0: nothing.  Does not change the model.",
     )
     delta: Callable[..., Any] | None = option(
         default=None,
@@ -321,14 +321,14 @@ class Ranker(Routed):
         binspec = matrix_bins(names, values, own.max_bin, n_threads=n_threads)
         data = _training_data(train, watched, base, binspec, n_threads)
         start = None if forest is None else StartingModel(forest)
-        parameters = with_preset(parameters, shape_of_rows(data), start)
+        given, parameters = parameters, with_preset(parameters, shape_of_rows(data), start)
         if forest is not None and init_model is not None:
             parameters = replace(parameters, n_rounds=forest.n_rounds + parameters.n_rounds)
         if given_pairs(data.train) and not self.learn_from:
             learning = resolved(data.train, parameters)
             if learning.learn_from == GRADES:
                 warnings.warn(what_is_learnt_from(data.train, learning), UserWarning, stacklevel=2)
-        with verbosely(own.verbose, parameters) as progress:
+        with verbosely(own.verbose, parameters, choices_line(given, parameters)) as progress:
             options = TrainingOptions(
                 eval_metrics=metrics,
                 resume=start,

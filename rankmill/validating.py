@@ -13,7 +13,7 @@ from rankmill.other_libraries import checked_metrics
 from rankmill.pipeline.binspec import matrix_bins
 from rankmill.ranker import Ranker
 from rankmill.trainer.objectives.registry import learns_labels
-from rankmill.trainer.presets import shape_of_rows, with_preset
+from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
 from rankmill.trainer.progress import verbosely
 from rankmill.trainer.rows import TrainingData
 from rankmill.trainer.train_on_rows import cross_validate_rows
@@ -88,8 +88,8 @@ def cross_validate(
         feature_names=names,
         max_grade=int(rows.grades.max(initial=0)),
     )
-    parameters = with_preset(parameters, shape_of_rows(data).in_folds())
-    with verbosely(own.verbose, parameters, folds_alone=True) as progress:
+    given, parameters = parameters, with_preset(parameters, shape_of_rows(data).in_folds())
+    with verbosely(own.verbose, parameters, choices_line(given, parameters), folds_alone=True) as progress:
 
         def tell(record: RoundRecord) -> None:
             progress.update(record)

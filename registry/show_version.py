@@ -14,6 +14,7 @@ from rankmill.foundation.errors import RankmillError
 from rankmill.foundation.records import as_json
 from rankmill.foundation.training_facts import (
     CIRCUMSTANCES,
+    DEFAULTS,
     Circumstances,
     InputFiles,
     OtherModel,
@@ -240,8 +241,8 @@ class VersionDetails:
         if changed is None:
             return lines_of(parameters).split("\n") if parameters else ["none"]
         shown = {name: parameters[name] for name in dict.fromkeys([*changed, "seed"]) if name in parameters}
-        rest = len(parameters) - len(shown) - ("preset" in parameters)
-        of_preset = f" ({safe(str(parameters['preset']))})" if "preset" in parameters else ""
+        rest = len(parameters.keys() - shown.keys() - {"preset"})
+        of_preset = f" ({DEFAULTS})" if "preset" in parameters else ""
         return [*(lines_of(shown).split("\n") if shown else []), f"and {rest} others with their defaults{of_preset}"]
 
     def _metric_lines(self) -> list[str]:

@@ -135,11 +135,13 @@ def training_progress(
 
 
 @contextmanager
-def verbosely(verbose: int, parameters: TrainParameters, *, folds_alone: bool = False) -> Iterator[TrainingProgress]:
+def verbosely(
+    verbose: int, parameters: TrainParameters, choices: str = "", *, folds_alone: bool = False
+) -> Iterator[TrainingProgress]:
     """Yield the progress of a training from Python: of the whole training, or only of its folds if ``folds_alone``.
 
     ``verbose`` 0 or False: no output; 1 or True: a bar in a notebook, elsewhere a line on stderr about every
-    :data:`LOG_SECONDS`; N above 1: a line after every N rounds.  A compilation of kernels is announced, too.
+    :data:`LOG_SECONDS`; N above 1: ``choices``, those of the preset, and a line after every N rounds.  A compilation of kernels is announced, too.
 
     Raises
     ------
@@ -156,6 +158,8 @@ def verbosely(verbose: int, parameters: TrainParameters, *, folds_alone: bool = 
         log_every=None if every == 1 else every,
         bar=in_notebook(),
     )
+    if every > 1 and choices:
+        to_stderr(choices)
     with compilation_announced(to_stderr) if every else nullcontext(), progress:
         yield progress
 

@@ -245,7 +245,8 @@ def _learning(facts: Facts) -> str:
     text = f"Round {count(chosen['best_round'])} of {count(chosen['rounds_trained'])} was best"
     if chosen["best_round"] == chosen["rounds_trained"]:
         text = f"All {count(chosen['rounds_trained'])} rounds were kept"
-    return text + (f" for seed {chosen['seed']}, one of {len(runs)}" if len(runs) > 1 else "")
+    text += f" for seed {chosen['seed']}, one of {len(runs)}" if len(runs) > 1 else ""
+    return text + ("; then the model was trained again with the valid split" if learning["refit"] else "")
 
 
 def _noise(facts: Facts) -> str:

@@ -24,11 +24,14 @@ MOST_POINTS = 400  # of a curve; longer ones are thinned, but keep their ends an
 _DECIDING = ("valid", "holdout", "cv", "test")  # sets that decide the number of rounds, in order of preference
 
 
-def learning_facts(training: Mapping[str, Any] | None, metric: str | None = None) -> Facts | None:
+def learning_facts(
+    training: Mapping[str, Any] | None, metric: str | None = None, *, refit: bool = False
+) -> Facts | None:
     """Return the curves of ``training``, the content of ``WORK/model/training.json``; None if it has none.
 
     ``seeds`` are objects with ``seed``, ``best_round`` and ``curves`` (`rankmill.trainer.training_result.Curves`).  The chosen seed
     is marked there with ``chosen``, or named in the object itself.  If ``metric`` was not measured, the first one is shown.
+    ``refit``: the model was trained again with the valid split, after these curves.
     """
     if training is None:
         return None
@@ -51,6 +54,7 @@ def learning_facts(training: Mapping[str, Any] | None, metric: str | None = None
         "metric": shown,
         "deciding": deciding,
         "averaged": averaged,
+        "refit": refit,
         "seeds": seeds,
     }
 

@@ -50,7 +50,7 @@ def gather(subject: Subject, n_threads: int = 0) -> Facts:
         "recorded": _recorded(subject),
         "queries": None if rankings is None else query_facts(rankings, subject),
         "slices": [] if rankings is None else slice_facts(rankings, subject),
-        "learning": learning_facts(subject.training, metric),
+        "learning": learning_facts(subject.training, metric, refit="refit" in subject.version.manifest),
         "noise_floor": noise_facts(subject.training, subject.version.manifest, metric),
         "influence": influence_facts(subject),
         "dependence": dependence_facts(subject),

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from rankmill import Ranker
-from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.training_facts import DEFAULTS
-from rankmill.trainer.parameters import AUTO, NAMES, OLDEST, TrainParameters
+from rankmill.trainer.parameters import AUTO, NAMES, OLDEST, TrainParameters, options_for
 from rankmill.trainer.presets import FEW_QUERIES, DataShape, with_preset
+from tests.refusals import refused
 
 SMALL = DataShape(100, 2_000, 30, has_valid=True, may_refit=True)
 LARGE = DataShape(FEW_QUERIES + 1, 1_000_000, 30, has_valid=True, may_refit=True)
@@ -158,3 +159,60 @@ def test_every_objective_trains_with_what_the_preset_chooses_for_it(objective):
     x, grades, qid = judgments(20, 8)
     more = {"label": grades + 1.0} if objective == "coxph" else {}
     assert Ranker(objective=objective, n_rounds=2).fit(x, grades, qid=qid, **more).forest_.n_rounds == 2
+
+
+def test_a_model_of_the_fixed_preset_resumes_only_with_it_and_the_message_names_it():
+    x, grades, qid = judgments()
+    old = Ranker(preset=DEFAULTS, n_rounds=3).fit(x, grades, qid=qid)
+    with refused(InvalidParameter, "preset", "defaults-1", "auto-1"):
+        Ranker(n_rounds=6).fit(x, grades, qid=qid, resume=old)
+    resumed = Ranker(preset=DEFAULTS, n_rounds=6).fit(x, grades, qid=qid, resume=old)
+    assert resumed.forest_.to_bytes() == Ranker(preset=DEFAULTS, n_rounds=6).fit(x, grades, qid=qid).forest_.to_bytes()
+
+
+def test_a_file_without_a_preset_has_the_fixed_values():
+    x, grades, qid = judgments(10)
+    forest = Ranker(preset=DEFAULTS, n_rounds=2).fit(x, grades, qid=qid).forest_
+    former = replace(forest, parameters={name: value for name, value in forest.parameters.items() if name != "preset"})
+    loaded = Ranker.from_forest(former)
+    assert (loaded.preset, loaded.learning_rate, loaded.bootstrap) == (DEFAULTS, 0.1, "none")
+    assert loaded.fit(x, grades, qid=qid).forest_.to_bytes() == forest.to_bytes()
+    assert Ranker(preset=DEFAULTS, n_rounds=2).fit(x, grades, qid=qid, resume=former).best_round_ == 2
+
+
+@pytest.mark.parametrize("preset", [AUTO, DEFAULTS])
+def test_the_options_for_a_model_give_its_parameters_whatever_the_data(preset):
+    found = with_preset(TrainParameters(preset=preset, learning_rate=0.1, seed=3), SMALL)
+    again = TrainParameters(**options_for(found.stored()))
+    assert with_preset(again, LARGE) == found
+
+
+def test_more_rounds_are_added_to_a_model_by_those_that_the_preset_chooses():
+    x, grades, qid = judgments(10)
+    first = Ranker(n_rounds=2, learning_rate=0.05).fit(x, grades, qid=qid)
+    more = Ranker(learning_rate=0.05).fit(x, grades, qid=qid, init_model=first)
+    assert more.best_round_ > 2
+
+
+@pytest.mark.parametrize("preset", [AUTO, DEFAULTS])
+def test_grades_that_teach_nothing_are_refused(preset):
+    x, grades, qid = judgments(4)
+    with refused(TrainingDataRejected, "nothing to learn"):
+        Ranker(preset=preset).fit(x, np.zeros_like(grades), qid=qid)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"bootstrap": "mvs", "query_fraction": 0.5},
+        {"max_depth": 20},
+        {"criterion": "ole"},
+        {"learn_from": "pairs"},
+    ],
+)
+def test_what_the_fixed_preset_can_train_the_default_can_as_well(given):
+    x, grades, qid = judgments(10)
+    pairs = [(0, 1), (16, 17)] if "learn_from" in given else None
+    for preset in (DEFAULTS, AUTO):
+        ranker = Ranker(preset=preset, n_rounds=2, **given).fit(x, grades, qid=qid, pairs=pairs)
+        assert {name: ranker.forest_.parameters[name] for name in given} == given
