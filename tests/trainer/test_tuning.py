@@ -90,6 +90,13 @@ def test_the_best_trials_and_the_options_as_given_are_repeated(done: tuple[Path,
     assert told["least"] == min(table.rows[0].scores)
 
 
+def test_options_that_are_alone_are_not_repeated(dataset: Dataset, tmp_path: Path) -> None:
+    options = TuneOptions(minutes=0.01, workers=1, compare_by="valid")
+    plan = plan_tuning(dataset, replace(BASE, n_rounds=3), SPACE, options)
+    (row,) = tune(plan, tmp_path / "t", clock=Clock(100.0)).rows
+    assert (row.trial, row.repeats) == (0, {})
+
+
 def test_the_winner_is_the_best_trial_only_if_it_gains_on_other_queries(done: tuple[Path, Table]) -> None:
     """The gain is that of the means over seeds; without queries' values the best trial wins."""
     _, table = done
@@ -368,7 +375,19 @@ def test_the_command(dataset: Dataset, tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_command_leaves_no_worker_and_goes_on(dataset: Dataset, tmp_path: Path, number: int) -> None:
     def command(out: str, *more: str) -> list[str]:
-        options = ["--trials", "6", "--n-rounds", "400", "--early-stopping-rounds", "0", "--repeat", "1", *more]
+        options = [
+            "--trials",
+            "6",
+            "--n-rounds",
+            "400",
+            "--early-stopping-rounds",
+            "0",
+            "--repeat",
+            "1",
+            "--compare-by",
+            "valid",
+            *more,
+        ]
         return [sys.executable, "-m", "rankmill", "tune", str(dataset.path), "-o", str(tmp_path / out), *options]
 
     running = subprocess.Popen(command("killed", "--workers", "2"), cwd=ROOT, start_new_session=True)

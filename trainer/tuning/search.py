@@ -197,11 +197,10 @@ def tune(
     ranking = ordered({trial: first[trial].score for trial in first}, higher_is_better=plan.higher_is_better)
     if first[ranking[0]].score is None:
         raise InvalidParameter(f"every trial failed; the first error: {first[0].error}")
-    again = {0, *[trial for trial in ranking if trial][: options.best]}
+    best = [trial for trial in ranking if trial and first[trial].score is not None][: options.best]
+    again = [0, *best] if best and first[0].score is not None else best
     seeds = [number % 2**63 for number in range(seed + 1, seed + 1 + options.repeat)]
-    repeats = search.outcomes_of(
-        search.task(trial, other) for trial in sorted(again) if first[trial].score is not None for other in seeds
-    )
+    repeats = search.outcomes_of(search.task(trial, other) for trial in again for other in seeds)
     table = Table(
         rows=tuple(
             Row(
