@@ -10,6 +10,7 @@ from rankmill.foundation.options import declared_in, option_of
 from rankmill.foundation.training_facts import DEFAULTS
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.objectives.registry import objective_class
+from rankmill.trainer.objectives.spelling import parse_spelling
 from rankmill.trainer.parameters import AUTO, BAYESIAN, GRADES, MOST_OBLIVIOUS_DEPTH, TrainParameters, options_for
 from rankmill.trainer.resuming import MAY_DIFFER
 from rankmill.trainer.rows import TrainingData
@@ -101,7 +102,7 @@ def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
     takes_weights = given.criterion != "ole" and given.leaf != "exact"
     if takes_weights and given.bootstrap in {None, BAYESIAN}:
         values |= {"bootstrap": "bayesian", "bootstrap_by": "document", "leaf_rows": "all"}
-        averages = given.objective is None or objective_class(given.objective).may_average
+        averages = given.objective is None or objective_class(parse_spelling(given.objective)[0]).may_average
         if shape.queries <= FEWEST_QUERIES and averages and given.rounds_by != "oob":
             values["members"] = 3
     return values

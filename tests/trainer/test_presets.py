@@ -151,7 +151,7 @@ def test_a_resumed_training_keeps_the_rate_that_was_chosen_for_fewer_rounds():
         assert resumed.forest_.to_bytes() == whole.forest_.to_bytes()
 
 
-@pytest.mark.parametrize("objective", NAMES)
+@pytest.mark.parametrize("objective", [*NAMES, "quantile(alpha=0.9)"])
 def test_every_objective_trains_with_what_the_preset_chooses_for_it(objective):
     found = chosen(objective=objective)
     assert found.objective.startswith(objective)
