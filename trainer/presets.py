@@ -17,7 +17,7 @@ from rankmill.trainer.rows import TrainingData
 from rankmill.trainer.training_options import StartingModel
 
 FEW_QUERIES, FEWEST_QUERIES = 5_000, 300  # of the train split
-RATE, MOST_RATE, MANY_ROUNDS = 0.05, 0.3, 1000
+MOST_RATE, MANY_ROUNDS = 0.3, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
 
     >>> given = TrainParameters(preset="auto-1", n_rounds=80)
     >>> choices_line(given, with_preset(given, DataShape(9_000, 90_000, 2, has_valid=True, may_refit=True)))
-    'preset auto-1: learning_rate 0.188'
+    'preset auto-1: objective query_rmse, learning_rate 0.25, stop_window 20, grow oblivious, max_depth 6'
     """
     if all(value is not None for value in given.as_dict().values()):
         return ""
@@ -88,19 +88,19 @@ def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
 
 
 def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
-    """Small trees of randomly weighted documents and a smoothed stop for few queries (docs/presets.md has the evidence)."""
-    values = _rounds_and_rate(given, shape)
-    if shape.queries > FEW_QUERIES:
-        return values
-    values |= {"stop_window": 40, "refit": "all" if shape.may_refit else "none"}
+    """Shallow trees, a smoothed stop, and for few queries random weights and a refit (docs/presets.md has the evidence)."""
+    few = shape.queries <= FEW_QUERIES
+    values: dict[str, Any] = {"stop_window": 40 if few else 20, **_rounds_and_rate(given, shape)}
     if given.learn_from == GRADES or not (given.learn_from or shape.pairs_alone):  # it cannot learn from pairs
         values["objective"] = "query_rmse"
     deep = (given.max_depth or 0) > MOST_OBLIVIOUS_DEPTH
     other_trees = given.max_leaves is not None or given.monotone or given.criterion == "ole" or deep
     if given.grow in {None, "oblivious"} and not other_trees:
-        values |= {"grow": "oblivious", "max_depth": 4}
+        values |= {"grow": "oblivious", "max_depth": 4 if few else 6}
+    if few and shape.may_refit:
+        values["refit"] = "all"
     takes_weights = given.criterion != "ole" and given.leaf != "exact"
-    if takes_weights and given.bootstrap in {None, BAYESIAN}:
+    if few and takes_weights and given.bootstrap in {None, BAYESIAN}:
         values |= {"bootstrap": "bayesian", "bootstrap_by": "document", "leaf_rows": "all"}
         averages = given.objective is None or objective_class(parse_spelling(given.objective)[0]).may_average
         if shape.queries <= FEWEST_QUERIES and averages and given.rounds_by != "oob":
@@ -113,13 +113,13 @@ def _rounds_and_rate(given: TrainParameters, shape: DataShape) -> dict[str, Any]
 
     What is usually best is a product of both, so fewer rounds than that learn faster.
     """
-    product = 7.5 if shape.queries <= 500 else 15.0
+    rate, product = (
+        (0.05, 7.5) if shape.queries <= 500 else (0.05, 15.0) if shape.queries <= FEW_QUERIES else (0.1, 20.0)
+    )
     chosen = given.rounds_by != "valid" or (shape.has_valid and given.keeps_best)
-    n_rounds = MANY_ROUNDS if chosen else round(product / RATE)
-    return {
-        "n_rounds": n_rounds,
-        "learning_rate": min(MOST_RATE, max(RATE, round(product / (given.n_rounds or n_rounds), 3))),
-    }
+    n_rounds = MANY_ROUNDS if chosen else round(product / rate)
+    faster = round(product / (given.n_rounds or n_rounds), 3)
+    return {"n_rounds": n_rounds, "learning_rate": min(MOST_RATE, max(rate, faster))}
 
 
 _PRESETS: Mapping[str, Callable[[TrainParameters, DataShape], Mapping[str, Any]]] = {AUTO: _auto_1}
