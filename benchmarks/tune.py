@@ -38,7 +38,7 @@ from rankmill.trainer.parameters import TrainParameters, TuneOptions
 from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.tuning.search import plan_tuning, tune
-from rankmill.trainer.tuning.space import OBLIVIOUS
+from rankmill.trainer.tuning.space import SMALL_TREES
 
 Scores = npt.NDArray[np.float64]
 Found = Mapping[str, tuple[Scores, int]]  # by system: scores of the test rows, trials
@@ -120,7 +120,7 @@ def opened(data: Path, name: str, number: int) -> Iterator[Fold]:
 
 def warm_up(dataset: Dataset) -> None:
     """Compile or load all kernels that a search uses."""
-    for objective in OBLIVIOUS["objective"].split(","):
+    for objective in SMALL_TREES["objective"].split(","):
         train(dataset, TrainParameters(objective=objective, n_rounds=2, random_strength=0.5, feature_fraction=0.5), ONE)
 
 

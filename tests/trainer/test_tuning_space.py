@@ -15,7 +15,7 @@ from rankmill.trainer.tuning.search import ordered
 from rankmill.trainer.tuning.space import (
     ANY_TREES,
     DIGITS,
-    OBLIVIOUS,
+    SMALL_TREES,
     default_space,
     parse_vary,
     read_space,
@@ -81,7 +81,7 @@ def test_choices_are_as_likely_and_may_have_options() -> None:
 
 
 def test_a_draw_depends_on_seed_trial_and_name_alone() -> None:
-    one, more = space_of({"learning_rate": "0.01..1:log"}, "t"), default_space(oblivious=False)
+    one, more = space_of({"learning_rate": "0.01..1:log"}, "t"), default_space(small_trees=False)
     other = space_of({**ANY_TREES, "learning_rate": "0.01..1:log", "sigma": "0.5..2"}, "t")
     for trial in range(5):
         assert one.draw(7, trial)["learning_rate"] == other.draw(7, trial)["learning_rate"]
@@ -91,13 +91,13 @@ def test_a_draw_depends_on_seed_trial_and_name_alone() -> None:
         assert one.draw(7, trial) == one.draw(7, trial) != one.draw(8, trial)
 
 
-@pytest.mark.parametrize(("grow", "usual"), [("oblivious", OBLIVIOUS), ("best_first", ANY_TREES)])
+@pytest.mark.parametrize(("grow", "usual"), [("oblivious", SMALL_TREES), ("best_first", ANY_TREES)])
 def test_the_default_space_is_allowed_and_gives_way_to_options(grow: str, usual: Mapping[str, str]) -> None:
-    base, space = TrainParameters(grow=grow), default_space(oblivious=grow == "oblivious")
+    base, space = TrainParameters(grow=grow), default_space(small_trees=grow == "oblivious")
     space.check(base)
     for trial in range(200):
         replace(base, **space.draw(1, trial))
-    left = default_space(oblivious=grow == "oblivious", without=["objective", "n_rounds"])
+    left = default_space(small_trees=grow == "oblivious", without=["objective", "n_rounds"])
     assert set(left.parts) == set(usual) - {"objective"}
 
 

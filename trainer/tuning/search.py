@@ -24,7 +24,7 @@ from rankmill.foundation.errors import InvalidParameter, WorkerLost
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.early_stopping import DEVIANCE, stop_measure
-from rankmill.trainer.parameters import ALL, FOLDS, NONE, VALID, TrainParameters, TuneOptions
+from rankmill.trainer.parameters import ALL, BAYESIAN, FOLDS, NONE, VALID, TrainParameters, TuneOptions
 from rankmill.trainer.presets import FEW_QUERIES, choices_line, shape_of_dataset, with_preset
 from rankmill.trainer.train_on_dataset import TrainingPlan, plan_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
@@ -116,7 +116,8 @@ def plan_tuning(
         As :func:`rankmill.trainer.train_on_dataset.plan_of`.
     """
     given, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset))
-    space = space or default_space(oblivious=parameters.grow == "oblivious", without=fixed)
+    small = parameters.grow == "oblivious" and parameters.bootstrap == BAYESIAN  # as presets choose for few queries
+    space = space or default_space(small_trees=small, without=fixed)
     measure = stop_measure(parameters)
     if measure == DEVIANCE and "objective" in space.parts:
         raise InvalidParameter(

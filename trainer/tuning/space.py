@@ -24,7 +24,7 @@ from rankmill.trainer.parameters import TrainParameters
 
 DIGITS = 4  # significant digits of a sampled number, for readers
 
-OBLIVIOUS: Mapping[str, str] = {
+SMALL_TREES: Mapping[str, str] = {
     "objective": "query_rmse,l2,rank_xendcg,lambdamart",
     "learning_rate": "0.03..0.1:log",
     "max_depth": "3..6",
@@ -35,12 +35,13 @@ OBLIVIOUS: Mapping[str, str] = {
     "bagging_temperature": "0.5..2",
     "feature_fraction": "0.4..1",
 }
-"""The default search space around small oblivious trees, which presets choose for few queries."""
+"""The default search space around small oblivious trees of randomly weighted documents, which presets choose for few queries."""
 
 ANY_TREES: Mapping[str, str] = {
     "objective": "lambdamart,rank_xendcg,query_rmse,l2",
     "grow": "best_first,oblivious",
     "learning_rate": "0.02..0.3:log",
+    "max_depth": "5..8",
     "max_leaves": "8..128:log",
     "min_rows_in_leaf": "5..200:log",
     "lambda_l2": "0.01..100:log",
@@ -50,7 +51,7 @@ ANY_TREES: Mapping[str, str] = {
 """The default search space otherwise.
 
 Objectives of each kind, since which one is best differs between data (on some a loss of documents or of queries beats those
-of pairs), and the parameters that affect the quality of boosted trees most.  Oblivious trees have their usual depth.
+of pairs), and the parameters that affect the quality of boosted trees most.
 """
 
 FIXED: Mapping[str, str] = {
@@ -144,9 +145,9 @@ def share_of(seed: int, trial: int, name: str) -> float:
     return (int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53
 
 
-def default_space(*, oblivious: bool, without: Sequence[str] = ()) -> Space:
-    """Return the default space around ``oblivious`` or other trees, without the parameters that are fixed."""
-    usual = OBLIVIOUS if oblivious else ANY_TREES
+def default_space(*, small_trees: bool, without: Sequence[str] = ()) -> Space:
+    """Return the default space around ``small_trees`` of few queries or any trees, without the parameters that are fixed."""
+    usual = SMALL_TREES if small_trees else ANY_TREES
     return space_of({name: values for name, values in usual.items() if name not in without}, "the default space")
 
 
