@@ -21,6 +21,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.grouping.query_splits import hash_ids
 from rankmill.scorer.metrics.per_query import mean_of
 from rankmill.trainer.parameters import TrainParameters, TuneOptions
+from rankmill.trainer.presets import shape_of_dataset, with_preset
 from rankmill.trainer.sampling import fold_of_queries
 from rankmill.trainer.train_on_dataset import cross_validate, train
 from rankmill.trainer.training_options import TrainingOptions
@@ -302,6 +303,19 @@ def test_the_winner_can_be_pasted_and_trains_what_it_says(dataset: Dataset, done
     assert parameters == replace(BASE, stop_metric="", **table.winner.values)
     result = train(dataset, parameters, TrainingOptions(n_threads=1))
     assert result.history[result.best_round - 1].metrics["valid"]["ndcg@10"] == table.winner.outcome.score
+
+
+def test_trials_train_one_of_the_models_that_the_preset_averages(dataset: Dataset, tmp_path: Path) -> None:
+    options, few = TuneOptions(trials=1, repeat=0, workers=1), TrainParameters(n_rounds=8)
+    space = space_of({"max_depth": "2..5"}, "test")
+    members = with_preset(few, shape_of_dataset(dataset)).members
+    assert members > 1
+    table = tune(plan_tuning(dataset, few, space, options), tmp_path / "preset")
+    alone = tune(plan_tuning(dataset, replace(few, members=1), space, options), tmp_path / "one")
+    given = tune(plan_tuning(dataset, replace(few, members=members), space, options), tmp_path / "given")
+    scores = [[row.outcome.score for row in each.rows] for each in (table, alone, given)]
+    assert scores[0] == scores[1] != scores[2]
+    assert [each.section().get("members", 1) for each in (table, alone, given)] == [members, 1, members]
 
 
 def test_a_folder_of_another_search_is_refused_or_let_go_of(dataset: Dataset, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ class TunePlan:
 
     dataset: Dataset
     parameters: TrainParameters  # of trial 0
+    members: int  # of every trial: 1, where the preset would average more
     space: Space
     options: TuneOptions
     measure: str
@@ -115,7 +116,7 @@ def plan_tuning(
     TrainingDataRejected, rankmill.foundation.errors.InputError, rankmill.foundation.errors.InputError
         As :func:`rankmill.trainer.train_on_dataset.plan_of`.
     """
-    given, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset))
+    given, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset).in_folds())
     small = parameters.grow == "oblivious" and parameters.bootstrap == BAYESIAN  # as presets choose for few queries
     space = space or default_space(small_trees=small, without=fixed)
     measure = stop_measure(parameters)
@@ -135,10 +136,13 @@ def plan_tuning(
         not has_valid
         or (options.compare_by or (FOLDS if len(dataset.queries("train")) <= FEW_QUERIES else VALID)) == FOLDS
     )
-    planned = replace(parameters, rounds_by="cv", keep_rounds="") if by_folds else replace(parameters, refit=NONE)
+    members = given.members or 1
+    planned = replace(parameters, members=members)
+    planned = replace(planned, rounds_by="cv", keep_rounds="") if by_folds else replace(planned, refit=NONE)
     return TunePlan(
         dataset=dataset,
         parameters=parameters,
+        members=members,
         space=space,
         options=options,
         measure=str(measure),
@@ -235,6 +239,7 @@ class _Search:
             "dataset": plan.dataset.digest,
             "binspec": plan.dataset.bin_set().binspec,
             "parameters": plan.parameters.stored(),
+            "members": plan.members,
             "compare_by": FOLDS if plan.by_folds else VALID,
             "eval_metrics": list(plan.training_options.eval_metrics),
             "space": plan.space.to_dict(),
@@ -255,7 +260,7 @@ class _Search:
             search=self.store.key,
             trial=trial,
             values=self.drawn(trial),
-            base=plan.parameters,
+            base=replace(plan.parameters, members=plan.members),
             seed=seed,
             by_folds=plan.by_folds,
             with_valid=plan.with_valid,
