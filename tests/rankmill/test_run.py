@@ -206,7 +206,7 @@ def test_who_does_not_pass_is_registered_and_production_ranks_on(project: Path, 
     assert run(project) == 0
     capsys.readouterr()
     (project / "rankmill.toml").write_text(
-        CONFIG.replace("n_rounds = 12", "n_rounds = 1\nmax_depth = 1").replace("= 0.2", "= 0.0")
+        CONFIG.replace("n_rounds = 12", "n_rounds = 1\nmax_depth = 1\npreset = 'defaults-1'").replace("= 0.2", "= 0.0")
     )
     assert run(project, "--json") == 11
     out, err = capsys.readouterr()
@@ -227,7 +227,9 @@ def test_who_does_not_pass_is_registered_and_production_ranks_on(project: Path, 
 
 
 def test_a_first_version_that_does_not_pass_ranks_nothing(project: Path, capsys) -> None:
-    (project / "rankmill.toml").write_text(CONFIG.replace("n_rounds = 12", "n_rounds = 1\nmax_depth = 1"))
+    (project / "rankmill.toml").write_text(
+        CONFIG.replace("n_rounds = 12", "n_rounds = 1\nmax_depth = 1\npreset = 'defaults-1'")
+    )
     assert run(project, "--json") == 11
     out, err = capsys.readouterr()
     assert json.loads(out)["ranked"] is None

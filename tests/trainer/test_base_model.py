@@ -146,7 +146,18 @@ def test_the_command_registers_both(tmp_path, monkeypatch, capsys):
     write_synthetic(Path("j.txt"), SynthParameters(queries=40, documents_per_query=8, features=10, seed=1))
     assert execute(["data", "ingest", "j.txt", "-o", "d", "--buckets", "2", "--split", "train=0.7,valid=0.3"]) == 0
     assert execute(["data", "bin", "d", "--max-bin", "31"]) == 0
-    small_ones = ["--max-leaves", "4", "--min-rows-in-leaf", "5", "--n-threads", "1", "--early-stopping-rounds", "0"]
+    small_ones = [
+        "--preset",
+        "defaults-1",
+        "--max-leaves",
+        "4",
+        "--min-rows-in-leaf",
+        "5",
+        "--n-threads",
+        "1",
+        "--early-stopping-rounds",
+        "0",
+    ]
 
     def trained(*options):
         capsys.readouterr()

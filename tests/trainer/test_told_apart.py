@@ -19,7 +19,7 @@ X = RNG.normal(size=(N_QUERIES * LENGTH, 3))
 SIGNAL = X[:, 0] + 0.5 * X[:, 1]
 QID = np.repeat(np.arange(N_QUERIES), LENGTH)
 SEEN = QID % 4 > 0
-SMALL = {"n_rounds": 12, "max_leaves": 4, "min_rows_in_leaf": 5, "n_threads": 1}
+SMALL = {"preset": "defaults-1", "n_rounds": 12, "max_leaves": 4, "min_rows_in_leaf": 5, "n_threads": 1}
 
 
 def halves(y: np.ndarray, **extras: np.ndarray) -> tuple[dict[str, np.ndarray], list[object]]:
