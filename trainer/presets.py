@@ -17,7 +17,7 @@ from rankmill.trainer.rows import TrainingData
 from rankmill.trainer.training_options import StartingModel
 
 FEW_QUERIES, FEWEST_QUERIES = 5_000, 300  # of the train split
-MOST_RATE, MANY_ROUNDS = 0.3, 1000
+MOST_RATE, MANY_ROUNDS = 0.2, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
 
     >>> given = TrainParameters(preset="auto-1", n_rounds=80)
     >>> choices_line(given, with_preset(given, DataShape(9_000, 90_000, 2, has_valid=True, may_refit=True)))
-    'preset auto-1: objective query_rmse, learning_rate 0.25, stop_window 20, grow oblivious, max_depth 6'
+    'preset auto-1: objective query_rmse, learning_rate 0.2, stop_window 20, grow oblivious, max_depth 6'
     """
     if all(value is not None for value in given.as_dict().values()):
         return ""
@@ -114,7 +114,7 @@ def _rounds_and_rate(given: TrainParameters, shape: DataShape) -> dict[str, Any]
     What is usually best is a product of both, so fewer rounds than that learn faster.
     """
     rate, product = (
-        (0.05, 7.5) if shape.queries <= 500 else (0.05, 15.0) if shape.queries <= FEW_QUERIES else (0.1, 20.0)
+        (0.05, 7.5) if shape.queries <= 500 else (0.05, 15.0) if shape.queries <= FEW_QUERIES else (0.07, 21.0)
     )
     chosen = given.rounds_by != "valid" or (shape.has_valid and given.keeps_best)
     n_rounds = MANY_ROUNDS if chosen else round(product / rate)
