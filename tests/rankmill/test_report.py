@@ -352,6 +352,17 @@ def test_without_held_out_queries_there_is_a_report_of_the_model_and_the_data(tm
     assert facts["findings"]["title"] == "web@1 was trained; there are no held-out queries to evaluate it"
 
 
+@pytest.mark.parametrize("refit", ["none", "all"])
+def test_a_report_says_whether_the_model_has_learnt_from_the_valid_split(tmp_path: Path, refit: str) -> None:
+    made = Work(tmp_path)
+    version, told = made.train(refit=refit)
+    known = Known(version=version, training={"seeds": [told]})
+    facts = json.loads(write_report(made.path, made.registry, known=known, n_threads=1).facts.read_bytes())
+    assert facts["learning"]["refit"] == (refit == "all")
+    assert ("with the valid split" in facts["findings"]["learning"]) == (refit == "all")
+    assert ("with the valid split" in page(facts)) == ("with the valid split" in markdown(facts)) == (refit == "all")
+
+
 def test_drift_is_shown_where_it_was_looked_for(work: Work, facts) -> None:
     found = json.loads(drifted(work.dataset, work.dataset).to_json())
     changed = facts | {"drift": drift_facts(found)}
