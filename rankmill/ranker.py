@@ -261,6 +261,8 @@ class Ranker(Routed):
         eval_set
             (X, y, qid), or a list or tuple of these.  The first set decides how many rounds are kept.  Instead of qid
             you can give a mapping with more arguments: ``{"qid": qid, "offset": offset}``.
+            With ``refit="all"``, the default up to 5,000 queries, the model is then trained again on the first set as well:
+            judge it on other rows, or set ``refit="none"``.
         eval_names
             Names of the sets in ``history_``.  Default: ``valid``, or ``valid_0``, ``valid_1``, ..
         eval_qid, eval_group
