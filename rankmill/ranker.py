@@ -35,7 +35,7 @@ from rankmill.scorer.predict import predict
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
-from rankmill.trainer.parameters import GRADES, OLDEST, TrainParameters
+from rankmill.trainer.parameters import ALL, AUTO, GRADES, OLDEST, TrainParameters
 from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
 from rankmill.trainer.progress import TrainingProgress, verbosely
 from rankmill.trainer.rows import RankedRows, TrainingData
@@ -276,7 +276,8 @@ class Ranker(Routed):
             returns true.
         resume
             A fitted ranker, a forest or a model file, trained on the same rows with the same parameters: resume it until there
-            are ``n_rounds`` rounds in total.  The result has the same bytes as training in one run.  Eval sets may differ.
+            are ``n_rounds`` rounds in total.  The result has the same bytes as training in one run.  Eval sets may differ, but not
+            the first one with ``refit="all"``.
         init_model
             Like ``resume``, but add ``n_rounds`` rounds to those of the model.
         base_model
@@ -310,7 +311,8 @@ class Ranker(Routed):
         extras = Extras.of(columns)
         regression = learns_labels(parameters.objective)
         if columns["label"] is not None and not regression:
-            raise InvalidParameter(f"label is for objectives of regression; {parameters.objective} learns grades")
+            this = f"{parameters.objective} learns" if parameters.objective else "the preset chooses one that learns"
+            raise InvalidParameter(f"label is for objectives of regression, such as l2; {this} grades")
         train = rows_of(values, y, queries_of(qid, group, len(values), "fit "), extras, regression=regression)
         watched = eval_sets_of(
             eval_set,
@@ -373,6 +375,8 @@ class Ranker(Routed):
         # a file leaves out young options that have their defaults
         usual = OLDEST.as_dict() if forest.parameters else {}
         trained_with = {**usual, **with_option_names(forest.parameters)}
+        if trained_with.get("preset") == AUTO and trained_with["refit"] == ALL:
+            trained_with["refit"] = None  # chosen where there was an eval set, which the next training may not have
         ranker = cls(**{key: value for key, value in trained_with.items() if key in known})
         ranker.forest_, ranker.best_round_, ranker.history_, ranker.cross_validation_ = (
             forest,

@@ -476,9 +476,10 @@ def parameters_in(path: Path, given: Mapping[str, Any]) -> TrainParameters:
         if name not in names:
             raise InvalidParameter(f"{path}: [train]: unknown parameter {name!r}; {name_hint(name, names)}")
     try:
-        return TrainParameters(**{**section, **given})
+        TrainParameters(**section)
     except InvalidParameter as error:
         raise InvalidParameter(f"{path}: [train]: {error}") from None
+    return TrainParameters(**{**section, **given})
 
 
 @options

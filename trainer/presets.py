@@ -15,6 +15,7 @@ from rankmill.trainer.parameters import AUTO, BAYESIAN, GRADES, MOST_OBLIVIOUS_D
 from rankmill.trainer.resuming import MAY_DIFFER
 from rankmill.trainer.rows import TrainingData
 from rankmill.trainer.training_options import StartingModel
+from rankmill.trainer.training_rows import given_pairs, has_two_grades
 
 FEW_QUERIES, FEWEST_QUERIES = 5_000, 300  # of the train split
 MOST_RATE, MANY_ROUNDS = 0.2, 1000
@@ -29,7 +30,7 @@ class DataShape:
     features: int
     has_valid: bool
     may_refit: bool  # whether the valid split may be learnt from in the end, as other queries judge the model
-    pairs_alone: bool = False  # whether there are preference pairs, and no grade above 0
+    pairs_alone: bool = False  # whether there are preference pairs, and grades say nothing
 
     def in_folds(self) -> DataShape:
         """Return the shape for a cross-validation, where held-out queries choose the rounds."""
@@ -39,7 +40,7 @@ class DataShape:
 def shape_of_rows(data: TrainingData) -> DataShape:
     """Return the shape of data in memory, whose test split only the caller has."""
     rows = data.train
-    has_valid, pairs_alone = bool(data.eval_sets), rows.pairs is not None and data.max_grade == 0
+    has_valid, pairs_alone = bool(data.eval_sets), given_pairs(rows) > 0 and not has_two_grades(rows)
     return DataShape(rows.n_queries, rows.n_rows, len(data.feature_names), has_valid, has_valid, pairs_alone)
 
 
@@ -47,7 +48,7 @@ def shape_of_dataset(dataset: Dataset) -> DataShape:
     """Return the shape of a dataset, from its manifest alone."""
     train, unseen = dataset.manifest.splits.get("train"), set(dataset.manifest.unseen)
     queries, documents = (0, 0) if train is None else (train.queries, train.rows)
-    pairs_alone = dataset.manifest.pairs is not None and dataset.max_grade == 0
+    pairs_alone = dataset.manifest.pairs is not None and len(dataset.manifest.grades) < 2
     may_refit = unseen == {"test", "valid"}
     return DataShape(queries, documents, len(dataset.feature_names), "valid" in unseen, may_refit, pairs_alone)
 
@@ -93,6 +94,8 @@ def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
     values: dict[str, Any] = {"stop_window": 40 if few else 20, **_rounds_and_rate(given, shape)}
     if given.learn_from == GRADES or not (given.learn_from or shape.pairs_alone):  # it cannot learn from pairs
         values["objective"] = "query_rmse"
+    elif shape.pairs_alone:  # nor can one that needs grades for the weights of pairs
+        values["objective"] = "ranknet"
     deep = (given.max_depth or 0) > MOST_OBLIVIOUS_DEPTH
     other_trees = given.max_leaves is not None or given.monotone or given.criterion == "ole" or deep
     if given.grow in {None, "oblivious"} and not other_trees:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import fsum
@@ -10,7 +10,7 @@ from math import fsum
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.early_stopping import DEVIANCE, EarlyStopping, stop_measure
@@ -24,6 +24,7 @@ from rankmill.trainer.training_result import HOLDOUT, REFIT, CrossValidation, Tr
 from rankmill.trainer.training_rows import resolved
 
 NOTHING_MORE = "refit all needs a valid split; add one (in Python: an eval_set), or set refit to none"
+SAME_AGAIN = "resume: the model was trained again with its valid split; give the same one (in Python: eval_set)"
 
 
 def fit(
@@ -60,7 +61,8 @@ def fit(
     if parameters.refit == NONE:
         return _fit_once(data, parameters, options, checkpoints)
     if not data.eval_sets:
-        raise TrainingDataRejected(NOTHING_MORE)
+        again = options.resume is not None and REFIT in options.resume.forest.info
+        raise TrainingDataRejected(SAME_AGAIN if again else NOTHING_MORE)
     (name, valid), *others = data.eval_sets
     valid = replace(valid, bins=[valid.row_major(data.n_bins)])  # read twice
     data = replace(data.blocked(), eval_sets=[(name, valid), *others])
@@ -180,6 +182,14 @@ def _refitted(
         options.on_message(
             f"training again on {rows.n_rows:,} documents, those of the valid split included; {rounds:,} rounds"
         )
+    now, before = {"rows": rows.n_rows, "queries": rows.n_queries}, None
+    if options.resume is not None:
+        before = options.resume.forest.info.get(REFIT)
+    if isinstance(before, Mapping) and any(before[name] != value for name, value in now.items()):
+        raise InvalidParameter(
+            f"resume: the model was trained again on {before['rows']} documents of {before['queries']} queries, its first eval"
+            f" set included, but now there are {rows.n_rows} of {rows.n_queries}; give the same eval set"
+        )
     found = boost(
         pooled,
         replace(
@@ -189,7 +199,7 @@ def _refitted(
         checkpoint=None if checkpoints is None else checkpoints.of("refit"),
         rounds=rounds,
     )
-    facts = {**first.forest.info, REFIT: {"rows": rows.n_rows, "queries": rows.n_queries, "rounds": rounds}}
+    facts = {**first.forest.info, REFIT: {**now, "rounds": rounds}}
     return replace(first, forest=replace(found.forest, parameters=first.forest.parameters, info=facts))
 
 

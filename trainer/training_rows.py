@@ -104,7 +104,7 @@ def resolved(rows: RankedRows, parameters: TrainParameters) -> TrainParameters:
                 " ingest --format pairs (in Python: pairs= of Ranker.fit), or learn from grades"
             )
         return parameters
-    pairs_alone = not asked and takes and given_pairs(rows) > 0 and not _has_two_grades(rows)
+    pairs_alone = not asked and takes and given_pairs(rows) > 0 and not has_two_grades(rows)
     return replace(parameters, learn_from=PAIRS if pairs_alone else GRADES)
 
 
@@ -150,7 +150,7 @@ def takes_pairs(parameters: TrainParameters) -> bool:
     return objective_class(parse_spelling(parameters.objective)[0]).takes_pairs
 
 
-def _has_two_grades(rows: RankedRows) -> bool:
+def has_two_grades(rows: RankedRows) -> bool:
     """Whether a query has documents of different grades."""
     differ = rows.grades[1:] != rows.grades[:-1]
     first = rows.starts[1:-1]

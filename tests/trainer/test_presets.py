@@ -216,3 +216,43 @@ def test_what_the_fixed_preset_can_train_the_default_can_as_well(given):
     for preset in (DEFAULTS, AUTO):
         ranker = Ranker(preset=preset, n_rounds=2, **given).fit(x, grades, qid=qid, pairs=pairs)
         assert {name: ranker.forest_.parameters[name] for name in given} == given
+
+
+def test_pairs_without_grades_are_learnt_from_by_an_objective_that_needs_none():
+    x, grades, qid = judgments(20, 8)
+    better = np.flatnonzero(grades[:-1] > grades[1:])
+    pairs = np.column_stack([better, better + 1])
+    pairs = pairs[qid[pairs[:, 0]] == qid[pairs[:, 1]]]
+    for constant in (np.zeros_like(grades), np.ones_like(grades), qid % 3):
+        found = Ranker(n_rounds=20).fit(x, constant, qid=qid, pairs=pairs)
+        scores = found.predict(x)
+        assert np.mean(scores[pairs[:, 0]] > scores[pairs[:, 1]]) > 0.7
+
+
+def test_a_loaded_model_can_be_trained_again_without_the_eval_set():
+    x, grades, qid = judgments()
+    eval_set = (x[:150], grades[:150], qid[:150])
+    again = Ranker.from_forest(Ranker(n_rounds=3).fit(x, grades, qid=qid, eval_set=eval_set).forest_)
+    assert (
+        again.fit(x, grades, qid=qid).forest_.to_bytes()
+        == Ranker(n_rounds=3).fit(x, grades, qid=qid).forest_.to_bytes()
+    )
+
+
+def test_a_refitted_model_resumes_only_with_the_eval_set_that_it_has_learnt_from():
+    x, grades, qid = judgments()
+    first, other = ((x[:n], grades[:n], qid[:n]) for n in (150, 165))
+    short = Ranker(n_rounds=3, learning_rate=0.1).fit(x, grades, qid=qid, eval_set=first)
+    whole = Ranker(n_rounds=6, learning_rate=0.1).fit(x, grades, qid=qid, eval_set=first)
+    found = Ranker(n_rounds=6, learning_rate=0.1).fit(x, grades, qid=qid, eval_set=first, resume=short)
+    assert found.forest_.to_bytes() == whole.forest_.to_bytes()
+    with refused(InvalidParameter, "eval set", "750", "765"):
+        Ranker(n_rounds=6, learning_rate=0.1).fit(x, grades, qid=qid, eval_set=other, resume=short)
+    with refused(TrainingDataRejected, "resume", "eval_set"):
+        Ranker(n_rounds=6, learning_rate=0.1).fit(x, grades, qid=qid, resume=short)
+
+
+def test_labels_need_an_objective_for_them():
+    x, grades, qid = judgments(5)
+    with refused(InvalidParameter, "label", "preset", "l2"):
+        Ranker().fit(x, grades, qid=qid, label=x[:, 0])

@@ -318,6 +318,18 @@ def test_trials_train_one_of_the_models_that_the_preset_averages(dataset: Datase
     assert [each.section().get("members", 1) for each in (table, alone, given)] == [members, 1, members]
 
 
+@pytest.mark.parametrize("given", [{"monotone": {"f1": 1}}, {"max_leaves": 5}, {"criterion": "ole"}], ids=str)
+def test_the_default_space_keeps_to_what_the_given_options_allow(dataset: Dataset, given) -> None:
+    plan = plan_tuning(dataset, TrainParameters(n_rounds=5, **given), None, TuneOptions(trials=2), fixed=[*given])
+    assert "grow" not in plan.space.parts
+    assert not plan.space.parts.keys() & given.keys()
+
+
+def test_a_given_lambda_keeps_its_unit(dataset: Dataset) -> None:
+    plan = plan_tuning(dataset, TrainParameters(lambda_l2=3.0), None, TuneOptions(trials=2), fixed=["lambda_l2"])
+    assert not plan.space.parts.keys() & {"lambda_l2", "l2_scale"}
+
+
 def test_a_folder_of_another_search_is_refused_or_let_go_of(dataset: Dataset, tmp_path: Path) -> None:
     options = TuneOptions(trials=1, repeat=0, workers=1)
     searched(dataset, tmp_path / "t", options)

@@ -118,6 +118,8 @@ def plan_tuning(
     """
     given, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset).in_folds())
     small = parameters.grow == "oblivious" and parameters.bootstrap == BAYESIAN  # as presets choose for few queries
+    if given.monotone or given.max_leaves is not None or given.criterion == "ole":  # not for oblivious trees
+        fixed = [*fixed, "grow"]
     space = space or default_space(small_trees=small, without=fixed)
     measure = stop_measure(parameters)
     if measure == DEVIANCE and "objective" in space.parts:
