@@ -58,7 +58,7 @@ PAGES = (
     Page("Generated judgments", SynthParameters, "`data synth`", "", "`SynthParameters`"),
     Page("Training", TrainParameters, "`train`, `cv`, `tune`", "[train]", "`TrainParameters`, `Ranker`"),
     Page("Machine and checkpoints of a training", CheckpointOptions, "`train`", "[train]", "`TrainingOptions`"),
-    Page("What a training starts from", StartOptions, "`train`", "", ""),
+    Page("What a training starts from", StartOptions, "`train`", "", "`fit(resume=, base_model=)`"),
     Page("Seeds", SeedOptions, "`train`", "[train]", "`SeedOptions`"),
     Page("Tuning", TuneOptions, "`tune`", "", "`TuneOptions`"),
     Page("What tuning searches", SpaceOptions, "`tune`", "", "`SpaceOptions`"),
