@@ -54,7 +54,7 @@ train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --p
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --preset defaults-1 --base-model warm@1
 cv {folder}/dataset --folds 2 --n-rounds 2
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --members 2
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --bootstrap mvs --random-strength 1
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --bootstrap mvs --query-fraction 0.8 --random-strength 1
 TRAININGS
 data synth -o {folder}/many.parquet --queries 900 --docs-per-query 80 --features 10
 data ingest {folder}/many.parquet -o {folder}/many

@@ -39,7 +39,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Path(name).mkdir()
             shutil.copy(f"{name}.csv", name)
         Path("rankmill.toml").write_text(CONFIG.replace("= 1000", "= 10").replace("0.005", "0.1"))
-        assert run_line("rankmill train web.dataset --name web --n-rounds 5 --seed 8") == 0
+        assert run_line("rankmill train web.dataset --name web --seed 8") == 0
         load_model("web@2").save("model.rankmill")
     return folder
 
