@@ -16,7 +16,6 @@ from rankmill.arrays import check_same_rows, directions_by_name, made_up_names, 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.options import check_choice, defaults_of, documented, option, options, signature_of
-from rankmill.foundation.training_facts import with_option_names
 from rankmill.other_libraries import (
     Routed,
     checked_callbacks,
@@ -35,7 +34,7 @@ from rankmill.scorer.predict import predict
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
-from rankmill.trainer.parameters import ALL, AUTO, GRADES, OLDEST, TrainParameters
+from rankmill.trainer.parameters import ALL, AUTO, GRADES, TrainParameters, all_parameters
 from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
 from rankmill.trainer.progress import TrainingProgress, verbosely
 from rankmill.trainer.rows import RankedRows, TrainingData
@@ -372,9 +371,7 @@ class Ranker(Routed):
     def from_forest(cls, forest: Forest, name: str = "") -> Ranker:
         """Return a fitted ranker with ``forest``, the parameters that it was trained with, and no history."""
         known = cls._parameter_names()
-        # a file leaves out young options that have their defaults
-        usual = OLDEST.as_dict() if forest.parameters else {}
-        trained_with = {**usual, **with_option_names(forest.parameters)}
+        trained_with = all_parameters(forest.parameters) if forest.parameters else {}
         if trained_with.get("preset") == AUTO and trained_with["refit"] == ALL:
             trained_with["refit"] = None  # chosen where there was an eval set, which the next training may not have
         ranker = cls(**{key: value for key, value in trained_with.items() if key in known})

@@ -73,8 +73,8 @@ def train(
 
     check_name(name)
     if start.params is not None:
-        own = {name: value for name, value in values_of(parameters).items() if name in given_names(context)}
-        parameters = parameters_in(start.params, own)
+        named, values = given_names(context), values_of(parameters)
+        parameters = parameters_in(start.params, {each: values[each] for each in values if each in named})
     training = TrainingOptions(
         **values_of(options),
         resume=starting_model(start.resume, registry),

@@ -449,13 +449,22 @@ class TrainParameters:
 OLDEST = TrainParameters(preset=DEFAULTS)  # files that do not name an option were trained with these
 
 
+def all_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every parameter by name of a file that has ``stored`` some: the others have the values of the oldest preset.
+
+    >>> all_parameters({"preset": "defaults@1"}) == all_parameters({}) == OLDEST.as_dict()
+    True
+    """
+    return {**OLDEST.as_dict(), **with_option_names(stored)}
+
+
 def options_for(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options to give for a training with the ``parameters`` of a file, whatever its preset would choose.
 
     >>> options_for({"max_leaves": 15, "seed": 7, "preset": "defaults@1"})
     {'preset': 'defaults-1', 'max_leaves': 15}
     """
-    values = {**OLDEST.as_dict(), **with_option_names(parameters)}
+    values = all_parameters(parameters)
     left_out = (OLDEST if values["preset"] == DEFAULTS else TrainParameters()).as_dict() | {"preset": AUTO}
     return {name: values[name] for name, usual in left_out.items() if values[name] != usual}
 

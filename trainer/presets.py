@@ -25,9 +25,7 @@ MOST_RATE, MANY_ROUNDS = 0.2, 1000
 class DataShape:
     """What a preset may know of the data."""
 
-    queries: int  # of the train split, as the next two
-    documents: int
-    features: int
+    queries: int  # of the train split
     has_valid: bool
     may_refit: bool  # whether the valid split may be learnt from in the end, as other queries judge the model
     pairs_alone: bool = False  # whether there are preference pairs, and grades say nothing
@@ -41,16 +39,15 @@ def shape_of_rows(data: TrainingData) -> DataShape:
     """Return the shape of data in memory, whose test split only the caller has."""
     rows = data.train
     has_valid, pairs_alone = bool(data.eval_sets), given_pairs(rows) > 0 and not has_two_grades(rows)
-    return DataShape(rows.n_queries, rows.n_rows, len(data.feature_names), has_valid, has_valid, pairs_alone)
+    return DataShape(rows.n_queries, has_valid, has_valid, pairs_alone)
 
 
 def shape_of_dataset(dataset: Dataset) -> DataShape:
     """Return the shape of a dataset, from its manifest alone."""
     train, unseen = dataset.manifest.splits.get("train"), set(dataset.manifest.unseen)
-    queries, documents = (0, 0) if train is None else (train.queries, train.rows)
     pairs_alone = dataset.manifest.pairs is not None and len(dataset.manifest.grades) < 2
     may_refit = unseen == {"test", "valid"}
-    return DataShape(queries, documents, len(dataset.feature_names), "valid" in unseen, may_refit, pairs_alone)
+    return DataShape(0 if train is None else train.queries, "valid" in unseen, may_refit, pairs_alone)
 
 
 def with_preset(parameters: TrainParameters, shape: DataShape, resume: StartingModel | None = None) -> TrainParameters:
@@ -74,7 +71,7 @@ def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
     It is empty if the preset had nothing to choose.
 
     >>> given = TrainParameters(preset="auto-1", n_rounds=80)
-    >>> choices_line(given, with_preset(given, DataShape(9_000, 90_000, 2, has_valid=True, may_refit=True)))
+    >>> choices_line(given, with_preset(given, DataShape(9_000, has_valid=True, may_refit=True)))
     'preset auto-1: objective query_rmse, learning_rate 0.2, stop_window 20, grow oblivious, max_depth 6'
     """
     if all(value is not None for value in given.as_dict().values()):

@@ -18,14 +18,13 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON
-from rankmill.foundation.training_facts import with_option_names
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.assembly import trees_a_round
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.layout import EDGE
 from rankmill.trainer.objectives.protocol import Objective
-from rankmill.trainer.parameters import OLDEST, PAIRS, TrainParameters
+from rankmill.trainer.parameters import PAIRS, TrainParameters, all_parameters
 from rankmill.trainer.training_rows import LEARNT_FROM
 
 MAY_DIFFER = ("n_rounds", "early_stopping_rounds", "keep_rounds")
@@ -68,7 +67,7 @@ def check_resumable(
             f"resume: the model was trained on {before}, but this training would use {now}; set learn_from to {before}"
         )
     expected: dict[str, JSON] = json.loads(json.dumps(parameters.as_dict()))
-    began = {**OLDEST.as_dict(), **with_option_names(forest.parameters)}  # older versions did not have all of them
+    began = all_parameters(forest.parameters)
     for name in ["preset", *sorted(expected.keys() | began.keys())]:  # the preset first, which explains the others
         if name not in {*MAY_DIFFER, "learn_from"} and began.get(name) != expected.get(name):
             raise InvalidParameter(

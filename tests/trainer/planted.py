@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+import pytest
 
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
 from rankmill.trainer.boosting import boost
+from rankmill.trainer.checkpoints import Checkpoint
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
@@ -55,6 +57,20 @@ def boost_rows(train, eval_sets, edges, feature_names, parameters, *, max_grade,
         info=info or {},
     )  # fmt: skip
     return run(data, parameters, TrainingOptions(**options), **own)
+
+
+def killed_and_trained_again(path, after, data, **way) -> TrainingResult:
+    """Kill a training of ``fit`` in round ``after``, and return what the same one comes to from the checkpoint ``path``."""
+    rounds = []
+
+    def dies(record) -> None:
+        rounds.append(record)
+        if len(rounds) == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(data, options={"checkpoint": Checkpoint(path, every=0.0), "on_round": dies}, **way)
+    return fit(data, options={"checkpoint": Checkpoint(path)}, **way)
 
 
 def fit(

@@ -12,12 +12,11 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
-from rankmill.trainer.checkpoints import Checkpoint
 from rankmill.trainer.sampling import Sampler
 from rankmill.trainer.train_on_dataset import plan_of
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
-from tests.trainer.planted import fit, small_data
+from tests.trainer.planted import fit, killed_and_trained_again, small_data
 from tests.trainer.small_dataset import small_dataset
 
 DRAWN = {"query_fraction": 0.7, "feature_fraction": 0.6, "bootstrap": "bayesian", "random_strength": 1.0}
@@ -90,16 +89,7 @@ def test_threads_batches_and_resuming_change_nothing(more, tmp_path):
     way = {**RANDOM, **more}
     found = fit(small_data(), **way)
     assert fit(small_data(), batch=7, options={"n_threads": 3}, **way).forest.to_bytes() == found.forest.to_bytes()
-    path, calls = tmp_path / "a.checkpoint", []
-
-    def dies(record) -> None:
-        calls.append(record)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fit(small_data(), options={"checkpoint": Checkpoint(path, every=0.0), "on_round": dies}, **way)
-    again = fit(small_data(), options={"checkpoint": Checkpoint(path)}, **way)
+    again = killed_and_trained_again(tmp_path / "a.checkpoint", 4, small_data(), **way)
     short = fit(small_data(), **{**way, "n_rounds": 5}).forest
     resumed = fit(small_data(), options={"resume": short}, **way)
     for other in (again, resumed):

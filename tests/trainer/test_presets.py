@@ -14,8 +14,8 @@ from rankmill.trainer.parameters import AUTO, NAMES, OLDEST, TrainParameters, op
 from rankmill.trainer.presets import FEW_QUERIES, DataShape, with_preset
 from tests.refusals import refused
 
-SMALL = DataShape(100, 2_000, 30, has_valid=True, may_refit=True)
-LARGE = DataShape(FEW_QUERIES + 1, 1_000_000, 30, has_valid=True, may_refit=True)
+SMALL = DataShape(100, has_valid=True, may_refit=True)
+LARGE = DataShape(FEW_QUERIES + 1, has_valid=True, may_refit=True)
 
 
 def judgments(n_queries=40, n_documents=15, n_features=4):
@@ -80,9 +80,7 @@ def test_the_model_records_the_preset_and_its_choices_which_give_the_same_trees_
     auto = Ranker(preset=AUTO, n_rounds=15).fit(x, grades, qid=qid, eval_set=eval_set)
     stored = dict(auto.forest_.parameters)
     assert stored["preset"] == AUTO
-    chosen = with_preset(
-        TrainParameters(preset=AUTO, n_rounds=15), DataShape(40, 600, 4, has_valid=True, may_refit=True)
-    )
+    chosen = with_preset(TrainParameters(preset=AUTO, n_rounds=15), DataShape(40, has_valid=True, may_refit=True))
     assert {
         name: stored[name] for name in ("objective", "grow", "max_depth", "learning_rate", "bootstrap", "refit")
     } == {

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.trainer.checkpoints import Checkpoint
 from rankmill.trainer.early_stopping import EarlyStopping
 from tests.trainer.fixed import fixed
-from tests.trainer.planted import fit, small_data
+from tests.trainer.planted import fit, killed_and_trained_again, small_data
 
 SMOOTH = {"learning_rate": 0.5, "n_rounds": 60, "early_stopping_rounds": 6, "stop_window": 8}
 
@@ -82,16 +81,7 @@ def test_training_keeps_the_round_that_the_smoothed_curve_says() -> None:
 def test_threads_batches_and_resuming_change_nothing(tmp_path) -> None:
     found = fit(small_data(), **SMOOTH)
     assert fit(small_data(), batch=7, options={"n_threads": 3}, **SMOOTH).forest == found.forest
-    path, calls = tmp_path / "a.checkpoint", []
-
-    def dies(record) -> None:
-        calls.append(record)
-        if len(calls) == 9:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fit(small_data(), options={"checkpoint": Checkpoint(path, every=0.0), "on_round": dies}, **SMOOTH)
-    again = fit(small_data(), options={"checkpoint": Checkpoint(path)}, **SMOOTH)
+    again = killed_and_trained_again(tmp_path / "a.checkpoint", 9, small_data(), **SMOOTH)
     assert again.forest.to_bytes() == found.forest.to_bytes()
     assert again.history == found.history
     short = fit(small_data(), **{**SMOOTH, "n_rounds": 7})

@@ -139,8 +139,7 @@ def plan_tuning(
         or (options.compare_by or (FOLDS if len(dataset.queries("train")) <= FEW_QUERIES else VALID)) == FOLDS
     )
     members = given.members or 1
-    planned = replace(parameters, members=members)
-    planned = replace(planned, rounds_by="cv", keep_rounds="") if by_folds else replace(planned, refit=NONE)
+    compared: dict[str, Any] = {"rounds_by": "cv", "keep_rounds": ""} if by_folds else {"refit": NONE}
     return TunePlan(
         dataset=dataset,
         parameters=parameters,
@@ -150,7 +149,7 @@ def plan_tuning(
         measure=str(measure),
         higher_is_better=measure.higher_is_better,
         by_folds=by_folds,
-        training=plan_of(dataset, planned, training_options),
+        training=plan_of(dataset, replace(parameters, members=members, **compared), training_options),
         choices=choices_line(given, parameters),
         training_options=training_options,
     )
