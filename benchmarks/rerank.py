@@ -43,7 +43,7 @@ def write_candidates(path: Path, rows: int, *, shuffled: bool) -> None:
 
 def write_model(path: Path) -> None:
     """Write a forest of trees grown by splitting random leaves at random thresholds."""
-    from rankmill.scorer.forest import Forest, compact_cuts
+    from rankmill.scorer.forest import Forest, compact_splits
 
     rng = np.random.default_rng(8)
     grid = np.sort(rng.standard_normal((FEATURES, CUTS), dtype=np.float32), axis=1)
@@ -60,10 +60,9 @@ def write_model(path: Path) -> None:
             left[tree * size + node], right[tree * size + node] = used, used + 1
             leaves += [used, used + 1]
             used += 2
-    cuts, cut_starts, node_cut = compact_cuts(feature, threshold, FEATURES)
     Forest(
-        feature_names=tuple(f"f{i + 1}" for i in range(FEATURES)), cuts=cuts, cut_starts=cut_starts,
-        tree_starts=np.arange(0, n + 1, size, dtype=np.int32), node_feature=feature, node_cut=node_cut,
+        feature_names=tuple(f"f{i + 1}" for i in range(FEATURES)),
+        tree_starts=np.arange(0, n + 1, size, dtype=np.int32), node_feature=feature, **compact_splits(feature, threshold, FEATURES),
         node_missing_left=np.zeros(n, dtype=np.uint8), node_left=left, node_right=right,
         node_value=rng.normal(size=n), node_gain=np.zeros(n), node_rows=np.ones(n, dtype=np.int64),
         tree_weights=np.ones(TREES), base_score=0.0, objective="lambdarank", info={"max_grade": 4},

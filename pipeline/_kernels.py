@@ -111,9 +111,10 @@ def split_run(cumulative, start, stop, capacity, earliest, ends):
 
 
 @kernel
-def find_bins(values, tables, out):
+def find_bins(values, tables, categorical, out):
     """out[r, f] = 1 + number of edges of f below values[r, f]; 0 for NaN.
 
+    If ``categorical[f]``, a value that equals no edge gets the last bin.
     ``tables`` (F, 255) are the edges, padded with +inf: a search takes eight steps without a branch.  Rows are processed in
     blocks that stay in cache while the kernel goes through the columns.
     """
@@ -134,6 +135,14 @@ def find_bins(values, tables, out):
                 place += 2 * (edges[place + 1] < x)
                 place += 1 * (edges[place] < x)
                 out[r, f] = (place + 1) * (x == x)
+            if categorical[f]:
+                others = 1
+                while others < 256 and edges[others - 1] < np.inf:
+                    others += 1
+                for r in range(first, last):
+                    x = values[r, f]
+                    if x == x and (out[r, f] >= others or edges[out[r, f] - 1] != x):
+                        out[r, f] = others
 
 
 @kernel

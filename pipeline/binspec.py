@@ -4,13 +4,16 @@ Bin 0 holds the missing values (NaN).  Bin b >= 1 holds ``edges[b - 2] < x <= ed
 the last no upper edge, so values outside the training range fall into the end bins.  An edge is the float32 midpoint of
 two neighbouring observed values ``a < b``, with ``a <= edge < b``.  Comparing ``x <= edge`` in float32 is exact, so a
 tree split at an edge sends a value to the same side whether it is binned or raw.
+
+A categorical feature has bins for its most frequent categories instead.  Its ``edges`` are their codes, ascending: bin
+b >= 1 holds the values equal to ``edges[b - 1]``, and the last bin all others, the rare and the unseen.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -50,12 +53,15 @@ class FeatureBins:
 
     name: str
     edges: Values
-    """Ascending, shape (n_value_bins - 1,)."""
+    """Ascending, shape (n_value_bins - 1,); of a categorical feature, the codes of its categories."""
     counts: Masses
     """Training rows per bin, shape (n_value_bins + 1,); ``counts[0]`` counts missing values."""
     minimum: float | None
     """Minimum training value; None if all values are missing."""
     maximum: float | None
+    categorical: bool = False
+    names: tuple[str, ...] = ()
+    """The texts of the categories, in the order of ``edges``; empty if all codes are their own names."""
 
     @property
     def missing(self) -> int:
@@ -69,7 +75,8 @@ class FeatureBins:
 
     def to_json(self) -> Any:
         """Return JSON values; every float32 is written exactly, infinite ones as strings."""
-        return infinite_as_words(as_json(self)) | {"missing": self.missing}
+        content = infinite_as_words(as_json(self)) | {"missing": self.missing}
+        return {key: value for key, value in content.items() if value or key not in {"categorical", "names"}}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FeatureBins:
@@ -80,8 +87,11 @@ class FeatureBins:
             raise ValueError(f"feature {data['name']!r}: the counts do not fit its {len(edges)} edges")
         if len(edges) >= MAX_BIN or np.isnan(edges).any() or np.any(edges[1:] <= edges[:-1]):
             raise ValueError(f"feature {data['name']!r}: the edges are not at most {MAX_BIN - 1} ascending numbers")
+        categorical, names = data.get("categorical", False), tuple(map(str, data.get("names", ())))
+        if len(names) not in {0, len(edges) if categorical else 0}:
+            raise ValueError(f"feature {data['name']!r}: {len(names)} names for {len(edges)} categories")
         minimum, maximum = (None if data[key] is None else float(data[key]) for key in ("minimum", "maximum"))
-        return cls(str(data["name"]), edges, counts, minimum, maximum)
+        return cls(str(data["name"]), edges, counts, minimum, maximum, bool(categorical), names)
 
 
 @dataclass(frozen=True)
@@ -102,6 +112,16 @@ class BinSpec:
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, 64 hexadecimal digits."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @property
+    def categories(self) -> dict[str, tuple[str, ...]]:
+        """The names of the categories of every categorical feature, in the order of its edges; empty: the codes."""
+        return {feature.name: feature.names for feature in self.features if feature.categorical}
+
+    @cached_property
+    def categorical(self) -> npt.NDArray[np.bool_]:
+        """Whether each feature is categorical, shape (F,)."""
+        return np.array([feature.categorical for feature in self.features], dtype=np.bool_)
 
     @cached_property
     def tables(self) -> Values:
@@ -149,14 +169,29 @@ class BinSpec:
             raise DatasetFormatError(f"{where}: not a bin specification ({error}); bin the dataset again") from error
 
 
-def feature_bins(name: str, values: Values, max_bin: int = MAX_BIN, *, in_place: bool = False) -> FeatureBins:
-    """Return the bins of one feature from its training ``values`` (n,); see `edges_of`.
+def feature_bins(
+    name: str, values: Values, max_bin: int = MAX_BIN, *, in_place: bool = False, categorical: bool = False
+) -> FeatureBins:
+    """Return the bins of one feature from its training ``values`` (n,); see `edges_of` and `most_frequent`.
 
     ``in_place`` sorts ``values`` itself, which then needs only 8 bytes of extra memory per distinct value.
     """
     present, missing = sort_values(values if in_place else values.astype(EDGE))
     cumulative = cumulative_counts(present)
-    ends = bin_ends(cumulative, checked_max_bin(max_bin, 2))
+    checked_max_bin(max_bin, 2)
+    if categorical:
+        values, masses = present[cumulative[:-1]], np.diff(cumulative)
+        chosen = most_frequent(np.where(np.isfinite(values), masses, 0), min(max_bin - 1, np.isfinite(values).sum()))
+        others = len(present) - masses[chosen].sum()
+        return FeatureBins(
+            name=name,
+            edges=values[chosen],
+            counts=np.concatenate(([missing], masses[chosen], [others])).astype(np.int64),
+            minimum=float(present[0]) if len(present) else None,
+            maximum=float(present[-1]) if len(present) else None,
+            categorical=True,
+        )
+    ends = bin_ends(cumulative, max_bin)
     masses = np.diff(cumulative[np.concatenate(([0], ends))])
     return FeatureBins(
         name=name,
@@ -167,8 +202,26 @@ def feature_bins(name: str, values: Values, max_bin: int = MAX_BIN, *, in_place:
     )
 
 
-def matrix_bins(names: Sequence[str], values: Values, max_bin: int = MAX_BIN, *, n_threads: int = 1) -> BinSpec:
+def most_frequent(counts: Masses, most: int) -> npt.NDArray[np.int64]:
+    """Return the positions, ascending, of the ``most`` highest of ``counts`` (n,); on ties the first.
+
+    >>> most_frequent(np.array([5, 1, 7, 5]), 2).tolist()
+    [0, 2]
+    """
+    return np.sort(np.argsort(-counts, kind="stable")[:most])
+
+
+def matrix_bins(
+    names: Sequence[str],
+    values: Values,
+    max_bin: int = MAX_BIN,
+    *,
+    n_threads: int = 1,
+    categorical: Collection[str] = (),
+) -> BinSpec:
     """Return the bins of all features of a training matrix (n, F) float32, the same for any ``n_threads``.
+
+    ``categorical`` names the categorical features.
 
     >>> matrix_bins(["a", "b"], np.array([[1, 5], [2, 5]], dtype=np.float32)).features[0].edges.tolist()
     [1.5]
@@ -183,7 +236,10 @@ def matrix_bins(names: Sequence[str], values: Values, max_bin: int = MAX_BIN, *,
             block = values[:, first : first + _COLUMNS].T
             columns[: len(block)] = block
             for i in range(len(block)):
-                found[first + i] = feature_bins(names[first + i], columns[i], max_bin, in_place=True)
+                name = names[first + i]
+                found[first + i] = feature_bins(
+                    name, columns[i], max_bin, in_place=True, categorical=name in categorical
+                )
 
     n_threads = max(1, min(n_threads, len(groups))) if values.size >= _FEW_VALUES else 1
     _in_threads(work, [groups[worker::n_threads] for worker in range(n_threads)])
@@ -204,7 +260,8 @@ def apply_bins(values: Values, spec: BinSpec, *, n_threads: int = 1) -> npt.NDAr
     n_threads = n_threads if values.size >= _FEW_VALUES else 1
     cuts = [worker * len(values) // n_threads for worker in range(n_threads + 1)]
     _in_threads(
-        lambda rows: _kernels.find_bins(values[rows], tables, out[rows]), [slice(*pair) for pair in pairwise(cuts)]
+        lambda rows: _kernels.find_bins(values[rows], tables, spec.categorical, out[rows]),
+        [slice(*pair) for pair in pairwise(cuts)],
     )
     return out
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest import Forest, NodeSets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +99,20 @@ def _parts(forest: Forest, n_nodes: int, numbers: Mapping[str, int]) -> list[npt
             feature
         ],  # -1, for leaves, indexes the last one
         np.where(leaf, 0, forest.thresholds[:n_nodes].view(np.uint32)),
+        _digests(forest.node_sets.of_first(n_nodes)),
         forest.node_missing_left[:n_nodes],
         forest.node_left[:n_nodes],
         forest.node_right[:n_nodes],
         np.where(leaf, _bits(forest.node_value[:n_nodes]), 0),
     ]
+
+
+def _digests(sets: NodeSets) -> npt.NDArray[np.uint64]:
+    """Return a number for the set of each node, equal for equal sets; 0 for none."""
+    digests = np.zeros(len(sets.starts) - 1, dtype=np.uint64)
+    for node in np.flatnonzero(np.diff(sets.starts)).tolist():
+        digests[node] = np.frombuffer(sha256(sets.of_node(node).tobytes()).digest()[:8], dtype=np.uint64)[0]
+    return digests
 
 
 def _bits(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:

@@ -527,6 +527,7 @@ def _training_data(
         train=_on_top_of(base, train, binspec, n_threads),
         eval_sets=[(name, _on_top_of(base, rows, binspec, n_threads)) for name, rows in watched],
         edges=[feature.edges for feature in binspec.features],
+        categories=binspec.categories,
         feature_names=binspec.feature_names,
         max_grade=max(int(rows.grades.max(initial=0)) for rows in (train, *(rows for _, rows in watched))),
         info={"dataset_digest": train.digest, "binspec_digest": binspec.digest},

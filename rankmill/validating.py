@@ -85,6 +85,7 @@ def cross_validate(
     data = TrainingData(
         train=rows.ranked(binspec, n_threads),
         edges=[feature.edges for feature in binspec.features],
+        categories=binspec.categories,
         feature_names=names,
         max_grade=int(rows.grades.max(initial=0)),
     )

@@ -7,6 +7,13 @@ them (``rankmill.scorer.links``).  A boosting round is ``trees_a_round`` trees, 
 Nodes of one tree are contiguous, the root first, each child after its parent.  At an inner node with feature ``f`` and
 cut ``c`` a value goes left if ``x <= cuts[cut_starts[f] + c]``, and right if it is greater; NaN goes left if
 ``missing_left`` is 1.  A cut may be infinite: ``x <= +inf`` separates present values from missing ones.
+
+The cuts of a categorical feature are its categories (``rankmill.pipeline.categories``), and ``c`` is the number of a set::
+
+    set_members = [0 2 5 | 1 2 | 0 ..]       set 1 holds the categories cuts[cut_starts[f] + 1] and cuts[cut_starts[f] + 2]
+    set_starts  = [0       3     5 ..]
+
+A value goes left if it is in the set; all others, NaN included, go right.
 """
 
 from __future__ import annotations
@@ -15,7 +22,7 @@ import hashlib
 import json
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -27,12 +34,14 @@ from rankmill.foundation.errors import InputError, ModelFormatError
 from rankmill.foundation.notebook_html import HtmlTable, ShareCell, card
 from rankmill.foundation.records import JSON, canonical_json
 from rankmill.foundation.storage.publish import write_atomically
+from rankmill.pipeline.categories import category_code, is_number
 from rankmill.scorer import model_file
 from rankmill.scorer.links import link_fault
 from rankmill.scorer.model_file import shortened
 
 NODE = np.int32  # node, cut and tree indices: 2^28 nodes at most
 CUT = np.float32  # thresholds: features are float32, so that a comparison is exact
+MEMBER = np.uint16  # position of a category among those of its feature
 VALUE = np.float64  # leaf values, weights, gains: the bits of a score depend on the order of sums only
 COUNT = np.int64  # training rows
 
@@ -50,6 +59,8 @@ ARRAYS: tuple[tuple[str, np.dtype[Any]], ...] = (
     ("node_rows", np.dtype("<i8")),
     ("tree_weights", np.dtype("<f8")),
 )
+SETS: tuple[tuple[str, np.dtype[Any]], ...] = (("set_starts", np.dtype("<i4")), ("set_members", np.dtype("<u2")))
+"""Arrays that format 3 adds."""
 
 DATASETS_OF_BASE = "base_dataset_digests"  # key of a forest's info: what the base model was trained on
 COVER = "cover"
@@ -67,7 +78,9 @@ HEADER: dict[str, type] = {
     "objective": str,
     "parameters": dict,
 }
-"""Keys of the header of format 1; that of format 2 also has ``trees_a_round``, an int."""
+"""Keys of the header of format 1; that of 2 also has ``trees_a_round``, and that of 3 ``categories`` as well."""
+HEADER_2 = HEADER | {"trees_a_round": int}
+HEADERS: dict[int, dict[str, type]] = {1: HEADER, 2: HEADER_2, 3: HEADER_2 | {"categories": dict}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,11 +94,13 @@ class Forest:
     """
 
     feature_names: tuple[str, ...]  # all features of the dataset it was trained on, in order
-    cuts: npt.NDArray[np.float32]  # (n_cuts,) thresholds, ascending within a feature, feature after feature
+    cuts: npt.NDArray[
+        np.float32
+    ]  # (n_cuts,) thresholds or categories, ascending within a feature, feature after feature
     cut_starts: npt.NDArray[np.int32]  # (n_features + 1,)
     tree_starts: npt.NDArray[np.int32]  # (n_trees + 1,)
     node_feature: npt.NDArray[np.int32]  # (n_nodes,) -1 at a leaf
-    node_cut: npt.NDArray[np.int32]  # (n_nodes,) index within the feature's cuts; -1 at a leaf
+    node_cut: npt.NDArray[np.int32]  # (n_nodes,) index within the feature's cuts, or of a set; -1 at a leaf
     node_missing_left: npt.NDArray[np.uint8]  # (n_nodes,) 1: a missing value goes left; 0 at a leaf
     node_left: npt.NDArray[np.int32]  # (n_nodes,) relative to the tree's start; -1 at a leaf
     node_right: npt.NDArray[np.int32]  # (n_nodes,) relative to the tree's start; -1 at a leaf
@@ -98,21 +113,25 @@ class Forest:
     link: str = "identity"  # one of rankmill.scorer.links.LINKS
     n_outputs: int = 1
     trees_a_round: int = 0  # 0 stands for n_outputs, and is replaced by it
+    set_starts: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, NODE))  # (n_sets + 1,)
+    set_members: npt.NDArray[np.uint16] = field(default_factory=lambda: np.zeros(0, MEMBER))  # ascending within a set
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The categorical features, with the texts of the categories that are not numbers, in any order."""
     parameters: Mapping[str, JSON] = field(default_factory=dict)
     info: Mapping[str, JSON] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, dtype in ARRAYS:
+        for name, dtype in ARRAYS + SETS:
             object.__setattr__(self, name, _frozen_copy(name, getattr(self, name), dtype))
         object.__setattr__(self, "feature_names", tuple(self.feature_names))
         object.__setattr__(self, "base_score", float(self.base_score))
         object.__setattr__(self, "n_outputs", operator.index(self.n_outputs))
         object.__setattr__(self, "trees_a_round", operator.index(self.trees_a_round) or self.n_outputs)
-        for name in ("parameters", "info"):
+        for name in ("parameters", "info", "categories"):
             # Through JSON and back: a private copy, exactly as the file will hold it.
             object.__setattr__(self, name, json.loads(canonical_json(dict(getattr(self, name)))))
-        arrays = {name: getattr(self, name) for name, _ in ARRAYS}
-        fault = self._fault() or model_file.array_fault(arrays, len(self.feature_names))
+        arrays = {name: getattr(self, name) for name, _ in ARRAYS + SETS}
+        fault = self._fault() or model_file.array_fault(arrays, len(self.feature_names), self.categorical_features)
         if fault is None and self.score_bound > model_file.MAX_SCORE:
             fault = f"a score can reach {self.score_bound:g}, at most {model_file.MAX_SCORE:g} is allowed"
         if fault is not None:
@@ -127,6 +146,11 @@ class Forest:
             return "a feature has no name"
         if len(set(names)) != len(names):
             return "two features have the same name"
+        for name, texts in self.categories.items():
+            if name not in names:
+                return f"the categorical feature {name!r} is none of the features"
+            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+                return f"the categories of {name!r} are not a list of texts"
         if not np.isfinite(self.base_score):
             return f"the base score is {self.base_score}"
         for name in ("parameters", "info"):
@@ -135,6 +159,11 @@ class Forest:
         return link_fault(self.link, self.n_outputs) or model_file.rounds_fault(
             self.n_trees, self.n_outputs, self.trees_a_round
         )
+
+    @property
+    def categorical_features(self) -> tuple[int, ...]:
+        """Positions in ``feature_names`` of the categorical features, ascending."""
+        return tuple(f for f, name in enumerate(self.feature_names) if name in self.categories)
 
     @property
     def n_features(self) -> int:
@@ -166,12 +195,31 @@ class Forest:
         return tuple(int(f) for f in np.unique(self.node_feature[self.node_feature >= 0]))
 
     @property
+    def splits_by_set(self) -> npt.NDArray[np.bool_]:
+        """Whether each node (n_nodes,) splits by a set of categories."""
+        return np.isin(self.node_feature, self.categorical_features)
+
+    @property
     def thresholds(self) -> npt.NDArray[np.float32]:
-        """Threshold of every node (n_nodes,); NaN at a leaf."""
+        """Threshold of every node (n_nodes,); NaN at a leaf and where a set decides."""
         out = np.full(len(self.node_feature), np.nan, dtype=CUT)
-        inner = self.node_feature >= 0
+        inner = (self.node_feature >= 0) & ~self.splits_by_set
         out[inner] = self.cuts[self.cut_starts[self.node_feature[inner]] + self.node_cut[inner]]
         return out
+
+    @property
+    def node_sets(self) -> NodeSets:
+        """The categories that each node sends left; empty where a threshold decides."""
+        by_set = np.flatnonzero(self.splits_by_set)
+        chosen = self.node_cut[by_set]
+        sizes = np.zeros(len(self.node_feature), dtype=np.int64)
+        sizes[by_set] = np.diff(self.set_starts)[chosen]
+        starts = np.concatenate(([0], np.cumsum(sizes)))
+        of_node = np.repeat(np.arange(len(sizes)), sizes)
+        first = np.zeros(len(sizes), dtype=np.int64)
+        first[by_set] = self.set_starts[chosen]
+        at = first[of_node] + np.arange(starts[-1]) - starts[of_node]
+        return NodeSets(starts, self.cuts[self.cut_starts[self.node_feature[of_node]] + self.set_members[at]])
 
     @property
     def sha256(self) -> str:
@@ -210,24 +258,26 @@ class Forest:
             return self
         n_nodes = int(self.tree_starts[n_trees])
         kept = {name: getattr(self, name)[:n_nodes] for name, _ in ARRAYS if name.startswith("node_")}
-        cuts, cut_starts, node_cut = compact_cuts(kept["node_feature"], self.thresholds[:n_nodes], self.n_features)
+        splits = compact_splits(
+            kept["node_feature"], self.thresholds[:n_nodes], self.n_features, self.node_sets.of_first(n_nodes)
+        )
         other = {f.name: getattr(self, f.name) for f in fields(self)}
-        arrays = kept | {"cuts": cuts, "cut_starts": cut_starts, "node_cut": node_cut}
+        arrays = kept | splits | {"categories": used_names(self.categories, self.feature_names, splits)}
         arrays |= {"tree_starts": self.tree_starts[: n_trees + 1], "tree_weights": self.tree_weights[:n_trees]}
         return Forest(**(other | arrays))
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the model file: the same for equal forests, on every machine."""
-        header = {name: getattr(self, name) for name in HEADER} | {"feature_names": list(self.feature_names)}
-        if self._needs_format_2:
-            header["trees_a_round"] = self.trees_a_round
-        number = 2 if self._needs_format_2 else 1
-        return model_file.encode(number, header, {name: getattr(self, name) for name, _ in ARRAYS})
+        number = self._format
+        header = {name: getattr(self, name) for name in HEADERS[number]} | {"feature_names": list(self.feature_names)}
+        return model_file.encode(number, header, {name: getattr(self, name) for name, _ in _arrays_of(number)})
 
     @property
-    def _needs_format_2(self) -> bool:
-        """Whether format 1 cannot express it: that has one output and one tree per round."""
-        return (self.link, self.n_outputs, self.trees_a_round) != ("identity", 1, 1)
+    def _format(self) -> int:
+        """The lowest format that can express it: 1 has one output and one tree per round, 2 no categories."""
+        if self.categories:
+            return 3
+        return 1 if (self.link, self.n_outputs, self.trees_a_round) == ("identity", 1, 1) else 2
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = "model") -> Forest:
@@ -238,8 +288,8 @@ class Forest:
         ModelFormatError
             Another format number, damaged bytes, or an index or value that no sound model has.
         """
-        number, header, arrays = model_file.decode(data, where, ARRAYS)
-        types = HEADER if number == 1 else HEADER | {"trees_a_round": int}
+        number, header, arrays = model_file.decode(data, where, _arrays_of)
+        types = HEADERS[number]
         if set(header) != set(types):
             raise ModelFormatError(
                 f"{where}: the model's header has the keys {shortened(sorted(header))}, expected {sorted(types)}"
@@ -252,10 +302,10 @@ class Forest:
         except (ValueError, TypeError, RecursionError) as error:
             raise ModelFormatError(f"{where}: the model is not sound: {shortened(error)}") from error
         trees_a_round = header.get("trees_a_round", 1)
-        if forest._needs_format_2 != (number == 2) or forest.trees_a_round != trees_a_round:
+        if forest._format != number or forest.trees_a_round != trees_a_round:
             raise ModelFormatError(
-                f"{where}: {forest.n_outputs} outputs by the link {forest.link} with {trees_a_round} trees a round are not written"
-                f" in model format {number}"
+                f"{where}: {forest.n_outputs} outputs by the link {forest.link} with {trees_a_round} trees a round and"
+                f" {len(forest.categories)} categorical features are not written in model format {number}"
             )
         return forest
 
@@ -294,27 +344,72 @@ def checked_rounds(forest: Forest, n_rounds: int | None) -> int:
     return n_rounds * forest.trees_a_round
 
 
-def compact_cuts(
-    node_feature: npt.NDArray[np.int32], thresholds: npt.NDArray[np.float32], n_features: int
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Collect the thresholds that nodes use into ``(cuts, cut_starts, node_cut)`` as ``Forest`` wants them.
+@dataclass(frozen=True, slots=True)
+class NodeSets:
+    """The categories that each of some nodes sends left: those of node i are ``codes[starts[i] : starts[i + 1]]``."""
+
+    starts: npt.NDArray[np.int64]  # (n_nodes + 1,)
+    codes: npt.NDArray[np.float32]  # ascending within a node
+
+    @classmethod
+    def none(cls, n_nodes: int) -> NodeSets:
+        """Return the sets of ``n_nodes`` nodes without any."""
+        return cls(np.zeros(n_nodes + 1, dtype=np.int64), np.empty(0, dtype=CUT))
+
+    @classmethod
+    def joined(cls, parts: Sequence[NodeSets]) -> NodeSets:
+        """Return the sets of the nodes of all ``parts``, one after the other."""
+        sizes = [np.diff(part.starts) for part in parts]
+        starts = np.concatenate(([0], np.cumsum(np.concatenate([np.empty(0, dtype=np.int64), *sizes]))))
+        return cls(starts.astype(np.int64), np.concatenate([np.empty(0, dtype=CUT), *(part.codes for part in parts)]))
+
+    def of_first(self, n_nodes: int) -> NodeSets:
+        """Return the sets of the first ``n_nodes`` nodes."""
+        return NodeSets(self.starts[: n_nodes + 1], self.codes[: self.starts[n_nodes]])
+
+    def from_node(self, node: int) -> NodeSets:
+        """Return the sets of the nodes from ``node`` on."""
+        return NodeSets(self.starts[node:] - self.starts[node], self.codes[self.starts[node] :])
+
+    def of_node(self, node: int) -> npt.NDArray[np.float32]:
+        """Return the categories that ``node`` sends left, ascending."""
+        return self.codes[self.starts[node] : self.starts[node + 1]]
+
+
+def compact_splits(
+    node_feature: npt.NDArray[np.int32],
+    thresholds: npt.NDArray[np.float32],
+    n_features: int,
+    sets: NodeSets | None = None,
+) -> dict[str, Any]:
+    """Collect the thresholds and sets that nodes use into the arrays of a ``Forest`` by name.
+
+    They are cuts, cut_starts, node_cut, set_starts and set_members; equal sets of a feature are stored once, in the order
+    of the nodes.
 
     Parameters
     ----------
     node_feature
         (n_nodes,) feature of each node, -1 at a leaf.
     thresholds
-        (n_nodes,) float32 threshold of each node; leaves are ignored.  -0.0 counts as 0.0.
+        (n_nodes,) float32 threshold of each node; ignored at leaves, and where there is a set.  -0.0 counts as 0.0.
     n_features
         All features, used or not.
+    sets
+        The categories that each node sends left; default: none.
 
-    >>> cuts, starts, cut = compact_cuts(np.int32([1, -1, 1, -1, -1]), np.float32([5, 0, 2, 0, 0]), 3)
-    >>> cuts.tolist(), starts.tolist(), cut.tolist()
+    >>> found = compact_splits(np.int32([1, -1, 1, -1, -1]), np.float32([5, 0, 2, 0, 0]), 3)
+    >>> found["cuts"].tolist(), found["cut_starts"].tolist(), found["node_cut"].tolist()
     ([2.0, 5.0], [0, 0, 2, 2], [1, -1, 0, -1, -1])
+    >>> sets = NodeSets(np.array([0, 2, 2, 2]), np.float32([7, 9]))
+    >>> {name: values.tolist() for name, values in compact_splits(np.int32([0, -1, -1]), np.zeros(3, np.float32), 1, sets).items()}
+    {'cuts': [7.0, 9.0], 'cut_starts': [0, 2], 'node_cut': [0, -1, -1], 'set_starts': [0, 2], 'set_members': [0, 1]}
     """
-    inner = node_feature >= 0
-    feature = node_feature[inner]
-    value = thresholds[inner].astype(CUT) + CUT(0.0)
+    sets = NodeSets.none(len(node_feature)) if sets is None else sets
+    sizes = np.diff(sets.starts)
+    inner = np.flatnonzero((node_feature >= 0) & (sizes == 0))
+    feature = np.concatenate([node_feature[inner], np.repeat(node_feature, sizes)])
+    value = np.concatenate([thresholds[inner], sets.codes]).astype(CUT) + CUT(0.0)
     order = np.lexsort((value, feature))
     first = np.ones(len(order), dtype=np.bool_)
     first[1:] = (np.diff(feature[order]) != 0) | (value[order][1:] != value[order][:-1])
@@ -323,9 +418,38 @@ def compact_cuts(
     np.cumsum(np.bincount(feature[order][first], minlength=n_features), out=cut_starts[1:])
     place = np.empty(len(order), dtype=NODE)
     place[order] = np.cumsum(first) - 1
+    place -= cut_starts[feature]
     node_cut = np.full(len(node_feature), -1, dtype=NODE)
-    node_cut[inner] = place - cut_starts[feature]
-    return cuts, cut_starts, node_cut
+    node_cut[inner] = place[: len(inner)]
+    members = place[len(inner) :].astype(MEMBER)
+    numbers: dict[bytes, int] = {}
+    for node in np.flatnonzero(sizes).tolist():
+        own = members[sets.starts[node] : sets.starts[node + 1]].tobytes()
+        node_cut[node] = numbers.setdefault(own, len(numbers))
+    stored = [np.frombuffer(own, dtype=MEMBER) for own in numbers]
+    return {
+        "cuts": cuts,
+        "cut_starts": cut_starts,
+        "node_cut": node_cut,
+        "set_starts": np.cumsum([0, *map(len, stored)]).astype(NODE),
+        "set_members": np.concatenate([np.empty(0, dtype=MEMBER), *stored]),
+    }
+
+
+def used_names(
+    categories: Mapping[str, Iterable[str]], feature_names: Sequence[str], splits: Mapping[str, Any]
+) -> dict[str, list[str]]:
+    """Return the names of the categories in the sets of ``splits`` (see `compact_splits`), by categorical feature.
+
+    ``categories`` has the known names of each categorical feature.  Numbers, which are their own names, are left out.
+    """
+    used = {}
+    for f, feature in enumerate(feature_names):
+        if feature in categories:
+            codes = set(splits["cuts"][splits["cut_starts"][f] : splits["cut_starts"][f + 1]].tolist())
+            by_code = {category_code(text): text for text in sorted(categories[feature])}
+            used[feature] = [by_code[code] for code in sorted(codes & by_code.keys()) if not is_number(by_code[code])]
+    return used
 
 
 def feature_importance(forest: Forest) -> npt.NDArray[np.float64]:
@@ -353,6 +477,11 @@ def importance_table(forest: Forest) -> HtmlTable:
     order = sorted(forest.used_features, key=lambda f: (-importance[f], f))
     rows = [(forest.feature_names[f], ShareCell(float(importance[f]))) for f in order]
     return HtmlTable(["feature", "importance (share of gain)"], rows)
+
+
+def _arrays_of(number: int) -> tuple[tuple[str, np.dtype[Any]], ...]:
+    """Return the arrays of a format, in their order."""
+    return ARRAYS if number < 3 else ARRAYS + SETS
 
 
 def _frozen_copy(name: str, given: npt.ArrayLike, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

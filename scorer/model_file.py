@@ -15,7 +15,7 @@ Layout, little-endian::
 
 The header's key ``arrays`` lists ``[name, dtype, length]`` in the order of the bytes; offsets follow from the lengths,
 so two arrays cannot overlap; ``rankmill.scorer.forest`` says which arrays there are.
-A forest that format 1 can express is written as format 1; ``rankmill.scorer.forest`` says what needs 2.  A new number goes in
+A forest is written in the lowest format that can express it; ``rankmill.scorer.forest`` says what needs 2 or 3.  A new number goes in
 ``FORMATS`` when old readers would misread new files: a reader reports the number that it found and those that it knows.
 
 The kernels do not check bounds, so all nodes of all trees are checked here.  Each check returns the first fault in words, or None.
@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -37,7 +37,7 @@ from rankmill.foundation.errors import ModelFormatError
 from rankmill.foundation.records import canonical_json
 
 MAGIC = b"RANKMILL"
-FORMATS = (1, 2)
+FORMATS = (1, 2, 3)
 ALIGNMENT = 64
 DIGEST_BYTES = 32
 MAX_HEADER_BYTES = 64 * 1024 * 1024
@@ -99,9 +99,9 @@ def encode(number: int, header: Mapping[str, object], arrays: Arrays) -> bytes:
 
 
 def decode(
-    data: bytes, where: str, expected: Sequence[tuple[str, np.dtype[Any]]]
+    data: bytes, where: str, expected_of: Callable[[int], Sequence[tuple[str, np.dtype[Any]]]]
 ) -> tuple[int, dict[str, Any], dict[str, Array]]:
-    """Split ``data`` into format number, header and arrays; ``expected`` lists the arrays' names and dtypes in order.
+    """Split ``data`` into format number, header and arrays; ``expected_of`` lists the arrays' names and dtypes of a format.
 
     Every length is checked before anything is read through it.  The arrays are read-only views of ``data``.
 
@@ -118,7 +118,7 @@ def decode(
         raise ModelFormatError(f"{where}: not a rankmill model: the first bytes are {magic!r}, expected {MAGIC!r}")
     if number not in FORMATS:
         raise ModelFormatError(
-            f"{where}: model format number {number}, this version reads {' and '.join(map(str, FORMATS))}; "
+            f"{where}: model format number {number}, this version reads {', '.join(map(str, FORMATS[:-1]))} and {FORMATS[-1]}; "
             f"use the version of rankmill that wrote it, or train again"
         )
     if hashlib.sha256(memoryview(data)[:-DIGEST_BYTES]).digest() != data[-DIGEST_BYTES:]:
@@ -126,6 +126,7 @@ def decode(
     end = len(data) - DIGEST_BYTES
     if zero != 0 or header_bytes > min(MAX_HEADER_BYTES, end - _PREFIX.size):
         raise ModelFormatError(f"{where}: the model's header length {header_bytes} does not fit its {len(data)} bytes")
+    expected = expected_of(number)
     header = _header(data[_PREFIX.size : _PREFIX.size + header_bytes], where)
     lengths = _lengths(header.pop("arrays", None), where, expected, number)
     arrays: dict[str, Array] = {}
@@ -179,13 +180,20 @@ def rounds_fault(n_trees: int, n_outputs: int, trees_a_round: int) -> str | None
     return None
 
 
-def array_fault(arrays: Arrays, n_features: int) -> str | None:
-    """Return what is wrong with the ``arrays`` of a forest over ``n_features`` in one line, or None if all is sound."""
+def array_fault(arrays: Arrays, n_features: int, categorical: Collection[int] = ()) -> str | None:
+    """Return what is wrong with the ``arrays`` of a forest in one line, or None if all is sound.
+
+    It has ``n_features``; ``categorical`` are the positions of those that are categorical.
+    """
+    of_sets = np.zeros(n_features, dtype=np.bool_)
+    of_sets[list(categorical)] = True
     return (
         _sizes(arrays, n_features)
         or _cuts(arrays)
         or _starts("tree_starts", arrays["tree_starts"], len(arrays["node_feature"]), 1)
-        or _nodes(arrays, n_features)
+        or _starts("set_starts", arrays["set_starts"], len(arrays["set_members"]), 1)
+        or _nodes(arrays, n_features, of_sets)
+        or _sets(arrays, of_sets)
         or _numbers(arrays)
     )
 
@@ -198,6 +206,8 @@ def _sizes(arrays: Arrays, n_features: int) -> str | None:
             return f"{name} has {size[name]} entries, node_feature has {n_nodes}"
     if size["cut_starts"] != n_features + 1:
         return f"cut_starts has {size['cut_starts']} entries for {n_features} features"
+    if size["set_starts"] == 0:
+        return "set_starts is empty"
     if size["tree_starts"] != n_trees + 1:
         return f"tree_starts has {size['tree_starts']} entries for {n_trees} trees"
     if n_features > MAX_FEATURES:
@@ -238,7 +248,7 @@ def _cuts(arrays: Arrays) -> str | None:
     return None
 
 
-def _nodes(arrays: Arrays, n_features: int) -> str | None:
+def _nodes(arrays: Arrays, n_features: int, of_sets: npt.NDArray[np.bool_]) -> str | None:
     feature, node_cut, missing_left = arrays["node_feature"], arrays["node_cut"], arrays["node_missing_left"]
     left, right = arrays["node_left"], arrays["node_right"]
     n_nodes = len(feature)
@@ -256,7 +266,8 @@ def _nodes(arrays: Arrays, n_features: int) -> str | None:
     inner = ~leaf
     if np.any(missing_left > 1):
         return "a node's missing_left is neither 0 nor 1"
-    counts = np.diff(arrays["cut_starts"])[feature[inner]]
+    by_set = of_sets[feature[inner]]
+    counts = np.where(by_set, len(arrays["set_starts"]) - 1, np.diff(arrays["cut_starts"])[feature[inner]])
     cut = node_cut[inner]
     if np.any((cut < 0) | (cut >= counts)):
         return "a node's cut is out of range"
@@ -267,6 +278,23 @@ def _nodes(arrays: Arrays, n_features: int) -> str | None:
         parents += np.bincount(start[inner] + child, minlength=n_nodes)
     if not np.array_equal(parents, (local > 0).astype(np.int64)):
         return "a node has no parent or more than one"
+    return None
+
+
+def _sets(arrays: Arrays, of_sets: npt.NDArray[np.bool_]) -> str | None:
+    """Check the sets of categories that nodes send left."""
+    feature, starts, members = arrays["node_feature"], arrays["set_starts"], arrays["set_members"].astype(np.int64)
+    if np.any(np.diff(members)[np.setdiff1d(np.arange(len(members) - 1), starts[1:-1] - 1)] <= 0):
+        return "the categories of a set are not ascending"
+    by_set = (feature >= 0) & of_sets[feature]
+    if np.any(arrays["node_missing_left"][by_set]):
+        return "a node sends missing categories left"
+    greatest = members[starts[1:] - 1]  # no set is empty
+    known = np.diff(arrays["cut_starts"])[feature[by_set]]
+    if np.any(greatest[arrays["node_cut"][by_set]] >= known):
+        return "a set has a category that its feature lacks"
+    if not np.all(np.isfinite(arrays["cuts"][np.repeat(of_sets, np.diff(arrays["cut_starts"]))])):
+        return "a category is not finite"
     return None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.forest import Forest, compact_cuts
+from rankmill.scorer.forest import Forest, NodeSets, compact_splits, used_names
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.layout import EDGE
 from rankmill.trainer.objectives.protocol import Objective
@@ -24,6 +24,7 @@ def forest_of(
     trees: Sequence[Tree],
     edges: Sequence[npt.NDArray[np.float32]],
     feature_names: Sequence[str],
+    categories: Mapping[str, Sequence[str]],
     objective: Objective,
     n_rounds: int,
     parameters: TrainParameters,
@@ -31,24 +32,25 @@ def forest_of(
 ) -> Forest:
     """Return the forest of ``trees``: threshold b of feature f becomes ``edges[f][b - 1]``.
 
-    A threshold at the last bin separates present values from missing ones: its cut is +inf.
+    A threshold at the last bin separates present values from missing ones: its cut is +inf.  ``categories`` has the names
+    of the categories of every categorical feature.
     """
     feature = np.concatenate([tree.feature for tree in trees])
     bins = np.concatenate([tree.threshold for tree in trees])
     thresholds = np.zeros(len(feature), dtype=EDGE)
-    for f in np.unique(feature[feature >= 0]).tolist():
+    for f in np.unique(feature[bins > 0]).tolist():
         of_feature = feature == f
         thresholds[of_feature] = np.append(edges[f], EDGE(np.inf))[bins[of_feature] - 1]
-    cuts, cut_starts, node_cut = compact_cuts(feature, thresholds, len(feature_names))
+    sets = sets_of(np.concatenate([tree.sets for tree in trees]), feature, edges)
+    splits = compact_splits(feature, thresholds, len(feature_names), sets)
     sizes = [len(tree.feature) for tree in trees]
     of_tree, of_start = objective.final_weights(n_rounds)
     return Forest(
         feature_names=tuple(feature_names),
-        cuts=cuts,
-        cut_starts=cut_starts,
+        **splits,
+        categories=used_names(categories, feature_names, splits),
         tree_starts=np.concatenate(([0], np.cumsum(sizes))).astype(np.int32),
         node_feature=feature,
-        node_cut=node_cut,
         node_missing_left=np.concatenate([tree.missing_left for tree in trees]),
         node_left=np.concatenate([tree.left for tree in trees]),
         node_right=np.concatenate([tree.right for tree in trees]),
@@ -64,3 +66,15 @@ def forest_of(
         parameters=parameters.stored(),
         info=dict(info),
     )
+
+
+def sets_of(
+    sets: npt.NDArray[np.uint64], feature: npt.NDArray[np.int32], edges: Sequence[npt.NDArray[np.float32]]
+) -> NodeSets:
+    """Return the categories in the sets of bins (n_nodes, 4) of each node; ``feature`` (n_nodes,) is what it splits."""
+    by_set = np.flatnonzero(sets.any(axis=1))
+    bits = np.unpackbits(sets[by_set].view(np.uint8), axis=1, bitorder="little")
+    codes = [edges[feature[node]][np.flatnonzero(row) - 1] for node, row in zip(by_set.tolist(), bits, strict=True)]
+    sizes = np.zeros(len(sets), dtype=np.int64)
+    sizes[by_set] = [len(each) for each in codes]
+    return NodeSets(np.concatenate(([0], np.cumsum(sizes))), np.concatenate([np.empty(0, dtype=EDGE), *codes]))

@@ -263,7 +263,9 @@ class _Training:
 
     def _forest(self, trees: Sequence[Tree], info: Mapping[str, Any]) -> Forest:
         data, n_rounds = self.data, len(trees) // self.trees_a_round
-        return forest_of(trees, data.edges, data.feature_names, self.objective, n_rounds, self.asked, info)
+        return forest_of(
+            trees, data.edges, data.feature_names, data.categories, self.objective, n_rounds, self.asked, info
+        )
 
     def _write_checkpoint(self, trees: Sequence[Tree]) -> None:
         if self.checkpoint is not None:

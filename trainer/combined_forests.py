@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.records import JSON
-from rankmill.scorer.forest import COVER, DATASETS_OF_BASE, Forest, compact_cuts
+from rankmill.scorer.forest import COVER, DATASETS_OF_BASE, Forest, NodeSets, compact_splits, used_names
 from rankmill.scorer.predict import Predictor
 from rankmill.trainer.layout import EDGE
 
@@ -104,7 +104,7 @@ class BaseModel:
                 START: after.base_score,
                 TREES_A_ROUND: after.trees_a_round,
             },
-            **_one_after_another([base, after], [place[base.node_feature], after.node_feature], after.n_features),
+            **_one_after_another([base, after], [place[base.node_feature], after.node_feature], after.feature_names),
         )
 
     def _place(self, name: str) -> int:
@@ -158,7 +158,7 @@ def after_base(forest: Forest, base: BaseModel | None) -> Forest:
     first = int(str(forest.info[TREES]))
     node = int(forest.tree_starts[first])
     feature = forest.node_feature[node:]
-    cuts, cut_starts, node_cut = compact_cuts(feature, forest.thresholds[node:], forest.n_features)
+    splits = compact_splits(feature, forest.thresholds[node:], forest.n_features, forest.node_sets.from_node(node))
     own_facts = {
         name: value
         for name, value in forest.info.items()
@@ -166,15 +166,14 @@ def after_base(forest: Forest, base: BaseModel | None) -> Forest:
     }
     return replace(
         forest,
-        cuts=cuts,
-        cut_starts=cut_starts,
         tree_starts=forest.tree_starts[first:] - node,
         node_feature=feature,
-        node_cut=node_cut,
+        categories=used_names(forest.categories, forest.feature_names, splits),
         tree_weights=forest.tree_weights[first:],
         base_score=float(str(forest.info[START])),
         trees_a_round=int(str(forest.info[TREES_A_ROUND])),
         info=own_facts,
+        **splits,
         **{name: getattr(forest, name)[node:] for name in _OF_NODES},
     )
 
@@ -215,24 +214,41 @@ def average(forests: Sequence[Forest], info: Mapping[str, JSON] | None = None) -
         tree_weights=np.concatenate([forest.tree_weights for forest in forests]) / k,
         base_score=fsum(forest.base_score for forest in forests) / k,
         info={**alike, **(info or {})},
-        **_one_after_another(forests, [forest.node_feature for forest in forests], first.n_features),
+        **_one_after_another(forests, [forest.node_feature for forest in forests], first.feature_names),
     )
 
 
 def _one_after_another(
-    forests: Sequence[Forest], features: Sequence[npt.NDArray[np.int32]], n_features: int
+    forests: Sequence[Forest], features: Sequence[npt.NDArray[np.int32]], feature_names: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the fields of one forest with the trees of all; ``features`` are their renumbered ``node_feature``."""
+    """Return the fields of one forest with the trees of all, over ``feature_names``; ``features`` are their renumbered ``node_feature``.
+
+    Raises
+    ------
+    InvalidParameter
+        A feature is categorical in one of the forests, but splits at thresholds in another.
+    """
     feature = np.concatenate(features)
+    categories: dict[str, list[str]] = {}
+    for forest in forests:
+        for name, texts in forest.categories.items():
+            categories[name] = [*categories.get(name, []), *texts]
+    for forest in forests:
+        for f in forest.used_features:
+            name = forest.feature_names[f]
+            if name in categories and name not in forest.categories:
+                raise InvalidParameter(
+                    f"the feature {name!r} is categorical in one of the models, and a number in another"
+                )
     thresholds = np.concatenate([forest.thresholds for forest in forests]).astype(EDGE)
-    cuts, cut_starts, node_cut = compact_cuts(feature, thresholds, n_features)
+    sets = NodeSets.joined([forest.node_sets for forest in forests])
+    splits = compact_splits(feature, thresholds, len(feature_names), sets)
     sizes = np.concatenate([np.diff(forest.tree_starts) for forest in forests])
     return {
-        "cuts": cuts,
-        "cut_starts": cut_starts,
+        **splits,
+        "categories": used_names(categories, feature_names, splits),
         "tree_starts": np.concatenate(([0], np.cumsum(sizes))).astype(np.int32),
         "node_feature": feature,
-        "node_cut": node_cut,
         "trees_a_round": gcd(*(forest.trees_a_round for forest in forests)),
         **{name: np.concatenate([getattr(forest, name) for forest in forests]) for name in _OF_NODES},
     }

@@ -22,7 +22,7 @@ from rankmill.scorer.exchange.conversion import CONVERTED_FROM
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.assembly import trees_a_round
 from rankmill.trainer.growing.tree import Tree
-from rankmill.trainer.layout import EDGE
+from rankmill.trainer.layout import BINS_A_FEATURE, EDGE
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import PAIRS, TrainParameters, all_parameters
 from rankmill.trainer.training_rows import LEARNT_FROM
@@ -105,6 +105,8 @@ def trees_of(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> list[T
     thresholds = forest.thresholds
     bins = np.zeros(len(thresholds), dtype=np.int32)
     for f in forest.used_features:
+        if forest.feature_names[f] in forest.categories:
+            continue
         of_feature = forest.node_feature == f
         bounds, expected = np.append(edges[f], EDGE(np.inf)), thresholds[of_feature]
         place = np.searchsorted(bounds, expected)
@@ -113,6 +115,7 @@ def trees_of(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> list[T
                 f"resume: the model splits {forest.feature_names[f]!r} at a value that is not a bin edge of the data"
             )
         bins[of_feature] = place + 1
+    sets = bins_of_sets(forest, edges)
     trees = []
     for first, last in zip(forest.tree_starts[:-1].tolist(), forest.tree_starts[1:].tolist(), strict=True):
         nodes = slice(first, last)
@@ -127,9 +130,31 @@ def trees_of(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> list[T
                 value=forest.node_value[nodes].copy(),
                 gain=forest.node_gain[nodes].copy(),
                 rows=forest.node_rows[nodes].copy(),
+                sets=sets[nodes].copy(),
             )
         )
     return trees
+
+
+def bins_of_sets(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.uint64]:
+    """Return the set of bins of every node, (n_nodes, 4): the reverse of :func:`rankmill.trainer.assembly.sets_of`.
+
+    Raises
+    ------
+    InvalidParameter
+        A category has no bin of its own.
+    """
+    node_sets = forest.node_sets
+    bits = np.zeros((len(forest.node_feature), BINS_A_FEATURE), dtype=np.uint8)
+    for node in np.flatnonzero(np.diff(node_sets.starts)).tolist():
+        f, codes = forest.node_feature[node], node_sets.of_node(node)
+        place = np.minimum(np.searchsorted(edges[f], codes), len(edges[f]) - 1)
+        if not len(edges[f]) or np.any(edges[f][place] != codes):
+            raise InvalidParameter(
+                f"resume: the model splits {forest.feature_names[f]!r} by a category that is not among those of the data"
+            )
+        bits[node, place + 1] = 1
+    return np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
 
 
 def _short(value: object) -> str:

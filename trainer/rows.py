@@ -180,8 +180,11 @@ class TrainingData:
         ``rounds_by`` is ``oob``.  Without eval sets all rounds are kept.
     edges
         One ascending float32 array per feature, of 254 edges at most; bin b >= 1 holds ``edges[b - 2] < x <= edges[b - 1]``, bin 0 the missing.
+        Of a categorical feature, the codes of its categories, bin b >= 1 holding ``edges[b - 1]``, and the last bin all others.
     feature_names
         As many as ``edges``; written into the model.
+    categories
+        The categorical features by name, with the names of their categories in the order of ``edges``, or none.
     max_grade
         Highest grade of the scale, for ERR; written into the model.
     info
@@ -193,6 +196,7 @@ class TrainingData:
     edges: Sequence[npt.NDArray[np.float32]]
     feature_names: Sequence[str]
     max_grade: int
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
 
     @property

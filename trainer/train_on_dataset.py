@@ -310,6 +310,7 @@ def _training_data(
     return TrainingData(
         train=rows,
         edges=[feature.edges for feature in binspec.features],
+        categories=binspec.categories,
         feature_names=dataset.feature_names,
         max_grade=dataset.max_grade,
         info=_facts(dataset, binspec.digest),

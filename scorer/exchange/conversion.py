@@ -18,7 +18,7 @@ from rankmill.foundation.errors import ConversionRefused, InputError, ModelForma
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON
 from rankmill.scorer import model_file
-from rankmill.scorer.forest import COUNT, CUT, NODE, VALUE, Forest, compact_cuts
+from rankmill.scorer.forest import COUNT, CUT, NODE, VALUE, Forest, compact_splits
 
 CONVERTED_FROM = "converted_from"  # keys of a forest's info
 SOURCE_SHA256 = "source_sha256"
@@ -155,8 +155,8 @@ def forest_of(
         )
     if np.any(np.isnan(joined["cut"][inner])):
         raise ModelFormatError(f"{where}: a threshold is not a number")
-    cuts, cut_starts, node_cut = compact_cuts(joined["feature"], joined["cut"], len(feature_names))
-    counts = np.diff(cut_starts)
+    splits = compact_splits(joined["feature"], joined["cut"], len(feature_names))
+    counts = np.diff(splits["cut_starts"])
     if counts.max(initial=0) > model_file.MAX_CUTS_OF_A_FEATURE:
         raise ConversionRefused(
             f"{where}: its splits on {feature_names[int(counts.argmax())]!r} have {counts.max():,} different thresholds, the maximum is "
@@ -165,7 +165,7 @@ def forest_of(
     gain = np.where(inner & np.isfinite(joined["gain"]), joined["gain"], 0.0)
     try:
         return Forest(
-            feature_names=tuple(feature_names), cuts=cuts, cut_starts=cut_starts, node_cut=node_cut,
+            feature_names=tuple(feature_names), **splits,
             tree_starts=np.cumsum([0, *(len(part.feature) for part in parts)], dtype=NODE),
             node_feature=joined["feature"], node_missing_left=(inner & joined["missing_left"]).astype(np.uint8),
             node_left=joined["left"], node_right=joined["right"], node_value=joined["value"], node_gain=gain,

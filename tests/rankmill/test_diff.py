@@ -18,7 +18,7 @@ from rankmill.forest_likeness import depths_of, likeness_of, same_trees, shape_o
 from rankmill.foundation.records import as_json, from_json
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
-from rankmill.scorer.forest import Forest, compact_cuts, feature_importance
+from rankmill.scorer.forest import Forest, compact_splits, feature_importance
 from rankmill.scorer.predict import Predictor
 from tests.scorer.forests import random_forest
 
@@ -43,11 +43,9 @@ def shuffled(forest: Forest, seed: int) -> Forest:
     order = np.random.default_rng(seed).permutation(forest.n_features)
     place = np.append(np.argsort(order), -1).astype(np.int32)
     feature = place[forest.node_feature]
-    cuts, cut_starts, node_cut = compact_cuts(feature, forest.thresholds, forest.n_features)
+    splits = compact_splits(feature, forest.thresholds, forest.n_features)
     names = tuple(forest.feature_names[f] for f in order)
-    return replace(
-        forest, feature_names=names, node_feature=feature, cuts=cuts, cut_starts=cut_starts, node_cut=node_cut
-    )
+    return replace(forest, feature_names=names, node_feature=feature, **splits)
 
 
 def scores(forest: Forest, rows: np.ndarray) -> np.ndarray:
@@ -85,8 +83,7 @@ def test_whatever_moves_a_score_is_seen_in_the_tree_where_it_is(seed: int) -> No
             assert same_trees(forest, replace(forest, node_missing_left=side_of_missing)) == tree
             thresholds = forest.thresholds
             thresholds[node] = np.nextafter(thresholds[node], np.float32(9))
-            cuts, cut_starts, node_cut = compact_cuts(forest.node_feature, thresholds, forest.n_features)
-            other = replace(forest, cuts=cuts, cut_starts=cut_starts, node_cut=node_cut)
+            other = replace(forest, **compact_splits(forest.node_feature, thresholds, forest.n_features))
             assert same_trees(forest, other) == tree
     for tree in range(forest.n_trees):
         weights = forest.tree_weights.copy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rankmill.scorer.forest import Forest, compact_cuts
+from rankmill.scorer.forest import Forest, compact_splits
 
 
 def random_forest(seed, n_features=5, n_trees=6, max_leaves=9, n_thresholds=7, names=None, **extra):
@@ -35,14 +35,11 @@ def random_forest(seed, n_features=5, n_trees=6, max_leaves=9, n_thresholds=7, n
         tree_starts.append(len(nodes))
     feature = np.array([n["feature"] for n in nodes], dtype=np.int32)
     thresholds = np.array([n["threshold"] for n in nodes], dtype=np.float32)
-    cuts, cut_starts, node_cut = compact_cuts(feature, thresholds, n_features)
     return Forest(
         feature_names=tuple(names or (f"f{i + 1}" for i in range(n_features))),
-        cuts=cuts,
-        cut_starts=cut_starts,
         tree_starts=np.array(tree_starts, dtype=np.int32),
         node_feature=feature,
-        node_cut=node_cut,
+        **compact_splits(feature, thresholds, n_features),
         node_missing_left=np.array([n["missing"] for n in nodes], dtype=np.uint8),
         node_left=np.array([n["left"] for n in nodes], dtype=np.int32),
         node_right=np.array([n["right"] for n in nodes], dtype=np.int32),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InputError, ModelFormatError
 from rankmill.scorer import model_file
-from rankmill.scorer.forest import ARRAYS, Forest, compact_cuts
+from rankmill.scorer.forest import ARRAYS, Forest, compact_splits
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
 
@@ -329,12 +329,12 @@ def test_truncated_counts_rounds_of_several_trees():
             forest.truncated(rounds)
 
 
-def test_compact_cuts_unites_both_zeros():
-    cuts, starts, cut = compact_cuts(np.int32([0, 0, -1, -1, -1]), np.float32([-0.0, 0.0, 0, 0, 0]), 1)
-    assert cuts.tolist() == [0.0]
-    assert not np.signbit(cuts[0])
-    assert starts.tolist() == [0, 1]
-    assert cut.tolist() == [0, 0, -1, -1, -1]
+def test_cuts_at_both_zeros_are_one():
+    splits = compact_splits(np.int32([0, 0, -1, -1, -1]), np.float32([-0.0, 0.0, 0, 0, 0]), 1)
+    assert splits["cuts"].tolist() == [0.0]
+    assert not np.signbit(splits["cuts"][0])
+    assert splits["cut_starts"].tolist() == [0, 1]
+    assert splits["node_cut"].tolist() == [0, 0, -1, -1, -1]
 
 
 def test_used_features():

@@ -413,6 +413,7 @@ class Grower:
             value=values,
             gain=np.where(divided, self._nodes.gains[: len(nodes)], 0.0),
             rows=nodes[:, table.LAST] - nodes[:, table.FIRST],
+            sets=np.zeros((len(nodes), 4), dtype=np.uint64),
         )
 
     def _by_leaf(self, leaves: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:

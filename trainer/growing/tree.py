@@ -19,7 +19,8 @@ class Tree:
     """Nodes in the order of creation, the root first; every array has shape (n_nodes,).
 
     ``feature`` is -1 at a leaf.  Elsewhere a row goes ``left`` if its bin is in 1 .. ``threshold``, or if it is 0
-    (missing) and ``missing_left``.  ``value`` is what the node adds to a score, shrinkage included.
+    (missing) and ``missing_left``.  If ``threshold`` is 0, it goes left if its bin is in the node's set: bin b is bit
+    b % 64 of ``sets[node, b // 64]``.  ``value`` is what the node adds to a score, shrinkage included.
     """
 
     feature: npt.NDArray[np.int32]
@@ -30,6 +31,7 @@ class Tree:
     value: npt.NDArray[np.float64]
     gain: npt.NDArray[np.float64]
     rows: npt.NDArray[np.int64]
+    sets: npt.NDArray[np.uint64]  # (n_nodes, 4)
 
     @property
     def n_leaves(self) -> int:
