@@ -128,6 +128,39 @@ def goes_left(column, threshold, missing_left):
     return (column <= threshold) & ((column > 0) | bool(missing_left))
 
 
+def sets_of_categories(column, n_bins):
+    """Yield every set of the categories, bins 1 .. ``n_bins`` - 2, that divides the rows of a column of bins.
+
+    Missing values (bin 0) and all other categories (the last bin) are in none.
+    """
+    present = [b for b in range(1, n_bins - 1) if np.any(column == b)]
+    for size in range(1, len(present) + 1):
+        for chosen in itertools.combinations(present, size):
+            left = np.isin(column, chosen)
+            if not left.all():
+                yield chosen, left
+
+
+def sets_in_order(column, n_bins, g, h, *, smoothing=0.0, most=256, group=0):
+    """Yield the sets that LightGBM's documented search tries: prefixes and suffixes of the categories by G / (H + smoothing).
+
+    Categories of fewer rows than ``smoothing`` are left out; sets have at most ``most`` categories, each ``group`` or more rows
+    beyond the one tried before, and so many are not in it.
+    """
+    rows = [int(np.sum(column == b)) for b in range(n_bins)]
+    used = [b for b in range(1, n_bins - 1) if rows[b] and rows[b] >= smoothing]
+    used.sort(key=lambda b: g[column == b].sum() / (h[column == b].sum() + smoothing))
+    for order in (used, used[::-1]):
+        since = 0
+        for size in range(1, len(order) + 1):
+            since += rows[order[size - 1]]
+            left = np.isin(column, order[:size])
+            if size <= most and since >= group and (~left).sum() >= max(1, group):
+                yield frozenset(order[:size]), left
+            if since >= group:
+                since = 0
+
+
 def grow_by_node(bins, g, h, max_leaves, grow="best_first", **bounds):
     """Grow a tree by trying every split of every leaf; returns {leaf rows as a frozenset: Newton step}.
 

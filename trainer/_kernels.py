@@ -122,14 +122,27 @@ def add_leaves(rows, starts, values, first, last, scores):
 
 
 @kernel
-def add_tree(bins, feature, threshold, missing_left, left, right, value, first, last, scores):
+def is_in(bits, b):
+    """Return whether bin ``b`` is in a set of bins, ``bits`` (4,) of 64 each."""
+    return (np.uint64(bits[b >> 6]) >> np.uint64(b & 63)) & np.uint64(1) != 0
+
+
+@kernel
+def goes_left(b, threshold, missing_left, bits):
+    """Return whether bin ``b`` goes left: by the threshold, or by the set ``bits`` if that is 0."""
+    if threshold == 0:
+        return is_in(bits, b)
+    return (b <= threshold) & ((b != 0) | (missing_left != 0))
+
+
+@kernel
+def add_tree(bins, feature, threshold, missing_left, sets, left, right, value, first, last, scores):
     """scores[row] += value of the leaf that the bins (n_rows, n_features) of the row lead to, rows first .. last."""
     for row in range(first, last):
         node = 0
         while feature[node] >= 0:
             b = bins[row, feature[node]]
-            goes_left = (b <= threshold[node]) if b != 0 else (missing_left[node] != 0)
-            node = left[node] if goes_left else right[node]
+            node = left[node] if goes_left(b, threshold[node], missing_left[node], sets[node]) else right[node]
         scores[row] += value[node]
 
 

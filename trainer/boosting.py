@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected, name_hint
+from rankmill.foundation.options import spelled
 from rankmill.foundation.scalars import whole_number
 from rankmill.pipeline.options import MAX_BIN
 from rankmill.scorer.forest import Forest
@@ -149,6 +150,8 @@ class _Training:
         self.objective = objective_of(rows_learnt_from(train, self.parameters), self.parameters)
         self.trees_a_round = trees_a_round(self.objective, self.parameters)
         self.criterion = criterion_of(self.objective, self.parameters)
+        self.categorical = np.isin(data.feature_names, list(data.categories))
+        self._check_categories()
         self._check_link()
         self.replayed = self._trained_before()  # trees of the first rounds
         self.bins = train.blocked(data.n_bins)
@@ -200,6 +203,19 @@ class _Training:
             raise InvalidParameter(
                 f"members must be 1 with {self.objective.name}, whose score is already an average over rounds"
             )
+
+    def _check_categories(self) -> None:
+        """Raise InvalidParameter if the parameters ask of a categorical feature what only numbers have."""
+        if not self.categorical.any():
+            return
+        if self.criterion == "ole":
+            first = self.data.feature_names[int(np.argmax(self.categorical))]
+            raise InvalidParameter(
+                f"{spelled('criterion')} 'ole' works with numbers only, and the feature {first!r} is categorical; use rwse or se"
+            )
+        for name in self.parameters.monotone:
+            if name in self.data.categories:
+                raise InvalidParameter(f"monotone: the feature {name!r} is categorical, and categories have no order")
 
     def _check_link(self) -> None:
         if self.objective.link == "identity":
@@ -275,8 +291,9 @@ class _Training:
         """Add the trees of whole rounds to ``trees``; return what they measured, and the best round."""
         p, metrics, stopwatch, options = self.parameters, self.metrics, self.stopwatch, self.options
         grower = Grower(
-            self.bins, p, team, monotone=self.monotone, pool_bytes=options.histogram_memory, timed=stopwatch.on
-        )
+            self.bins, p, team, monotone=self.monotone, categorical=self.categorical, pool_bytes=options.histogram_memory,
+            timed=stopwatch.on,
+        )  # fmt: skip
         round_grower = _RoundGrower(self, grower, team)
         stopping = self._stopping()
         many = self.trees_a_round

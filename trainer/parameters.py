@@ -277,6 +277,38 @@ class TrainParameters:
         always_stored=False,
     )
     min_gain: float = option(default=0.0, help="Minimum gain of a split; must be exceeded.", least=0)
+    one_vs_rest: int = option(
+        default=4,
+        help="Split a feature of up to this many categories by one of them against the rest; one of more by sets of"
+        " categories.",
+        least=0,
+        most=255,
+        always_stored=False,
+    )
+    categories_in_set: int = option(
+        default=32, help="Maximum number of categories in the set of a split.", least=1, most=255, always_stored=False
+    )
+    category_l2: float = option(
+        default=10.0,
+        help="L2 regularisation added to lambda_l2 in the gains of splits by sets of categories.",
+        least=0,
+        always_stored=False,
+    )
+    category_smoothing: float = option(
+        default=10.0,
+        help="Added to the hessian sum of each category when categories are ordered by their mean gradient; categories of"
+        " fewer documents of a node are in no set.",
+        least=0,
+        always_stored=False,
+    )
+    min_rows_in_group: int = option(
+        default=100,
+        help="Minimum number of documents by which a set of categories differs from the one tried before, and that are not"
+        " in it.",
+        least=0,
+        most=2**31,
+        always_stored=False,
+    )
     monotone: Mapping[str, int] = option(
         default_factory=dict,
         help="Monotone constraint of a feature: scores never decrease (1) or never increase (-1) as"

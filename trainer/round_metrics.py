@@ -153,8 +153,8 @@ class _MeasuredSet:
 
         def share(first: int, last: int, _: int) -> None:
             _kernels.add_tree(
-                self.bins, tree.feature, tree.threshold, tree.missing_left, tree.left, tree.right, tree.value,
-                first, last, scores,
+                self.bins, tree.feature, tree.threshold, tree.missing_left, tree.sets, tree.left, tree.right,
+                tree.value, first, last, scores,
             )  # fmt: skip
 
         team.share(len(scores), _LEAST_WALKED, share)

@@ -266,7 +266,8 @@ def test_a_pass_over_rows_tells_what_fractions_tell(seed):
     for equal in (False, True):
         w = rng.integers(1, 9, size=40) / 3
         g = w * 0.7 if equal else w * (0.7 + 1e-9 * (column > 2))
-        found = _split_kernels.fine_means_differ(column, 1, 2, 1, rows_read, 0, 30, g, w, 2.0**50, 2.0**50)
+        sides = (np.arange(256) <= 2).astype(np.uint8)
+        found = _split_kernels.fine_means_differ(column, 1, sides, rows_read, 0, 30, g, w, 2.0**50, 2.0**50)
         left = rows[naive.goes_left(column[rows], 2, True)]
         right = np.setdiff1d(rows, left)
         sums = [sum(map(Fraction, a[side])) for side in (left, right) for a in (g, w)]

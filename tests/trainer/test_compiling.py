@@ -22,7 +22,7 @@ with compilation_announced(said.append):
     assert said == [], said
     rows, packed = np.arange(4, dtype=np.int32), np.zeros(4, dtype=np.int64)
     call = lambda: _partition_kernels.partition(
-        np.zeros(4, dtype=np.uint8), 1, 0, 0, rows, packed, 0, 4, np.empty_like(rows), np.empty_like(packed)
+        np.zeros(4, dtype=np.uint8), 1, np.zeros(256, dtype=np.uint8), rows, packed, 0, 4, np.empty_like(rows), np.empty_like(packed)
     )
     call()
     call()

@@ -144,6 +144,13 @@ def test_children_add_up_to_the_parent(seed):
     assert np.array_equal(parent[:20], naive.histogram(bins, rows[70:], packed[rows[70:]]))
 
 
+def sides_of(threshold, missing_left):
+    """Return 1 for the bins that a split sends left, (256,)."""
+    sides = (np.arange(256) <= threshold).astype(np.uint8)
+    sides[0] = missing_left
+    return sides
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=40),
@@ -161,7 +168,15 @@ def test_partition_keeps_order_on_both_sides(column, threshold, missing_left, ra
     rows = np.array([*order, *LOOK_AHEAD], dtype=np.int32)
     packed = rows[:n].astype(np.int64) * 10
     n_left = _partition_kernels.partition(
-        bins, 1, threshold, missing_left, rows, packed, first, last, np.empty(n, np.int32), np.empty(n, np.int64)
+        bins,
+        1,
+        sides_of(threshold, missing_left),
+        rows,
+        packed,
+        first,
+        last,
+        np.empty(n, np.int32),
+        np.empty(n, np.int64),
     )
     middle = order[first:last]
     left = [row for row in middle if (missing_left if column[row] == 0 else column[row] <= threshold)]
@@ -175,7 +190,7 @@ def test_partition_keeps_order_on_both_sides(column, threshold, missing_left, ra
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(1, 5), st.booleans(), st.integers(1, 6))
 def test_a_partition_shared_out_is_the_partition(column, threshold, missing_left, workers):
     n = len(column)
-    bins, rule = np.array(column, dtype=np.uint8), (1, threshold, missing_left)
+    bins, rule = np.array(column, dtype=np.uint8), (1, sides_of(threshold, missing_left))
     start = np.concatenate([np.arange(n, dtype=np.int32), LOOK_AHEAD])
     alone, packed = start.copy(), np.arange(n, dtype=np.int64) * 10
     spare = np.empty(n, np.int32), np.empty(n, np.int64)

@@ -15,6 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
+from rankmill.trainer.growing._category_kernels import sum_of_set
+from rankmill.trainer.growing._gain_kernels import value_of
 from rankmill.trainer.growing._histogram_kernels import add_edges, count_node, subtract
 from rankmill.trainer.growing._pair_search_kernels import search_node_by_pairs
 from rankmill.trainer.growing._partition_kernels import divide_pairs, partition_alone, partition_node, rows_left
@@ -25,7 +27,6 @@ from rankmill.trainer.growing._split_kernels import (
     search_level_counted,
     search_node,
     sides_have_hessian,
-    value_of,
 )
 from rankmill.trainer.growing._state_kernels import (
     BEST_FIRST,
@@ -50,6 +51,7 @@ from rankmill.trainer.growing._state_kernels import (
     REFUSED,
     SEARCH_ANEW,
     SEARCHING,
+    SET,
     SLOT,
     SMALL,
     SUM_HESSIANS,
@@ -96,6 +98,7 @@ def _settle(child, node, crew, rules, nodes, search):
     table[node, THRESHOLD] = split[1]
     table[node, MISSING_LEFT] = split[2]
     table[node, LEFT_SUM] = split[3]
+    table[node, SET:] = split[4:]
     nodes.gains[node] = gain + rules.min_gain  # the search returns the gain above min_gain
     if rules.policy == BEST_FIRST:
         nodes.priority[node] = gain
@@ -218,7 +221,7 @@ def _judge(node, n_left, bins, rows, derivatives, rules, nodes, pairs, search):
     light = not few and not sides_have_hessian(
         node, table[node, FIRST] + n_left, rows.rows, derivatives.hessians, rules, table
     )
-    worth_it = rules.paired or gains_something(node, n_left, n_right, bins.words, rows.rows, derivatives, rules, table)
+    worth_it = rules.paired or gains_something(node, n_left, n_right, bins.words, rows, derivatives, rules, table)
     state[SMALL] = -1
     state[REFUSED] = -1
     if (few or light) and not rules.paired:
@@ -234,7 +237,7 @@ def _judge(node, n_left, bins, rows, derivatives, rules, nodes, pairs, search):
     else:
         _split(node, n_left, bins, rules, nodes)
         if rules.paired and state[SMALL] >= 0:
-            divide_pairs(node, bins.words, table, pairs, search.splits[0, 0])
+            divide_pairs(node, bins.words, rows, table, pairs, search.splits[0, 0])
 
 
 @kernel
@@ -274,7 +277,7 @@ def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search
                 return
         elif crew.worker == 0:
             rows.lefts[:] = 0
-            rows.lefts[0] = partition_alone(node, bins.words, rows, table)
+            rows.lefts[0] = partition_alone(crew, node, bins.words, rows, table)
         if crew.worker == 0:
             tick(crew, PARTING)
             _judge(node, rows_left(crew, rows), bins, rows, derivatives, rules, nodes, pairs, search)
@@ -320,21 +323,24 @@ def _count_level(crew, level, bins, rows, table, histograms):
 
 
 @kernel(inline="always")
-def _write_level_split(split, level, table, pool):
+def _write_level_split(split, level, n_bins, table, pool):
     """Write the split, and the sum of its left side, to every leaf of the level.
 
     If missing values have no weight in the whole level, they go to the heavier side.
     """
     f, threshold, missing_left = split[0], split[1], split[2]
-    any_missing, left_h, whole_h = False, 0.0, 0.0
+    any_missing, left_h, whole_h = threshold == 0, 0.0, 0.0
     for node in range(level[0], level[1]):
         histogram = pool[table[node, SLOT]]
         present = np.int64(0)
         for b in range(1, threshold + 1):
             present += histogram[f, b]
+        if threshold == 0:
+            present = sum_of_set(histogram[f], n_bins[f], split[4:])
         any_missing |= histogram[f, 0] != 0
         left = present + (histogram[f, 0] if missing_left else np.int64(0))
         table[node, FEATURE] = f
+        table[node, SET:] = split[4:]
         table[node, THRESHOLD] = threshold
         table[node, LEFT_SUM] = left
         left_h += np.float64(left & LOW)
@@ -345,7 +351,7 @@ def _write_level_split(split, level, table, pool):
 
 
 @kernel(inline="always")
-def _choose_level_split(crew, level, rules, nodes, histograms, search):
+def _choose_level_split(crew, level, n_bins, rules, nodes, histograms, search):
     """Take the best split of all workers, on ties the lowest feature; ``state[NODE]`` -1: there is none."""
     best = 0
     keys = search.gains if rules.noise == 0.0 else search.keys
@@ -355,7 +361,7 @@ def _choose_level_split(crew, level, rules, nodes, histograms, search):
     nodes.state[NODE] = -1
     if search.gains[0, best] > 0.0:
         nodes.state[NODE] = level[0]
-        _write_level_split(search.splits[0, best], level, nodes.table, histograms.pool)
+        _write_level_split(search.splits[0, best], level, n_bins, nodes.table, histograms.pool)
 
 
 @kernel(inline="always")
@@ -370,7 +376,7 @@ def _partition_level(crew, level, words, rows, rules, table):
             if not meet(crew):
                 return False
         elif node % crew.size == crew.worker:
-            make_children(table, node, 2 * node + 1, partition_alone(node, words, rows, table))
+            make_children(table, node, 2 * node + 1, partition_alone(crew, node, words, rows, table))
     return meet(crew)
 
 
@@ -440,7 +446,7 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
                 return
             if crew.worker == 0:
                 tick(crew, SEARCHING)
-                _choose_level_split(crew, level, rules, nodes, histograms, search)
+                _choose_level_split(crew, level, bins.n_bins, rules, nodes, histograms, search)
                 tick(crew, DECIDING)
             if not meet(crew):
                 return
@@ -453,7 +459,7 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
                 seen = _write_level_gains(level, rows.rows, derivatives.hessians, rules, nodes)
                 state[REFUSED] = first_node if not (seen or counted) else -1
                 if state[REFUSED] < 0 and not _level_gains_something(
-                    level, bins.words, rows.rows, derivatives, rules, nodes
+                    level, bins.words, rows, derivatives, rules, nodes
                 ):
                     state[NODE] = -1
                 tick(crew, DECIDING)

@@ -17,8 +17,8 @@ import numpy as np
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.elementary import MAGIC
 from rankmill.foundation.kernels.instructions import bits_of, float_of
+from rankmill.trainer.growing._gain_kernels import highest_of, left_is_heavier
 from rankmill.trainer.growing._histogram_kernels import column_of, count_bins
-from rankmill.trainer.growing._split_kernels import highest_of, left_is_heavier
 from rankmill.trainer.growing._state_kernels import FIRST, INSIDE, LAST, LOW, PAIRS_FIRST, PAIRS_LAST, SLOT, TOTAL
 
 PAIR_STEPS = 1048576.0  # steps of a pair's hessian to one of packed hessian: sums of 2 ** 31 of these fit a double

@@ -14,6 +14,7 @@ import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.instructions import prefetch
+from rankmill.trainer._kernels import goes_left, is_in
 from rankmill.trainer.growing._histogram_kernels import FAR, column_of
 from rankmill.trainer.growing._state_kernels import (
     FEATURE,
@@ -26,6 +27,7 @@ from rankmill.trainer.growing._state_kernels import (
     MISSING_LEFT,
     PAIRS_FIRST,
     PAIRS_LAST,
+    SET,
     THRESHOLD,
     meet,
 )
@@ -35,23 +37,31 @@ _U8 = np.uint64(8)
 
 
 @kernel
-def goes_left(b, threshold, missing_left):
-    """Return whether bin ``b`` goes left; without a branch."""
-    return (b <= threshold) & ((b != 0) | (missing_left != 0))
+def write_sides(node, table, sides):
+    """sides[b] = 1 if the split of the node sends bin b to the left, else 0."""
+    threshold = table[node, THRESHOLD]
+    if threshold > 0:
+        for b in range(256):
+            sides[b] = b <= threshold
+        sides[0] = table[node, MISSING_LEFT] != 0
+    else:
+        for b in range(256):
+            sides[b] = is_in(table[node, SET:], b)
+    return sides
 
 
 @kernel
-def partition(column, stride, threshold, missing_left, rows, packed, first, last, spare_rows, spare_packed):
+def partition(column, stride, sides, rows, packed, first, last, spare_rows, spare_packed):
     """Reorder rows[first:last] (and packed with them) so that the left child comes first; both keep their order.
 
-    ``column[row * stride]`` is the bin of the split feature.  Returns the number of rows on the left.
+    ``column[row * stride]`` is the bin of the split feature, ``sides[bin]`` 1 if it goes left.  Returns the number of rows
+    on the left.
     """
     left, right = first, 0
     for i in range(first, last):
         row = rows[i]
         prefetch(column, rows[i + FAR] * stride)
-        b = column[row * stride]
-        left_side = goes_left(b, threshold, missing_left)
+        left_side = np.int64(sides[column[row * stride]])
         value = packed[i]
         rows[left] = row
         packed[left] = value
@@ -66,7 +76,7 @@ def partition(column, stride, threshold, missing_left, rows, packed, first, last
 
 
 @kernel
-def deal_out(column, stride, threshold, missing_left, rows, packed, first, last, spare_rows, spare_packed):
+def deal_out(column, stride, sides, rows, packed, first, last, spare_rows, spare_packed):
     """First half of a partition by several workers: one worker's rows[first:last] into spare[first:last].
 
     Returns the number of rows on the left.
@@ -75,8 +85,7 @@ def deal_out(column, stride, threshold, missing_left, rows, packed, first, last,
     for i in range(first, last):
         row = rows[i]
         prefetch(column, rows[i + FAR] * stride)
-        b = column[row * stride]
-        left_side = goes_left(b, threshold, missing_left)
+        left_side = np.int64(sides[column[row * stride]])
         to = left if left_side else right
         spare_rows[to] = row
         spare_packed[to] = packed[i]
@@ -97,7 +106,7 @@ def collect(spare_rows, spare_packed, first, last, n_left, left_to, right_to, ro
 
 
 @kernel
-def part_pairs(column, stride, threshold, missing_left, pairs, first, last, spare, out):
+def part_pairs(column, stride, sides, pairs, first, last, spare, out):
     """Reorder pairs[first:last]: pairs inside the left child, pairs inside the right one, pairs that the split separates.
 
     ``out`` gets how many are left and right, and the sums of their hessians; cut ones are gone.
@@ -107,8 +116,7 @@ def part_pairs(column, stride, threshold, missing_left, pairs, first, last, spar
     for k in range(first, last):
         both, c = pairs[k, 0], pairs[k, 1]
         a, b = column[(both >> np.int64(32)) * stride], column[(both & LOW) * stride]
-        a_left = goes_left(a, threshold, missing_left)
-        b_left = goes_left(b, threshold, missing_left)
+        a_left, b_left = sides[a] != 0, sides[b] != 0
         if a_left & b_left:
             pairs[left, 0] = both
             pairs[left, 1] = c
@@ -135,12 +143,19 @@ def partition_node(crew, node, words, rows, table):
     The numbers of rows that go left are in ``rows.lefts``, see :func:`rows_left`.
     """
     column, stride = column_of(words, table[node, FEATURE]), words.shape[2] * 8
-    threshold, missing_left = table[node, THRESHOLD], table[node, MISSING_LEFT]
     first, n, worker, size = table[node, FIRST], table[node, LAST] - table[node, FIRST], crew.worker, crew.size
     begin, end = first + worker * n // size, first + (worker + 1) * n // size
     lefts = rows.lefts
     lefts[worker * LINE] = deal_out(
-        column, stride, threshold, missing_left, rows.rows, rows.packed, begin, end, rows.spare_rows, rows.spare_packed
+        column,
+        stride,
+        write_sides(node, table, rows.sides[worker]),
+        rows.rows,
+        rows.packed,
+        begin,
+        end,
+        rows.spare_rows,
+        rows.spare_packed,
     )
     if not meet(crew):
         return False
@@ -164,21 +179,21 @@ def rows_left(crew, rows):
 
 
 @kernel
-def partition_alone(node, words, rows, table):
+def partition_alone(crew, node, words, rows, table):
     """Partition a node by its split; returns the number of rows on the left."""
     first = table[node, FIRST]
     return partition(
-        column_of(words, table[node, FEATURE]), words.shape[2] * 8, table[node, THRESHOLD], table[node, MISSING_LEFT],
+        column_of(words, table[node, FEATURE]), words.shape[2] * 8, write_sides(node, table, rows.sides[crew.worker]),
         rows.rows, rows.packed, first, table[node, LAST], rows.spare_rows[first:], rows.spare_packed[first:],
     )  # fmt: skip
 
 
 @kernel
-def divide_pairs(node, words, table, pairs, out):
-    """Assign the pairs of a split node to its children."""
+def divide_pairs(node, words, rows, table, pairs, out):
+    """Assign the pairs of a split node to its children, by worker 0."""
     left, first = table[node, LEFT], table[node, PAIRS_FIRST]
     part_pairs(
-        column_of(words, table[node, FEATURE]), words.shape[2] * 8, table[node, THRESHOLD], table[node, MISSING_LEFT],
+        column_of(words, table[node, FEATURE]), words.shape[2] * 8, write_sides(node, table, rows.sides[0]),
         pairs.pairs, first, table[node, PAIRS_LAST], pairs.spare, out,
     )  # fmt: skip
     table[left, PAIRS_FIRST] = first
@@ -190,7 +205,7 @@ def divide_pairs(node, words, table, pairs, out):
 
 
 @kernel
-def add_tree_blocked(words, feature, threshold, missing_left, left, right, value, rows, first, last, scores):
+def add_tree_blocked(words, feature, threshold, missing_left, sets, left, right, value, rows, first, last, scores):
     """scores[row] += value of the leaf that the bins of the row lead to, for rows[first:last]."""
     width = words.shape[2] * 8
     for i in range(first, last):
@@ -200,5 +215,5 @@ def add_tree_blocked(words, feature, threshold, missing_left, left, right, value
             block, lane = f // width, np.uint64(f % width)
             word = words[block, row, np.int64(lane >> np.uint64(3))]
             b = np.int64((word >> ((lane & np.uint64(7)) * _U8)) & _BYTE)
-            node = left[node] if goes_left(b, threshold[node], missing_left[node]) else right[node]
+            node = left[node] if goes_left(b, threshold[node], missing_left[node], sets[node]) else right[node]
         scores[row] += value[node]

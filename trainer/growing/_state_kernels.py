@@ -1,6 +1,6 @@
 """Shared by the kernels of tree growth: their arguments, the table of nodes, and the barrier between workers.
 
-    nodes (n_nodes, 13) int64                         state (10,) int64, one tree
+    nodes (n_nodes, 17) int64                         state (10,) int64, one tree
     node 0   FIRST LAST DEPTH TOTAL SLOT LEFT ..      N_NODES N_LEAVES N_WAITING ..
     node 1   FIRST LAST ...  LEFT = 3 ------.
     node 2   LEFT = -1: a leaf              |         heap: nodes waiting to be split, the best on top
@@ -26,12 +26,14 @@ LOOK_AHEAD = 64  # rows between prefetch and use; this many are read past the en
 EPSILON = 2.0**-52
 
 # Columns of ``nodes``: rows[FIRST:LAST] belong to the node; TOTAL is their packed sum; SLOT its histogram in the pool, -1: none;
-# LEFT its first child, -1: none (the other child is LEFT + 1); the rest is its best split.  With criterion ole both rows
-# of pairs[PAIRS_FIRST:PAIRS_LAST] are in the node, and INSIDE is the sum of their hessians.
+# LEFT its first child, -1: none (the other child is LEFT + 1); the rest is its best split.  THRESHOLD 0 marks a split by
+# categories: the bins whose bits are set in SET .. SET + 3 go left.  With criterion ole both rows of
+# pairs[PAIRS_FIRST:PAIRS_LAST] are in the node, and INSIDE is the sum of their hessians.
 FIRST, LAST, DEPTH, TOTAL, SLOT, LEFT, FEATURE, THRESHOLD, MISSING_LEFT, LEFT_SUM, PAIRS_FIRST, PAIRS_LAST, INSIDE = (
     range(13)
 )
-NODE_FIELDS = 13
+SET, SET_WORDS = 13, 4
+NODE_FIELDS = SET + SET_WORDS
 # Cells of ``state``: number of nodes, leaves, waiting nodes and free slots; the node to split (-1: the tree is done); the
 # children to count and search (-1: none); whether the larger one must be counted too, because the histogram of its parent
 # was evicted; the node whose best split was rejected (-1: none) and that must be searched with counted sides, whether
@@ -64,6 +66,12 @@ class Rules(NamedTuple):
     unit_h: float = 1.0  # of a packed hessian
     lambda_l2: float = 0.0
     min_gain: float = 0.0
+    category_l2: float = 0.0  # added to lambda_l2 where categories are ordered
+    category_smoothing: float = 0.0  # added to the hessian of a category, by whose mean gradient they are ordered
+    category_rows: float = 0.0  # minimum of a category
+    most_categories: int = 32  # in a set
+    group_rows: float = 100.0  # minimum rows between two sets that are tried
+    one_vs_rest: int = 4  # up to so many categories, each is tried alone
     least_h: float = 1.0  # minimum steps of hessian of a side
     least_side: float = 1.0  # .. also due to min_rows
     fine_g: float = 1.0  # fine steps a unit of gradient
@@ -95,6 +103,7 @@ class Bins(NamedTuple):
     n_bins: Any  # (n_features,) int32
     enabled: Any  # (n_features,) uint8: 1 if the feature may be used
     monotone: Any  # (n_features,) int8: direction of the scores, 0: any
+    categorical: Any  # (n_features,) uint8: 1 if its bins are categories, the last one all others
 
 
 class Rows(NamedTuple):
@@ -105,6 +114,7 @@ class Rows(NamedTuple):
     spare_rows: Any
     spare_packed: Any
     lefts: Any  # a cache line per worker: number of its rows that go left
+    sides: Any  # (size, 256) uint8, of each worker: 1 for the bins that go left
 
 
 class Derivatives(NamedTuple):
@@ -140,9 +150,9 @@ class Search(NamedTuple):
 
     gains: Any  # (2, size)
     keys: Any  # (2, size): by which splits are compared if there is noise
-    splits: Any  # (2, size, 4) int64: feature, bin, missing left, packed sum of the left side
+    splits: Any  # (2, size, 4 + SET_WORDS) int64: feature, bin, missing left, packed sum of the left side, set of bins
     uppers: Any  # (n_slots, n_features): the key of each feature's best split: its gain, or that with noise
-    work: Any  # (size, 4, 256)
+    work: Any  # (size, 8, 256), see `_split_kernels` and `_category_kernels`
     counts: Any  # (size, 2, 256) int64; (size, n_leaves, 2, 256) for levels
 
 

@@ -95,6 +95,7 @@ class Grower:
         team: Team,
         *,
         monotone: npt.NDArray[np.int8] | None = None,
+        categorical: npt.NDArray[np.bool_] | None = None,
         pool_bytes: int = DEFAULT_POOL_BYTES,
         timed: bool = False,
     ) -> None:
@@ -106,6 +107,9 @@ class Grower:
         self._monotone = np.zeros(n_features, dtype=np.int8)
         if monotone is not None:
             self._monotone[: bins.n_features] = monotone
+        self._categorical = np.zeros(n_features, dtype=np.uint8)
+        if categorical is not None:
+            self._categorical[: bins.n_features] = categorical
         self._blocks = np.arange(bins.words.shape[0], dtype=np.int64)
         self._used_words = bins.used_words
         self._nodes = _nodes_for(p.leaves, pool.n_slots)
@@ -115,6 +119,7 @@ class Grower:
             spare_rows=aligned_empty((n,), ROW),
             spare_packed=aligned_empty((n,), PACKED),
             lefts=aligned_empty((size * table.LINE,), np.int64),
+            sides=aligned_empty((size, BINS_A_FEATURE), np.uint8),
         )
         self._histograms = table.Histograms(
             pool=pool.cells,
@@ -125,9 +130,9 @@ class Grower:
         self._search = table.Search(
             gains=np.zeros((2, size)),
             keys=np.zeros((2, size)),
-            splits=np.zeros((2, size, 4), dtype=np.int64),
+            splits=np.zeros((2, size, 4 + table.SET_WORDS), dtype=np.int64),
             uppers=np.zeros((pool.n_slots, n_features)),
-            work=aligned_empty((size, 4, BINS_A_FEATURE), np.float64),
+            work=aligned_empty((size, 8, BINS_A_FEATURE), np.float64),
             counts=aligned_empty((size, *counted_leaves, 2, BINS_A_FEATURE), np.int64),
         )
         no_pairs = np.empty((2, 0, 2), dtype=np.int64)
@@ -137,7 +142,9 @@ class Grower:
             chosen=np.zeros((size, n_features), dtype=np.int64),
             keyed=aligned_empty((size, 4, KEYS), np.int64),
         )
-        self._lambdas = 0.0, 0.0  # added to sums in the split search, and to sums of hessians in the leaves of the tree
+        # lambda of sums in the split search and of the leaves, and what is added to sums of categories
+        self._lambdas = 0.0, 0.0
+        self._of_categories = 0.0, 0.0
         self._flags = aligned_empty(((size + 1) * table.LINE,), np.int64)
         self._looks = _LOOKS if team.may_spin else 1
         self._clock = time.CLOCK_MONOTONIC if timed else -1
@@ -182,10 +189,12 @@ class Grower:
         if weights is not None:
             searched = weights
             histogram_scale, fine_scale = scales_of(gradients, weights, self._team)
+        p = self._parameters
         self._lambdas = (
-            self._lambda_l2(searched),
-            self._lambda_l2(hessians if leaves.of_all is None else leaves.of_all[1]),
+            self._scaled(p.lambda_l2, searched),
+            self._scaled(p.lambda_l2, hessians if leaves.of_all is None else leaves.of_all[1]),
         )
+        self._of_categories = self._scaled(p.category_l2, searched), self._scaled(p.category_smoothing, searched)
         deviation = noise.strength and noise.strength * self._chance(gradients, searched)
         self._choose(features)
         n = self._start(gradients, searched, histogram_scale, rows)
@@ -290,6 +299,12 @@ class Grower:
             unit_h=1.0 / scale.hessian,
             lambda_l2=self._lambdas[0],
             min_gain=float(p.min_gain),
+            category_l2=self._of_categories[0],
+            category_smoothing=self._of_categories[1],
+            category_rows=float(p.category_smoothing),
+            most_categories=p.categories_in_set,
+            group_rows=float(p.min_rows_in_group),
+            one_vs_rest=p.one_vs_rest,
             least_h=float(least_h),
             least_side=max(float(least_h), float(p.min_rows_in_leaf * least)),
             fine_g=fine.gradient,
@@ -298,12 +313,11 @@ class Grower:
             fine_least_h=float(p.min_hessian_in_leaf * leaf.hessian),
         )
 
-    def _lambda_l2(self, hessians: npt.NDArray[np.float64]) -> float:
-        """Return lambda for sums of these ``hessians`` (n_rows,), or of weights."""
-        p = self._parameters
-        if p.l2_scale == NONE or not p.lambda_l2:
-            return float(p.lambda_l2)
-        return float(p.lambda_l2) * total_of(hessians, self._team) / len(hessians)
+    def _scaled(self, added: float, hessians: npt.NDArray[np.float64]) -> float:
+        """Return what is ``added`` to sums of these ``hessians`` (n_rows,), or of weights, in the unit of l2_scale."""
+        if self._parameters.l2_scale == NONE or not added:
+            return float(added)
+        return float(added) * total_of(hessians, self._team) / len(hessians)
 
     def _chance(self, gradients: npt.NDArray[np.float64], hessians: npt.NDArray[np.float64]) -> float:
         """Return sqrt(sum g^2 / sum h), 0 where there is no h."""
@@ -334,7 +348,13 @@ class Grower:
         layout = self._bins
         crew = table.Crew(worker, size, self._flags, self._looks, self._clock, self._stamp, self.ticks)
         bins = table.Bins(
-            layout.words, self._used_words, self._chosen_blocks, layout.n_bins, self._enabled, self._monotone
+            layout.words,
+            self._used_words,
+            self._chosen_blocks,
+            layout.n_bins,
+            self._enabled,
+            self._monotone,
+            self._categorical,
         )
         shared = crew, bins, self._rows, derivatives, rules, self._nodes, self._histograms, self._search
         if self._oblivious:
@@ -413,7 +433,9 @@ class Grower:
             value=values,
             gain=np.where(divided, self._nodes.gains[: len(nodes)], 0.0),
             rows=nodes[:, table.LAST] - nodes[:, table.FIRST],
-            sets=np.zeros((len(nodes), 4), dtype=np.uint64),
+            sets=np.where((divided & (nodes[:, table.THRESHOLD] == 0))[:, None], nodes[:, table.SET :], 0).view(
+                np.uint64
+            ),
         )
 
     def _by_leaf(self, leaves: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:

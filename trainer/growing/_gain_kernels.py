@@ -1,0 +1,177 @@
+"""The gains of all splits of one feature, from prefix sums of its packed histogram.
+
+work[0] prefix | work[1] gains, missing right | work[2] gains, missing left     each (256,), by bin
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.elementary import MAGIC
+from rankmill.foundation.kernels.instructions import bits_of, float_of
+from rankmill.trainer.growing._state_kernels import LOW
+
+
+@kernel
+def gains_of(prefix, extra, last, total_g, total_h, needed, lambda_l2, rules, parent, out):
+    """out[b] = gain of the split after bin b, 1 <= b < last, with ``prefix[b] + extra`` on the left; -inf where not allowed.
+
+    Each side needs ``needed`` steps of hessian.  The gain G_l^2 / H_l + G_r^2 / H_r - parent is one division of whole
+    steps, lambda included.  The loop over unsigned b has no branches, so that it is vectorised; integers are converted to
+    floats through their bits.
+    """
+    lambda_steps, unit = lambda_l2 / rules.unit_h, rules.unit_g * (rules.unit_g / rules.unit_h)
+    magic = bits_of(MAGIC)
+    for b in range(np.uint64(1), np.uint64(last)):
+        left = prefix[b] + extra
+        h_left = float_of((left & LOW) + magic) - MAGIC
+        g_left = float_of((left >> np.int64(32)) + magic) - MAGIC
+        h_right = total_h - h_left
+        g_right = total_g - g_left
+        allowed = min(h_left, h_right) >= needed
+        h_left, h_right = h_left + lambda_steps, h_right + lambda_steps
+        gain = (g_left * g_left * h_right + g_right * g_right * h_left) / (h_left * h_right) * unit - parent
+        out[b] = gain if allowed else -np.inf
+
+
+@kernel
+def _value(g, h, low, high):
+    """Return the Newton step (h with lambda), kept within the range of the node."""
+    return min(max(-g / h, low), high) if h > 0.0 else 0.0
+
+
+@kernel
+def value_of(packed, rules, low, high):
+    g, h = np.float64(packed >> np.int64(32)) * rules.unit_g, np.float64(packed & LOW) * rules.unit_h
+    return _value(g, h + rules.lambda_l2, low, high)
+
+
+@kernel
+def _gain_of(g, h, value):
+    """Return the gain of the step ``value``: -(2 g v + h v^2), which is g^2 / h at the Newton step."""
+    return -(2.0 * g + h * value) * value
+
+
+@kernel
+def gains_bounded(prefix, extra, last, total_g, total_h, needed, lambda_l2, rules, direction, low, high, out):
+    """As ``gains_of``, but the values of the children must be in low .. high and rise (1) or fall (-1) with the feature."""
+    unit_g, unit_h = rules.unit_g, rules.unit_h
+    whole_g, whole_h = total_g * unit_g, total_h * unit_h + rules.lambda_l2
+    parent = _gain_of(whole_g, whole_h, _value(whole_g, whole_h, low, high)) + rules.min_gain
+    for b in range(1, last):
+        left = prefix[b] + extra
+        h_left, g_left = np.float64(left & LOW), np.float64(left >> np.int64(32))
+        out[b] = -np.inf
+        if min(h_left, total_h - h_left) >= needed:
+            g, h = g_left * unit_g, h_left * unit_h + lambda_l2
+            g_right, h_right = (total_g - g_left) * unit_g, (total_h - h_left) * unit_h + lambda_l2
+            value, value_right = _value(g, h, low, high), _value(g_right, h_right, low, high)
+            if direction * (value_right - value) >= 0.0:
+                out[b] = _gain_of(g, h, value) + _gain_of(g_right, h_right, value_right) - parent
+
+
+@kernel
+def left_is_heavier(left, total_h):
+    """Return whether the left side, a packed sum, has at least half of the hessian."""
+    return 2.0 * np.float64(left & LOW) >= total_h
+
+
+@kernel
+def forbid_small_sides(counts, prefix, total_h, weightless, missing_left, alone, last, min_rows, least_h, out):
+    """out[b] = -inf where the split after bin b leaves a side with too few rows or too little hessian.
+
+    Bin b has counts[0, b] rows and counts[1, b] fine steps of hessian.  Missing values go left if ``missing_left``, or, if
+    ``weightless``, to the heavier side.  If ``alone``, bin b is the whole left side.
+    """
+    all_rows, all_h = counts[0, :last].sum(), counts[1, :last].sum()
+    rows, h = np.int64(0), np.int64(0)
+    for b in range(1, last):
+        rows = counts[0, b] if alone else rows + counts[0, b]
+        h = counts[1, b] if alone else h + counts[1, b]
+        with_missing = left_is_heavier(prefix[b], total_h) if weightless else missing_left
+        rows_left = rows + counts[0, 0] if with_missing else rows
+        h_left = h + counts[1, 0] if with_missing else h
+        if min(rows_left, all_rows - rows_left) < min_rows or min(h_left, all_h - h_left) < least_h:
+            out[b] = -np.inf
+
+
+@kernel
+def highest_of(values, last):
+    """Return the highest of values[1:last], -inf if empty; four maxima in parallel, which do not depend on each other."""
+    a = b = c = d = -np.inf
+    i = 1
+    while i + 4 <= last:
+        a, b = max(a, values[i]), max(b, values[i + 1])
+        c, d = max(c, values[i + 2]), max(d, values[i + 3])
+        i += 4
+    while i < last:
+        a = max(a, values[i])
+        i += 1
+    return max(a, b, c, d)
+
+
+@kernel
+def sum_to(histogram, last, prefix):
+    """prefix[b] = sum of bins 1 .. b."""
+    present = np.int64(0)
+    for b in range(1, last):
+        present += histogram[b]
+        prefix[b] = present
+
+
+@kernel
+def first_of(value, missing_right, missing_left, any_missing, last):
+    """Return the lowest bin with that gain, and 1 if it needs missing values on the left."""
+    for b in range(1, last):
+        if missing_right[b] == value:
+            return b, 0
+        if any_missing and missing_left[b] == value:
+            return b, 1
+    return -1, 0
+
+
+@kernel
+def best_of_feature(missing_right, missing_left, any_missing, last):
+    """Return the highest gain of the feature."""
+    highest = highest_of(missing_right, last)
+    if any_missing:
+        highest = max(highest, highest_of(missing_left, last))
+    return highest
+
+
+@kernel
+def parent_of(total, rules):
+    """Return G^2 / (H + lambda) of a packed sum."""
+    g = np.float64(total >> np.int64(32)) * rules.unit_g
+    return g * g / (np.float64(total & LOW) * rules.unit_h + rules.lambda_l2)
+
+
+@kernel
+def feature_gains(histogram, last, total, needed, direction, low, high, rules, work):
+    """Write the gains of all bins of a feature of one node to ``work``: work[1] missing right, work[2] missing left."""
+    prefix = work[0].view(np.int64)
+    total_g, total_h = np.float64(total >> np.int64(32)), np.float64(total & LOW)
+    parent = parent_of(total, rules) + rules.min_gain
+    sum_to(histogram, last, prefix)
+    for side in range(1 if histogram[0] == 0 else 2):
+        extra, out = (np.int64(0), work[1]) if side == 0 else (histogram[0], work[2])
+        if rules.constrained:
+            gains_bounded(
+                prefix, extra, last, total_g, total_h, needed, rules.lambda_l2, rules, direction, low, high, out
+            )  # fmt: skip
+        else:
+            gains_of(prefix, extra, last, total_g, total_h, needed, rules.lambda_l2, rules, parent, out)
+
+
+@kernel
+def write_split(f, highest, histogram, last, total, work, split_out):
+    """Write the split of the feature whose gain is ``highest``."""
+    prefix, missing = work[0].view(np.int64), histogram[0]
+    b, left = first_of(highest, work[1], work[2], missing != 0, last)
+    split_out[0] = f
+    split_out[1] = b
+    split_out[2] = left
+    split_out[3] = prefix[b] + (missing if left == 1 else np.int64(0))
+    if missing == 0 and left_is_heavier(prefix[b], np.float64(total & LOW)):
+        split_out[2] = 1
