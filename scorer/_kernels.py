@@ -6,6 +6,10 @@ The code ``b`` of a value is 0 if it is missing, else 1 plus the number of the f
 missing values left tests ``b > bound``.  One that sends them right tests ``b - 1 > bound``, where b - 1 of a missing value wraps
 round to the greatest code: `wrap_codes` writes these codes to slots of their own.
 
+The code of a category is 1 plus its position among the feature's cuts, and 1 plus their number if it is none of them.  A split
+by a set is turned into one by a cut: `_look_up_sets` writes, for all sets of a tree, whether each document goes right (1) or
+left (0) to slots that the next tree uses again, and the split tests ``b > 0`` there.
+
 ``codes`` is (slots, documents), so the codes of a feature are contiguous, and a split is evaluated for all documents of a tile
 with the widest vector instructions.  Three algorithms give the same sums:
 
@@ -27,8 +31,10 @@ STRIP = 64  # rows whose values stay in the first-level cache while they are cod
 
 
 @kernel
-def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, buckets, origin, scale, codes):
+def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, buckets, origin, scale, other, codes):
     """Write ``codes[k, i]``: 0 if ``values[first + i, columns[k]]`` is NaN, else 1 + the number of cuts below it.
+
+    If ``other[k]`` is positive, the feature is categorical, and this is the code of a value that equals no cut.
 
     The cuts of slot ``k`` are ascending from ``cuts[starts[k]]`` on, followed by NaN, which no value exceeds; if ``columns[k]``
     is negative, every document has the value ``absent``.  A value x is in the bucket ``(x - origin[k]) * scale[k]`` of equal
@@ -62,12 +68,15 @@ def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, bucket
                 middle = (1 << step) - 1
                 for i in range(STRIP):
                     below[i] += np.int32(table[below[i] + middle] < value[i]) << step
+            if other[k] > 0:
+                for i in range(STRIP):
+                    below[i] = below[i] if table[below[i]] == value[i] else other[k] - 1
             for i in range(n):
                 codes[k, strip + i] = 0 if value[i] != value[i] else below[i] + 1
 
 
 @kernel
-def bin_column(values, first, k, cuts, starts, steps, buckets, origin, scale, codes):
+def bin_column(values, first, k, cuts, starts, steps, buckets, origin, scale, other, codes):
     """Do what `bin_rows` does, for slot ``k`` alone: ``values`` (m,) are those of its column, from row ``first`` on.
 
     ``codes[tile, k, i]`` is the code of row ``tile * width + i``, with ``width`` documents per tile.
@@ -96,6 +105,10 @@ def bin_column(values, first, k, cuts, starts, steps, buckets, origin, scale, co
         for i in range(n):
             # the last step; beyond the cuts there is NaN, which no value exceeds
             out[i] = 0 if value[i] != value[i] else below[i] + np.int32(table[below[i]] < value[i]) + 1
+        if other[k] > 0:
+            for i in range(n):
+                if out[i] > 0 and table[out[i] - 1] != value[i]:
+                    out[i] = other[k]
         done += n
 
 
@@ -158,15 +171,16 @@ def raise_bars(query, scores, heaps, sizes, keep):
 
 @kernel
 def pack_trees(
-    n_trees, tree_starts, node_feature, node_cut, node_missing_left, node_left, node_right, node_value, tree_weights,
-    slot_of, greatest, slot, bound, left, value, depth, queue,
+    n_trees, tree_starts, node_slot, node_bound, node_left, node_right, node_value, tree_weights,
+    greatest, slot, bound, left, value, depth, queue,
 ):  # fmt: skip
     """Lay out the first ``n_trees`` for `walk_trees`: breadth first, siblings adjacent; OUT: slot, bound, left, value, depth.
 
     ``value`` is the node's value times the tree's weight, ``depth`` the greatest depth of each tree.  ``left`` counts from the
     start of the tree, and right children follow their left siblings, so that the next node is ``left + went_right``.  A leaf
-    has itself as ``left`` and the ``greatest`` code as bound, so that documents stay there.  ``slot_of[f]`` has the slots of
-    feature f for splits that send missing values right, and left.  ``queue`` is scratch for the nodes of the largest tree.
+    has itself as ``left`` and the ``greatest`` code as bound, so that documents stay there.  A document goes right at a node if
+    its code in ``node_slot`` exceeds ``node_bound``; the slot of a leaf is -1.  ``queue`` is scratch for the nodes of the
+    largest tree.
     """
     for t in range(n_trees):
         start = tree_starts[t]
@@ -182,14 +196,13 @@ def pack_trees(
             node = start + queue[i]
             out = start + i
             value[out] = tree_weights[t] * node_value[node]
-            f = node_feature[node]
-            if f < 0:
+            if node_slot[node] < 0:
                 slot[out] = 0
                 bound[out] = greatest
                 left[out] = i
             else:
-                slot[out] = slot_of[f, node_missing_left[node]]
-                bound[out] = node_cut[node] + node_missing_left[node]
+                slot[out] = node_slot[node]
+                bound[out] = node_bound[node]
                 left[out] = filled
                 queue[filled] = node_left[node]
                 queue[filled + 1] = node_right[node]
@@ -200,8 +213,8 @@ def pack_trees(
 
 @kernel
 def number_leaves(
-    n_trees, tree_starts, node_feature, node_cut, node_missing_left, node_left, node_right, node_value, tree_weights,
-    slot_of, split_starts, leaf_starts, slot, bound, first_leaf, right_leaf, value, stack, place,
+    n_trees, tree_starts, node_slot, node_bound, node_left, node_right, node_value, tree_weights,
+    split_starts, leaf_starts, slot, bound, first_leaf, right_leaf, value, stack, place,
 ):  # fmt: skip
     """Lay out the first ``n_trees`` for `sweep_trees`; OUT: slot, bound, first_leaf, right_leaf of each split, value of each leaf.
 
@@ -221,13 +234,12 @@ def number_leaves(
             top -= 1
             if parent >= 0:
                 right_leaf[parent] = leaf  # a right child: the leaves to its left have been numbered
-            f = node_feature[node]
-            if f < 0:
+            if node_slot[node] < 0:
                 value[leaf_starts[t] + leaf] = tree_weights[t] * node_value[node]
                 leaf += 1
                 continue
-            slot[split] = slot_of[f, node_missing_left[node]]
-            bound[split] = node_cut[node] + node_missing_left[node]
+            slot[split] = node_slot[node]
+            bound[split] = node_bound[node]
             first_leaf[split] = leaf
             top += 1
             stack[top] = node_right[node]
@@ -249,8 +261,29 @@ def wrap_codes(codes, width, sources, first_slot):
 
 
 @kernel
+def _look_up_sets(codes, width, n_rows, t, sets):
+    """Write for the sets of tree ``t`` whether each document goes right, for the first ``n_rows`` of ``width`` documents.
+
+    ``sets`` is a `rankmill.scorer.tree_layout.SetTables`.  A group is up to 8 sets of one feature: bit j of its table's entry
+    for a code is the answer of set j.  So a group takes one read for each document, which cannot be done for several
+    documents at once, and its bits are then spread with whole instructions.
+    """
+    for group in range(sets.starts[t], sets.starts[t + 1]):
+        code = codes[sets.source[group]]
+        table = sets.tables[sets.table_starts[group] :]
+        slot = sets.slot[group]
+        bits = codes[slot]
+        for i in range(n_rows):  # the documents after them may have any code
+            bits[i] = table[code[i]]
+        for j in range(sets.size[group] - 1, -1, -1):  # the first slot, which holds all bits, last
+            out = codes[slot + j]
+            for i in range(width):
+                out[i] = (bits[i] >> j) & 1
+
+
+@kernel
 def sweep_trees(
-    codes, width, n_rows, trees, split_starts, leaf_starts, slot, bound, first_leaf, right_leaf, value, at, scores, first
+    codes, width, n_rows, trees, sets, split_starts, leaf_starts, slot, bound, first_leaf, right_leaf, value, at, scores, first
 ):  # fmt: skip
     """``scores[first + i] += value of the leaf of document i`` for each of ``trees``, in order, and the first ``n_rows`` documents.
 
@@ -258,6 +291,7 @@ def sweep_trees(
     Each tree has an even number of splits, and two are evaluated at once, since a second read of ``at`` would wait for the first.
     """
     for t in trees:
+        _look_up_sets(codes, width, n_rows, t, sets)
         for i in range(width):
             at[i] = 0
         for k in range(split_starts[t], split_starts[t + 1], 2):
@@ -276,10 +310,11 @@ def sweep_trees(
 
 @kernel
 def sweep_levels(
-    codes, width, n_rows, trees, level_starts, leaf_starts, slot, bound, value, at, scores, first
+    codes, width, n_rows, trees, sets, level_starts, leaf_starts, slot, bound, value, at, scores, first
 ):  # fmt: skip
     """Do what `sweep_trees` does for oblivious trees: split ``k`` of a tree is its level ``k``."""
     for t in trees:
+        _look_up_sets(codes, width, n_rows, t, sets)
         for i in range(width):
             at[i] = 0
         for k in range(level_starts[t], level_starts[t + 1]):
@@ -294,12 +329,13 @@ def sweep_levels(
 
 @kernel
 def walk_trees(
-    codes, n_rows, trees, tree_starts, slot, bound, left, value, depth, scores, first
+    codes, n_rows, trees, sets, tree_starts, slot, bound, left, value, depth, scores, first
 ):  # fmt: skip
     """Do what `sweep_trees` does, node by node; ``codes`` has room for whole ``LANES`` of documents (the last may hold anything)."""
     n_lanes = (n_rows + LANES - 1) // LANES * LANES
     at = np.zeros(LANES, np.int32)
     for t in trees:
+        _look_up_sets(codes, n_rows, n_rows, t, sets)
         root = tree_starts[t]
         for i in range(0, n_lanes, LANES):
             for lane in range(LANES):

@@ -72,10 +72,10 @@ class Predictor:
         """Number of comparisons per document, whatever its features.
 
         The bin of a used feature with c cuts takes ceil(log2 c) + 1.  A tree takes one for each level, since documents descend
-        together to the deepest leaf, and one for adding the leaf.
+        together to the deepest leaf, one for adding the leaf, and one for each group of sets of categories.
         """
         searches = sum(int(cuts - 1).bit_length() + 1 for cuts in self._counts)
-        return searches + int(self._layout.depth.sum()) + len(self._layout.depth)
+        return searches + int(self._layout.depth.sum()) + len(self._layout.depth) + len(self._layout.sets.size)
 
     def scores(
         self,

@@ -16,6 +16,7 @@ MIN_SWEPT = 16  # documents; fewer are walked: a sweep costs the same for 1 and 
 MAX_SWEPT_LEAVES = 1024  # of a tree that is swept; larger trees are walked
 MAX_LEVELS = 8  # of an oblivious tree whose leaf numbers fit 8 bits
 BUCKETS = 512  # per feature: 2 kB, so that those of a few hundred features stay in the second-level cache
+SETS_OF_A_GROUP = 8  # sets of one feature whose answers are one byte of a table
 MIN_SAVED_STEPS = 2  # buckets that save fewer steps are left out
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -23,17 +24,34 @@ Codes = npt.NDArray[Any]
 Indices = npt.NDArray[np.int32]
 
 
+class SetTables(NamedTuple):
+    """The sets of categories of each tree as `rankmill.scorer._kernels` looks them up: groups of sets of one feature.
+
+    A group writes the answers of its ``size`` sets to the slots from ``slot`` on; ``tables[table_starts[g] + code]`` has one
+    bit of each set: 0 if it holds the category of ``code``, and 1, to the right, if not.
+    """
+
+    starts: Indices  # (n_trees + 1,) the groups of each tree
+    source: Indices  # (groups,) slot of the feature's codes
+    slot: Indices  # (groups,)
+    size: Indices  # (groups,) 1 to SETS_OF_A_GROUP
+    table_starts: npt.NDArray[np.int64]  # (groups,)
+    tables: npt.NDArray[np.uint8]
+
+
 @dataclass(frozen=True, slots=True)
 class TreeLayout:
     """The first trees of a forest as `rankmill.scorer._kernels` takes them.
 
-    ``wrapped`` (m,) holds the slots whose wrapped codes are also needed; these follow the slots of the features.
+    ``wrapped`` (m,) holds the slots whose wrapped codes are also needed; these follow the slots of the features, and after
+    them come those for the answers of ``sets``.
     ``walked`` are the arrays for `walk_trees`, ``swept`` those for `sweep_trees` or, if ``oblivious``, `sweep_levels`;
     None if trees are too large.  ``code`` is the dtype of codes and of leaf numbers.
     """
 
     n_slots: int
     wrapped: Indices
+    sets: SetTables
     depth: Indices
     code: np.dtype[Any]
     oblivious: bool
@@ -46,11 +64,11 @@ class TreeLayout:
         """Add the values of ``trees``, in order, for the first ``n_rows`` documents of ``codes`` to ``scores[first:]``."""
         if self.swept is None or n_rows < MIN_SWEPT:
             walk: Any = _kernels.walk_trees
-            walk(codes, n_rows, trees, *self.walked, scores, first)
+            walk(codes, n_rows, trees, self.sets, *self.walked, scores, first)
             return
         width = -(-n_rows // WIDTH) * WIDTH
         sweep: Any = _kernels.sweep_levels if self.oblivious else _kernels.sweep_trees
-        sweep(codes, width, n_rows, trees, *self.swept, at, scores, first)
+        sweep(codes, width, n_rows, trees, self.sets, *self.swept, at, scores, first)
 
 
 def choose_layout(forest: Forest, n_trees: int, used: npt.NDArray[Any]) -> TreeLayout:
@@ -71,14 +89,21 @@ def build_layout(
     n_nodes = int(forest.tree_starts[n_trees])
     sizes = np.diff(forest.tree_starts[: n_trees + 1])
     feature, missing_left = forest.node_feature[:n_nodes], forest.node_missing_left[:n_nodes]
-    slot_of = np.full((forest.n_features, 2), -1, dtype=np.int32)
+    by_set = forest.splits_by_set[:n_nodes]
+    slot_of = np.full((forest.n_features, 2), -1, dtype=np.int32)  # of splits that send missing values right, and left
     slot_of[used, 1] = np.arange(len(used), dtype=np.int32)
-    right = np.unique(feature[(feature >= 0) & (missing_left == 0)])
+    right = np.unique(feature[(feature >= 0) & (missing_left == 0) & ~by_set])
     slot_of[right, 0] = len(used) + np.arange(len(right), dtype=np.int32)
+    node_slot = np.where(feature < 0, np.int32(-1), slot_of[feature, missing_left])
+    node_bound = np.where(by_set, np.int32(0), forest.node_cut[:n_nodes] + missing_left)
+    sets, node_slot[by_set] = _set_tables(
+        forest, n_trees, np.flatnonzero(by_set), slot_of[:, 1], len(used) + len(right)
+    )
+    n_slots = max([len(used) + len(right), int(node_slot.max(initial=-1)) + 1])
     largest = int(sizes.max(initial=1))
     arrays = (
-        n_trees, forest.tree_starts, forest.node_feature, forest.node_cut, forest.node_missing_left,
-        forest.node_left, forest.node_right, forest.node_value, forest.tree_weights, slot_of,
+        n_trees, forest.tree_starts, node_slot, node_bound, forest.node_left, forest.node_right, forest.node_value,
+        forest.tree_weights,
     )  # fmt: skip
     slot, left = np.empty(n_nodes, dtype=np.int32), np.empty(n_nodes, dtype=np.int32)
     bound, value = np.empty(n_nodes, dtype=code), np.empty(n_nodes, dtype=np.float64)
@@ -91,7 +116,7 @@ def build_layout(
     split_starts = np.concatenate([[0], np.cumsum(splits + splits % 2)]).astype(np.int32)
     leaf_starts = np.concatenate([[0], np.cumsum(leaves)]).astype(np.int32)
     wrapped = slot_of[right, 1].copy()
-    common = {"n_slots": len(used) + len(right), "wrapped": wrapped, "depth": depth, "code": code, "walked": walked}
+    common = {"n_slots": n_slots, "wrapped": wrapped, "sets": sets, "depth": depth, "code": code, "walked": walked}
     if not swept:
         return TreeLayout(**common, oblivious=False, swept=None)
     n_splits, greatest = int(split_starts[-1]), np.iinfo(code).max
@@ -109,6 +134,41 @@ def build_layout(
         return TreeLayout(**common, oblivious=True, swept=arrays_swept)
     arrays_swept = (split_starts, leaf_starts, split_slot, split_bound, first_leaf, right_leaf, leaf_value)
     return TreeLayout(**common, oblivious=False, swept=arrays_swept)
+
+
+def _set_tables(
+    forest: Forest, n_trees: int, nodes: npt.NDArray[np.int64], source_of: Indices, first_slot: int
+) -> tuple[SetTables, Indices]:
+    """Lay out the sets by which ``nodes`` of the first ``n_trees`` split; also return the slot of each node's answers.
+
+    ``source_of[f]`` is the slot of the codes of feature f.  Equal sets of a tree share a slot, so the levels of an oblivious
+    tree stay recognisable, and all trees use the slots from ``first_slot`` on.
+    """
+    tree = np.searchsorted(forest.tree_starts, nodes, side="right") - 1
+    questions = np.stack([tree, forest.node_feature[nodes], forest.node_cut[nodes]], axis=1)
+    asked, of_node = np.unique(questions, axis=0, return_inverse=True)
+    tree, feature, chosen = asked.T
+    place = np.arange(len(asked))
+    among = place - np.searchsorted(tree, tree)  # within its tree
+    of_feature = tree * np.int64(forest.n_features) + feature
+    bit = (place - np.searchsorted(of_feature, of_feature)) % SETS_OF_A_GROUP
+    firsts = np.flatnonzero(bit == 0)
+    entries = np.diff(forest.cut_starts).astype(np.int64)[feature[firsts]] + 2
+    table_starts = np.cumsum(entries) - entries
+    tables = np.full(int(entries.sum()), 255, dtype=np.uint8)
+    group = np.cumsum(bit == 0) - 1
+    for one in place.tolist():
+        members = forest.set_members[forest.set_starts[chosen[one]] : forest.set_starts[chosen[one] + 1]]
+        tables[table_starts[group[one]] + 1 + members] &= np.uint8(255 - (1 << bit[one]))
+    sets = SetTables(
+        np.searchsorted(tree[firsts], np.arange(n_trees + 1)).astype(np.int32),
+        source_of[feature[firsts]],
+        (first_slot + among[firsts]).astype(np.int32),
+        np.bincount(group, minlength=len(firsts)).astype(np.int32),
+        table_starts,
+        tables,
+    )
+    return sets, (first_slot + among[of_node.ravel()]).astype(np.int32)
 
 
 def _levels(
@@ -151,6 +211,7 @@ class CutSearch(NamedTuple):
     buckets: npt.NDArray[np.int32]
     origin: npt.NDArray[np.float32]
     scale: npt.NDArray[np.float32]
+    other: npt.NDArray[np.int32]
 
 
 def search_of(forest: Forest, used: npt.ArrayLike) -> CutSearch:
@@ -165,6 +226,8 @@ def search_of(forest: Forest, used: npt.ArrayLike) -> CutSearch:
     starts, steps = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     buckets = np.zeros((n, BUCKETS), dtype=np.int32)
     origin, scale = np.zeros(n, dtype=np.float32), np.zeros(n, dtype=np.float32)
+    categorical = np.isin(features, forest.categorical_features)
+    other = np.where(categorical, np.diff(forest.cut_starts)[features] + 1, 0).astype(np.int32)
     pieces, length = [], 0
     for k, feature in enumerate(features):
         cuts = forest.cuts[forest.cut_starts[feature] : forest.cut_starts[feature + 1]]
@@ -183,7 +246,7 @@ def search_of(forest: Forest, used: npt.ArrayLike) -> CutSearch:
         pieces.append(np.concatenate([cuts, np.full(2**whole, np.nan, dtype=np.float32)]))
         length += len(pieces[-1])
     all_cuts = np.concatenate([np.empty(0, dtype=np.float32), *pieces])
-    return CutSearch(all_cuts, starts, steps, buckets, origin, scale)
+    return CutSearch(all_cuts, starts, steps, buckets, origin, scale, other)
 
 
 def _buckets_of(cuts: npt.NDArray[np.float32], origin: np.float32, scale: np.float32) -> npt.NDArray[np.int64]:

@@ -44,18 +44,21 @@ def bin_of(x: float, edges: list[float]) -> int:
 # --- scorer/predict ---------------------------------------------------------------------------------------------------
 
 
+def value_goes_left(forest, node, row):
+    """Tell whether a row goes left at an inner node."""
+    f, c = int(forest.node_feature[node]), int(forest.node_cut[node])
+    x, cuts = row[f], forest.cuts[forest.cut_starts[f] : forest.cut_starts[f + 1]]
+    if forest.feature_names[f] in forest.categories:
+        return any(x == cuts[k] for k in forest.set_members[forest.set_starts[c] : forest.set_starts[c + 1]])
+    return bool(forest.node_missing_left[node]) if x != x else bool(x <= cuts[c])
+
+
 def leaf_value(forest, t, row):
     """Walk one row down tree ``t`` node by node, on the raw floats, and return what its leaf adds."""
     start = int(forest.tree_starts[t])
     node = start
     while forest.node_feature[node] != -1:
-        f = int(forest.node_feature[node])
-        x = row[f]
-        if x != x:
-            goes_left = bool(forest.node_missing_left[node])
-        else:
-            goes_left = bool(x <= forest.cuts[forest.cut_starts[f] + forest.node_cut[node]])
-        node = start + int(forest.node_left[node] if goes_left else forest.node_right[node])
+        node = start + int(forest.node_left[node] if value_goes_left(forest, node, row) else forest.node_right[node])
     return float(forest.tree_weights[t]) * float(forest.node_value[node])
 
 

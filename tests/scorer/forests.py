@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from rankmill.scorer.forest import Forest, compact_splits
+from rankmill.pipeline.categories import category_codes
+from rankmill.scorer.forest import Forest, NodeSets, compact_splits, used_names
+
+TEXTS = ["0", "1", "2", "3", "7", "31", "32", "200", "65536", "-3", "acme", "zeta", "été", "<b>", "01", "0.5"]
+"""Categories: numbers that are their own codes, and texts."""
 
 
-def random_forest(seed, n_features=5, n_trees=6, max_leaves=9, n_thresholds=7, names=None, **extra):
-    """Grow trees by splitting random leaves at random thresholds; nodes are numbered in a random valid order."""
+def random_forest(
+    seed, n_features=5, n_trees=6, max_leaves=9, n_thresholds=7, names=None, categorical=0, texts=TEXTS, **extra
+):
+    """Grow trees by splitting random leaves at random thresholds; nodes are numbered in a random valid order.
+
+    The first ``categorical`` features split by sets of ``texts`` instead.
+    """
     rng = np.random.default_rng(seed)
     grid = np.sort(rng.normal(size=(n_features, n_thresholds)).astype(np.float32), axis=1)
+    names = tuple(names or (f"f{i + 1}" for i in range(n_features)))
+    codes = category_codes(texts)
     nodes, tree_starts = [], [0]
     for _ in range(n_trees):
         tree = [{"feature": -1, "threshold": np.float32(0), "missing": 0, "left": -1, "right": -1}]
@@ -27,6 +38,9 @@ def random_forest(seed, n_features=5, n_trees=6, max_leaves=9, n_thresholds=7, n
                 left=children[0],
                 right=children[1],
             )
+            if f < categorical:
+                size = int(rng.integers(1, max(len(codes) // 2, 2)))
+                node.update(missing=0, set=np.sort(rng.choice(codes, size=size, replace=False)))
             leaves += children
             tree += [
                 {"feature": -1, "threshold": np.float32(0), "missing": 0, "left": -1, "right": -1} for _ in range(2)
@@ -35,11 +49,15 @@ def random_forest(seed, n_features=5, n_trees=6, max_leaves=9, n_thresholds=7, n
         tree_starts.append(len(nodes))
     feature = np.array([n["feature"] for n in nodes], dtype=np.int32)
     thresholds = np.array([n["threshold"] for n in nodes], dtype=np.float32)
+    chosen = [n.get("set", codes[:0]) for n in nodes]
+    sets = NodeSets(np.cumsum([0, *map(len, chosen)]), np.concatenate([codes[:0], *chosen]))
+    splits = compact_splits(feature, thresholds, n_features, sets)
     return Forest(
-        feature_names=tuple(names or (f"f{i + 1}" for i in range(n_features))),
+        feature_names=names,
+        categories=used_names(dict.fromkeys(names[:categorical], texts), names, splits),
         tree_starts=np.array(tree_starts, dtype=np.int32),
         node_feature=feature,
-        **compact_splits(feature, thresholds, n_features),
+        **splits,
         node_missing_left=np.array([n["missing"] for n in nodes], dtype=np.uint8),
         node_left=np.array([n["left"] for n in nodes], dtype=np.int32),
         node_right=np.array([n["right"] for n in nodes], dtype=np.int32),

@@ -43,7 +43,8 @@ def columns():
 
 @pytest.mark.parametrize("group", [N, 100, 13])
 def test_columns_of_any_kind_and_groups_of_any_size(tmp_path, monkeypatch, group):
-    forest = random_forest(4, n_features=len(NAMES), n_trees=9, max_leaves=9, names=NAMES)
+    categorical = 4 if group == 100 else 0
+    forest = random_forest(4, n_features=len(NAMES), n_trees=9, max_leaves=9, names=NAMES, categorical=categorical)
     table = pa.table(columns())
     written = pa.concat_tables([table.slice(0, 100), table.slice(0, 0), table.slice(100)])
     with pq.ParquetWriter(tmp_path / "c.parquet", table.schema) as writer:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import ModelFormatError
 from rankmill.scorer import _kernels, model_file
-from rankmill.scorer.forest import ARRAYS, Forest
+from rankmill.scorer.forest import ARRAYS, SETS, Forest
 from rankmill.scorer.predict import Predictor, predict
 from rankmill.scorer.tree_layout import MIN_SWEPT
 from tests import naive
@@ -25,7 +25,9 @@ from tests.refusals import refused
 from tests.scorer.test_predict import awkward_values
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.rankmill"))
-QUICK = [path for path in GOLDEN if path.stem in ("by_hand", "mcrank_gain")]  # a file of each format number
+QUICK = [
+    path for path in GOLDEN if path.stem in ("by_hand", "mcrank_gain", "sets_by_hand")
+]  # a file of each format number
 ROWS = np.float32([[np.nan, np.nan, np.nan], [0.3, -1.0, 2.0], [np.inf, np.nan, -np.inf], [-3e38, 0.0, 1e-45]])
 
 
@@ -68,7 +70,12 @@ def guarded(kernel):
 
     def call(*arguments):
         with np.errstate(over="ignore"):  # codes wrap round by design
-            return kernel.py_func(*(a.view(Guarded) if isinstance(a, np.ndarray) else a for a in arguments))
+            return kernel.py_func(*map(guarded_argument, arguments))
+
+    def guarded_argument(given):
+        if isinstance(given, tuple):
+            return type(given)(*map(guarded_argument, given))
+        return given.view(Guarded) if isinstance(given, np.ndarray) else given
 
     return call
 
@@ -77,7 +84,16 @@ def check_walk(forest):
     """Score some rows, few and more, by kernels that look at every index, and by the plain walk: the same finite numbers."""
     few, more = ROWS, np.tile(ROWS, (-(-MIN_SWEPT // len(ROWS)), 1))
     with pytest.MonkeyPatch.context() as patch:
-        names = "bin_rows", "pack_trees", "number_leaves", "wrap_codes", "walk_trees", "sweep_trees", "sweep_levels"
+        names = (
+            "bin_rows",
+            "pack_trees",
+            "number_leaves",
+            "wrap_codes",
+            "walk_trees",
+            "sweep_trees",
+            "sweep_levels",
+            "_look_up_sets",
+        )
         for name in names:
             patch.setattr(_kernels, name, guarded(getattr(_kernels, name)))
         predictor = Predictor(forest)
@@ -123,9 +139,8 @@ def test_every_truncation_and_every_extension_is_refused(path):
 def flip_every_bit(path, bits):
     """Flip bits under a right digest; where one of the numbers that kernels follow has changed, walk with care."""
     data = bytearray(path.read_bytes())
-    arrays = (
-        len(data) - 32 - sum(-(-len(getattr(Forest.load(path), name)) * d.itemsize // 64) * 64 for name, d in ARRAYS)
-    )
+    stored = parts_of(Forest.load(path))[2]
+    arrays = len(data) - 32 - sum(-(-array.nbytes // 64) * 64 for array in stored.values())
     for i in range(len(data) - 32):
         for bit in bits:
             data[i] ^= 1 << bit
@@ -158,7 +173,10 @@ def parts_of(forest):
     number = forest.to_bytes()[8]
     if number == 1:
         del header["trees_a_round"]
-    return number, header, {name: np.array(getattr(forest, name)) for name, _ in ARRAYS}
+    if number == 3:
+        header["categories"] = forest.categories
+    arrays = ARRAYS + SETS * (number == 3)
+    return number, header, {name: np.array(getattr(forest, name)) for name, _ in arrays}
 
 
 def sealed(number, text, arrays):
@@ -174,8 +192,8 @@ def sealed(number, text, arrays):
 def test_forged_arrays_are_refused_or_another_sound_model(data):
     number, header, arrays = parts_of(Forest.load(data.draw(st.sampled_from(GOLDEN))))
     for _ in range(data.draw(st.integers(1, 3))):
-        name, dtype = data.draw(st.sampled_from(ARRAYS))
-        array = arrays[name]
+        name = data.draw(st.sampled_from(list(arrays)))
+        array, dtype = arrays[name], arrays[name].dtype
         change = data.draw(st.sampled_from(["set", "copy", "drop", "double"]))
         if len(array) == 0:
             continue

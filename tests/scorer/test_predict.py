@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InputError
+from rankmill.pipeline.categories import category_codes
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import TILE, Predictor, predict
 from tests import naive
@@ -34,9 +35,11 @@ def awkward_values(forest, n_rows, seed):
 
 
 @settings(deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 6), st.integers(0, 5), st.integers(1, 30), st.integers(0, 40))
-def test_the_kernels_equal_the_plain_walk_bit_for_bit(seed, n_features, n_trees, max_leaves, n_rows):
-    forest = random_forest(seed, n_features=n_features, n_trees=n_trees, max_leaves=max_leaves)
+@given(*(st.integers(*ends) for ends in ((0, 2**32), (1, 6), (0, 5), (1, 30), (0, 40), (0, 3))))
+def test_the_kernels_equal_the_plain_walk_bit_for_bit(seed, n_features, n_trees, max_leaves, n_rows, categorical):
+    forest = random_forest(
+        seed, n_features=n_features, n_trees=n_trees, max_leaves=max_leaves, categorical=min(categorical, n_features)
+    )
     values = awkward_values(forest, n_rows, seed)
     assert predict(forest, values).tolist() == naive.predict(forest, values)
 
@@ -92,9 +95,29 @@ def test_infinite_cuts_part_present_from_missing():
     assert predict(forest, values).tolist() == [1.0, 2.0, 3.0, 3.0, 3.0] == naive.predict(forest, values)
 
 
-@pytest.fixture(scope="module")
-def large():
-    forest = random_forest(11, n_features=20, n_trees=40, max_leaves=20, n_thresholds=50)
+@pytest.mark.parametrize("n_categories", [253, 254, 255, 1000])
+def test_narrow_and_wide_codes_of_categories_at_their_border(n_categories):
+    texts = [*map(str, range(n_categories // 2)), *(f"category {i}" for i in range(n_categories - n_categories // 2))]
+    forest = random_forest(3, n_features=2, n_trees=20, max_leaves=40, categorical=1, texts=texts)
+    assert len(forest.cuts[: forest.cut_starts[1]]) == n_categories
+    assert Predictor(forest)._layout.code.itemsize == (1 if n_categories <= 254 else 2)
+    values = np.concatenate([awkward_values(forest, 1000, 1), np.stack([category_codes(texts)] * 2, axis=1)])
+    assert predict(forest, values).tolist() == naive.predict(forest, values)
+
+
+def test_a_tree_of_very_many_sets():
+    """More sets of one feature than a group of a table holds, and trees without any between them."""
+    forest = random_forest(5, n_features=2, n_trees=5, max_leaves=120, categorical=1)
+    assert Predictor(forest)._layout.n_slots > 20
+    values = awkward_values(forest, TILE + 100, 1)
+    expected = naive.predict(forest, values)
+    assert predict(forest, values).tolist() == expected
+    assert np.concatenate([predict(forest, row[None]) for row in values[:50]]).tolist() == expected[:50]
+
+
+@pytest.fixture(scope="module", params=[0, 7])
+def large(request):
+    forest = random_forest(11, n_features=20, n_trees=40, max_leaves=20, n_thresholds=50, categorical=request.param)
     return forest, awkward_values(forest, 40_003, 5)
 
 
@@ -117,9 +140,10 @@ def test_batches_threads_and_order_do_not_change_a_bit(large):
 
 @pytest.mark.parametrize("n_rows", [0, 1, TILE - 1, TILE, TILE + 1, 3000])
 @pytest.mark.parametrize("seed", [11, 12])
-def test_columns_one_at_a_time_give_the_same_bits(seed, n_rows):
+@pytest.mark.parametrize("categorical", [0, 4])
+def test_columns_one_at_a_time_give_the_same_bits(seed, n_rows, categorical):
     forest = random_forest(
-        seed, n_features=9, n_trees=12, max_leaves=9, n_thresholds=300 if seed == 12 else 20,
+        seed, categorical=categorical, n_features=9, n_trees=12, max_leaves=9, n_thresholds=300 if seed == 12 else 20,
         **({"n_outputs": 3, "link": "softmax_gain", "info": {"max_grade": 4}} if seed == 12 else {}),
     )  # fmt: skip
     values = awkward_values(forest, n_rows, seed)
@@ -193,13 +217,17 @@ def test_columns_outside_the_table_are_refused():
             predictor.scores(np.zeros((2, 5), np.float32), columns=columns)
 
 
-def oblivious_forest(seed, depths, *, perturbed=False):
-    """Full trees that ask one question a level; ``perturbed``: one node of the last tree asks something else."""
+def oblivious_forest(seed, depths, *, perturbed=False, categorical=0):
+    """Full trees that ask one question a level; ``perturbed``: one node of the last tree asks something else.
+
+    The first ``categorical`` features split by sets; set c holds the categories c and above.
+    """
     rng = np.random.default_rng(seed)
     n_features, n_cuts = 5, 40
     feature, cut, missing, left, right, starts = [], [], [], [], [], [0]
     for depth in depths:
         asked = [(int(rng.integers(n_features)), int(rng.integers(n_cuts)), int(rng.integers(2))) for _ in range(depth)]
+        asked = [(f, c, m * (f >= categorical)) for f, c, m in asked]
         n_inner = 2**depth - 1
         for node in range(2 * n_inner + 1):
             inner = node < n_inner
@@ -215,6 +243,9 @@ def oblivious_forest(seed, depths, *, perturbed=False):
     n_nodes = len(feature)
     return Forest(
         feature_names=tuple(f"f{k}" for k in range(n_features)),
+        categories={f"f{k}": [] for k in range(categorical)},
+        set_starts=np.cumsum([0, *range(n_cuts, 0, -1)]),
+        set_members=np.concatenate([np.arange(c, n_cuts) for c in range(n_cuts)]),
         cuts=np.sort(rng.normal(size=(n_features, n_cuts)).astype(np.float32)).ravel(),
         cut_starts=np.arange(n_features + 1) * n_cuts,
         tree_starts=starts,
@@ -234,18 +265,20 @@ def oblivious_forest(seed, depths, *, perturbed=False):
 
 @pytest.mark.parametrize("depths", [(1,), (3, 3), (6, 2, 5), (8, 8), (9,)])
 @pytest.mark.parametrize("perturbed", [False, True])
-def test_trees_that_ask_one_question_a_level(depths, perturbed):
+@pytest.mark.parametrize("categorical", [0, 3, 5])
+def test_trees_that_ask_one_question_a_level(depths, perturbed, categorical):
     if perturbed and depths[-1] < 2:
         pytest.skip("a level of one node has no second question")
-    forest = oblivious_forest(3, depths, perturbed=perturbed)
+    forest = oblivious_forest(3, depths, perturbed=perturbed, categorical=categorical)
     assert Predictor(forest)._layout.oblivious == (not perturbed and max(depths) <= 8)
     values = awkward_values(forest, 130, 4)
     assert predict(forest, values).tolist() == naive.predict(forest, values)
 
 
 @pytest.mark.parametrize(("max_leaves", "swept"), [(200, True), (600, True), (1500, False)])
-def test_trees_of_many_leaves(max_leaves, swept):
-    forest = random_forest(1, n_features=3, n_trees=2, max_leaves=max_leaves, n_thresholds=100)
+@pytest.mark.parametrize("categorical", [0, 2])
+def test_trees_of_many_leaves(max_leaves, swept, categorical):
+    forest = random_forest(1, n_features=3, n_trees=2, max_leaves=max_leaves, n_thresholds=100, categorical=categorical)
     most = int((np.diff(forest.tree_starts).max() + 1) // 2)
     assert most > max_leaves // 2
     assert (Predictor(forest)._layout.swept is not None) == (most <= 1024) == swept

@@ -15,7 +15,8 @@ import numpy as np
 import polars as pl
 
 from rankmill import Ranker
-from rankmill.scorer.forest import Forest
+from rankmill.pipeline.categories import category_codes
+from rankmill.scorer.forest import Forest, NodeSets, compact_splits, used_names
 from rankmill.scorer.predict import predict
 
 FOLDER = Path(__file__).parent
@@ -65,6 +66,33 @@ def by_hand() -> Forest:
     )
 
 
+def sets_by_hand() -> Forest:
+    """Splits by sets of categories, numbers and texts: one set twice, two of a feature in a tree, one beside a threshold."""
+    feature = np.int32([2, 0, 2, -1, -1, -1, -1, 2, -1, -1, 1, -1, 1, -1, -1])
+    sets = [["0", "3"], [], ["acme", "1"], [], [], [], [], ["0", "3"], [], [], ["-1", "été"], [], [], [], []]
+    codes = [np.sort(category_codes(texts)) for texts in sets]
+    splits = compact_splits(
+        feature, np.full(len(feature), 0.5, np.float32), 3, NodeSets(np.cumsum([0, *map(len, codes)]), np.concatenate(codes))
+    )  # fmt: skip
+    splits["node_cut"][12] = splits["node_cut"][10]  # a number of a set
+    return Forest(
+        feature_names=FEATURES,
+        categories=used_names({FEATURES[1]: ["été"], FEATURES[2]: ["acme"]}, FEATURES, splits),
+        tree_starts=[0, 7, 10, 15],
+        node_feature=feature,
+        **splits,
+        node_missing_left=np.uint8([0, 1] + [0] * 13),
+        node_left=[1, 3, 5, -1, -1, -1, -1, 2, -1, -1, 1, -1, 3, -1, -1],
+        node_right=[2, 4, 6, -1, -1, -1, -1, 1, -1, -1, 2, -1, 4, -1, -1],
+        node_value=np.linspace(-1, 1, 15) / 3,
+        node_gain=np.where(feature >= 0, 1.0, 0.0),
+        node_rows=np.arange(15) + 1,
+        tree_weights=[1.0, 0.1, -2.0],
+        base_score=0.25,
+        objective="by hand",
+    )
+
+
 def no_trees() -> Forest:
     """A forest that has learnt nothing."""
     grown = trained()
@@ -82,13 +110,16 @@ KINDS = {
     "ordinal": lambda: trained(objective="ordinal", n_rounds=2, max_leaves=3),
     "several_trees_a_round": lambda: replace(trained(n_rounds=4), trees_a_round=2),
     "by_hand": by_hand,
+    "sets_by_hand": sets_by_hand,
     "no_trees": no_trees,
 }
 
 
 def rows() -> np.ndarray[Any, Any]:
-    """Rows to score: ordinary ones, and every pair of awkward values."""
-    awkward = np.float32([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -3.4028235e38])
+    """Rows to score: ordinary ones, and every pair of awkward values and categories."""
+    awkward = np.float32(
+        [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -3.4028235e38, *category_codes(["1", "3", "-1", "acme", "été"])]
+    )
     pairs = np.stack(np.meshgrid(awkward, awkward), axis=-1).reshape(-1, 2)
     third = awkward[np.arange(len(pairs)) % len(awkward)]
     return np.concatenate([judgments(5)[0].to_numpy()[:11], np.column_stack([pairs, third])]).astype(np.float32)
