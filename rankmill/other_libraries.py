@@ -35,6 +35,7 @@ OURS = {
         "feature_fraction": "colsample_bytree colsample rsm sub_feature max_features",
         "query_fraction": "bagging_by_query sampling_unit",
         "row_fraction": "bagging_fraction subsample sub_row bagging",
+        "bootstrap": "data_sample_strategy bootstrap_type",
         "sigma": "sigmoid lambdarank_sigma",
         "truncation": "lambdarank_truncation_level lambdarank_num_pair_per_sample",
         "lambda_normalisation": "lambda_normalization lambdarank_norm lambdarank_normalization lambdarank_score_normalization",

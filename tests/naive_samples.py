@@ -74,6 +74,18 @@ def chances(sizes, fraction: float):
     return np.array([min(1.0, size / high) for size in sizes])
 
 
+def one_sided(sizes, keys, top: int, other: int) -> list[float]:
+    """Weight 1 for the ``top`` largest, and a higher one for ``other`` of the others, those with the lowest keys."""
+    order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
+    largest, rest = order[:top], sorted(order[top:], key=lambda i: keys[i])
+    weights = [0.0] * len(sizes)
+    for i in largest:
+        weights[i] = 1.0
+    for i in rest[:other]:
+        weights[i] = len(rest) / other
+    return weights
+
+
 def noisy(gain: float, score: float, deviation: float, key: int, node: int, feature: int) -> float:
     """What the best split of a feature is compared by where there is noise; ``score`` is G^2 / (H + lambda) before the split."""
     return math.sqrt(score + gain) + deviation * NormalDist().inv_cdf(uniform_of(bits_of(key, node, feature)))

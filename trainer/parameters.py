@@ -27,7 +27,8 @@ ROUNDS_BY = ("valid", "test", "oob", "cv")
 REFITS = NONE, ALL = ("none", "all")
 STEP_SEARCHES = ("none", "line")
 L2_SCALES = (NONE, "mean_hessian")
-BOOTSTRAPS = _, BAYESIAN, MVS = (NONE, "bayesian", "mvs")
+BOOTSTRAPS = _, BAYESIAN, MVS, GOSS = (NONE, "bayesian", "mvs", "goss")
+BY_GRADIENT = (MVS, GOSS)  # draw by gradients, which no one knows before the step
 BOOTSTRAP_UNITS = QUERY, DOCUMENT = ("query", "document")
 LEAF_ROWS = ("sample", ALL)
 COMPARE_BY = VALID, FOLDS = ("valid", "folds")
@@ -343,7 +344,8 @@ class TrainParameters:
         default="none",
         by_preset=True,
         help="Weights of queries or documents, drawn anew for each tree: bayesian, (-ln u)^bagging_temperature; mvs,"
-        " minimal-variance sampling: large gradients are drawn more often, and each is weighted by 1 / probability.",
+        " minimal-variance sampling: large gradients are drawn more often, and each is weighted by 1 / probability; goss: the"
+        " largest gradients (top_rate), and with a higher weight a random part of the others (other_rate).",
         choices=BOOTSTRAPS,
         always_stored=False,
     )
@@ -360,6 +362,21 @@ class TrainParameters:
         help="With bootstrap bayesian: spread of the weights; 0: all are 1.",
         least=0,
         most=100,
+        always_stored=False,
+    )
+    top_rate: float = option(
+        default=0.2,
+        help="With bootstrap goss: share of the queries or documents that are kept for their large gradients, in (0, 1).",
+        above=0,
+        below=1,
+        always_stored=False,
+    )
+    other_rate: float = option(
+        default=0.1,
+        help="With bootstrap goss: share of the queries or documents to draw from the others, in (0, 1). Both shares are at"
+        " most 1 together.",
+        above=0,
+        below=1,
         always_stored=False,
     )
     leaf_rows: str = option(
@@ -417,18 +434,8 @@ class TrainParameters:
             raise InvalidParameter(
                 f"monotone constraints do not work with {spelled('criterion')} 'ole'; use rwse or se, or leave monotone out"
             )
-        if self.bootstrap == MVS and self.bootstrap_by is not None:
-            other = "row_fraction" if self.bootstrap_by == QUERY else "query_fraction"
-            if getattr(self, other) not in {None, 1.0}:
-                raise InvalidParameter(
-                    f"{spelled('bootstrap')} 'mvs' draws each {self.bootstrap_by} and cannot be combined with"
-                    f" {spelled(other)}; set it to 1"
-                )
-            if self.rounds_by == "oob":
-                raise InvalidParameter(
-                    f"{spelled('rounds_by')} 'oob' needs a sample that does not depend on gradients, but"
-                    f" {spelled('bootstrap')} is 'mvs'; use another of the two"
-                )
+        if self.bootstrap in BY_GRADIENT:
+            self._check_drawn_by_gradient()
         if self.grow == "oblivious":
             if self.monotone:
                 raise InvalidParameter(
@@ -438,6 +445,29 @@ class TrainParameters:
                 raise InvalidParameter(
                     f"{spelled('max_depth')} of oblivious trees must be in 0 .. {MOST_OBLIVIOUS_DEPTH}, got {self.max_depth}"
                 )
+
+    def _check_drawn_by_gradient(self) -> None:
+        """Refuse another sample, and estimates that need one, beside queries or documents that are drawn by their gradients."""
+        others = ["query_fraction", "row_fraction"] if self.bootstrap == GOSS else []
+        if self.bootstrap == MVS and self.bootstrap_by is not None:
+            others = ["row_fraction" if self.bootstrap_by == QUERY else "query_fraction"]
+        for other in others:
+            if getattr(self, other) not in {None, 1.0}:
+                unit = self.bootstrap_by or "query or document"
+                raise InvalidParameter(
+                    f"{spelled('bootstrap')} {self.bootstrap!r} draws each {unit} and cannot be combined with"
+                    f" {spelled(other)}; set it to 1"
+                )
+        if self.bootstrap == GOSS and self.top_rate + self.other_rate > 1.0:
+            raise InvalidParameter(
+                f"{spelled('top_rate')} and {spelled('other_rate')} must be at most 1 together, got {self.top_rate} and"
+                f" {self.other_rate}"
+            )
+        if self.rounds_by == "oob" and (self.bootstrap == GOSS or self.bootstrap_by is not None):
+            raise InvalidParameter(
+                f"{spelled('rounds_by')} 'oob' needs a sample that does not depend on gradients, but"
+                f" {spelled('bootstrap')} is {self.bootstrap!r}; use another of the two"
+            )
 
     @property
     def keeps_best(self) -> bool:

@@ -16,7 +16,7 @@ from rankmill.trainer.growing.grower import SplitNoise
 from rankmill.trainer.growing.histogram import total_of
 from rankmill.trainer.layout import ROW
 from rankmill.trainer.objectives.protocol import QUERIES, Objective
-from rankmill.trainer.parameters import BAYESIAN, DOCUMENT, MVS, NONE, QUERY, TrainParameters
+from rankmill.trainer.parameters import BAYESIAN, DOCUMENT, GOSS, MVS, NONE, QUERY, TrainParameters
 from rankmill.trainer.workers import Team
 
 _QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE = (
@@ -85,16 +85,12 @@ class Sampler:
         if many >= len(items):
             return items.astype(np.int64)
         keys = _keys(self._parameters.seed, stream, round_number, items)
-        # ties, which are extremely rare, go to the lower item
-        bound = np.partition(keys, many - 1)[many - 1]
-        below = np.flatnonzero(keys < bound)
-        equal = np.flatnonzero(keys == bound)[: many - len(below)]
-        drawn: npt.NDArray[np.int64] = items[np.sort(np.concatenate([below, equal]))].astype(np.int64)
+        drawn: npt.NDArray[np.int64] = items[places_of_smallest(keys, many)].astype(np.int64)
         return drawn
 
 
 class BootstrapWeights:
-    """Draws weights of queries or documents for each tree, from seed, step and number, and with ``mvs`` from gradients.
+    """Draws weights of queries or documents for each tree, from seed, step and number, and for some from gradients.
 
     ``bayesian`` (Prokhorenkova et al. 2018, CatBoost): weights ``(-ln u) ** bagging_temperature``, u uniform.
 
@@ -102,6 +98,10 @@ class BootstrapWeights:
     weight ``1 / p``, so that sums are unbiased.  mu is such that the p add up to the fraction.  v is ``sqrt(g^2 + lambda h^2)``,
     with squares summed over all outputs and documents.  In the paper lambda is the square of a typical leaf value; here
     it is ``(sum |g| / sum h)^2``, so that the scale of the loss does not matter.
+
+    ``goss`` (Ke et al. 2017, LightGBM): the ``top_rate`` n largest ``|g|`` of n queries or documents have weight 1, and of the m others
+    k are drawn, ``other_rate`` n, each with weight ``m / k``.  ``|g|`` is the root of the sum of squares over all outputs and documents.
+    LightGBM takes ``|g h|``, draws documents only, and begins after 1 / learning_rate rounds.
     """
 
     def __init__(self, starts: npt.NDArray[np.int64], parameters: TrainParameters, team: Team) -> None:
@@ -123,13 +123,20 @@ class BootstrapWeights:
         if p.bootstrap == BAYESIAN:
             _kernels.powers_of_exponentials(keys, p.bagging_temperature, weights)
             return replace(sample, weights=self._of_rows(weights))
-        _kernels.uniforms(keys, weights)
-        chances = self._chances(np.atleast_2d(g), np.atleast_2d(h))
-        drawn = weights < chances
-        if not drawn.any():
-            drawn[np.argmax(chances)] = True
-        weights = np.where(drawn, 1.0 / np.where(drawn, chances, 1.0), 0.0)
-        return replace(sample, rows=np.flatnonzero(self._of_rows(drawn)).astype(ROW), weights=self._of_rows(weights))
+        if p.bootstrap == GOSS:
+            sizes = np.zeros(len(keys), dtype=np.float64)
+            for output in np.atleast_2d(g):
+                _kernels.add_squares(output, self._starts, 1.0, sizes)
+            weights = one_sided_weights(sizes, keys, p.top_rate, p.other_rate)
+        else:
+            _kernels.uniforms(keys, weights)
+            chances = self._chances(np.atleast_2d(g), np.atleast_2d(h))
+            drawn = weights < chances
+            if not drawn.any():
+                drawn[np.argmax(chances)] = True
+            weights = np.where(drawn, 1.0 / np.where(drawn, chances, 1.0), 0.0)
+        of_rows = self._of_rows(weights)
+        return replace(sample, rows=np.flatnonzero(of_rows).astype(ROW), weights=of_rows)
 
     def _of_rows(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return values if self._sizes is None else np.repeat(values, self._sizes)
@@ -143,6 +150,35 @@ class BootstrapWeights:
             _kernels.add_squares(hessians, self._starts, slope / curvature if curvature > 0.0 else 0.0, squares)
         fraction = self._parameters.row_fraction if self._sizes is None else self._parameters.query_fraction
         return chances_of(np.sqrt(squares), fraction)
+
+
+def one_sided_weights(
+    sizes: npt.NDArray[np.float64], keys: npt.NDArray[np.uint64], top_rate: float, other_rate: float
+) -> npt.NDArray[np.float64]:
+    """Return 1 for the largest ``sizes``, others / drawn for those of the others with the smallest ``keys``, else 0; all (n,).
+
+    At least one is drawn of either kind, as far as there are as many.  Of equal sizes the first are the largest.
+
+    >>> one_sided_weights(np.array([5.0, 0, 0, 9, 1, 0, 0, 0]), np.arange(8, dtype=np.uint64), 0.25, 0.25)
+    array([1., 3., 3., 1., 0., 0., 0., 0.])
+    """
+    n = len(sizes)
+    weights = np.zeros(n, dtype=np.float64)
+    top = min(n, max(1, round(top_rate * n)))
+    weights[places_of_smallest(-sizes, top)] = 1.0
+    others = np.flatnonzero(weights == 0.0)
+    if len(others):
+        many = min(len(others), max(1, round(other_rate * n)))
+        weights[others[places_of_smallest(keys[others], many)]] = len(others) / many
+    return weights
+
+
+def places_of_smallest(keys: npt.NDArray[Any], many: int) -> npt.NDArray[np.intp]:
+    """Return the places of the ``many`` smallest ``keys``, ascending; of equal keys the first are the smallest."""
+    bound = np.partition(keys, many - 1)[many - 1]
+    below = np.flatnonzero(keys < bound)
+    equal = np.flatnonzero(keys == bound)[: many - len(below)]
+    return np.sort(np.concatenate([below, equal]))
 
 
 def chances_of(sizes: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[np.float64]:

@@ -39,6 +39,8 @@ WAYS = [
     {"bootstrap": "bayesian", "bootstrap_by": "document", "leaf_rows": "all", "criterion": "se"},
     {"bootstrap": "mvs", "query_fraction": 0.5, "grow": "oblivious", "max_depth": 3},
     {"bootstrap": "mvs", "bootstrap_by": "document", "row_fraction": 0.5, "leaf_rows": "all"},
+    {"bootstrap": "goss", "bootstrap_by": "document"},
+    {"bootstrap": "goss", "top_rate": 0.3, "other_rate": 0.3, "grow": "oblivious", "max_depth": 3},
 ]
 
 

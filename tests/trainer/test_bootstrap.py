@@ -12,7 +12,7 @@ from rankmill.trainer.growing.grower import Grower, LeafRules
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.sampling import BootstrapWeights, RoundSample, chances_of
 from rankmill.trainer.workers import Team
-from tests.naive_samples import bayesian_weight, chances
+from tests.naive_samples import bayesian_weight, bits_of, chances, one_sided
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.grown import nodes_of
@@ -123,6 +123,40 @@ def test_a_fraction_of_1_is_no_bootstrap():
     assert draw(1, np.ones(100), bootstrap="mvs") is WHOLE
 
 
+# -- gradient-based one-side sampling --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("rates", [(0.2, 0.1), (0.05, 0.5), (0.6, 0.4), (0.001, 0.001)], ids=str)
+@pytest.mark.parametrize("by", ["query", "document"])
+def test_goss_keeps_the_largest_gradients_and_draws_from_the_others(seed, rates, by):
+    rng = np.random.default_rng(seed)
+    g = np.round(rng.normal(size=100), 1)  # with ties
+    drawn = draw(5, g, bootstrap="goss", bootstrap_by=by, top_rate=rates[0], other_rate=rates[1], seed=seed)
+    whole = list(itertools.pairwise(STARTS)) if by == "query" else [(i, i + 1) for i in range(100)]
+    sizes = [sum(each * each for each in g[first:last]) for first, last in whole]
+    top, other = (max(1, round(rate * len(sizes))) for rate in rates)
+    keys = [bits_of(seed, 6, 5, i) for i in range(len(sizes))]
+    weights = one_sided(sizes, keys, top, min(other, len(sizes) - top))
+    assert drawn.weights.tolist() == np.repeat(weights, [last - first for first, last in whole]).tolist()
+    assert np.array_equal(drawn.rows, np.flatnonzero(drawn.weights))
+
+
+def test_sums_of_what_goss_draws_are_right_on_average():
+    rng = np.random.default_rng(3)
+    g, h = rng.lognormal(sigma=2.0, size=200) * rng.choice([-1, 1], 200), rng.random(200)
+    given = {"bootstrap": "goss", "bootstrap_by": "document", "starts": np.arange(0, 201, 4)}
+    sums = [(weights @ g, weights @ h) for step in range(4000) for weights in [draw(step, g, h, **given).weights]]
+    far = abs(np.mean(sums, axis=0) - [g.sum(), h.sum()]) / (np.std(sums, axis=0) / np.sqrt(4000))
+    assert far.max() < 4
+
+
+def test_goss_has_one_document_of_two_and_all_of_one():
+    for n, weights in ((1, [1.0]), (2, [1.0, 1.0])):
+        given = {"bootstrap": "goss", "bootstrap_by": "document", "starts": np.array([0, n])}
+        assert draw(1, np.ones(n), **given).weights.tolist() == weights
+
+
 # -- leaf values -----------------------------------------------------------------------------------------------------
 
 
@@ -163,6 +197,10 @@ def test_leaf_rows_without_a_sample_change_nothing():
         ({"bootstrap": "mvs", "query_fraction": 0.5, "rounds_by": "oob"}, ("mvs", "rounds_by", "oob")),
         ({"bootstrap": "bayesian", "criterion": "ole"}, ("bootstrap", "ole")),
         ({"bootstrap": "bayesian", "leaf": "exact", "objective": "ranknet"}, ("bootstrap", "leaf", "exact")),
+        ({"bootstrap": "goss", "row_fraction": 0.5}, ("goss", "query", "row_fraction")),
+        ({"bootstrap": "goss", "query_fraction": 0.5}, ("goss", "query", "query_fraction")),
+        ({"bootstrap": "goss", "top_rate": 0.7, "other_rate": 0.4}, ("top_rate", "other_rate", "0.7", "0.4")),
+        ({"bootstrap": "goss", "rounds_by": "oob"}, ("goss", "rounds_by", "oob")),
         ({"bootstrap": "poisson"}, ("bootstrap", "poisson")),
     ],
 )

@@ -42,6 +42,7 @@ def two_ways(first_rounds, *, options=None, **parameters):
         {"bootstrap": "bayesian", "bootstrap_by": "document", "watch": False},
         {"bootstrap": "bayesian", "objective": "mcrank", "rounds_by": "oob", "row_fraction": 0.7, "n_rounds": 20},
         {"bootstrap": "mvs", "query_fraction": 0.5, "leaf_rows": "all", "step_search": "line", "watch": False},
+        {"bootstrap": "goss", "bootstrap_by": "document", "watch": False},
     ],
     ids=str,
 )
