@@ -35,6 +35,8 @@ OURS = {
         "feature_fraction": "colsample_bytree colsample rsm sub_feature max_features",
         "query_fraction": "bagging_by_query sampling_unit",
         "row_fraction": "bagging_fraction subsample sub_row bagging",
+        "boosting": "booster boosting_type boost num_parallel_tree",
+        "drop_rate": "rate_drop",
         "bootstrap": "data_sample_strategy bootstrap_type",
         "sigma": "sigmoid lambdarank_sigma",
         "truncation": "lambdarank_truncation_level lambdarank_num_pair_per_sample",

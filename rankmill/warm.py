@@ -55,6 +55,8 @@ train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --p
 cv {folder}/dataset --folds 2 --n-rounds 2
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --members 2
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --bootstrap mvs --query-fraction 0.8 --random-strength 1
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --boosting dart --skip-drop 0 --drop-rate 1
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --boosting rf
 TRAININGS
 data synth -o {folder}/many.parquet --queries 900 --docs-per-query 80 --features 10
 data ingest {folder}/many.parquet -o {folder}/many

@@ -13,6 +13,7 @@ from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.layout import EDGE
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.tree_weights import weights_of_trees
 
 
 def trees_a_round(objective: Objective, parameters: TrainParameters) -> int:
@@ -44,7 +45,7 @@ def forest_of(
     sets = sets_of(np.concatenate([tree.sets for tree in trees]), feature, edges)
     splits = compact_splits(feature, thresholds, len(feature_names), sets)
     sizes = [len(tree.feature) for tree in trees]
-    of_tree, of_start = objective.final_weights(n_rounds)
+    _, of_start = objective.final_weights(n_rounds)
     return Forest(
         feature_names=tuple(feature_names),
         **splits,
@@ -57,7 +58,7 @@ def forest_of(
         node_value=np.concatenate([tree.value for tree in trees]),
         node_gain=np.concatenate([tree.gain for tree in trees]),
         node_rows=np.concatenate([tree.rows for tree in trees]),
-        tree_weights=np.full(len(trees), of_tree / parameters.members, dtype=np.float64),
+        tree_weights=weights_of_trees(objective, parameters, n_rounds),
         base_score=of_start * objective.starting_score,
         objective=objective.name,
         link=objective.link,

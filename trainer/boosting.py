@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from math import fsum
 from typing import Any
@@ -28,12 +29,12 @@ from rankmill.trainer.line_search import best_step
 from rankmill.trainer.objectives.protocol import QUERIES, PairHessians
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.objectives.weights import document_weights
-from rankmill.trainer.parameters import ALL, NONE, TrainParameters
+from rankmill.trainer.parameters import ALL, DART, GBDT, MVS, NONE, RF, TrainParameters
 from rankmill.trainer.presets import shape_of_rows, with_preset
 from rankmill.trainer.resuming import check_resumable, trees_of
 from rankmill.trainer.round_metrics import RoundMetrics, starting_scores
 from rankmill.trainer.rows import TrainingData
-from rankmill.trainer.sampling import BootstrapWeights, OutOfBag, RoundSample, Sampler, noise_of
+from rankmill.trainer.sampling import BootstrapWeights, OutOfBag, OutOfBagMean, RoundSample, Sampler, noise_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.training_result import (
     GRADIENTS,
@@ -45,9 +46,13 @@ from rankmill.trainer.training_result import (
     TrainingResult,
 )
 from rankmill.trainer.training_rows import learnt_from_facts, resolved, rows_learnt_from
+from rankmill.trainer.tree_weights import Change, Dropout
 from rankmill.trainer.workers import Team, with_team, workers_for
 
 FEWEST_DRAWN_PAIRS = 65_536  # few enough to cost nothing, and more than small data have: there all pairs count
+
+
+_AddTrees = Callable[[npt.NDArray[np.float64]], list[Tree]]
 
 
 def boost(
@@ -169,14 +174,11 @@ class _Training:
                 f"step_search does not work with {self.objective.name}, whose rounds have several steps; set it to none"
             )
         self._check_members()
+        self._check_boosting()
         self.sampler = Sampler(train.starts, len(data.feature_names), self.parameters)
         self.exact_leaves = takes_exact_steps(self.objective, self.criterion, self.parameters)
         self._check_pairs()
-        self.out_of_bag = (
-            OutOfBag(self.objective, self.sampler, self.parameters, train.offsets)
-            if parameters.rounds_by == "oob"
-            else None
-        )
+        self.out_of_bag = self._out_of_bag() if parameters.rounds_by == "oob" else None
         self.stopwatch = PhaseTimer(on=options.profile)
 
     def _check_pairs(self) -> None:
@@ -216,6 +218,26 @@ class _Training:
         for name in self.parameters.monotone:
             if name in self.data.categories:
                 raise InvalidParameter(f"monotone: the feature {name!r} is categorical, and categories have no order")
+
+    def _check_boosting(self) -> None:
+        """Refuse weights of trees where the loss has its own, and a random forest without anything random."""
+        p = self.parameters
+        if p.boosting != GBDT and not self.objective.may_average:
+            raise InvalidParameter(
+                f"boosting must be gbdt with {self.objective.name}, whose score is already an average over rounds"
+            )
+        fraction = min(p.query_fraction, p.row_fraction, p.feature_fraction)
+        weighted = p.bootstrap != NONE and not (p.bootstrap == MVS and min(p.query_fraction, p.row_fraction) == 1.0)
+        if p.boosting == RF and fraction == 1.0 and not weighted and p.random_strength == 0.0:
+            raise InvalidParameter(
+                "boosting rf: all trees would be the same; set query_fraction, row_fraction or feature_fraction below 1, or"
+                " bootstrap to bayesian"
+            )
+
+    def _out_of_bag(self) -> OutOfBag:
+        if self.parameters.boosting == RF:
+            return OutOfBagMean(self.objective, self.sampler, self.parameters, self.rows.starts)
+        return OutOfBag(self.objective, self.sampler, self.parameters, self.rows.offsets)
 
     def _check_link(self) -> None:
         if self.objective.link == "identity":
@@ -290,8 +312,9 @@ class _Training:
     def _all_rounds(self, team: Team, trees: list[Tree]) -> tuple[list[RoundRecord], int]:
         """Add the trees of whole rounds to ``trees``; return what they measured, and the best round."""
         p, metrics, stopwatch, options = self.parameters, self.metrics, self.stopwatch, self.options
+        whole_steps = replace(p, learning_rate=1.0) if p.boosting == RF else p
         grower = Grower(
-            self.bins, p, team, monotone=self.monotone, categorical=self.categorical, pool_bytes=options.histogram_memory,
+            self.bins, whole_steps, team, monotone=self.monotone, categorical=self.categorical, pool_bytes=options.histogram_memory,
             timed=stopwatch.on,
         )  # fmt: skip
         round_grower = _RoundGrower(self, grower, team)
@@ -304,7 +327,7 @@ class _Training:
             grown = round_grower.replay(round_number, known) if known else round_grower.grow(round_number)
             trees += grown
             with stopwatch.phase(VALID_SPLITS):
-                metrics.add(grown if p.members == 1 else [tree.times(1.0 / p.members) for tree in grown], team)
+                metrics.add(round_grower.change(), team)
             with stopwatch.phase(METRICS):
                 means = metrics.means(round_grower.mean_scores(), team)
             record = RoundRecord(round_number, means, round_grower.oob_improvement, self.fold, p.seed)
@@ -349,8 +372,17 @@ class _RoundGrower:
         start = starting_scores(training.rows, training.objective)
         self._members = [start, *(start.copy() for _ in range(1, training.parameters.members))]
         self._g, self._h = np.empty(shape, dtype=np.float64), np.empty(shape, dtype=np.float64)
+        self._earlier: list[list[list[Tree]]] = [[] for _ in self._members]  # trees by member and round, for dart
+        self._changes: list[Change] = []  # of the last round, by member
+        boosting = training.parameters.boosting
+        self._dropouts = [
+            Dropout(training.parameters, member)
+            for member in range(training.parameters.members if boosting == DART else 0)
+        ]
+        self._start = start.copy() if boosting == RF else None
         self._searched = training.parameters.step_search == "line"
-        self._every_row = np.arange(n if training.replayed or self._searched else 0, dtype=ROW)
+        walks = bool(training.replayed) or self._searched or boosting != GBDT
+        self._every_row = np.arange(n if walks else 0, dtype=ROW)
         self.oob_improvement: float | None = None  # of the last round
         self._weights: npt.NDArray[np.float64] | None = None
         if training.criterion == "se":
@@ -364,33 +396,89 @@ class _RoundGrower:
         first, *others = self._members
         return np.mean(self._members, axis=0) if others else first
 
+    def change(self) -> Change:
+        """Return what the last round did to the mean of the members."""
+        if len(self._members) == 1:
+            return self._changes[0]
+        share = 1.0 / len(self._members)
+        return Change([tree.times(share) for change in self._changes for tree in change.trees])
+
     def replay(self, round_number: int, trees: Sequence[Tree]) -> list[Tree]:
         """Add the trees of a round that is already trained."""
-        training, objective = self._training, self._training.objective
-        many = len(trees) // len(self._members)
-        for member, scores in enumerate(self._members):
-            before = self._before(scores)
-            for i, tree in enumerate(trees[member * many : (member + 1) * many]):
-                # some losses depend on the draws of a step
-                if training.out_of_bag is not None and i % objective.n_outputs == 0:
-                    step = (round_number - 1) * objective.steps_a_round + i // objective.n_outputs + 1
-                    objective.gradients(step, scores, self._g, self._h, self._team)
-                add_tree(tree, training.bins, self._every_row, self._of(scores, i), self._team)
-            self._estimate(round_number, before, scores)
+        many, self._changes = len(trees) // len(self._members), []
+        for member in range(len(self._members)):
+            own = list(trees[member * many : (member + 1) * many])
+            self._add_round(round_number, member, partial(self._known, round_number, own), own)
         return list(trees)
 
     def grow(self, round_number: int) -> list[Tree]:
         """Grow the trees of a round, member by member, step by step and output by output, and add them to the scores."""
         grown: list[Tree] = []
-        for member, scores in enumerate(self._members):
-            grown += self._grown(round_number, (round_number - 1) * len(self._members) + member + 1, scores)
+        self._changes = []
+        for member in range(len(self._members)):
+            turn = (round_number - 1) * len(self._members) + member + 1
+            grown += self._add_round(round_number, member, partial(self._grown, round_number, turn))
         return grown
+
+    def _add_round(
+        self, round_number: int, member: int, add: _AddTrees, known: Sequence[Tree] | None = None
+    ) -> list[Tree]:
+        """Change the scores of a member by a round, and return its trees as they are without weights.
+
+        ``add`` adds them to the scores that gradients are to see, and returns them; ``known``: the trees, if they are already trained.
+        """
+        scores, p = self._members[member], self._training.parameters
+        if p.boosting == DART:
+            return self._with_dropped(member, add, known)
+        before = self._start if self._start is not None else self._copy(scores, self._training.out_of_bag is not None)
+        seen = scores if self._start is None else self._start.copy()
+        trees = add(seen)
+        self._changes.append(Change(trees))
+        if self._start is not None:
+            self._changes[-1] = Change([tree.times(1.0 / round_number) for tree in trees], 1.0 - 1.0 / round_number)
+            scores[...] = self._start + (scores - self._start) * self._changes[-1].factor
+            self._add_trees(self._changes[-1].trees, scores)
+        if self._training.out_of_bag is not None:
+            self.oob_improvement = self._training.out_of_bag.improvement(round_number, before, seen)
+        return trees
+
+    def _with_dropped(self, member: int, add: _AddTrees, known: Sequence[Tree] | None) -> list[Tree]:
+        """Add a round whose gradients do not see what it drops."""
+        scores, earlier, dropped = self._members[member], self._earlier[member], self._dropouts[member].next()
+        changed = [earlier[number] for number in dropped.rounds.tolist()]
+        if known is None:
+            seen = scores.copy()
+            for trees, weight in zip(changed, dropped.before.tolist(), strict=True):
+                self._add_trees([tree.times(-weight) for tree in trees], seen)
+            known = add(seen)
+        earlier.append(list(known))
+        steps = (dropped.after - dropped.before).tolist()
+        change = [tree.times(step) for trees, step in zip(changed, steps, strict=True) for tree in trees]
+        self._changes.append(Change([*change, *(tree.times(dropped.own) for tree in known)]))
+        self._add_trees(self._changes[-1].trees, scores)
+        return list(known)
+
+    def _known(self, round_number: int, trees: list[Tree], scores: npt.NDArray[np.float64]) -> list[Tree]:
+        """Add trees that are already trained to ``scores``."""
+        training, objective = self._training, self._training.objective
+        for i in range(0, len(trees), objective.n_outputs):
+            # some losses depend on the draws of a step
+            if training.out_of_bag is not None:
+                step = (round_number - 1) * objective.steps_a_round + i // objective.n_outputs + 1
+                objective.gradients(step, scores, self._g, self._h, self._team)
+            self._add_trees(trees[i : i + objective.n_outputs], scores)
+        return trees
+
+    def _add_trees(self, trees: Sequence[Tree], scores: npt.NDArray[np.float64]) -> None:
+        """Add trees, output by output, to ``scores``: the same operation as in a replay, for the same bits."""
+        for output, tree in enumerate(trees):
+            add_tree(tree, self._training.bins, self._every_row, self._of(scores, output), self._team)
 
     def _grown(self, round_number: int, turn: int, scores: npt.NDArray[np.float64]) -> list[Tree]:
         """Grow the trees of a member, whose ``turn`` of random draws it is, and add them to its ``scores``."""
         training, team, objective = self._training, self._team, self._training.objective
         sample = training.sampler.draw(turn)
-        before = self._before(scores)
+        before = self._copy(scores, self._searched)
         grown: list[Tree] = []
         for of_round in range(objective.steps_a_round):
             step = (turn - 1) * objective.steps_a_round + of_round + 1
@@ -403,17 +491,12 @@ class _RoundGrower:
                 ]
         if self._searched:
             grown = self._scaled(grown, drawn, before, scores)
-        self._estimate(round_number, before, scores)
         return grown
 
-    def _before(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    @staticmethod
+    def _copy(scores: npt.NDArray[np.float64], needed: bool) -> npt.NDArray[np.float64]:  # noqa: FBT001 - a private helper
         """Return a copy of ``scores`` if the end of the round needs it."""
-        needed = self._searched or self._training.out_of_bag is not None
         return scores.copy() if needed else scores
-
-    def _estimate(self, round_number: int, before: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> None:
-        if self._training.out_of_bag is not None:
-            self.oob_improvement = self._training.out_of_bag.improvement(round_number, before, scores)
 
     def _scaled(
         self, trees: list[Tree], sample: RoundSample, before: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]
@@ -425,8 +508,7 @@ class _RoundGrower:
         step = best_step(lambda step: float(row_kernels.total_of(objective.losses(before + step * way), counted)))
         scaled = [tree.times(step) for tree in trees]
         scores[...] = before
-        for output, tree in enumerate(scaled):  # the same operation as in a replay, for the same bits
-            add_tree(tree, self._training.bins, self._every_row, self._of(scores, output), self._team)
+        self._add_trees(scaled, scores)
         return scaled
 
     def _pairs(self, step: int, whole: float, scores: npt.NDArray[np.float64]) -> PairHessians | None:
@@ -464,7 +546,9 @@ class _RoundGrower:
                 steps=partial(objective.leaf_steps, output, scores),
                 of_all=(g, h) if p.leaf_rows == ALL and sampled else None,
             ),
-            noise=noise_of(p, round_number, (step - 1) * objective.n_outputs + output + 1, len(g)),
+            noise=noise_of(
+                p, 1 if p.boosting == RF else round_number, (step - 1) * objective.n_outputs + output + 1, len(g)
+            ),
         )
 
     def _of(self, values: npt.NDArray[np.float64], number: int) -> npt.NDArray[np.float64]:

@@ -28,6 +28,7 @@ REFITS = NONE, ALL = ("none", "all")
 STEP_SEARCHES = ("none", "line")
 L2_SCALES = (NONE, "mean_hessian")
 BOOTSTRAPS = _, BAYESIAN, MVS, GOSS = (NONE, "bayesian", "mvs", "goss")
+BOOSTINGS = GBDT, DART, RF = ("gbdt", "dart", "rf")
 BY_GRADIENT = (MVS, GOSS)  # draw by gradients, which no one knows before the step
 BOOTSTRAP_UNITS = QUERY, DOCUMENT = ("query", "document")
 LEAF_ROWS = ("sample", ALL)
@@ -160,6 +161,44 @@ class TrainParameters:
     n_rounds: int = option(default=500, by_preset=True, help="Maximum number of boosting rounds.", least=1, most=MOST)
     learning_rate: float = option(
         default=0.1, by_preset=True, help="Shrinkage of each tree, in (0, 1].", above=0.0, most=1.0
+    )
+    boosting: str = option(
+        default="gbdt",
+        help="How rounds add up: gbdt (each corrects the sum of all before it), dart (each corrects the sum without some rounds that"
+        " are drawn and dropped) or rf (random forest: the mean of trees that all start anew; learning_rate is not used).",
+        choices=BOOSTINGS,
+        always_stored=False,
+    )
+    drop_rate: float = option(
+        default=0.1,
+        help="With dart: probability that an earlier round is dropped, on average.",
+        least=0,
+        most=1,
+        always_stored=False,
+    )
+    skip_drop: float = option(
+        default=0.5,
+        help="With dart: probability that a round drops nothing.",
+        least=0,
+        most=1,
+        always_stored=False,
+    )
+    max_drop: int = option(
+        default=50,
+        help="With dart: maximum number of dropped rounds; 0: unlimited.",
+        least=0,
+        most=MOST,
+        always_stored=False,
+    )
+    uniform_drop: bool = option(
+        default=False,
+        help="With dart: drop all rounds equally often, not in proportion to their weights.",
+        always_stored=False,
+    )
+    xgboost_dart_mode: bool = option(
+        default=False,
+        help="With dart: weights as in XGBoost, 1 / (k + learning_rate) where k rounds are dropped, not 1 / (k + 1).",
+        always_stored=False,
     )
     early_stopping_rounds: int = option(
         default=50,
@@ -434,6 +473,8 @@ class TrainParameters:
             raise InvalidParameter(
                 f"monotone constraints do not work with {spelled('criterion')} 'ole'; use rwse or se, or leave monotone out"
             )
+        if self.boosting != GBDT:
+            self._check_boosting()
         if self.bootstrap in BY_GRADIENT:
             self._check_drawn_by_gradient()
         if self.grow == "oblivious":
@@ -445,6 +486,23 @@ class TrainParameters:
                 raise InvalidParameter(
                     f"{spelled('max_depth')} of oblivious trees must be in 0 .. {MOST_OBLIVIOUS_DEPTH}, got {self.max_depth}"
                 )
+
+    def _check_boosting(self) -> None:
+        """Refuse what needs a sum whose earlier trees stay as they are."""
+        here = f"{spelled('boosting')} {self.boosting!r}"
+        if self.step_search != NONE:
+            raise InvalidParameter(
+                f"{spelled('step_search')} does not work with {here}, which decides the weights of trees; set it to none"
+            )
+        if self.boosting == DART and self.rounds_by == "oob":
+            raise InvalidParameter(
+                f"{spelled('rounds_by')} 'oob' does not work with {here}: a round changes earlier trees, which have seen"
+                " everything; use another of the two"
+            )
+        if self.boosting == RF and (self.members or 1) > 1:
+            raise InvalidParameter(
+                f"{spelled('members')} must be 1 with {here}, which is a mean already; give more rounds instead"
+            )
 
     def _check_drawn_by_gradient(self) -> None:
         """Refuse another sample, and estimates that need one, beside queries or documents that are drawn by their gradients."""

@@ -11,7 +11,7 @@ from rankmill.foundation.training_facts import DEFAULTS
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.objectives.registry import objective_class
 from rankmill.trainer.objectives.spelling import parse_spelling
-from rankmill.trainer.parameters import AUTO, BAYESIAN, GRADES, MOST_OBLIVIOUS_DEPTH, TrainParameters, options_for
+from rankmill.trainer.parameters import AUTO, BAYESIAN, GRADES, MOST_OBLIVIOUS_DEPTH, RF, TrainParameters, options_for
 from rankmill.trainer.resuming import MAY_DIFFER
 from rankmill.trainer.rows import TrainingData
 from rankmill.trainer.training_options import StartingModel
@@ -87,20 +87,24 @@ def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
 
 def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
     """Shallow trees, a smoothed stop, and for few queries random weights and a refit (docs/presets.md has the evidence)."""
-    few = shape.queries <= FEW_QUERIES
-    values: dict[str, Any] = {"stop_window": 40 if few else 20, **_rounds_and_rate(given, shape)}
+    few, forest = shape.queries <= FEW_QUERIES, given.boosting == RF
+    values: dict[str, Any] = {"stop_window": 40 if few else 20}
+    if not forest:
+        values |= _rounds_and_rate(given, shape)
     if given.learn_from == GRADES or not (given.learn_from or shape.pairs_alone):  # it cannot learn from pairs
         values["objective"] = "query_rmse"
     elif shape.pairs_alone:  # nor can one that needs grades for the weights of pairs
         values["objective"] = "ranknet"
     deep = (given.max_depth or 0) > MOST_OBLIVIOUS_DEPTH
     other_trees = given.max_leaves is not None or given.monotone or given.criterion == "ole" or deep
-    if given.grow in {None, "oblivious"} and not other_trees:
+    if given.grow in {None, "oblivious"} and not other_trees and not forest:
         values |= {"grow": "oblivious", "max_depth": 4 if few else 6}
     if few and shape.may_refit:
         values["refit"] = "all"
     takes_weights = given.criterion != "ole" and given.leaf != "exact"
-    if few and takes_weights and given.bootstrap in {None, BAYESIAN}:
+    if forest and takes_weights and given.bootstrap in {None, BAYESIAN}:
+        values |= {"bootstrap": "bayesian", "bootstrap_by": "query"}  # trees of the same data would be the same
+    elif few and takes_weights and given.bootstrap in {None, BAYESIAN}:
         values |= {"bootstrap": "bayesian", "bootstrap_by": "document", "leaf_rows": "all"}
         averages = given.objective is None or objective_class(parse_spelling(given.objective)[0]).may_average
         if shape.queries <= FEWEST_QUERIES and averages and given.rounds_by != "oob":

@@ -26,6 +26,7 @@ from rankmill.trainer.layout import BINS_A_FEATURE, EDGE
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import PAIRS, TrainParameters, all_parameters
 from rankmill.trainer.training_rows import LEARNT_FROM
+from rankmill.trainer.tree_weights import weights_of_trees
 
 MAY_DIFFER = ("n_rounds", "early_stopping_rounds", "keep_rounds")
 
@@ -85,12 +86,12 @@ def check_resumable(
 
 def _fits_objective(objective: Objective, parameters: TrainParameters, forest: Forest) -> bool:
     """Return whether training with the objective can give the start, weights and shape of the forest."""
-    of_tree, of_start = objective.final_weights(forest.n_rounds)
+    _, of_start = objective.final_weights(forest.n_rounds)
     shape = (objective.link, objective.n_outputs, trees_a_round(objective, parameters))
     return (
         (forest.link, forest.n_outputs, forest.trees_a_round) == shape
         and forest.base_score == of_start * objective.starting_score
-        and bool(np.all(forest.tree_weights == of_tree / parameters.members))
+        and np.array_equal(forest.tree_weights, weights_of_trees(objective, parameters, forest.n_rounds))
     )
 
 

@@ -20,10 +20,11 @@ from rankmill.trainer.early_stopping import DEVIANCE, Measure, parse_measure, st
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import RF, TrainParameters
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.training_result import TRAIN, QueryValues
 from rankmill.trainer.training_rows import LEARNT_FROM, read_columns, rows_learnt_from
+from rankmill.trainer.tree_weights import Change
 from rankmill.trainer.workers import Team
 
 _LEAST_WALKED = 2048  # rows a worker that walk down a tree
@@ -85,7 +86,7 @@ class RoundMetrics:
             try:
                 loss = objective_of(rows_learnt_from(rows, parameters), parameters) if with_loss else None
                 self._sets[name] = _MeasuredSet(rows, objective, policy, metrics, loss)
-                self._sets[name].take_bins(rows, objective, data.n_bins)
+                self._sets[name].take_bins(rows, objective, data.n_bins, averaged=parameters.boosting == RF)
             except TrainingDataRejected as error:
                 raise TrainingDataRejected(f"eval set {name!r}: {error}") from None
         self.first = names[1] if eval_sets else None
@@ -96,11 +97,12 @@ class RoundMetrics:
                 " split with relevant documents or none"
             )
 
-    def add(self, trees: Sequence[Tree], team: Team) -> None:
-        """Add the trees of a round to the scores of every eval set."""
+    def add(self, change: Change, team: Team) -> None:
+        """Change the scores of every eval set by a round."""
         for name, measured in self._sets.items():
             if name != TRAIN:
-                for number, tree in enumerate(trees):
+                measured.shrink(change.factor)
+                for number, tree in enumerate(change.trees):
                     measured.add(number, tree, team)
 
     def means(self, train_scores: npt.NDArray[np.float64], team: Team) -> dict[str, Mapping[str, float]]:
@@ -124,6 +126,7 @@ class _MeasuredSet:
 
     bins: npt.NDArray[np.uint8]
     scores: npt.NDArray[np.float64]
+    _start: npt.NDArray[np.float64] | None = None
 
     def __init__(
         self,
@@ -139,13 +142,21 @@ class _MeasuredSet:
         self._ranked = None if objective.link == "identity" else np.empty(rows.n_rows, dtype=np.float64)
         self.last = self.kept = np.empty((0, 0), dtype=np.float64)  # (n_metrics, n_queries)
 
-    def take_bins(self, rows: RankedRows, objective: Objective, n_bins: npt.NDArray[np.int32]) -> None:
-        """Read the bins of an eval set, and start its scores."""
+    def take_bins(
+        self, rows: RankedRows, objective: Objective, n_bins: npt.NDArray[np.int32], *, averaged: bool
+    ) -> None:
+        """Read the bins of an eval set, and start its scores; ``averaged``: they will be a mean of trees."""
         self.bins, self.scores = rows.row_major(n_bins), starting_scores(rows, objective)
+        self._start = self.scores.copy() if averaged else None
 
     def has_value(self, measure: Measure) -> bool:
         """Whether the measure has a value on these rows."""
         return not isinstance(measure, Metric) or not self._queries.nothing_relevant(measure).all()
+
+    def shrink(self, factor: float) -> None:
+        """Multiply what trees have added so far by ``factor``."""
+        if self._start is not None:
+            self.scores = self._start + (self.scores - self._start) * factor
 
     def add(self, number: int, tree: Tree, team: Team) -> None:
         """Add tree ``number`` of a round to the scores of its output; the workers share the rows."""

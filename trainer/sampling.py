@@ -19,7 +19,7 @@ from rankmill.trainer.objectives.protocol import QUERIES, Objective
 from rankmill.trainer.parameters import BAYESIAN, DOCUMENT, GOSS, MVS, NONE, QUERY, TrainParameters
 from rankmill.trainer.workers import Team
 
-_QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE = (
+_QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE, DROPPED = (
     1,
     2,
     3,
@@ -27,6 +27,7 @@ _QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE = (
     5,
     6,
     7,
+    8,
 )  # disjoint random streams of one seed
 
 
@@ -84,7 +85,7 @@ class Sampler:
         many = max(1, round(fraction * len(items)))
         if many >= len(items):
             return items.astype(np.int64)
-        keys = _keys(self._parameters.seed, stream, round_number, items)
+        keys = random_keys(self._parameters.seed, stream, round_number, items)
         drawn: npt.NDArray[np.int64] = items[places_of_smallest(keys, many)].astype(np.int64)
         return drawn
 
@@ -118,7 +119,7 @@ class BootstrapWeights:
         p = self._parameters
         if p.bootstrap == NONE or (p.bootstrap == MVS and min(p.query_fraction, p.row_fraction) == 1.0):
             return sample
-        keys = _keys(p.seed, _BOOTSTRAP, step, self._units)
+        keys = random_keys(p.seed, _BOOTSTRAP, step, self._units)
         weights = np.empty(len(keys), dtype=np.float64)
         if p.bootstrap == BAYESIAN:
             _kernels.powers_of_exponentials(keys, p.bagging_temperature, weights)
@@ -234,10 +235,12 @@ def fold_of_queries(names: npt.NDArray[np.int64], folds: int, seed: int) -> npt.
 
 
 def _by_key(names: npt.NDArray[np.int64], seed: int, stream: int) -> npt.NDArray[np.intp]:
-    return np.argsort(_keys(seed, stream, 0, names), kind="stable")
+    return np.argsort(random_keys(seed, stream, 0, names), kind="stable")
 
 
-def _keys(seed: int, stream: int, round_number: int, items: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.uint64]:
+def random_keys(
+    seed: int, stream: int, round_number: int, items: npt.NDArray[np.signedinteger]
+) -> npt.NDArray[np.uint64]:
     """Return 64 random bits per item, which depend only on the four arguments."""
     key = np.uint64(seed)
     for part in (stream, round_number):
@@ -307,3 +310,35 @@ class OutOfBag:
         start = self._objective.starting_score
         found: Floats = fixed + of_start * start + of_tree * (scores - fixed - start)
         return found
+
+
+class OutOfBagMean(OutOfBag):
+    """The out-of-bag estimate of a random forest: every document, or query, has the mean of the trees that did not see it.
+
+    The improvement of a round is the fall of the mean loss of all, so that the improvements add up to the fall from the start.  What
+    every tree has seen so far has the starting score.
+    """
+
+    def __init__(
+        self, objective: Objective, sampler: Sampler, parameters: TrainParameters, starts: npt.NDArray[np.int64]
+    ) -> None:
+        super().__init__(objective, sampler, parameters, None)
+        self._sizes = np.diff(starts)
+        self._sums: Floats = np.zeros(0)
+        self._trees = np.zeros(int(starts[-1]), dtype=np.int64)  # that did not see the document
+        self._loss = 0.0
+
+    def improvement(self, round_number: int, before: Floats, after: Floats) -> float:
+        """Return the fall of the loss: ``before`` are the starting scores, ``after`` those with the trees of this round."""
+        if round_number == 1:
+            self._sums, self._loss = np.zeros(before.shape), self._mean_loss(before)
+        outside = self.left_out(round_number)
+        rows = np.repeat(outside, self._sizes) if self._by_query else outside
+        self._sums += np.where(rows, after - before, 0.0)
+        self._trees += rows
+        last, self._loss = self._loss, self._mean_loss(before + self._sums / np.maximum(1, self._trees))
+        return last - self._loss
+
+    def _mean_loss(self, scores: Floats) -> float:
+        losses = self._objective.losses(scores)
+        return float(_kernels.total_of(losses, np.ones(len(losses), dtype=np.bool_))) / max(1, len(losses))

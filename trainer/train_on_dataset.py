@@ -25,7 +25,7 @@ from rankmill.trainer.growing.histogram import HistogramPool
 from rankmill.trainer.layout import BLOCK_WIDTH, blocks_shape
 from rankmill.trainer.objectives.protocol import ROWS, Objective, array_bytes
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
-from rankmill.trainer.parameters import BOTH, NONE, TrainParameters
+from rankmill.trainer.parameters import BOTH, GBDT, NONE, TrainParameters
 from rankmill.trainer.presets import choices_line, shape_of_dataset, with_preset
 from rankmill.trainer.resuming import check_resumable
 from rankmill.trainer.rows import TrainingData
@@ -105,6 +105,8 @@ class TrainingPlan:
         a_row = _BYTES_A_ROW + Grower.BYTES_A_ROW + self.n_outputs * _BYTES_AN_OUTPUT
         if p.members > 1:  # scores of the others, and the mean of all
             a_row += 8 * self.n_outputs * p.members
+        if p.boosting != GBDT:  # scores without what is dropped, or from the start on, and with new trees
+            a_row += 16 * self.n_outputs + 4
         if min(p.query_fraction, p.row_fraction) < 1.0:
             a_row += _BYTES_A_SAMPLED_ROW
         if p.bootstrap != NONE:

@@ -1,0 +1,230 @@
+"""dart, whose rounds drop earlier ones, and random forests, whose trees are averaged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.scorer.metrics.per_query import PreparedQueries
+from rankmill.scorer.predict import predict
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.presets import DataShape, with_preset
+from rankmill.trainer.sampling import Sampler
+from rankmill.trainer.tree_weights import Dropout
+from tests.naive_forests import dart_weights
+from tests.refusals import refused
+from tests.trainer.fixed import fixed
+from tests.trainer.planted import fit, killed_and_trained_again, rows_of, small_data
+
+DART = {"boosting": "dart", "skip_drop": 0.2, "drop_rate": 0.3, "n_rounds": 14, "early_stopping_rounds": 0}
+FOREST = {"boosting": "rf", "query_fraction": 0.6, "feature_fraction": 0.7, "n_rounds": 12, "early_stopping_rounds": 0}
+WAYS = [
+    DART,
+    {**DART, "objective": "mcrank"},
+    {**DART, "members": 2, "bootstrap": "bayesian"},
+    {**DART, "xgboost_dart_mode": True, "uniform_drop": True, "max_drop": 2, "objective": "yetirank"},
+    {**DART, "criterion": "ole"},
+    FOREST,
+    {**FOREST, "objective": "mcrank", "leaf_rows": "all"},
+    {**FOREST, "objective": "yetirank", "random_strength": 1.0},
+    {**FOREST, "rounds_by": "oob", "objective": "l2"},
+    {**FOREST, "rounds_by": "oob", "objective": "lambdamart", "grow": "oblivious", "max_depth": 3},
+]
+
+
+def scores_of_one_tree(forest, tree, x):
+    """What a tree gives to documents before its weight."""
+    found, first = np.empty(len(x)), forest.tree_starts[tree]
+    for i, row in enumerate(x):
+        node = first
+        while forest.node_feature[node] >= 0:
+            value = row[forest.node_feature[node]]
+            left = bool(forest.node_missing_left[node]) if np.isnan(value) else value <= forest.thresholds[node]
+            node = first + (forest.node_left[node] if left else forest.node_right[node])
+        found[i] = forest.node_value[node]
+    return found
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"drop_rate": 1.0, "skip_drop": 0.0, "max_drop": 0}, {"uniform_drop": True, "skip_drop": 0.1}, {"max_drop": 2, "drop_rate": 0.9},
+     {"drop_rate": 0.4, "skip_drop": 0.0, "seed": 3}, {"skip_drop": 1.0}],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("xgboost", [False, True])
+def test_weights_are_those_of_the_drops_of_every_round(given, xgboost):
+    for members, member in ((1, 0), (3, 1)):
+        parameters = fixed(boosting="dart", xgboost_dart_mode=xgboost, learning_rate=0.3, members=members, **given)
+        dropout = Dropout(parameters, member)
+        drops = [dropout.next().rounds.tolist() for _ in range(90)]
+        weights, expected = dart_weights(90, share=0.3 if xgboost else 1.0, members=members, member=member, **given)
+        assert drops == expected
+        assert dropout.weights.tolist() == pytest.approx(weights, rel=1e-12)
+    dropped = len({each for some in expected for each in some})
+    assert (dropped == 0) == (given == {"skip_drop": 1.0})
+
+
+def test_each_round_of_dart_corrects_the_forest_without_what_it_drops():
+    """Every tree has the leaf values of gradients of the scores that its round sees."""
+    (x, grades, _), _, binspec = small_data()
+    forest = fit(small_data(), objective="l2", watch=False, **DART).forest
+    mean = objective_of(rows_of(small_data()[0], binspec), fixed(objective="l2")).starting_score
+    values = [scores_of_one_tree(forest, tree, x) for tree in range(14)]
+    _, drops = dart_weights(14, skip_drop=0.2, drop_rate=0.3)
+    assert max(map(len, drops)) > 1
+    for number, dropped in enumerate(drops):
+        before, _ = dart_weights(number, skip_drop=0.2, drop_rate=0.3)
+        seen = mean + sum(before[i] * values[i] for i in range(number) if i not in dropped)
+        for leaf in np.unique(values[number]):
+            rows = values[number] == leaf
+            assert leaf == pytest.approx(0.1 * np.mean(grades[rows] - (seen + np.zeros(len(x)))[rows]), abs=1e-7)
+    weights, _ = dart_weights(14, skip_drop=0.2, drop_rate=0.3)
+    assert predict(forest, x) == pytest.approx(mean + sum(w * v for w, v in zip(weights, values, strict=True)))
+
+
+def test_dart_that_never_drops_is_gradient_boosting():
+    usual = fit(small_data(), n_rounds=6).forest
+    for given in ({"drop_rate": 0.0}, {"skip_drop": 1.0}):
+        forest = fit(small_data(), n_rounds=6, boosting="dart", **given).forest
+        assert np.array_equal(forest.node_value, usual.node_value)
+        assert forest.tree_weights.tolist() == [1.0] * forest.n_trees
+
+
+def test_a_random_forest_is_the_mean_of_first_trees():
+    x = small_data()[0][0]
+    forest = fit(small_data(), watch=False, **FOREST).forest
+    assert forest.tree_weights.tolist() == [1 / 12] * 12
+    first = fit(small_data(), watch=False, **{**FOREST, "boosting": "gbdt", "n_rounds": 1, "learning_rate": 1.0}).forest
+    assert np.array_equal(first.node_value, forest.node_value[: len(first.node_value)])
+    assert predict(forest, x) == pytest.approx(np.mean([scores_of_one_tree(forest, t, x) for t in range(12)], axis=0))
+
+
+def test_a_random_forest_is_dart_that_drops_everything():
+    given = {**FOREST, "objective": "l2", "watch": False, "learning_rate": 1.0}
+    forest = fit(small_data(), **given).forest
+    dropped = fit(
+        small_data(), **{**given, "boosting": "dart"}, drop_rate=1.0, skip_drop=0.0, max_drop=0, uniform_drop=True
+    ).forest
+    assert np.array_equal(dropped.node_feature, forest.node_feature)
+    assert dropped.node_value == pytest.approx(forest.node_value, abs=1e-6)
+    assert dropped.tree_weights == pytest.approx(forest.tree_weights)
+
+
+def test_a_forest_does_not_use_the_learning_rate():
+    one, other = (fit(small_data(), **FOREST, learning_rate=rate, random_strength=1.0).forest for rate in (0.1, 0.7))
+    assert np.array_equal(one.node_value, other.node_value)
+
+
+@pytest.mark.parametrize(
+    "way", [DART, {**DART, "members": 2, "row_fraction": 0.8}, FOREST, {**DART, "objective": "mcrank"}], ids=str
+)
+def test_what_is_measured_in_a_round_is_what_the_forest_of_that_round_says(way):
+    _, (x, grades, starts), _ = small_data()
+    queries, metric = PreparedQueries(grades, starts, Policy()), parse_metric("ndcg@10")
+    result = fit(small_data(), **way)
+    for rounds in (1, 5, len(result.history)):
+        forest = fit(small_data(), **{**way, "n_rounds": rounds}).forest
+        found = queries.means([metric], predict(forest, x))[metric]
+        assert result.history[rounds - 1].metrics["valid"]["ndcg@10"] == pytest.approx(found, abs=1e-12)
+
+
+@pytest.mark.parametrize("way", [DART, FOREST], ids=str)
+def test_the_best_round_has_the_weights_that_it_had(way):
+    way = {**way, "n_rounds": 28, "keep_rounds": "best", "learning_rate": 0.5}
+    result = fit(small_data(), **way)
+    assert result.best_round < 28  # else this tests nothing
+    again = fit(small_data(), **{**way, "n_rounds": result.best_round, "keep_rounds": "all"}).forest
+    assert np.array_equal(result.forest.tree_weights, again.tree_weights)
+    assert np.array_equal(result.forest.node_value, again.node_value)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_threads_batches_and_resuming_change_nothing(way, tmp_path):
+    found = fit(small_data(), **way)
+    assert fit(small_data(), batch=7, options={"n_threads": 3}, **way).forest.to_bytes() == found.forest.to_bytes()
+    again = killed_and_trained_again(tmp_path / "a.checkpoint", 4, small_data(), **way)
+    short = fit(small_data(), **{**way, "n_rounds": 5}).forest
+    resumed = fit(small_data(), options={"resume": short}, **way)
+    for other in (again, resumed):
+        assert other.forest.to_bytes() == found.forest.to_bytes()
+        assert other.history == found.history
+
+
+@pytest.mark.parametrize("objective", ["l2", "lambdamart"])
+def test_what_is_out_of_the_bag_has_the_mean_of_the_trees_that_did_not_see_it(objective):
+    given = {**FOREST, "objective": objective, "rounds_by": "oob", "row_fraction": 0.7}
+    train, _, binspec = small_data()
+    x, _, starts = train
+    result = fit(small_data(), watch=False, **given)
+    forest = fit(small_data(), watch=False, **{**given, "rounds_by": "valid"}).forest
+    loss = objective_of(rows_of(train, binspec), fixed(**given))
+    sampler = Sampler(starts, x.shape[1], fixed(**given))
+    start, unseen = np.full(len(x), loss.starting_score), np.zeros((12, len(x)), dtype=bool)
+    for number in range(12):
+        left_out = sampler.left_out(sampler.draw(number + 1), objective == "lambdamart")
+        unseen[number] = np.repeat(left_out, np.diff(starts)) if objective == "lambdamart" else left_out
+    trees = np.stack([scores_of_one_tree(forest, tree, x) for tree in range(12)])
+    curve = [np.mean(loss.losses(start))] if objective == "l2" else []
+    for n in range(1, 13):
+        many = unseen[:n].sum(axis=0)
+        scores = start + (trees[:n] * unseen[:n]).sum(axis=0) / np.maximum(1, many)
+        curve.append(np.mean(loss.losses(scores)))
+    if objective == "l2":  # the loss of lambdamart depends on the scores of its last gradients
+        improvements = [record.oob_improvement for record in result.history]
+        assert improvements == pytest.approx(-np.diff(curve), abs=1e-9)
+        assert result.best_round == 1 + int(np.argmin(curve[1:]))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "facts"),
+    [
+        ({"boosting": "dart", "rounds_by": "oob", "query_fraction": 0.5}, ("dart", "rounds_by", "oob")),
+        ({"boosting": "dart", "step_search": "line", "objective": "l2"}, ("dart", "step_search")),
+        ({"boosting": "dart", "objective": "gbrank"}, ("boosting", "gbrank")),
+        ({**FOREST, "step_search": "line", "objective": "l2"}, ("rf", "step_search")),
+        ({**FOREST, "members": 3}, ("rf", "members")),
+        ({**FOREST, "objective": "gbrank"}, ("boosting", "gbrank")),
+        ({"boosting": "rf"}, ("rf", "query_fraction", "same")),
+        ({"boosting": "rf", "bootstrap": "mvs"}, ("rf", "query_fraction", "same")),
+        ({"boosting": "forest"}, ("boosting", "forest")),
+        ({"boosting": "rf", "rounds_by": "oob", "bootstrap": "bayesian"}, ("oob", "query_fraction")),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_refused(parameters, facts):
+    with refused(InvalidParameter, *facts):
+        fit(small_data(), **parameters)
+
+
+@pytest.mark.parametrize("way", [DART, FOREST], ids=str)
+def test_another_boosting_is_no_start(way):
+    short = fit(small_data(), **{**way, "n_rounds": 5}).forest
+    with refused(InvalidParameter, "boosting", "gbdt"):
+        fit(small_data(), options={"resume": short}, **{**way, "boosting": "gbdt"})
+
+
+@pytest.mark.parametrize("queries", [100, 9_000])
+def test_the_preset_gives_a_forest_deep_trees_and_something_random(queries):
+    chosen = with_preset(TrainParameters(boosting="rf"), DataShape(queries, has_valid=True, may_refit=True))
+    assert (chosen.grow, chosen.bootstrap, chosen.bootstrap_by, chosen.members) == (
+        "best_first",
+        "bayesian",
+        "query",
+        1,
+    )
+
+
+def test_a_usual_model_names_none_of_this():
+    names = {
+        "boosting",
+        "drop_rate",
+        "skip_drop",
+        "max_drop",
+        "uniform_drop",
+        "xgboost_dart_mode",
+        "top_rate",
+        "other_rate",
+    }
+    assert not names & set(fit(small_data(), n_rounds=2).forest.parameters)
