@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.arrays import NUMBERS, Matrix, check_same_rows, matrix_of, names_of, queries_of, vector, with_queries
+from rankmill.arrays import NUMBERS, Matrix, check_same_rows, names_of, queries_of, vector, with_queries
+from rankmill.feature_table import table_of
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binspec import BinSpec, apply_bins
 from rankmill.pipeline.grouping.query_splits import digest_of_rows
@@ -397,11 +398,11 @@ def eval_sets_of(
     eval_names: Sequence[str] | None,
     eval_qid: Sequence[Any] | None,
     eval_group: Sequence[Any] | None,
-    names: tuple[str, ...],
+    binspec: BinSpec,
     *,
     regression: bool = False,
 ) -> list[tuple[str, ArrayRows]]:
-    """Return (name, rows) of every set; see :meth:`rankmill.ranker.Ranker.fit` for the accepted forms.
+    """Return (name, rows) of every set, with the features of ``binspec``; see :meth:`rankmill.ranker.Ranker.fit` for the forms.
 
     Raises
     ------
@@ -432,7 +433,7 @@ def eval_sets_of(
         try:
             check_same_rows({"X": parts[0], "y": parts[1], "qid": qid, **more})
             _, qid = with_queries(parts[0], qid, group)
-            values = matrix_of(parts[0], names)
+            values = table_of(parts[0], binspec.feature_names, binspec.categories).values
             extras = Extras.of(more)
             rows = rows_of(values, parts[1], queries_of(qid, group, len(values)), extras, regression=regression)
             found.append((name, rows))

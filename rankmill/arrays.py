@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from rankmill.categorical_columns import is_missing
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.scalars import whole_number
-from rankmill.pipeline.sources.batch import shorten
-from rankmill.pipeline.sources.column_roles import HABITS
 
 NUMBERS = "biuf"  # NumPy's kinds of numeric types
 
@@ -40,7 +37,6 @@ def vector(values: Any, name: str) -> npt.NDArray[Any]:
 Matrix = npt.NDArray[np.float32]
 
 _QUERIES = "qid"
-_CURE = "leave out such columns, or convert them to numbers"
 
 
 def names_of(frame: object) -> tuple[str, ...] | None:
@@ -51,9 +47,9 @@ def names_of(frame: object) -> tuple[str, ...] | None:
     TrainingDataRejected
         It is a lazy frame, which has no rows.
     """
-    if _library(frame) == "polars" and hasattr(frame, "collect"):
+    if library_of(frame) == "polars" and hasattr(frame, "collect"):
         raise TrainingDataRejected("X is a lazy frame; give X.collect()")
-    if _library(frame) == "pyarrow":
+    if library_of(frame) == "pyarrow":
         found = getattr(getattr(frame, "schema", None), "names", None)
     else:
         found = getattr(frame, "columns", None)
@@ -62,8 +58,8 @@ def names_of(frame: object) -> tuple[str, ...] | None:
     return tuple(str(name) for name in found)
 
 
-def _are_numbered(names: tuple[str, ...]) -> bool:
-    """Whether ``names`` are just numbers of columns: from f0 (arrays), f1 (LETOR text) or 0."""
+def are_numbered(names: tuple[str, ...]) -> bool:
+    """Return whether ``names`` are just numbers of columns: from f0 (arrays), f1 (LETOR text) or 0."""
     n = len(names)
     return names in {made_up_names(n), made_up_names(n + 1)[1:], tuple(map(str, range(n)))}
 
@@ -92,7 +88,7 @@ def with_queries(values: Any, qid: Any, group: Any, where: str = "") -> tuple[tu
         raise InvalidParameter(
             f"{where}found query ids twice, in the column {_QUERIES!r} of X and in {given}=; drop the column, or leave out {given}="
         )
-    column = values.column(_QUERIES) if _library(values) == "pyarrow" else values[_QUERIES]
+    column = values.column(_QUERIES) if library_of(values) == "pyarrow" else values[_QUERIES]
     return tuple(name for name in names if name != _QUERIES), column
 
 
@@ -101,7 +97,7 @@ def check_same_rows(given: Mapping[str, Any], where: str = "") -> None:
 
     Rows are matched by position, so different indexes suggest that they do not belong together.
     """
-    indexed = {name: v.index for name, v in given.items() if _library(v) == "pandas" and hasattr(v, "index")}
+    indexed = {name: v.index for name, v in given.items() if library_of(v) == "pandas" and hasattr(v, "index")}
     for name, index in indexed.items():
         first = next(iter(indexed))
         if len(index) == len(indexed[first]) and not index.equals(indexed[first]):
@@ -109,51 +105,6 @@ def check_same_rows(given: Mapping[str, Any], where: str = "") -> None:
                 f"{where}{first} and {name} have different pandas indexes, but rows are matched by position; give "
                 f"{name}.loc[{first}.index] to match by index, or {name}.to_numpy() to match by position"
             )
-
-
-def matrix_of(values: Any, names: tuple[str, ...] | None = None) -> Matrix:
-    """Return (n, n_features) float32, row-major; NaN if a value is missing.
-
-    Parameters
-    ----------
-    values
-        Numbers or booleans: an array, a list of rows, a frame, an Arrow table or record batch.
-    names
-        The expected features; columns of a frame are found by name, an array must have the same number.
-
-    Raises
-    ------
-    TrainingDataRejected
-        Columns are missing or not numeric, or the shape is wrong.
-
-    Warns
-    -----
-    UserWarning
-        The columns have no names, but the expected features do.
-    """
-    own = names_of(values)
-    if own is not None:
-        repeated = next((name for i, name in enumerate(own) if name in own[:i]), None)
-        if repeated is not None:
-            raise TrainingDataRejected(f"X has two columns {repeated!r}; give every feature a unique name")
-        return _from_frame(values, own, own if names is None else names)
-    if _library(values) == "pandas" and hasattr(values, "columns"):
-        counted = tuple(str(i) for i in range(values.shape[1]))
-        matrix = _from_frame(values, counted, counted)
-    else:
-        matrix = _numbers(values)
-    if matrix.ndim != 2 or matrix.shape[1] == 0:
-        raise TrainingDataRejected(f"X must have shape (n, n_features) with at least one feature, got {matrix.shape}")
-    if names is not None and matrix.shape[1] != len(names):
-        raise TrainingDataRejected(f"X has {matrix.shape[1]} features, the ranker was fitted on {len(names)}")
-    if names is not None and not _are_numbered(names):
-        shown = ", ".join(names[:4]) + (", .." if len(names) > 4 else "")
-        warnings.warn(
-            f"X has no column names; its {len(names)} columns are used as the features of the ranker, in order: {shown}",
-            UserWarning,
-            stacklevel=3,
-        )
-    return np.ascontiguousarray(matrix)
 
 
 def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArray[Any]:
@@ -188,7 +139,7 @@ def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArra
     ids = array(qid, f"{where}qid")
     if ids.dtype.kind in "fO":
         for row, of_row in enumerate(ids.ravel().tolist()):
-            if _is_missing(of_row):
+            if is_missing(of_row):
                 raise TrainingDataRejected(f"{where}row {row}: expected a query id, found {of_row}")
     return ids
 
@@ -207,7 +158,10 @@ def directions_by_name(monotone: Any, names: Sequence[str]) -> dict[str, int]:
     if monotone is None:
         return {}
     if isinstance(monotone, Mapping):
-        given = [(key if isinstance(key, str) else _name_of_column(key, names), way) for key, way in monotone.items()]
+        given = [
+            (key if isinstance(key, str) else name_of_column("monotone", key, names), way)
+            for key, way in monotone.items()
+        ]
     else:
         ways = _items(monotone)
         if len(ways) != len(names):
@@ -232,97 +186,14 @@ def _items(monotone: Any) -> list[Any]:
     )
 
 
-def _name_of_column(key: object, names: Sequence[str]) -> str:
-    column = whole_number("monotone: a column", key)
+def name_of_column(option: str, key: object, names: Sequence[str]) -> str:
+    """Return the name of the column number ``key`` among ``names``; InvalidParameter, naming ``option``, if there is none."""
+    column = whole_number(f"{option}: a column", key)
     if not 0 <= column < len(names):
-        raise InvalidParameter(f"monotone: there is no column {column}, only 0 .. {len(names) - 1}")
+        raise InvalidParameter(f"{option}: there is no column {column}, only 0 .. {len(names) - 1}")
     return names[column]
 
 
-def _is_missing(of_row: object) -> bool:
-    try:
-        return of_row is None or bool(of_row != of_row)  # noqa: PLR0124 - NaN and its like are not themselves
-    except (TypeError, ValueError):  # pandas.NA has no truth value
-        return True
-
-
-def _library(values: object) -> str:
+def library_of(values: object) -> str:
+    """Return the name of the package that ``values`` come from."""
     return type(values).__module__.partition(".")[0]
-
-
-def _from_frame(frame: Any, own: tuple[str, ...], names: tuple[str, ...]) -> Matrix:
-    lacking = [name for name in names if name not in own]
-    if lacking and names == made_up_names(len(names)):
-        raise TrainingDataRejected(
-            f"X is a frame without the column {lacking[0]!r}, and the ranker was fitted on columns without names; give "
-            "X.to_numpy(), columns in the order of fit, or fit on a frame"
-        )
-    if lacking:
-        raise TrainingDataRejected(f"X has no column {lacking[0]!r}, a feature that the ranker was fitted on")
-    if not names:
-        raise TrainingDataRejected("X must have shape (n, n_features) with at least one feature, got no columns")
-    out = np.empty((len(frame), len(names)), dtype=np.float32)
-    library, place = _library(frame), {name: i for i, name in enumerate(own)}
-    for i, name in enumerate(names):
-        if library == "polars":
-            out[:, i] = _arrow_column(name, frame.to_series(place[name]).to_arrow())
-        elif library == "pyarrow":
-            out[:, i] = _arrow_column(name, frame.column(place[name]))
-        else:
-            out[:, i] = _pandas_column(name, frame.iloc[:, place[name]])
-    return out
-
-
-def _arrow_column(name: str, column: Any) -> Matrix:
-    kind, known = column.type, pa.types
-    number = (known.is_integer, known.is_floating, known.is_boolean, known.is_decimal, known.is_null)
-    if not any(is_of(kind) for is_of in number):  # dictionary types, text, times
-        raise TrainingDataRejected(_no_numbers(name, str(kind), column.to_pylist()))
-    through = column.cast(pa.float64(), safe=False) if known.is_decimal(kind) else column
-    chunks = through.cast(pa.float32(), safe=False)
-    whole = chunks.combine_chunks() if isinstance(chunks, pa.ChunkedArray) else chunks
-    found: Matrix = whole.to_numpy(zero_copy_only=False)
-    return found
-
-
-def _no_numbers(name: str, kind: str, values: Iterable[object], convert: str = "a cast") -> str:
-    """Say that the column ``name`` of type ``kind`` holds no numbers, with the first of its ``values`` that is none."""
-    if name in HABITS["qid"]:
-        return f"column {name!r} holds {kind}; if it is the query, give qid=X[{name!r}] and leave it out of X"
-    odd = next(
-        ((row, value) for row, value in enumerate(values) if isinstance(value, str) and not _is_number(value)), None
-    )
-    what = kind if odd is None else f"text, for example {shorten(odd[1])!r} in row {odd[0]}"
-    return f"column {name!r} holds {what}; leave it out, or make it numbers, for example with {convert}"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _pandas_column(name: str, column: Any) -> Matrix:
-    kind = getattr(column.dtype, "kind", "O")
-    if kind not in NUMBERS or str(column.dtype) == "category":
-        raise TrainingDataRejected(_no_numbers(name, str(column.dtype), column, "pd.to_numeric(.., errors='coerce')"))
-    with np.errstate(over="ignore"):
-        found: Matrix = column.to_numpy(dtype=np.float32, na_value=np.nan)
-    return found
-
-
-def _numbers(values: Any) -> Matrix:
-    if hasattr(values, "toarray"):
-        raise TrainingDataRejected("X is a sparse matrix; give X.toarray(), a dense array")
-    found = array(values, "X")
-    if found.dtype.kind not in NUMBERS + "O":
-        raise TrainingDataRejected(
-            f"X holds {'text' if found.dtype.kind in 'SU' else 'values'} ({found.dtype}); {_CURE}"
-        )
-    try:
-        with np.errstate(over="ignore"):  # values beyond float32 become infinite
-            return found.astype(np.float32)
-    except (TypeError, ValueError) as error:
-        raise TrainingDataRejected(f"X holds a value that is not a number ({error}); {_CURE}") from None

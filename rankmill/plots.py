@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankmill.arrays import matrix_of
+from rankmill.feature_table import matrix_for
 from rankmill.foundation.errors import InputError, MissingLibrary
 from rankmill.ranker import Ranker
 from rankmill.scorer.evaluation import Evaluation
@@ -121,7 +121,7 @@ def plot_dependence(model: Model, *features: str, X: Any = None) -> alt.Chart | 
     alt = _altair("plot_dependence")
     forest = _forest_of(model)
     _require_one_output(forest, "plot_dependence")
-    values = None if X is None else matrix_of(X, forest.feature_names)
+    values = None if X is None else matrix_for(forest, X)
     found = partial_dependence(forest, features, values=values)
     axes, score = [points.astype(np.float64) for points in found.points], found.outputs[0]
     if len(features) == 2:
@@ -172,7 +172,7 @@ def plot_shap_summary(model: Model, X: Any, qid: npt.ArrayLike | None = None, to
     alt = _altair("plot_shap_summary")
     forest = _forest_of(model)
     _require_one_output(forest, "plot_shap_summary")
-    values = matrix_of(X, forest.feature_names)
+    values = matrix_for(forest, X)
     contributions = shap_values(forest, values, qid=qid).values[:, 0, :]
     sizes = np.abs(contributions).mean(axis=0)
     order = np.argsort(-sizes, kind="stable")[:top]

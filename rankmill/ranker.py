@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, TypedDict, Unpack
 
@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.array_rows import ArrayRows, EvalSet, Extras, eval_sets_of, rows_of
-from rankmill.arrays import check_same_rows, directions_by_name, made_up_names, matrix_of, queries_of, with_queries
+from rankmill.arrays import check_same_rows, directions_by_name, made_up_names, queries_of, with_queries
+from rankmill.feature_table import matrix_for, table_of
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.options import check_choice, defaults_of, documented, option, options, signature_of
@@ -25,7 +26,7 @@ from rankmill.other_libraries import (
     unknown_argument,
     unknown_name,
 )
-from rankmill.pipeline.binspec import BinSpec, matrix_bins
+from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.options import MAX_BIN, MIN_MAX_BIN
 from rankmill.scorer.forest import Forest, importance_table
 from rankmill.scorer.metrics import Policy, parse_metric
@@ -47,11 +48,23 @@ from rankmill.trainer.workers import workers_for
 Model: TypeAlias = "Ranker | Forest | str | os.PathLike[str]"
 
 
+def _columns(given: Any) -> tuple[str | int, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InvalidParameter(f"categorical must be a list of names or positions of columns, got {given!r}")
+    return tuple(given)
+
+
 @options
 class RankerOptions:
     """Options of a ranker besides the training parameters."""
 
     max_bin: int = option(default=MAX_BIN, help="Maximum number of bins per feature.", least=MIN_MAX_BIN, most=MAX_BIN)
+    categorical: Sequence[str | int] | None = option(
+        default=None,
+        help="Columns with whole numbers that are categories, such as ids of shops, by name or position.  Columns of text or of a"
+        " type of categories are categorical without being named.",
+        convert=_columns,
+    )
     n_threads: int = option(
         default=0,
         help="Number of threads; 0: all cores that this process may use.  Does not change the model.",
@@ -149,6 +162,7 @@ class Ranker(Routed):
     early_stopping_rounds: int
     monotone: Mapping[str, int] | Mapping[int, int] | Sequence[int] | None
     max_bin: int
+    categorical: Sequence[str | int] | None
     n_threads: int
     importance_type: str
     verbose: int | bool
@@ -231,6 +245,7 @@ class Ranker(Routed):
         X
             (n, n_features) numbers, rounded to float32; NaN and null are missing.  A NumPy array, a list of rows, a Polars or
             pandas frame, an Arrow table.  A column ``qid`` of a frame is not a feature: it is used as the argument ``qid``.
+            Columns of text, and of a type of categories, are categorical features; the parameter ``categorical`` names others.
         y
             (n,) grades, whole numbers of 0 or more.  Objectives of regression take any finite numbers: if one of them is
             not a whole number from 0 to 31, all are labels.  Then there are no grades, and ranking metrics have no value: stop by
@@ -289,8 +304,8 @@ class Ranker(Routed):
         InvalidParameter
             A parameter is out of bounds, arguments conflict, or the model to resume was trained with other parameters.
         TrainingDataRejected
-            There are no rows, or shapes do not match; a feature is not a number or has no name; a grade is negative,
-            fractional or not a number.
+            There are no rows, or shapes do not match; a feature is neither a number nor a category, or has no name; a grade is
+            negative, fractional or not a number.
         """
         for name in more:
             if name not in FitArguments.__annotations__:
@@ -299,13 +314,16 @@ class Ranker(Routed):
         listeners, metrics = checked_callbacks(callbacks), checked_metrics(eval_metrics)
         check_same_rows({"X": X, "y": y, "qid": qid} | {name: columns[name] for name in COLUMNS if "pair" not in name})
         given_names, qid = with_queries(X, qid, group, "fit ")
-        values = matrix_of(X, given_names)
-        names = given_names or made_up_names(values.shape[1])
+        own = self.checked_options()
+        table = table_of(X, given_names, named=own.categorical or ())
+        values, names = table.values, table.names
         base = None
         if (corrected := more.get("base_model")) is not None:
-            base = BaseModel(_forest_of(corrected), names, directions_by_name(self.monotone, names))
+            base = BaseModel(
+                _forest_of(corrected), names, directions_by_name(self.monotone, names), categorical=table.texts
+            )
         forest = self._started_from(resume, init_model, base)
-        parameters, own = self.checked_parameters(names, more.get("early_stopping_rounds"))
+        parameters = self.checked_parameters(names, more.get("early_stopping_rounds"))
         n_threads = workers_for(own.n_threads)
         extras = Extras.of(columns)
         regression = learns_labels(parameters.objective)
@@ -313,15 +331,15 @@ class Ranker(Routed):
             this = f"{parameters.objective} learns" if parameters.objective else "the preset chooses one that learns"
             raise InvalidParameter(f"label is for objectives of regression, such as l2; {this} grades")
         train = rows_of(values, y, queries_of(qid, group, len(values), "fit "), extras, regression=regression)
+        binspec = table.bins(own.max_bin, n_threads)
         watched = eval_sets_of(
             eval_set,
             more.get("eval_names"),
             more.get("eval_qid"),
             more.get("eval_group"),
-            names,
+            binspec,
             regression=regression,
         )
-        binspec = matrix_bins(names, values, own.max_bin, n_threads=n_threads)
         data = _training_data(train, watched, base, binspec, n_threads)
         start = None if forest is None else StartingModel(forest)
         given, parameters = parameters, with_preset(parameters, shape_of_rows(data), start)
@@ -390,17 +408,19 @@ class Ranker(Routed):
     def predict(self, X: Any, *, n_rounds: int | None = None) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return scores (n,) float64 of ``X`` (n, n_features), without offsets; ``n_rounds`` uses only the first rounds.
 
-        Columns of a frame are found by name.
+        Columns of a frame are found by name.  The model knows which are categorical; a category that it has not seen, and None,
+        equal none of those that it has.
 
         Raises
         ------
         InvalidParameter
             The ranker has not been fitted.
         TrainingDataRejected
-            ``X`` lacks features, has the wrong number of them, or has values that are not numbers.
+            ``X`` lacks features, has the wrong number of them, or has text for a number, or numbers alone for a feature of which
+            the model knows texts alone.
         """
         forest = self.fitted("predict")
-        values = matrix_of(X, forest.feature_names)
+        values = matrix_for(forest, X)
         return predict(forest, values, n_rounds=n_rounds, n_threads=workers_for(self.n_threads))
 
     def score(
@@ -418,7 +438,7 @@ class Ranker(Routed):
         forest = self.fitted("score")
         check_same_rows({"X": X, "y": y, "qid": qid})
         _, qid = with_queries(X, qid, group, "score ")
-        values = matrix_of(X, forest.feature_names)
+        values = matrix_for(forest, X)
         rows = rows_of(values, y, queries_of(qid, group, len(values), "score "))
         self._check_metrics()
         metric = parse_metric(self.metric if self.stop_metric in {"", "deviance"} else self.stop_metric)
@@ -463,22 +483,23 @@ class Ranker(Routed):
 
         return Tags(estimator_type=None, target_tags=TargetTags(required=True), input_tags=InputTags(allow_nan=True))
 
-    def checked_parameters(
-        self, names: Sequence[str], patience: int | None = None
-    ) -> tuple[TrainParameters, RankerOptions]:
-        """Return the training parameters for features with these ``names``, and the other options of the ranker.
+    def checked_options(self) -> RankerOptions:
+        """Return the options that are not training parameters; InvalidParameter if one is out of bounds."""
+        return RankerOptions(**{name: getattr(self, name) for name in defaults_of(RankerOptions)})
+
+    def checked_parameters(self, names: Sequence[str], patience: int | None = None) -> TrainParameters:
+        """Return the training parameters for features with these ``names``.
 
         ``patience`` overrides the ranker's own.  InvalidParameter if one is out of bounds.
         """
         self._check_metrics()
-        own = RankerOptions(**{name: getattr(self, name) for name in defaults_of(RankerOptions)})
         given = {name: getattr(self, name) for name in defaults_of(TrainParameters)}
         given |= {
             "objective": spelled(self.objective, self.delta),
             "monotone": directions_by_name(self.monotone, names),
             "early_stopping_rounds": self.early_stopping_rounds if patience is None else patience,
         }
-        return TrainParameters(**given), own
+        return TrainParameters(**given)
 
     def fitted(self, what: str) -> Forest:
         """Return ``forest_`` for ``what``; InvalidParameter if ``fit`` has not been called."""

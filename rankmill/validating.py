@@ -8,9 +8,9 @@ from typing import Any
 import numpy.typing as npt
 
 from rankmill.array_rows import Extras, rows_of
-from rankmill.arrays import check_same_rows, made_up_names, matrix_of, queries_of, with_queries
+from rankmill.arrays import check_same_rows, queries_of, with_queries
+from rankmill.feature_table import table_of
 from rankmill.other_libraries import checked_metrics
-from rankmill.pipeline.binspec import matrix_bins
 from rankmill.ranker import Ranker
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
@@ -70,9 +70,10 @@ def cross_validate(
     metrics = checked_metrics(eval_metrics)
     check_same_rows({"X": X, "y": y, "qid": qid, **columns})
     given_names, qid = with_queries(X, qid, group, "cross_validate ")
-    values = matrix_of(X, given_names)
-    names = given_names or made_up_names(values.shape[1])
-    parameters, own = ranker.checked_parameters(names)
+    own = ranker.checked_options()
+    table = table_of(X, given_names, named=own.categorical or ())
+    values, names = table.values, table.names
+    parameters = ranker.checked_parameters(names)
     n_threads = workers_for(own.n_threads)
     rows = rows_of(
         values,
@@ -81,7 +82,7 @@ def cross_validate(
         Extras.of(columns),
         regression=learns_labels(parameters.objective),
     )
-    binspec = matrix_bins(names, values, own.max_bin, n_threads=n_threads)
+    binspec = table.bins(own.max_bin, n_threads)
     data = TrainingData(
         train=rows.ranked(binspec, n_threads),
         edges=[feature.edges for feature in binspec.features],

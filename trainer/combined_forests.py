@@ -11,7 +11,7 @@ score and the mean differ by at most ``(T + k + 3) * 2^-52 * (sum of |terms|) / 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import fsum, gcd
 from typing import Any
@@ -40,14 +40,23 @@ class BaseModel:
         Features of the data, in their order.
     monotone
         Direction by feature name that the sum of both models must keep: 1: scores never fall, -1: they never rise.
+    categorical
+        The categorical features of the data.
 
     Raises
     ------
     InvalidParameter
-        The data lack a feature of the forest, it has several outputs, or one of its trees violates ``monotone``.
+        The data lack a feature of the forest, or only one of the two has it as categorical; the forest has several outputs,
+        or one of its trees violates ``monotone``.
     """
 
-    def __init__(self, forest: Forest, feature_names: Sequence[str], monotone: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        forest: Forest,
+        feature_names: Sequence[str],
+        monotone: Mapping[str, int] | None = None,
+        categorical: Collection[str] = (),
+    ) -> None:
         if forest.link != "identity" or forest.n_outputs != 1:
             raise InvalidParameter(
                 f"the base model has {forest.n_outputs} outputs; only a model with one output can be a base model"
@@ -62,6 +71,12 @@ class BaseModel:
                 " feature, or pass the scores of the base model as offsets (they are then not part of"
                 " the new model)"
             )
+        for name in asked:
+            if (name in categorical) != (name in forest.categories):
+                kinds = ("categorical", "a number") if name in categorical else ("a number", "categorical")
+                raise InvalidParameter(
+                    f"the feature {name!r} is {kinds[0]} in the data, but {kinds[1]} in the base model"
+                )
         against = [name for name, direction in (monotone or {}).items() if _moves_against(forest, name, direction)]
         if against:
             raise InvalidParameter(

@@ -294,7 +294,8 @@ def cross_validate(
 def _base_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOptions) -> BaseModel | None:
     if options.base_model is None:
         return None
-    return BaseModel(options.base_model.forest, dataset.feature_names, parameters.monotone)
+    categorical = dataset.binspec().categories
+    return BaseModel(options.base_model.forest, dataset.feature_names, parameters.monotone, categorical)
 
 
 def _training_data(

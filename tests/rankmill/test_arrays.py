@@ -11,12 +11,18 @@ import pytest
 
 from rankmill import Ranker
 from rankmill.array_rows import Extras, rows_of
-from rankmill.arrays import directions_by_name, matrix_of
+from rankmill.arrays import directions_by_name
+from rankmill.feature_table import table_of
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from tests.refusals import refused
 
 COLUMNS = {"a": [1, None, 3], "b": [0.5, 1e300, -2.25], "c": [True, False, None], "d": [None, None, None]}
 EXPECTED = np.array([[1, 0.5, 1, np.nan], [np.nan, np.inf, 0, np.nan], [3, -2.25, np.nan, np.nan]], np.float32)
+
+
+def matrix_of(values, names=None):
+    """The values of ``values``, where no feature is categorical."""
+    return table_of(values, names, {}).values
 
 
 def same(found):

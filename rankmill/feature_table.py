@@ -1,0 +1,304 @@
+"""The features in NumPy, Polars, Arrow and pandas input as one float32 matrix: numbers, and codes of categories."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rankmill.arrays import (
+    NUMBERS,
+    Matrix,
+    are_numbered,
+    array,
+    library_of,
+    made_up_names,
+    name_of_column,
+    names_of,
+)
+from rankmill.categorical_columns import check_numbers, codes_of_numbers, codes_of_texts, known_texts, with_names
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.pipeline.binspec import BinSpec, matrix_bins
+from rankmill.pipeline.sources.batch import shorten
+from rankmill.pipeline.sources.column_roles import HABITS
+from rankmill.scorer.forest import Forest
+
+_CURE = "leave out such columns, or convert them to numbers"
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureTable:
+    """The features of some rows."""
+
+    names: tuple[str, ...]
+    values: Matrix
+    """(n, n_features) row-major; NaN where missing; of categorical columns, the codes."""
+    texts: Mapping[str, frozenset[str]]
+    """The categorical columns, with the texts of the categories that are not numbers."""
+
+    def bins(self, max_bin: int, n_threads: int = 1) -> BinSpec:
+        """Return the bins of the features, with the names of categories."""
+        found = matrix_bins(self.names, self.values, max_bin, n_threads=n_threads, categorical=self.texts)
+        return with_names(found, self.texts)
+
+
+def matrix_for(forest: Forest, values: Any) -> Matrix:
+    """Return the features of ``forest`` in ``values``, (n, n_features) float32: see `table_of`."""
+    return table_of(values, forest.feature_names, known_texts(forest)).values
+
+
+def table_of(
+    values: Any,
+    names: tuple[str, ...] | None = None,
+    known: Mapping[str, Sequence[str]] | None = None,
+    named: Sequence[str | int] = (),
+) -> FeatureTable:
+    """Return the features in ``values``.
+
+    Parameters
+    ----------
+    values
+        Numbers, booleans and categories: an array, a list of rows, a frame, an Arrow table or record batch.
+    names
+        The expected features; columns of a frame are found by name, an array must have the same number.
+    known
+        The features that are categorical, with the texts that are known of them.  None: those whose columns have text or a
+        type of categories, and those ``named`` by name or column number.
+
+    Raises
+    ------
+    TrainingDataRejected
+        Columns are missing, or neither numbers nor categories; or the shape is wrong.
+    InvalidParameter
+        ``named`` has an unknown column.
+
+    Warns
+    -----
+    UserWarning
+        The columns have no names, but the expected features do.
+    """
+    own = names_of(values)
+    if own is not None:
+        repeated = next((name for i, name in enumerate(own) if name in own[:i]), None)
+        if repeated is not None:
+            raise TrainingDataRejected(f"X has two columns {repeated!r}; give every feature a unique name")
+        names = own if names is None else names
+        columns = _Columns.of(names, known, named)
+        return FeatureTable(names, _from_frame(values, own, names, columns), columns.texts)
+    framed = library_of(values) == "pandas" and hasattr(values, "columns")
+    shape = values.shape if framed else (values := _plain(values)).shape
+    if len(shape) != 2 or shape[1] == 0:
+        raise TrainingDataRejected(f"X must have shape (n, n_features) with at least one feature, got {shape}")
+    if names is not None and shape[1] != len(names):
+        raise TrainingDataRejected(f"X has {shape[1]} features, the ranker was fitted on {len(names)}")
+    if names is not None and not are_numbered(names):
+        shown = ", ".join(names[:4]) + (", .." if len(names) > 4 else "")
+        warnings.warn(
+            f"X has no column names; its {len(names)} columns are used as the features of the ranker, in order: {shown}",
+            UserWarning,
+            stacklevel=4,
+        )
+    names = made_up_names(shape[1]) if names is None else names
+    columns = _Columns.of(names, known, named)
+    matrix = _from_frame(values, names, names, columns) if framed else _from_array(values, names, columns)
+    return FeatureTable(names, np.ascontiguousarray(matrix), columns.texts)
+
+
+@dataclass(slots=True)
+class _Columns:
+    """Converts columns one by one, and collects the texts of the categorical ones."""
+
+    known: Mapping[str, Sequence[str]] | None
+    named: frozenset[str]
+    texts: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, names: Sequence[str], known: Mapping[str, Sequence[str]] | None, named: Sequence[str | int]
+    ) -> _Columns:
+        """Make one for the features ``names``; other arguments as of `table_of`."""
+        found = [key if isinstance(key, str) else name_of_column("categorical", key, names) for key in named]
+        for name in found:
+            if name not in names:
+                raise InvalidParameter.unknown("feature in categorical", name, names)
+        return cls(known, frozenset(found))
+
+    def is_categorical(self, name: str) -> bool:
+        """Whether the feature is categorical whatever its column holds."""
+        return name in (self.named if self.known is None else self.known)
+
+    def converted(self, name: str, column: Any, kind: str, convert: str = "a cast", *, numbers: bool = True) -> Matrix:
+        """Return (n,) float32 of an Arrow ``column`` or an array of objects.
+
+        ``kind`` is its type in words, ``convert`` a way to make it numbers; ``numbers`` is false if numbers in it are refused.
+        """
+        is_text, is_number = _is_text(column), _is_numeric(column)
+        if not self.is_categorical(name):
+            if is_number and (numbers or _is_all_missing(column)):
+                return _plain_numbers(column)
+            if self.known is not None and _is_all_missing(column):
+                return np.full(len(column), np.nan, dtype=np.float32)
+            if self.known is not None or not is_text or _looks_wrong(name, column):
+                raise TrainingDataRejected(_no_numbers(name, kind, _items_of(column), convert, is_text=is_text))
+        if is_number:
+            codes, self.texts[name] = codes_of_numbers(name, column)
+            check_numbers(name, codes, (self.known or {}).get(name, ()))
+        elif is_text or isinstance(column, np.ndarray):
+            codes, self.texts[name] = codes_of_texts(name, column)
+        else:
+            raise TrainingDataRejected(f"column {name!r} holds {kind}; make it text or whole numbers, or leave it out")
+        return codes
+
+
+def _from_frame(frame: Any, own: tuple[str, ...], names: tuple[str, ...], columns: _Columns) -> Matrix:
+    lacking = [name for name in names if name not in own]
+    if lacking and names == made_up_names(len(names)):
+        raise TrainingDataRejected(
+            f"X is a frame without the column {lacking[0]!r}, and the ranker was fitted on columns without names; give "
+            "X.to_numpy(), columns in the order of fit, or fit on a frame"
+        )
+    if lacking:
+        raise TrainingDataRejected(f"X has no column {lacking[0]!r}, a feature that the ranker was fitted on")
+    if not names:
+        raise TrainingDataRejected("X must have shape (n, n_features) with at least one feature, got no columns")
+    out = np.empty((len(frame), len(names)), dtype=np.float32)
+    library, place = library_of(frame), {name: i for i, name in enumerate(own)}
+    for i, name in enumerate(names):
+        if library == "pandas":
+            out[:, i] = _pandas_column(name, frame.iloc[:, place[name]], columns)
+        else:
+            column = frame.to_series(place[name]).to_arrow() if library == "polars" else frame.column(place[name])
+            out[:, i] = columns.converted(name, column, str(column.type))
+    return out
+
+
+def _pandas_column(name: str, column: Any, columns: _Columns) -> Matrix:
+    numbers = getattr(column.dtype, "kind", "O") in NUMBERS and str(column.dtype) != "category"
+    if numbers and not columns.is_categorical(name):
+        with np.errstate(over="ignore"):
+            found: Matrix = column.to_numpy(dtype=np.float32, na_value=np.nan)
+        return found
+    convert = "pd.to_numeric(.., errors='coerce')"
+    return columns.converted(name, _arrow_of(column), str(column.dtype), convert, numbers=numbers)
+
+
+def _arrow_of(column: Any) -> Any:
+    """Return a pandas or NumPy column as Arrow; as an array of objects if these have several types."""
+    try:
+        return pa.array(column, from_pandas=True)
+    except (pa.ArrowException, OverflowError):
+        return np.asarray(column, dtype=object)
+
+
+def _is_numeric(column: Any) -> bool:
+    known = pa.types
+    number = (known.is_integer, known.is_floating, known.is_boolean, known.is_decimal, known.is_null)
+    return not isinstance(column, np.ndarray) and any(is_of(column.type) for is_of in number)
+
+
+def _is_text(column: Any) -> bool:
+    """Whether a column has text or a type of categories."""
+    if isinstance(column, np.ndarray):
+        return any(isinstance(value, str) for value in column.tolist())
+    known = pa.types
+    text = (known.is_string, known.is_large_string, known.is_string_view, known.is_dictionary)
+    return any(is_of(column.type) for is_of in text)
+
+
+def _is_all_missing(column: Any) -> bool:
+    return not isinstance(column, np.ndarray) and column.null_count == len(column)
+
+
+def _looks_wrong(name: str, column: Any) -> bool:
+    """Whether plain text is probably no category: its column has a usual name of ids, or most of its texts are numbers."""
+    if not isinstance(column, np.ndarray) and pa.types.is_dictionary(column.type):
+        return False
+    usual = name.lower().replace("_", "").replace(" ", "")
+    texts = {value for value in _items_of(column) if isinstance(value, str) and value}
+    return usual in (*HABITS["qid"], *HABITS["doc_id"]) or 2 * sum(map(_is_number, texts)) > len(texts)
+
+
+def _items_of(column: Any) -> list[Any]:
+    items: list[Any] = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
+    return items
+
+
+def _plain_numbers(column: Any) -> Matrix:
+    through = column.cast(pa.float64(), safe=False) if pa.types.is_decimal(column.type) else column
+    chunks = through.cast(pa.float32(), safe=False)
+    whole = chunks.combine_chunks() if isinstance(chunks, pa.ChunkedArray) else chunks
+    found: Matrix = whole.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _no_numbers(name: str, kind: str, values: Iterable[object], convert: str, *, is_text: bool) -> str:
+    """Say that the column ``name`` of type ``kind`` holds no numbers, with the first of its ``values`` that is none."""
+    if name in HABITS["qid"]:
+        return f"column {name!r} holds {kind}; if it is the query, give qid=X[{name!r}] and leave it out of X"
+    odd = next(
+        ((row, value) for row, value in enumerate(values) if isinstance(value, str) and not _is_number(value)), None
+    )
+    what = kind if odd is None else f"text, for example {shorten(odd[1])!r} in row {odd[0]}"
+    meant = "; if it holds categories, name it in categorical" if is_text else ""
+    return f"column {name!r} holds {what}; leave it out, or make it numbers, for example with {convert}{meant}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _plain(values: Any) -> npt.NDArray[Any]:
+    """Return ``values``, which are no frame, as an array of numbers, text or objects."""
+    if hasattr(values, "toarray"):
+        raise TrainingDataRejected("X is a sparse matrix; give X.toarray(), a dense array")
+    found = array(values, "X")
+    if found.dtype.kind == "U" and found.ndim == 2 and isinstance(values, list | tuple):
+        found = np.array(values, dtype=object)  # NumPy has made the numbers beside text into text
+    if found.dtype.kind not in NUMBERS + "OU":
+        raise TrainingDataRejected(
+            f"X holds {'text' if found.dtype.kind == 'S' else 'values'} ({found.dtype}); {_CURE}"
+        )
+    if found.dtype.kind == "O" and found.ndim != 2:
+        odd = shorten(str(found.flat[0])) if found.size else "nothing"
+        raise TrainingDataRejected(f"X holds a value that is not a number ({odd}); {_CURE}")
+    return found
+
+
+def _from_array(values: npt.NDArray[Any], names: Sequence[str], columns: _Columns) -> Matrix:
+    """Return float32 of numbers, text or objects (n, n_features)."""
+    kind, categorical = values.dtype.kind, [name for name in names if columns.is_categorical(name)]
+    if kind == "U" and columns.known is not None and len(categorical) < len(names):
+        raise TrainingDataRejected(f"X holds text ({values.dtype}); {_CURE}")
+    if kind in NUMBERS or (kind == "O" and not categorical):
+        try:
+            with np.errstate(over="ignore"):  # values beyond float32 become infinite
+                matrix = values.astype(np.float32)
+        except (TypeError, ValueError) as error:
+            if columns.known is not None:
+                raise TrainingDataRejected(f"X holds a value that is not a number ({error}); {_CURE}") from None
+        else:
+            for i, name in enumerate(names):
+                if name in categorical:
+                    matrix[:, i] = columns.converted(name, pa.array(values[:, i], from_pandas=True), str(values.dtype))
+            return matrix
+    matrix = np.empty(values.shape, dtype=np.float32)
+    for i, name in enumerate(names):
+        column = values[:, i]
+        if kind == "O" and name not in categorical:
+            try:
+                with np.errstate(over="ignore"):
+                    matrix[:, i] = column.astype(np.float32)
+                continue
+            except (TypeError, ValueError):
+                pass
+        matrix[:, i] = columns.converted(name, _arrow_of(column), str(values.dtype), numbers=False)
+    return matrix
