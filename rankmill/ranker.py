@@ -444,7 +444,7 @@ class Ranker(Routed):
         metric = parse_metric(self.metric if self.stop_metric in {"", "deviance"} else self.stop_metric)
         highest = max(int(rows.grades.max(initial=0)), int(str(forest.info.get("max_grade", 0))), 1)
         policy = Policy(
-            gain="exp" if self.gain == "exp" else "linear", max_grade=highest if metric.name == "err" else None
+            gain="exp" if self.gain is None else self.gain, max_grade=highest if metric.name == "err" else None
         )
         scores = predict(forest, rows.values, n_threads=workers_for(self.n_threads))
         return PreparedQueries(rows.grades, rows.starts, policy).means([metric], scores)[metric]

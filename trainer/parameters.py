@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import InvalidParameter, name_hint
-from rankmill.foundation.options import declared_in, option, option_of, options, spelled
+from rankmill.foundation.options import declared_in, option, option_like, option_of, options, spelled
 from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.toml_files import read_toml
 from rankmill.foundation.training_facts import DEFAULTS, STORED_DEFAULTS, with_option_names
+from rankmill.scorer.metrics.metric_options import Policy
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical
 
 AUTO = "auto-1"
@@ -20,7 +21,6 @@ PRESETS = (DEFAULTS, AUTO)  # a new number whenever what it decides changes
 CRITERIA = ("rwse", "se", "ole")
 CRITERION_ALIASES = {"wse": "rwse"}  # equal wherever h > 0 (METHODS 1)
 LEAVES = ("newton", "exact")
-GAINS = ("exp", "linear")
 GRADES, PAIRS, BOTH = LEARN_FROM = ("grades", "pairs", "both")
 KEEP_ROUNDS = ("best", "all")
 ROUNDS_BY = ("valid", "test", "oob", "cv")
@@ -155,9 +155,7 @@ class TrainParameters:
         help="Metric that early stopping watches on the valid split; deviance is the loss. Default:"
         " the same as metric (coxph: deviance).",
     )
-    gain: str = option(
-        default="exp", help="Gain of a grade y in the metrics: exp (2^y - 1) or linear (y).", choices=GAINS
-    )
+    gain: str = option_like(Policy, "gain", default="exp")
     n_rounds: int = option(default=500, by_preset=True, help="Maximum number of boosting rounds.", least=1, most=MOST)
     learning_rate: float = option(
         default=0.1, by_preset=True, help="Shrinkage of each tree, in (0, 1].", above=0.0, most=1.0

@@ -204,7 +204,7 @@ class _MeasuredSet:
 def policy_of(metrics: Sequence[Metric], parameters: TrainParameters, max_grade: int) -> Policy:
     """Return the metric conventions of a training; ``max_grade`` is the highest grade of the scale, for ERR."""
     return Policy(
-        gain="exp" if parameters.gain == "exp" else "linear",
+        gain=parameters.gain,
         max_grade=max(max_grade, 1) if any(metric.name == "err" for metric in metrics) else None,
     )
 

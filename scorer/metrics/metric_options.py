@@ -6,7 +6,7 @@ import itertools
 import math
 from typing import Literal, get_args
 
-from rankmill.foundation.errors import InputError
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import option, options, spelled
 
 Gain = str  # exp, linear, or table(g0,g1,..)
@@ -69,7 +69,7 @@ class Policy:
 
     Raises
     ------
-    InvalidParameter, InputError
+    InvalidParameter
         A value is none of the above.
     """
 
@@ -172,15 +172,17 @@ def _checked_table(what: str, text: str, known: tuple[str, ...]) -> str:
     try:
         table = table_of(str(text))
     except ValueError:
-        raise InputError(f"{spelled(what)} {text}: expected numbers between the brackets, such as {example}") from None
+        raise InvalidParameter(
+            f"{spelled(what)} {text}: expected numbers between the brackets, such as {example}"
+        ) from None
     if table is None:
-        raise InputError.unknown(f"value of {what}", str(text), (*known, example))
+        raise InvalidParameter.unknown(f"value of {what}", str(text), (*known, example))
     if not all(math.isfinite(x) and x >= 0.0 for x in table):
-        raise InputError(f"{spelled(what)} {text}: expected numbers of 0 or more, such as {example}")
+        raise InvalidParameter(f"{spelled(what)} {text}: expected numbers of 0 or more, such as {example}")
     if what == "gain" and (table[0] != 0.0 or any(b < a for a, b in itertools.pairwise(table))):
-        raise InputError(
+        raise InvalidParameter(
             f"{spelled(what)} {text}: gains must start at 0, that of grade 0, and not fall, as in {example}"
         )
     if what == "discount" and (table[0] <= 0.0 or any(b > a for a, b in itertools.pairwise(table))):
-        raise InputError(f"{spelled(what)} {text}: discounts must start above 0 and not rise, as in {example}")
+        raise InvalidParameter(f"{spelled(what)} {text}: discounts must start above 0 and not rise, as in {example}")
     return f"table({','.join(repr(x + 0.0).removesuffix('.0') for x in table)})"

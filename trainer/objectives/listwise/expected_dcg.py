@@ -66,7 +66,7 @@ class ExpectedDcg(ListLoss):
         filled = sizes > 0
         lowest = np.minimum.reduceat(self.gains, rows.starts[:-1][filled])
         self.rewards -= np.repeat(lowest, sizes[filled])
-        policy = Policy(gain="exp" if parameters.gain == "exp" else "linear")
+        policy = Policy(gain=parameters.gain)
         self.ideal = PreparedQueries(rows.grades, rows.starts, policy).divisor(Metric("ndcg", metric.k))
         self.weights = np.where(mixed_lists(rows) & (self.ideal > 0.0), list_weights(rows), 0.0)
         if not self.weights.any():

@@ -38,7 +38,7 @@ def mixed_lists(rows: RankedRows) -> npt.NDArray[np.bool_]:
 
 def gains_of(rows: RankedRows, parameters: TrainParameters) -> Floats:
     """Return the gain of every document, (n_rows,), as ``parameters.gain`` says."""
-    return gains(rows.grades, "exp" if parameters.gain == "exp" else "linear")
+    return gains(rows.grades, parameters.gain)
 
 
 class ListLoss(Objective):

@@ -25,19 +25,19 @@ _LEAST_LISTED = 16_384  # rows of queries a worker
 def normalised_gains(rows: RankedRows, parameters: TrainParameters) -> Floats:
     """Return each document's gain over the ideal DCG of its list, without cutoff, (n_rows,); 0 if that is 0.
 
-    Gain ``linear`` uses labels of 0 or more if there are labels; ``exp`` needs grades.
+    Gain ``linear`` uses labels of 0 or more if there are labels; ``exp`` and tables need grades.
 
     Raises
     ------
     TrainingDataRejected
-        A label is below 0, or there are labels only and gain is ``exp``.
+        A label is below 0, or there are labels only and gain is not ``linear``.
     """
-    if parameters.gain == "exp" and rows.labels is not None and not rows.grades.any():
+    if parameters.gain != "linear" and rows.labels is not None and not rows.grades.any():
         raise TrainingDataRejected(
-            "the data have labels and no grades, but gain 'exp' needs grades; set gain to linear"
+            f"the data have labels and no grades, but gain {parameters.gain!r} needs grades; set gain to linear"
         )
-    if parameters.gain == "exp" or rows.labels is None:
-        of_row = gains(rows.grades, "exp" if parameters.gain == "exp" else "linear")
+    if parameters.gain != "linear" or rows.labels is None:
+        of_row = gains(rows.grades, parameters.gain)
     else:
         of_row = np.ascontiguousarray(rows.labels, dtype=np.float64)
         if not (of_row >= 0.0).all():
