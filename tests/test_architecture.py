@@ -178,7 +178,6 @@ MEANS_DIFFERENT_THINGS = {
     "--force": "without a gate, or a stage again",
     "--fresh": "without what a killed run has left, or another search",
     "--from": "a number, a format, a stage",
-    "--gain": "that of evaluation may be a table",
     "--grace": "of versions that nobody wants, or of a run that is to end",
     "--log-every": "rounds, or trials",
     "--margin": "of this gate, or the widest of all gates",
