@@ -13,7 +13,7 @@ The cuts of a categorical feature are its categories (``rankmill.pipeline.catego
     set_members = [0 2 5 | 1 2 | 0 ..]       set 1 holds the categories cuts[cut_starts[f] + 1] and cuts[cut_starts[f] + 2]
     set_starts  = [0       3     5 ..]
 
-A value goes left if it is in the set; all others, NaN included, go right.
+A value goes left if it is in the set, and right if not; NaN goes left if ``missing_left`` is 1, which training never makes.
 """
 
 from __future__ import annotations

@@ -287,8 +287,6 @@ def _sets(arrays: Arrays, of_sets: npt.NDArray[np.bool_]) -> str | None:
     if np.any(np.diff(members)[np.setdiff1d(np.arange(len(members) - 1), starts[1:-1] - 1)] <= 0):
         return "the categories of a set are not ascending"
     by_set = (feature >= 0) & of_sets[feature]
-    if np.any(arrays["node_missing_left"][by_set]):
-        return "a node sends missing categories left"
     greatest = members[starts[1:] - 1]  # no set is empty
     known = np.diff(arrays["cut_starts"])[feature[by_set]]
     if np.any(greatest[arrays["node_cut"][by_set]] >= known):

@@ -28,7 +28,7 @@ class SetTables(NamedTuple):
     """The sets of categories of each tree as `rankmill.scorer._kernels` looks them up: groups of sets of one feature.
 
     A group writes the answers of its ``size`` sets to the slots from ``slot`` on; ``tables[table_starts[g] + code]`` has one
-    bit of each set: 0 if it holds the category of ``code``, and 1, to the right, if not.
+    bit of each set: 0 if the category of ``code`` goes left, and 1 if it goes right.
     """
 
     starts: Indices  # (n_trees + 1,) the groups of each tree
@@ -145,9 +145,10 @@ def _set_tables(
     tree stay recognisable, and all trees use the slots from ``first_slot`` on.
     """
     tree = np.searchsorted(forest.tree_starts, nodes, side="right") - 1
-    questions = np.stack([tree, forest.node_feature[nodes], forest.node_cut[nodes]], axis=1)
+    questions = np.stack([array[nodes] for array in (forest.node_feature, forest.node_cut, forest.node_missing_left)])
+    questions = np.concatenate([tree[None], questions]).T
     asked, of_node = np.unique(questions, axis=0, return_inverse=True)
-    tree, feature, chosen = asked.T
+    tree, feature, chosen, missing_left = asked.T
     place = np.arange(len(asked))
     among = place - np.searchsorted(tree, tree)  # within its tree
     of_feature = tree * np.int64(forest.n_features) + feature
@@ -159,7 +160,8 @@ def _set_tables(
     group = np.cumsum(bit == 0) - 1
     for one in place.tolist():
         members = forest.set_members[forest.set_starts[chosen[one]] : forest.set_starts[chosen[one] + 1]]
-        tables[table_starts[group[one]] + 1 + members] &= np.uint8(255 - (1 << bit[one]))
+        going_left = np.concatenate([np.zeros(missing_left[one], dtype=np.int64), 1 + members.astype(np.int64)])
+        tables[table_starts[group[one]] + going_left] &= np.uint8(255 - (1 << bit[one]))
     sets = SetTables(
         np.searchsorted(tree[firsts], np.arange(n_trees + 1)).astype(np.int32),
         source_of[feature[firsts]],

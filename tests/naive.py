@@ -48,9 +48,11 @@ def value_goes_left(forest, node, row):
     """Tell whether a row goes left at an inner node."""
     f, c = int(forest.node_feature[node]), int(forest.node_cut[node])
     x, cuts = row[f], forest.cuts[forest.cut_starts[f] : forest.cut_starts[f + 1]]
+    if x != x:
+        return bool(forest.node_missing_left[node])
     if forest.feature_names[f] in forest.categories:
         return any(x == cuts[k] for k in forest.set_members[forest.set_starts[c] : forest.set_starts[c + 1]])
-    return bool(forest.node_missing_left[node]) if x != x else bool(x <= cuts[c])
+    return bool(x <= cuts[c])
 
 
 def leaf_value(forest, t, row):

@@ -138,11 +138,12 @@ def ensemble_sums(a, row):
         node = 0
         while a["nodes_modes"][nodes[tree, node]] != "LEAF":
             i = nodes[tree, node]
-            assert a["nodes_modes"][i] == "BRANCH_LEQ"
-            x = row[a["nodes_featureids"][i]]
-            holds = (
-                bool(a["nodes_missing_value_tracks_true"][i]) if math.isnan(x) else x <= a["nodes_values_as_tensor"][i]
-            )
+            equal = a["nodes_modes"][i] == "BRANCH_EQ"
+            assert equal or a["nodes_modes"][i] == "BRANCH_LEQ"
+            x, value = row[a["nodes_featureids"][i]], a["nodes_values_as_tensor"][i]
+            holds = x == value if equal else x <= value
+            if math.isnan(x):
+                holds = bool(a["nodes_missing_value_tracks_true"][i])
             node = (a["nodes_truenodeids"] if holds else a["nodes_falsenodeids"])[i]
         leaf = leaves[tree, node]
         sums[a["target_ids"][leaf]] += float(a["target_weights_as_tensor"][leaf])

@@ -2,7 +2,8 @@
 
 ``double rankmill_score(const float *x)`` compares ``x <= cut`` in float32 and adds in double, tree after tree, as prediction
 here does, so that scores have the same bits wherever the compiler keeps to IEEE 754 (no -ffast-math, and no x87 registers:
-FLT_EVAL_METHOD 0).  Numbers are hexadecimal, so that none is rounded.
+FLT_EVAL_METHOD 0).  Numbers are hexadecimal, so that none is rounded.  A split by a set of categories looks for the value among
+the numbers of its categories.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rankmill.scorer.exchange.categories import category_numbers, text_notes
 from rankmill.scorer.exchange.conversion import SAME_BITS, ConvertedModel, PlainTree, plain_trees
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.links import class_values
@@ -26,6 +28,33 @@ static double tree_value(const float *x, int node)
         const float value = x[nodes[node].feature];
         /* a missing value (NaN) is neither <= nor >: the comparison chosen sends it where it has to go */
         const int left = nodes[node].missing_left ? !(value > nodes[node].cut) : (value <= nodes[node].cut);
+        node = left ? nodes[node].left : nodes[node].right;
+    }
+    return nodes[node].value;
+}
+"""
+
+_WALK_WITH_SETS = """\
+static int has_member(const struct node *node, float value)
+{
+    int k;
+    for (k = node->first; k < node->end; ++k)
+        if (members[k] == value)
+            return 1;
+    return 0;
+}
+
+static double tree_value(const float *x, int node)
+{
+    while (nodes[node].feature >= 0) {
+        const float value = x[nodes[node].feature];
+        int left;
+        if (isnan(value))
+            left = nodes[node].missing_left;
+        else if (nodes[node].end > 0)
+            left = has_member(&nodes[node], value);
+        else
+            left = value <= nodes[node].cut;
         node = left ? nodes[node].left : nodes[node].right;
     }
     return nodes[node].value;
@@ -100,7 +129,8 @@ double rankmill_score(const float *x)
 def write(forest: Forest, name: str) -> ConvertedModel:
     """Return ``forest`` as the source of ``rankmill_score``; C can express every forest."""
     linked = forest.link != "identity"
-    text = "\n".join([*_head(forest, name, linked=linked), *_tables(forest), _WALK])
+    walk = _WALK_WITH_SETS if forest.categories else _WALK
+    text = "\n".join([*_head(forest, name, linked=linked), *_tables(forest), walk])
     if linked:
         text += "\n" + _OUTPUTS + "\n" + (_ORDINAL if forest.link.startswith("ordinal") else _SOFTMAX)
         bound = EXP_ERROR * float(class_values(forest.link, forest.n_outputs).max())
@@ -110,6 +140,7 @@ def write(forest: Forest, name: str) -> ConvertedModel:
     else:
         text, bound, exactness = text + "\n" + _IDENTITY, 0.0, SAME_BITS
     notes = ["link it with -lm: the scores go through exp"] if linked else []
+    notes += text_notes(forest)
     return ConvertedModel(data=text.encode("ascii"), exactness=exactness, bound=bound, notes=tuple(notes))
 
 
@@ -135,6 +166,14 @@ def _head(forest: Forest, name: str, *, linked: bool) -> Iterator[str]:
         yield f'    "{_escaped(feature)}",'
     yield "};"
     yield ""
+    for f, known in category_numbers(forest).items():
+        if known.texts:
+            yield f"/* the categories 0, 1, .. of x[{f}], {len(known.texts)} of them; other categories are any other number */"
+            yield f"const char *const rankmill_categories_{f}[{len(known.texts)}] = {{"
+            for text in known.texts:
+                yield f'    "{_escaped(text)}",'
+            yield "};"
+            yield ""
     if linked:
         values = ", ".join(_double(value) for value in class_values(forest.link, forest.n_outputs).tolist())
         yield f"static const double worth[] = {{{values}}}; /* of each grade, from 0 on */"
@@ -142,17 +181,35 @@ def _head(forest: Forest, name: str, *, linked: bool) -> Iterator[str]:
 
 
 def _tables(forest: Forest) -> Iterator[str]:
+    known = category_numbers(forest)
+    members: list[int] = []
+    more = " int first, end;" if known else ""
     yield "/* value: what a leaf adds; feature: -1 at a leaf; x <= cut goes left; left, right: nodes */"
-    yield "static const struct node { double value; float cut; int feature, left, right; unsigned char missing_left; } nodes[] = {"
+    if known:
+        yield "/* where end > 0, the categories members[first] to members[end - 1] go left instead */"
+    yield f"static const struct node {{ double value; float cut; int feature, left, right; unsigned char missing_left;{more} }} nodes[] = {{"
     start, roots = 0, []
     for tree in plain_trees(forest):
         roots.append(start)
-        yield from _rows(tree, start)
+        for node, row in enumerate(_rows(tree, start)):
+            if known:
+                own = known[int(tree.feature[node])].of(tree.sets[node]) if node in tree.sets else []
+                first, end = (len(members), len(members) + len(own)) if own else (0, 0)
+                members += own
+                yield f"    {{{row}, {first}, {end}}},"
+            else:
+                yield f"    {{{row}}},"
         start += len(tree.feature)
     if not roots:  # an array in C is not empty
-        yield "    {0.0, 0.0f, -1, 0, 0, 0},"
+        yield f"    {{0.0, 0.0f, -1, 0, 0, 0{', 0, 0' * bool(known)}}},"
     yield "};"
     yield ""
+    if known:
+        yield f"static const float members[{max(len(members), 1)}] = {{"
+        for first in range(0, max(len(members), 1), 16):
+            yield "    " + ", ".join(f"{number}.0f" for number in (members or [0])[first : first + 16]) + ","
+        yield "};"
+        yield ""
     yield f"static const int roots[{max(len(roots), 1)}] = {{"
     for first in range(0, max(len(roots), 1), 16):
         yield "    " + ", ".join(map(str, (roots or [0])[first : first + 16])) + ","
@@ -164,9 +221,9 @@ def _rows(tree: PlainTree, start: int) -> Iterator[str]:
     columns = (tree.value, tree.cut, tree.feature, tree.left, tree.right, tree.missing_left)
     for value, cut, feature, left, right, missing in zip(*(column.tolist() for column in columns), strict=True):
         if feature < 0:
-            yield f"    {{{_double(value)}, 0.0f, -1, 0, 0, 0}},"
+            yield f"{_double(value)}, 0.0f, -1, 0, 0, 0"
         else:
-            yield f"    {{0.0, {_float(cut)}, {feature}, {start + left}, {start + right}, {int(missing)}}},"
+            yield f"0.0, {_float(cut)}, {feature}, {start + left}, {start + right}, {int(missing)}"
 
 
 def _double(value: float) -> str:
@@ -174,6 +231,8 @@ def _double(value: float) -> str:
 
 
 def _float(value: float) -> str:
+    if np.isnan(value):  # a set decides
+        return "0.0f"
     if np.isinf(value):
         return "INFINITY" if value > 0.0 else "-INFINITY"
     return f"{value.hex()}f"

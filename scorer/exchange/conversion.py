@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from rankmill.foundation.errors import ConversionRefused, InputError, ModelForma
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON
 from rankmill.scorer import model_file
-from rankmill.scorer.forest import COUNT, CUT, NODE, VALUE, Forest, compact_splits
+from rankmill.scorer.forest import COUNT, CUT, NODE, VALUE, Forest, NodeSets, compact_splits, used_names
 
 CONVERTED_FROM = "converted_from"  # keys of a forest's info
 SOURCE_SHA256 = "source_sha256"
@@ -47,6 +47,8 @@ class PlainTree:
     value: npt.NDArray[np.float64]  # of a leaf; of an inner node, its value as a leaf
     gain: npt.NDArray[np.float64]
     rows: npt.NDArray[np.int64]
+    sets: Mapping[int, npt.NDArray[Any]] = field(default_factory=dict)
+    """The codes of the categories that a node sends left instead of values up to its cut, by node."""
 
     @property
     def inner(self) -> npt.NDArray[np.bool_]:
@@ -91,18 +93,19 @@ class PlainTree:
         kept = {
             name: getattr(self, name)[found] for name in ("feature", "cut", "missing_left", "value", "gain", "rows")
         }
-        return PlainTree(**kept, **children)
+        return PlainTree(**kept, **children, sets={int(place[node]): codes for node, codes in self.sets.items()})
 
 
 def plain_trees(forest: Forest) -> Iterator[PlainTree]:
     """Yield the trees in the order in which they are added."""
-    thresholds = forest.thresholds
+    thresholds, sets, by_set = forest.thresholds, forest.node_sets, forest.splits_by_set
     for t, weight in enumerate(forest.tree_weights):
         at = slice(int(forest.tree_starts[t]), int(forest.tree_starts[t + 1]))
         yield PlainTree(
             feature=forest.node_feature[at], cut=thresholds[at], missing_left=forest.node_missing_left[at] != 0,
             left=forest.node_left[at], right=forest.node_right[at], value=weight * forest.node_value[at],
             gain=forest.node_gain[at], rows=forest.node_rows[at],
+            sets={node: sets.of_node(at.start + node) for node in np.flatnonzero(by_set[at]).tolist()},
         )  # fmt: skip
 
 
@@ -126,8 +129,11 @@ def forest_of(
     base_score: float = 0.0,
     weights: npt.NDArray[np.float64] | None = None,
     trees_a_round: int = 1,
+    categories: Mapping[str, Sequence[str]] | None = None,
 ) -> Forest:
     """Build the forest of ``trees``, whose weights are 1 by default.
+
+    ``categories`` has the known texts of each categorical feature.
 
     Raises
     ------
@@ -153,9 +159,30 @@ def forest_of(
         raise ModelFormatError(
             f"{where}: a node uses feature {joined['feature'].max()}, but there are only {len(feature_names)} (counted from 0)"
         )
-    if np.any(np.isnan(joined["cut"][inner])):
+    starts = np.cumsum([0, *(len(part.feature) for part in parts)])
+    of_node = {
+        start + node: codes
+        for start, part in zip(starts.tolist(), parts, strict=False)
+        for node, codes in part.sets.items()
+    }
+    by_set = np.zeros(len(inner), dtype=np.bool_)
+    by_set[list(of_node)] = True
+    if np.any(np.isnan(joined["cut"][inner & ~by_set])):
         raise ModelFormatError(f"{where}: a threshold is not a number")
-    splits = compact_splits(joined["feature"], joined["cut"], len(feature_names))
+    if any(len(codes) == 0 for codes in of_node.values()):
+        raise ModelFormatError(f"{where}: a split by a set of categories has none")
+    known = {feature_names[f]: () for f in np.unique(joined["feature"][by_set]).tolist()} | dict(categories or {})
+    of_sets = np.isin(joined["feature"], [f for f, name in enumerate(feature_names) if name in known])
+    if np.any(inner & of_sets & ~by_set):
+        name = feature_names[joined["feature"][np.argmax(inner & of_sets & ~by_set)]]
+        raise ModelFormatError(
+            f"{where}: {name!r} has splits by thresholds and by sets of categories, expected one kind"
+        )
+    sets = NodeSets(
+        np.concatenate([[0], np.cumsum([len(of_node.get(node, ())) for node in range(len(inner))])]).astype(np.int64),
+        np.concatenate([np.empty(0, dtype=CUT), *(np.sort(codes) for _, codes in sorted(of_node.items()))]),
+    )
+    splits = compact_splits(joined["feature"], joined["cut"], len(feature_names), sets)
     counts = np.diff(splits["cut_starts"])
     if counts.max(initial=0) > model_file.MAX_CUTS_OF_A_FEATURE:
         raise ConversionRefused(
@@ -166,7 +193,7 @@ def forest_of(
     try:
         return Forest(
             feature_names=tuple(feature_names), **splits,
-            tree_starts=np.cumsum([0, *(len(part.feature) for part in parts)], dtype=NODE),
+            tree_starts=starts.astype(NODE), categories=used_names(known, feature_names, splits),
             node_feature=joined["feature"], node_missing_left=(inner & joined["missing_left"]).astype(np.uint8),
             node_left=joined["left"], node_right=joined["right"], node_value=joined["value"], node_gain=gain,
             node_rows=np.maximum(joined["rows"], 0),
@@ -188,8 +215,12 @@ def takes_missing_as_zero(forest: Forest) -> bool:
 
 
 def _zero_goes_left(forest: Forest) -> npt.NDArray[np.bool_]:
+    sets = forest.node_sets
+    of_set = np.repeat(np.arange(len(forest.node_feature)), np.diff(sets.starts))
     with np.errstate(invalid="ignore"):
-        return forest.thresholds >= 0.0  # NaN at leaves: no
+        left: npt.NDArray[np.bool_] = forest.thresholds >= 0.0  # NaN at leaves and sets: no
+    left[of_set[sets.codes == 0.0]] = True
+    return left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,21 +2,27 @@
 
 LightGBM compares float64 ``x <= threshold``, left if so, and adds leaves in float64 tree by tree from 0, so that its scores
 have the bits of ours.  Bit 0 of ``decision_type`` is a categorical split, bit 1 sends missing values left, bits 2 and 3
-say what is missing: nothing (0; NaN counts as 0), zeros and NaN (1), or NaN (2).  Its ``predict`` treats every value within
+say what is missing: nothing (0; NaN counts as 0), zeros and NaN (1), or NaN (2).  A categorical split has the number of its
+set instead of a threshold: bits ``cat_boundaries[set]`` and on of ``cat_threshold``, 32 in each number.  The categories in
+the set go left, all other values and NaN right; fractions are cut off first.  Its ``predict`` treats every value within
 1e-35 of 0 as 0 before it walks a tree (``kZeroThreshold``); reading reproduces that, writing cannot.
 Children >= 0 are inner nodes, a child c < 0 is leaf ~c.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
+from rankmill.scorer.exchange.categories import CategoryNumbers, category_numbers, text_notes, with_codes
 from rankmill.scorer.exchange.conversion import (
     SAME_BITS,
     ConvertedModel,
@@ -43,6 +49,8 @@ IDENTITY = frozenset(
 )
 MONOTONE = frozenset(("binary", "cross_entropy", "cross_entropy_lambda", "poisson", "gamma", "tweedie"))
 VERSIONS = ("v2", "v3", "v4")
+MOST_WAYS = 10_000  # of assigning lists of categories to features
+FRACTIONS = "LightGBM cuts off the fraction of a category: 1.5 is 1 there, and no known category here"
 
 
 def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every format is written by the same call)
@@ -51,11 +59,17 @@ def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every f
     Raises
     ------
     ConversionRefused
-        It has several outputs, or a feature has a name that LightGBM cannot hold.
+        It has several outputs, sends missing categories to others, or a feature has a name that LightGBM cannot hold.
     """
     need_one_output(forest, TARGET)
     need_names_without(forest, TARGET, FORBIDDEN_IN_NAMES, blanks=True)
-    trees = [_tree_text(number, tree) for number, tree in enumerate(with_base(forest))]
+    if np.any(forest.node_missing_left[forest.splits_by_set]):
+        raise ConversionRefused(
+            f"{TARGET} sends missing categories right, but this model sends them left at some nodes; convert it --to xgboost, onnx or c"
+        )
+    known = category_numbers(forest)
+    of_pandas = [f for f, own in known.items() if own.texts or not own.numbers]
+    trees = [_tree_text(number, tree, known) for number, tree in enumerate(with_base(forest))]
     used = set(forest.used_features)
     splits = np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
     most_first = sorted(used, key=lambda f: (-int(splits[f]), f))
@@ -68,7 +82,7 @@ def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every f
         f"max_feature_idx={forest.n_features - 1}",
         "objective=lambdarank",
         "feature_names=" + " ".join(forest.feature_names),
-        "feature_infos=" + " ".join("[-inf:inf]" if f in used else "none" for f in range(forest.n_features)),
+        "feature_infos=" + " ".join(_info(known.get(f)) if f in used else "none" for f in range(forest.n_features)),
         "tree_sizes=" + " ".join(str(len(tree)) for tree in trees),
         "",
         "",
@@ -82,9 +96,10 @@ def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every f
         "parameters:",
         "[boosting: gbdt]",
         "[objective: lambdarank]",
+        *([f"[categorical_feature: {','.join(map(str, of_pandas or known))}]"] if known else []),
         "end of parameters",
         "",
-        "pandas_categorical:null",
+        "pandas_categorical:" + (json.dumps([known[f].texts for f in of_pandas]) if known else "null"),
         "",
     ]
     return ConvertedModel(
@@ -99,22 +114,42 @@ def _notes(forest: Forest) -> Iterator[str]:
         yield "the base score is tree 0, so predict(num_iteration=n) there takes n - 1 trees of this model"
     if np.any((forest.cuts >= -ZERO) & (forest.cuts < ZERO)):
         yield "LightGBM takes values within 1e-35 of 0 for 0: such a value, other than 0, may go elsewhere than here"
+    if forest.categories:
+        yield FRACTIONS
+        yield from text_notes(forest)
 
 
-def _tree_text(number: int, tree: PlainTree) -> str:
+def _info(known: CategoryNumbers | None) -> str:
+    """Return what LightGBM says of a feature: its range, or its categories."""
+    return "[-inf:inf]" if known is None else ":".join(map(str, sorted(known.numbers.values())))
+
+
+def _tree_text(number: int, tree: PlainTree, known: Mapping[int, CategoryNumbers]) -> str:
     inner = np.flatnonzero(tree.inner)
     leaves = np.flatnonzero(~tree.inner)
     place = np.empty(len(tree.feature), dtype=np.int64)
     place[inner] = np.arange(len(inner))
     place[leaves] = ~np.arange(len(leaves))
     decisions = MISSING_NAN << MISSING_SHIFT | np.where(tree.missing_left[inner], DEFAULT_LEFT, 0)
+    thresholds = _joined(_thresholds(tree.cut[inner]))
+    sets: list[str] = []
+    if tree.sets:
+        nodes = sorted(tree.sets)
+        decisions[place[nodes]] |= CATEGORICAL
+        words = thresholds.split()
+        for number_of_set, node in enumerate(nodes):
+            words[place[node]] = str(number_of_set)
+        thresholds = " ".join(words)
+        bits = [bits_of(known[int(tree.feature[node])].of(tree.sets[node])) for node in nodes]
+        boundaries = np.cumsum([0, *map(len, bits)])
+        sets = ["cat_boundaries=" + _joined(boundaries), "cat_threshold=" + _joined(np.concatenate(bits))]
     lines = [
         f"Tree={number}",
         f"num_leaves={len(leaves)}",
-        "num_cat=0",
+        f"num_cat={len(tree.sets)}",
         "split_feature=" + _joined(tree.feature[inner]),
         "split_gain=" + _joined(tree.gain[inner]),
-        "threshold=" + _joined(_thresholds(tree.cut[inner])),
+        "threshold=" + thresholds,
         "decision_type=" + _joined(decisions),
         "left_child=" + _joined(place[tree.left[inner]]),
         "right_child=" + _joined(place[tree.right[inner]]),
@@ -124,6 +159,7 @@ def _tree_text(number: int, tree: PlainTree) -> str:
         "internal_value=" + _joined(tree.value[inner]),
         "internal_weight=" + _joined(tree.rows[inner]),
         "internal_count=" + _joined(tree.rows[inner]),
+        *sets,
         "is_linear=0",
         "shrinkage=1",
         "",
@@ -139,6 +175,18 @@ def _thresholds(cuts: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     Both are the same to LightGBM, and lleaves cannot read a threshold of 0.
     """
     return np.where((cuts >= 0.0) & (cuts < ZERO), ZERO, cuts).astype(np.float64)
+
+
+def bits_of(numbers: Sequence[int]) -> npt.NDArray[np.uint32]:
+    """Return the set of ``numbers`` as bits, 32 in each entry, the lowest first.
+
+    >>> bits_of([0, 3, 33]).tolist()
+    [9, 2]
+    """
+    words = np.zeros(max(numbers) // 32 + 1, dtype=np.uint32)
+    for number in numbers:
+        words[number // 32] |= np.uint32(1 << number % 32)
+    return words
 
 
 def _joined(values: npt.NDArray[Any]) -> str:
@@ -190,9 +238,10 @@ def read(data: bytes, where: str) -> ForeignForest:
     ModelFormatError
         It is truncated or damaged.
     ConversionRefused
-        It has categorical splits, linear leaves, several classes, or treats zeros as no threshold can.
+        It has linear leaves, several classes, treats zeros as no threshold can, or does not tell the texts of its categories.
     """
-    header, blocks = _blocks(text_of(data, where, "a LightGBM text model (Booster.save_model)"), where)
+    text = text_of(data, where, "a LightGBM text model (Booster.save_model)")
+    header, blocks = _blocks(text, where)
     if header.text("version") not in VERSIONS:
         raise ModelFormatError(
             f"{where}: a model of version {shortened(header.text('version'))}, expected one of {', '.join(VERSIONS)}"
@@ -213,6 +262,10 @@ def read(data: bytes, where: str) -> ForeignForest:
     objective = header.values.get("objective", "").split()
     notes = list(_objective_notes(objective, where))
     trees = [_read_tree(block) for block in blocks]
+    texts = _texts_of(text, header, names, where)
+    trees, categories = with_codes(trees, names, texts, where)
+    if categories:
+        notes.append(FRACTIONS)
     weights = None
     if "average_output" in header.values and trees:
         weights = np.full(len(trees), 1.0 / len(trees))
@@ -221,7 +274,7 @@ def read(data: bytes, where: str) -> ForeignForest:
         )
     forest = forest_of(
         trees, names, where, objective=f"lightgbm {' '.join(objective) or 'custom'}", info=provenance("lightgbm", data),
-        weights=weights,
+        weights=weights, categories=categories,
     )  # fmt: skip
     return ForeignForest(forest=forest, notes=tuple(notes))
 
@@ -274,11 +327,10 @@ def _read_tree(block: _Block) -> PlainTree:
     if n_inner == 0:
         return PlainTree.stump(float(leaf_value[0]))
     decision = block.array("decision_type", n_inner, np.int64)
-    if block.integer("num_cat", 0) or np.any(decision & CATEGORICAL):
-        raise ConversionRefused(
-            f"{block.where}: a split on categories, which is not supported; encode categories as numbers and train again"
-        )
-    cut = cuts_of(block.array("threshold", n_inner, np.float64))
+    threshold = block.array("threshold", n_inner, np.float64)
+    by_set = decision & CATEGORICAL != 0
+    sets = _read_sets(block, np.flatnonzero(by_set), threshold)
+    cut = cuts_of(np.where(by_set, 0.0, threshold))
     children = {side: block.array(f"{side}_child", n_inner, np.int64) for side in ("left", "right")}
     for side, child in children.items():
         if np.any((child >= n_inner) | (child < -n_leaves)):
@@ -294,13 +346,76 @@ def _read_tree(block: _Block) -> PlainTree:
     return PlainTree(
         feature=np.concatenate([feature.astype(NODE), none]),
         cut=np.concatenate([cut, np.full(n_leaves, np.nan, dtype=CUT)]),
-        missing_left=np.concatenate([_missing_left(block, decision, cut), np.zeros(n_leaves, dtype=np.bool_)]),
+        missing_left=np.concatenate([_missing_left(block, decision, cut) & ~by_set, np.zeros(n_leaves, dtype=np.bool_)]),
         left=np.concatenate([np.where(children["left"] < 0, n_inner + ~children["left"], children["left"]), none]).astype(NODE),
         right=np.concatenate([np.where(children["right"] < 0, n_inner + ~children["right"], children["right"]), none]).astype(NODE),
         value=np.concatenate([block.array("internal_value", n_inner, np.float64, optional=True), leaf_value]),
         gain=np.concatenate([block.array("split_gain", n_inner, np.float64, optional=True), np.zeros(n_leaves)]),
-        rows=np.concatenate(rows),
+        rows=np.concatenate(rows), sets=sets,
     )  # fmt: skip
+
+
+def _read_sets(
+    block: _Block, nodes: npt.NDArray[np.int64], thresholds: npt.NDArray[np.float64]
+) -> dict[int, npt.NDArray[np.int64]]:
+    """Return the numbers of the categories that each of ``nodes`` sends left."""
+    n_sets = block.integer("num_cat", 0)
+    if not len(nodes):
+        return {}
+    starts = block.array("cat_boundaries", n_sets + 1, np.int64)
+    if starts[0] != 0 or np.any(np.diff(starts) < 1):
+        raise ModelFormatError(f"{block.where}: cat_boundaries do not ascend from 0")
+    words = block.array("cat_threshold", int(starts[-1]), np.int64)
+    if np.any((words < 0) | (words >= 1 << 32)):
+        raise ModelFormatError(f"{block.where}: a value of cat_threshold does not fit 32 bits")
+    bits = np.unpackbits(words.astype("<u4").view(np.uint8), bitorder="little")
+    sets = {}
+    for node in nodes.tolist():
+        chosen = thresholds[node]
+        if not 0 <= chosen < n_sets or chosen != int(chosen):
+            raise ModelFormatError(f"{block.where}: a categorical split has the set {chosen:g} of {n_sets}")
+        own = slice(32 * int(starts[int(chosen)]), 32 * int(starts[int(chosen) + 1]))
+        sets[node] = np.flatnonzero(bits[own])
+    return sets
+
+
+def _texts_of(text: str, header: _Block, names: Sequence[str], where: str) -> dict[int, list[str]]:
+    """Return the texts of the categories 0, 1, .. of each feature that was a categorical column of pandas.
+
+    The file lists them in the order of these columns without naming them.  If categorical_feature has more columns, the
+    largest number of each, of which feature_infos tells, must leave one way to assign them.
+    """
+    line = text[text.rfind("pandas_categorical:") :].partition(":")[2] if "pandas_categorical:" in text else "null"
+    try:
+        lists = json.loads(line) or []
+        texts = [[value if isinstance(value, str) else json.dumps(value) for value in own] for own in lists]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ModelFormatError(f"{where}: pandas_categorical is not a list of lists: {shortened(error)}") from error
+    if not texts:
+        return {}
+    infos = header.values.get("feature_infos", "").split()
+    categorical = [f for f, info in enumerate(infos[: len(names)]) if info != "none" and not info.startswith("[")]
+    told = re.search(r"^\[categorical_feature: ([0-9,]+)\]$", text, flags=re.MULTILINE)
+    if told is not None:
+        listed = sorted({f for f in map(int, re.findall(r"[0-9]{1,9}", told[1])) if f < len(names)})
+        categorical = listed if len(listed) == len(texts) else sorted({*listed, *categorical})
+    largest = [
+        max([int(n) for n in re.findall(r"(?<![0-9-])[0-9]{1,9}(?![0-9])", infos[f])], default=-1)
+        if f < len(infos)
+        else -1
+        for f in categorical
+    ]
+    ways = [
+        way
+        for way in islice(combinations(range(len(categorical)), len(texts)), MOST_WAYS)
+        if all(largest[k] < len(own) for k, own in zip(way, texts, strict=True))
+    ]
+    if len(ways) != 1:
+        raise ConversionRefused(
+            f"{where}: {len(texts)} of its {len(categorical)} categorical features were columns of pandas with categories, and"
+            " the model does not tell which; train again with all of them as such columns, or none"
+        )
+    return {categorical[k]: own for k, own in zip(ways[0], texts, strict=True)}
 
 
 def cuts_of(thresholds: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:

@@ -1,6 +1,7 @@
 """A forest as an ONNX model: TreeEnsembleRegressor of the operator set ai.onnx.ml 3, for onnxruntime and its like.
 
-``BRANCH_LEQ`` goes to the true child if ``x <= value``; ``nodes_missing_value_tracks_true`` says where NaN goes.  The input is
+``BRANCH_LEQ`` goes to the true child if ``x <= value``; ``nodes_missing_value_tracks_true`` says where NaN goes.  A split by a set
+of categories is a chain of ``BRANCH_EQ``, one for each category, whose true children are the same node; runtimes know such chains.  The input is
 float32 and is cast to double, thresholds, leaves and base are doubles (``*_as_tensor``), so that runtimes add in double;
 the operator gives its sums as float32, rounded once.  Several outputs go through their link in double, and the score is
 float32 again.
@@ -13,16 +14,19 @@ is the bytes of its fields, one after the other: a key (number and kind of the f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.scorer.exchange.categories import CategoryNumbers, category_numbers, text_notes
 from rankmill.scorer.exchange.conversion import (
     FLOAT32_ROUNDING,
     FLOAT32_TINY,
     FLOAT64_ROUNDING,
     ConvertedModel,
+    PlainTree,
     float32_exactness,
     plain_trees,
 )
@@ -47,10 +51,15 @@ def write(forest: Forest, name: str) -> ConvertedModel:
     """
     float32_exactness(forest, TARGET)
     linked = forest.link != "identity"
+    known = category_numbers(forest)
     nodes = [
         _operator("Cast", ["features"], "exact", _int("to", DOUBLE)),
         _operator(
-            "TreeEnsembleRegressor", ["exact"], "outputs" if linked else "score", *_ensemble(forest), domain=TREES
+            "TreeEnsembleRegressor",
+            ["exact"],
+            "outputs" if linked else "score",
+            *_ensemble(forest, known),
+            domain=TREES,
         ),
     ]
     constants: list[bytes] = []
@@ -65,19 +74,25 @@ def write(forest: Forest, name: str) -> ConvertedModel:
         + chunk(12, _value("score", ["documents", 1]))
     )
     names = json.dumps(list(forest.feature_names), ensure_ascii=False)
+    texts = {forest.feature_names[f]: own.texts for f, own in known.items() if own.texts}
+    categories = json.dumps(texts, ensure_ascii=False)
     model = (
         integer(1, REPRESENTATION)
         + chunk(2, "rankmill")
         + chunk(7, graph)
         + chunks(8, [chunk(1, "") + integer(2, OPERATORS), chunk(1, TREES) + integer(2, TREE_OPERATORS)])
         + chunk(14, chunk(1, "feature_names") + chunk(2, names))
+        + (chunk(14, chunk(1, "categories") + chunk(2, categories)) if texts else b"")
     )
     bound = _bound(forest)
     return ConvertedModel(
         data=model,
         exactness=f"sums in double, given as float32: within {bound:.2g} of the scores here, half a step of float32",
         bound=bound,
-        notes=("features are columns in the model's order, which its metadata feature_names lists",),
+        notes=(
+            "features are columns in the model's order, which its metadata feature_names lists",
+            *text_notes(forest),
+        ),
     )
 
 
@@ -96,9 +111,13 @@ def _bound(forest: Forest) -> float:
     return float(worth.max()) * (2.0 * len(worth) * outputs + FLOAT32_ROUNDING + 1e-12)
 
 
-def _ensemble(forest: Forest) -> list[bytes]:
+def _ensemble(forest: Forest, known: Mapping[int, CategoryNumbers]) -> list[bytes]:
     """Return the attributes of the TreeEnsembleRegressor."""
     trees = [tree.breadth_first() for tree in plain_trees(forest)]
+    equal = [np.zeros(len(tree.feature), dtype=np.bool_) for tree in trees]
+    for t, tree in enumerate(trees):
+        if tree.sets:
+            trees[t], equal[t] = _chained(tree, known)
     n_outputs = forest.n_outputs
     # Not every runtime reads an ensemble without trees: add a leaf of 0 per output.
     sizes = [len(tree.feature) for tree in trees] or [1] * n_outputs
@@ -111,8 +130,10 @@ def _ensemble(forest: Forest) -> list[bytes]:
     feature = joined("feature", -1)
     inner = feature >= 0
     leaves = np.flatnonzero(~inner)
+    modes = np.where(inner, "BRANCH_LEQ", "LEAF")
+    modes[np.concatenate([np.zeros(0, dtype=np.bool_), *equal]).nonzero()] = "BRANCH_EQ"
     return [
-        _strings("nodes_modes", ["BRANCH_LEQ" if branch else "LEAF" for branch in inner.tolist()]),
+        _strings("nodes_modes", modes.tolist()),
         _ints("nodes_treeids", tree_of),
         _ints("nodes_nodeids", within),
         _ints("nodes_featureids", np.where(inner, feature, 0)),
@@ -129,6 +150,34 @@ def _ensemble(forest: Forest) -> list[bytes]:
         _string("aggregate_function", "SUM"),
         _string("post_transform", "NONE"),
     ]
+
+
+def _chained(tree: PlainTree, known: Mapping[int, CategoryNumbers]) -> tuple[PlainTree, npt.NDArray[np.bool_]]:
+    """Return the tree with a chain of nodes for each split by a set, and a mask of the nodes that test for equality.
+
+    The other nodes of a chain come after all nodes; a missing value follows the first.
+    """
+    columns = {name: getattr(tree, name).tolist() for name in ("feature", "cut", "missing_left", "left", "right")}
+    equal = [False] * len(tree.feature)
+    for node, codes in sorted(tree.sets.items()):
+        at, last = node, columns["right"][node]
+        for number in known[int(tree.feature[node])].of(codes):
+            if equal[at]:  # a further one
+                columns["right"][at] = len(equal)
+                at = len(equal)
+                equal.append(False)
+                for name, value in (
+                    ("feature", int(tree.feature[node])),
+                    ("cut", 0.0),
+                    ("left", columns["left"][node]),
+                ):
+                    columns[name].append(value)
+                columns["missing_left"].append(False)
+                columns["right"].append(last)
+            columns["cut"][at], equal[at] = float(number), True
+    more = np.zeros(len(equal) - len(tree.feature))
+    arrays = {name: np.array(values, dtype=getattr(tree, name).dtype) for name, values in columns.items()}
+    return replace(tree, **arrays, value=np.concatenate([tree.value, more]), sets={}), np.array(equal)
 
 
 def _link(forest: Forest) -> tuple[list[bytes], list[bytes]]:

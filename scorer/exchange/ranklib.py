@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rankmill.scorer.exchange.categories import need_no_categories
 from rankmill.scorer.exchange.conversion import (
     ConvertedModel,
     PlainTree,
@@ -34,9 +35,10 @@ def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every f
     Raises
     ------
     ConversionRefused
-        It has several outputs, scores that float32 cannot hold, or sends missing values elsewhere than 0.
+        It has several outputs, categorical splits, scores that float32 cannot hold, or sends missing values elsewhere than 0.
     """
     need_one_output(forest, TARGET)
+    need_no_categories(forest, TARGET)
     need_missing_as_zero(forest, TARGET)
     exactness = float32_exactness(forest, TARGET)
     trees = list(with_base(forest))

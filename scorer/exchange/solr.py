@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import ConversionRefused
 from rankmill.foundation.options import spelled
+from rankmill.scorer.exchange.categories import need_no_categories
 from rankmill.scorer.exchange.conversion import (
     ConvertedModel,
     PlainTree,
@@ -44,10 +45,11 @@ def write(forest: Forest, name: str, *, nearest: bool = False) -> ConvertedModel
     Raises
     ------
     ConversionRefused
-        It has several outputs, scores that float32 cannot hold, trees that are too deep, or a threshold that Solr
+        It has several outputs, categorical splits, scores that float32 cannot hold, trees that are too deep, or a threshold that Solr
         cannot have.
     """
     need_one_output(forest, TARGET)
+    need_no_categories(forest, TARGET)
     exactness = float32_exactness(forest, TARGET)
     plain = takes_missing_as_zero(forest)
     cuts = np.unique(forest.cuts)

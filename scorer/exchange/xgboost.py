@@ -3,6 +3,10 @@
 XGBoost compares float32 ``x < split_condition``, left if so, so its threshold is the float32 after our cut.  ``default_left``
 says where missing values go.  The right child of a node lies next to its left one (its predictor adds the outcome of the
 comparison to the left child).  Leaves are float32, in ``split_conditions``, and so are the sums.
+
+Categories are whole numbers.  Those in the set of a node (``categories``) go right, all others left, negative and unknown ones
+too, so children change places on the way.  Since version 3.1 ``cats`` has the names of categories: columns of pandas with other
+numbers for the same names are then read right.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +24,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
 from rankmill.scorer.exchange import ubjson
+from rankmill.scorer.exchange.categories import CategoryNumbers, category_numbers, text_notes, with_codes
 from rankmill.scorer.exchange.conversion import (
     ConvertedModel,
     ForeignForest,
@@ -44,6 +50,8 @@ IDENTITY = ("reg:squarederror", "reg:squaredlogerror", "reg:pseudohubererror", "
 LOGIT = ("binary:logistic", "reg:logistic")  # base_score is a probability
 LOGIT_ONCE = "binary:logitraw"  # a probability before version 2; since then a raw score, as in IDENTITY
 LOG = ("count:poisson", "reg:gamma", "reg:tweedie", "survival:cox")  # base_score is a mean
+MOST_CATEGORIES = 1 << 24
+FRACTIONS = "XGBoost cuts off the fraction of a category: 1.5 is 1 there, and no known category here"
 COVER_BITS = 30  # of the root's cover if cover is not a count, so that nodes fit 32 bits
 
 
@@ -59,8 +67,12 @@ def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every f
     exactness = float32_exactness(forest, TARGET)
     need_names_without(forest, TARGET, FORBIDDEN_IN_NAMES)
     unit = 2.0**-COVER_BITS if COVER in forest.info else 1.0  # read back, these are no counts
-    trees = [_tree_json(number, tree, forest.n_features, unit) for number, tree in enumerate(plain_trees(forest))]
+    known = category_numbers(forest)
+    trees = [
+        _tree_json(number, tree, forest.n_features, unit, known) for number, tree in enumerate(plain_trees(forest))
+    ]
     model = {
+        **({"cats": _names_of(known, forest.n_features)} if known else {}),
         "gbtree_model_param": {"num_parallel_tree": str(forest.trees_a_round), "num_trees": str(len(trees))},
         "iteration_indptr": list(range(0, len(trees) + 1, forest.trees_a_round)),
         "tree_info": [0] * len(trees),
@@ -70,7 +82,7 @@ def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every f
     learner = {
         "attributes": {},
         "feature_names": list(forest.feature_names),
-        "feature_types": ["float"] * forest.n_features,
+        "feature_types": ["c" if f in known else "float" for f in range(forest.n_features)],
         "gradient_booster": {"model": model, "name": "gbtree"},
         "learner_model_param": {
             "base_score": base, "boost_from_average": "0", "num_class": "0", "num_feature": str(forest.n_features),
@@ -87,10 +99,30 @@ def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every f
 def _notes(forest: Forest) -> Iterator[str]:
     if np.any(np.isposinf(forest.cuts)):
         yield "XGBoost takes no infinite values: a split that asks for +inf sends all values left there, and missing ones as here"
+    if forest.categories:
+        yield FRACTIONS
+        yield from text_notes(forest)
 
 
-def _tree_json(number: int, tree: PlainTree, n_features: int, unit: float) -> dict[str, object]:
-    tree = tree.breadth_first()
+def _names_of(known: Mapping[int, CategoryNumbers], n_features: int) -> dict[str, object]:
+    """Return the names of the categories of each feature, and their order by bytes, which XGBoost takes for signed ones."""
+    encoded, order, starts = [], [], [0]
+    for f in range(n_features):
+        texts = [text.encode("utf-8", "surrogatepass") for text in known[f].texts] if f in known else []
+        values = [np.frombuffer(text, dtype=np.int8).tolist() for text in texts]
+        offsets = np.cumsum([0, *map(len, texts)]).tolist() if texts else []
+        encoded.append({"offsets": offsets, "values": [byte for text in values for byte in text]})
+        order += sorted(range(len(texts)), key=values.__getitem__)
+        starts.append(starts[-1] + len(texts))
+    return {"enc": encoded, "feature_segments": starts, "sorted_idx": order}
+
+
+def _tree_json(
+    number: int, tree: PlainTree, n_features: int, unit: float, known: Mapping[int, CategoryNumbers]
+) -> dict[str, object]:
+    tree = _sides_changed(tree).breadth_first()
+    sets = {node: known[int(tree.feature[node])].of(codes) for node, codes in sorted(tree.sets.items())}
+    sizes = [len(numbers) for numbers in sets.values()]
     inner, n = tree.inner, len(tree.feature)
     parents = np.full(n, NO_PARENT, dtype=np.int64)
     for child in (tree.left, tree.right):
@@ -98,12 +130,15 @@ def _tree_json(number: int, tree: PlainTree, n_features: int, unit: float) -> di
     with np.errstate(over="ignore"):  # the float after the largest is infinite: all finite values are below it
         above = np.nextafter(tree.cut, CUT(np.inf))
     conditions = np.where(inner, above, tree.value.astype(np.float32))
+    conditions[list(sets)] = 0.0
+    split_type = np.zeros(n, dtype=np.int64)
+    split_type[list(sets)] = 1
     return {
         "base_weights": shortest32(tree.value),
-        "categories": [],
-        "categories_nodes": [],
-        "categories_segments": [],
-        "categories_sizes": [],
+        "categories": [category for numbers in sets.values() for category in numbers],
+        "categories_nodes": list(sets),
+        "categories_segments": np.cumsum([0, *sizes])[:-1].tolist(),
+        "categories_sizes": sizes,
         "default_left": tree.missing_left.astype(int).tolist(),
         "id": number,
         "left_children": tree.left.tolist(),
@@ -112,12 +147,20 @@ def _tree_json(number: int, tree: PlainTree, n_features: int, unit: float) -> di
         "right_children": tree.right.tolist(),
         "split_conditions": shortest32(conditions),
         "split_indices": np.where(inner, tree.feature, 0).tolist(),
-        "split_type": [0] * n,
+        "split_type": split_type.tolist(),
         "sum_hessian": shortest32(tree.rows * unit),
         "tree_param": {
             "num_deleted": "0", "num_feature": str(n_features), "num_nodes": str(n), "size_leaf_vector": "1",
         },
     }  # fmt: skip
+
+
+def _sides_changed(tree: PlainTree) -> PlainTree:
+    """Return the tree with the children of each split by a set in each other's place."""
+    by_set = np.zeros(len(tree.feature), dtype=np.bool_)
+    by_set[list(tree.sets)] = True
+    left, right = np.where(by_set, tree.right, tree.left), np.where(by_set, tree.left, tree.right)
+    return replace(tree, left=left, right=right, missing_left=tree.missing_left != by_set)
 
 
 def read(data: bytes, where: str) -> ForeignForest:
@@ -130,7 +173,7 @@ def read(data: bytes, where: str) -> ForeignForest:
     ModelFormatError
         It is truncated or damaged.
     ConversionRefused
-        It has categorical splits, several classes or targets, is linear, or has an objective that is not known here.
+        It has several classes or targets, is linear, or has an objective that is not known here.
     """
     model_file = _Object(where, "", _decoded(data, where))
     learner = model_file.at("learner")
@@ -158,6 +201,7 @@ def read(data: bytes, where: str) -> ForeignForest:
     names = learner.names("feature_names") or [f"f{i}" for i in range(min(n_features, MAX_FEATURES))]
     if len(names) != n_features:
         raise ModelFormatError(f"{where}: {len(names)} feature names, expected num_feature = {n_features}")
+    trees, categories = with_codes(trees, names, _texts_of(model), where)
     objective = learner.at("objective").text("name")
     major = model_file.array("version", np.int64, 3, optional=True)[0]
     base, notes = _base_score(shape, objective, int(major))
@@ -166,7 +210,7 @@ def read(data: bytes, where: str) -> ForeignForest:
     info = dict(provenance("xgboost", data)) | ({} if counts else {COVER: "sum_hessian"})
     forest = forest_of(
         trees, names, where, objective=f"xgboost {objective}", info=info, base_score=base,
-        weights=weights, trees_a_round=side_by_side if whole_rounds else 1,
+        weights=weights, trees_a_round=side_by_side if whole_rounds else 1, categories=categories,
     )  # fmt: skip
     best = learner.at("attributes").found.get("best_iteration") if "attributes" in learner.found else None
     kept = int(best) + 1 if isinstance(best, str) and re.fullmatch(r"[0-9]{1,9}", best) else forest.n_rounds
@@ -175,6 +219,8 @@ def read(data: bytes, where: str) -> ForeignForest:
             "XGBoost keeps sums of hessians (cover), no counts of training rows: inspect shap and why go by these, as "
             "pred_contribs does; inspect dependence and interaction want documents"
         )
+    if categories:
+        notes.append(FRACTIONS)
     notes.append(f"XGBoost adds in float32: its scores are within {float32_sums(forest):.2g} of these")
     return ForeignForest(forest=forest, notes=tuple(notes), best_rounds=kept if kept < forest.n_rounds else None)
 
@@ -246,16 +292,12 @@ def _read_tree(tree: _Object) -> tuple[PlainTree, npt.NDArray[np.float64]]:
     right = tree.array("right_children", np.int64, n)
     if n == 0:
         raise ModelFormatError(f"{tree.where}: {tree.path} has no nodes")
-    if np.any(tree.array("split_type", np.int64, n, optional=True)):
-        raise ConversionRefused(
-            f"{tree.where}: {tree.path} splits on categories, which is not supported; encode categories as numbers and"
-            " train again"
-        )
     if tree.at("tree_param").integer("size_leaf_vector", 1) > 1:
         raise ConversionRefused(
             f"{tree.where}: {tree.path} has leaves of several values: there is no one score to rank by"
         )
     inner = left >= 0
+    by_set = (tree.array("split_type", np.int64, n, optional=True) != 0) & inner
     feature = tree.array("split_indices", np.int64, n)
     with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are checked as such
         condition = tree.array("split_conditions", np.float64, n).astype(CUT)
@@ -263,16 +305,18 @@ def _read_tree(tree: _Object) -> tuple[PlainTree, npt.NDArray[np.float64]]:
         gain = tree.array("loss_changes", np.float64, n, optional=True).astype(CUT)
     if np.any((feature < 0) | (feature > np.iinfo(NODE).max)):
         raise ModelFormatError(f"{tree.where}: {tree.path} uses a feature that does not exist")
+    condition[by_set] = 0.0
     if np.any(np.isneginf(condition[inner])):
         raise ConversionRefused(f"{tree.where}: {tree.path} has a threshold of -inf, below which there are no values")
     for side in (left, right):
         if np.any((side[inner] < 0) | (side[inner] >= n)):
             raise ModelFormatError(f"{tree.where}: {tree.path} has a child that is not one of its nodes")
     reached = _reached(left, right, inner)  # pruning leaves unreachable nodes behind
+    sets = _read_sets(tree, np.flatnonzero(by_set & reached))
     place = np.cumsum(reached) - 1
     with np.errstate(over="ignore"):
         cover = tree.array("sum_hessian", np.float64, n, optional=True).astype(CUT)[reached].astype(np.float64)
-    return PlainTree(
+    found = PlainTree(
         feature=np.where(inner, feature, -1).astype(NODE)[reached],
         cut=np.where(inner, np.nextafter(condition, CUT(-np.inf)), CUT(np.nan)).astype(CUT)[reached],
         missing_left=(tree.array("default_left", np.int64, n) != 0)[reached],
@@ -281,7 +325,51 @@ def _read_tree(tree: _Object) -> tuple[PlainTree, npt.NDArray[np.float64]]:
         value=np.where(inner, weight, condition)[reached].astype(np.float64),
         gain=gain[reached].astype(np.float64),
         rows=np.zeros(len(cover), dtype=COUNT),
-    ), cover
+        sets={int(place[node]): numbers for node, numbers in sets.items()},
+    )  # fmt: skip
+    return _sides_changed(found), cover
+
+
+def _read_sets(tree: _Object, nodes: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
+    """Return the numbers of the categories that each of ``nodes`` sends right."""
+    if not len(nodes):
+        return {}
+    of, starts, sizes = (tree.array(f"categories_{key}", np.int64) for key in ("nodes", "segments", "sizes"))
+    numbers = tree.array("categories", np.int64)
+    if not len(of) == len(starts) == len(sizes) or np.any((starts < 0) | (sizes < 0) | (starts + sizes > len(numbers))):
+        raise ModelFormatError(f"{tree.where}: {tree.path} has sets of categories that do not fit its categories")
+    if np.any(numbers < 0) or np.any(numbers > MOST_CATEGORIES):
+        raise ModelFormatError(f"{tree.where}: {tree.path} has a category below 0 or above {MOST_CATEGORIES}")
+    if not np.all(np.isin(nodes, of)):
+        raise ModelFormatError(f"{tree.where}: {tree.path} has a split by categories without any")
+    place = {node: i for i, node in enumerate(of.tolist())}
+    chosen = {node: place[node] for node in nodes.tolist()}
+    return {node: np.unique(numbers[starts[i] : starts[i] + sizes[i]]) for node, i in chosen.items()}
+
+
+def _texts_of(model: _Object) -> dict[int, list[str]]:
+    """Return the texts of the categories 0, 1, .. of each feature whose names XGBoost keeps."""
+    if "cats" not in model.found:
+        return {}
+    texts = {}
+    for f, names in enumerate(model.at("cats").items("enc") if model.at("cats").found.get("enc") else []):
+        values = names.array("values", np.int64)
+        if "offsets" not in names.found:
+            texts[f] = list(map(str, values.tolist()))
+            continue
+        ends = names.array("offsets", np.int64)
+        if np.any(np.diff(ends) < 0) or np.any((ends < 0) | (ends > len(values))):
+            raise ModelFormatError(f"{names.where}: {names.path} has offsets that do not fit its values")
+        if len(ends):
+            data = (values & 255).astype(np.uint8).tobytes()
+            try:
+                texts[f] = [data[start:end].decode() for start, end in pairwise(ends.tolist())]
+            except UnicodeDecodeError as error:
+                raise ConversionRefused(
+                    f"{names.where}: the names of categories in {names.path} are not UTF-8 (XGBoost cuts off names that are not"
+                    " ASCII); train it on categories of other names"
+                ) from error
+    return texts
 
 
 def _reached(

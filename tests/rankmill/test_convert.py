@@ -295,10 +295,10 @@ def test_what_cannot_be_done_is_one_line_and_nothing_is_written(
 
 
 def test_what_a_tool_has_that_we_have_not_is_refused_with_10(tmp_path, forest, capsys) -> None:
-    text = lightgbm.write(forest, "m").data.replace(b"num_cat=0", b"num_cat=1")
+    text = lightgbm.write(forest, "m").data.replace(b"is_linear=0", b"is_linear=1")
     (tmp_path / "m.txt").write_bytes(text)
     assert execute(["convert", str(tmp_path / "m.txt"), "--from", "lightgbm", "-o", str(tmp_path / "m.rankmill")]) == 10
-    assert "a split on categories" in line(capsys)
+    assert "linear functions" in line(capsys)
     model = json.loads(xgboost.write(forest, "m").data)
     model["learner"]["gradient_booster"]["name"] = "gblinear"
     (tmp_path / "m.json").write_text(json.dumps(model))

@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.scorer.forests import random_forest
+from rankmill.scorer.exchange.categories import category_numbers
+from tests.scorer.forests import TEXTS, random_forest
 
 FEATURES = 5
+NUMBERS = [text for text in TEXTS if text.isdecimal() and text != "01"]
 
 
 def peer(name):
@@ -25,6 +27,8 @@ def awkward_forest(seed, **shape):
     forest = random_forest(seed, **{"n_features": FEATURES, **shape})
     cuts = forest.cuts.copy()
     for f, scale in enumerate([1.0, 1e30, 1e-30, 100.0, 1e-3][: forest.n_features]):
+        if f in forest.categorical_features:
+            continue
         at = slice(int(forest.cut_starts[f]), int(forest.cut_starts[f + 1]))
         cuts[at] *= np.float32(scale)
         if f == 3 and len(cuts[at]):
@@ -50,6 +54,20 @@ def rows_for(forest, seed, n_rows=200, *, infinite=True, missing=True, tiny=True
     rows[np.isinf(rows) & (not infinite)] = 1.0
     if not tiny:
         rows[np.abs(rows) <= np.float32(1e-35)] = 0.0
+    return rows
+
+
+def numbered(forest, rows, seed):
+    """Return rows with the categories as other tools number them; those that no split knows are whole numbers of any kind."""
+    rng = np.random.default_rng(seed)
+    rows = rows.copy()
+    for f, known in category_numbers(forest).items():
+        taken = set(known.numbers.values())
+        others = [n for n in (-7, -1, 0, 1, 5, 33, 64, 1000, 70_000, 2**24, 3e9) if n not in taken]
+        rows[:, f] = [
+            x if np.isnan(x) else known.numbers[float(x)] if float(x) in known.numbers else rng.choice(others)
+            for x in rows[:, f]
+        ]
     return rows
 
 

@@ -12,11 +12,20 @@ TEXTS = ["0", "1", "2", "3", "7", "31", "32", "200", "65536", "-3", "acme", "zet
 
 
 def random_forest(
-    seed, n_features=5, n_trees=6, max_leaves=9, n_thresholds=7, names=None, categorical=0, texts=TEXTS, **extra
+    seed,
+    n_features=5,
+    n_trees=6,
+    max_leaves=9,
+    n_thresholds=7,
+    names=None,
+    categorical=0,
+    texts=TEXTS,
+    missing_right=False,
+    **extra,
 ):
     """Grow trees by splitting random leaves at random thresholds; nodes are numbered in a random valid order.
 
-    The first ``categorical`` features split by sets of ``texts`` instead.
+    The first ``categorical`` features split by sets of ``texts`` instead, and as trained ones do if ``missing_right``.
     """
     rng = np.random.default_rng(seed)
     grid = np.sort(rng.normal(size=(n_features, n_thresholds)).astype(np.float32), axis=1)
@@ -40,7 +49,8 @@ def random_forest(
             )
             if f < categorical:
                 size = int(rng.integers(1, max(len(codes) // 2, 2)))
-                node.update(missing=0, set=np.sort(rng.choice(codes, size=size, replace=False)))
+                node.update(missing=node["missing"] * (not missing_right))
+                node.update(set=np.sort(rng.choice(codes, size=size, replace=False)))
             leaves += children
             tree += [
                 {"feature": -1, "threshold": np.float32(0), "missing": 0, "left": -1, "right": -1} for _ in range(2)

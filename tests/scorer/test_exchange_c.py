@@ -12,8 +12,8 @@ import pytest
 
 from rankmill.scorer.exchange import c as exchange
 from rankmill.scorer.predict import predict
-from tests.scorer.exchange_cases import awkward_forest, rows_for
-from tests.scorer.forests import random_forest
+from tests.scorer.exchange_cases import NUMBERS, awkward_forest, numbered, rows_for
+from tests.scorer.forests import TEXTS, random_forest
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror", "-O1", "-shared", "-fPIC")
 
@@ -51,6 +51,19 @@ def test_the_compiled_source_gives_the_same_bits(seed, tmp_path):
         forest = replace(forest, cuts=cuts)
     rows = rows_for(forest, seed)
     assert np.array_equal(scores(compiled(forest, tmp_path), rows), predict(forest, rows))
+
+
+@pytest.mark.parametrize("texts", [TEXTS, NUMBERS])
+def test_sets_of_categories_are_compiled_in(texts, tmp_path):
+    forest = awkward_forest(7, n_trees=20, max_leaves=30, categorical=3, texts=texts)
+    library = compiled(forest, tmp_path)
+    rows = rows_for(forest, 7)
+    assert np.array_equal(scores(library, numbered(forest, rows, 1)), predict(forest, rows))
+    if texts is TEXTS:
+        held = (ctypes.c_char_p * len(texts)).in_dll(library, "rankmill_categories_0")
+        assert [text.decode() for text in held] == sorted(texts)
+    else:  # fractions belong to no category
+        assert np.array_equal(scores(library, rows), predict(forest, rows))
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
+from rankmill.pipeline.categories import category_codes
 from rankmill.scorer.exchange import lightgbm as exchange
 from rankmill.scorer.predict import predict
 from tests.refusals import refused
-from tests.scorer.exchange_cases import awkward_forest, peer, rows_for, same_model
-from tests.scorer.forests import random_forest
+from tests.scorer.exchange_cases import NUMBERS, awkward_forest, numbered, peer, rows_for, same_model
+from tests.scorer.forests import TEXTS, random_forest
 
 
 def booster(data):
@@ -78,6 +79,125 @@ def test_what_is_read_parts_all_float32_as_the_booster_does(seed, data):
     odd = np.float32([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-35, -1e-35, 1.1e-35, -1.1e-35, 1e-40, -1e-45, 3.4e38])
     rows = np.concatenate([near, *beside, odd, -near])[:, None]
     assert np.array_equal(predict(imported, rows), booster(text.encode()).predict(rows))
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32), st.integers(0, 12), st.integers(1, 40), st.sampled_from([TEXTS, NUMBERS]))
+def test_sets_of_categories_there_and_back(seed, n_trees, max_leaves, texts):
+    """A Booster takes whole numbers, seen and unseen, and missing values to the same leaves."""
+    forest = awkward_forest(
+        seed, n_trees=n_trees, max_leaves=max_leaves, categorical=3, texts=texts, missing_right=True
+    )
+    rows = rows_for(forest, seed, tiny=False)
+    written = exchange.write(forest, "web").data
+    there = numbered(forest, rows, seed)
+    assert np.array_equal(booster(written).predict(there, num_threads=1), predict(forest, rows))
+    again = exchange.read(written, "web.txt").forest
+    assert np.array_equal(predict(again, rows), predict(forest, rows))
+    assert {k: sorted(v) for k, v in again.categories.items()} == {
+        k: sorted(v) for k, v in forest.categories.items() if k in again.categories
+    }
+    assert same_model(exchange.read(exchange.write(again, "web").data, "web.txt").forest, again)
+
+
+def test_fractions_of_categories_are_cut_off_by_a_booster_and_that_is_said():
+    forest = random_forest(3, n_features=2, n_trees=9, categorical=2, texts=NUMBERS, missing_right=True)
+    written = exchange.write(forest, "web")
+    rows = np.random.default_rng(1).uniform(-3, 40, size=(500, 2)).astype(np.float32)
+    assert np.array_equal(booster(written.data).predict(rows), predict(forest, np.trunc(rows)))
+    assert not np.array_equal(predict(forest, rows), predict(forest, np.trunc(rows)))
+    assert any("fraction" in note for note in written.notes)
+
+
+def test_columns_of_pandas_with_the_texts_of_categories_score_alike():
+    pandas = peer("pandas")
+    forest = random_forest(3, n_features=3, n_trees=12, categorical=2, missing_right=True, names=["brand", "kind", "x"])
+    rng = np.random.default_rng(4)
+    texts = rng.choice([*TEXTS, "never seen"], size=(300, 2))
+    x = rng.normal(size=300).astype(np.float32)
+    columns = {
+        name: pandas.Categorical(texts[:, i], categories=rng.permutation([*TEXTS, "never seen"]))
+        for i, name in enumerate(["brand", "kind"])
+    }
+    codes = np.stack([category_codes(texts[:, 0]), category_codes(texts[:, 1]), x], axis=1)
+    there = booster(exchange.write(forest, "web").data).predict(pandas.DataFrame({**columns, "x": x}))
+    assert np.array_equal(there, predict(forest, codes))
+
+
+def test_missing_categories_that_go_left_are_refused():
+    forest = random_forest(3, n_features=2, n_trees=9, categorical=2)
+    assert np.any(forest.node_missing_left)
+    with refused(ConversionRefused, "LightGBM", "missing", "xgboost"):
+        exchange.write(forest, "web")
+
+
+def categories_of_people(n=1500):
+    """(texts, numbers, numeric values, grades) with effects of single categories."""
+    rng = np.random.default_rng(8)
+    texts = rng.choice(
+        ["acme", "Zeta", "beta", "17", "x y", "é", "rare"], p=[0.2, 0.2, 0.2, 0.2, 0.1, 0.09, 0.01], size=n
+    )
+    numbers, z = rng.integers(0, 40, n), rng.normal(size=n)
+    y = (texts == "acme") + 2.0 * np.isin(numbers, [3, 4, 17, 33]) + (texts == "é") * z + 0.1 * rng.normal(size=n)
+    return texts, numbers, z, y
+
+
+@pytest.mark.parametrize("columns", ["pandas", "pandas and numbers", "numbers"])
+@pytest.mark.parametrize("use_missing", [True, False])
+def test_models_with_categories_that_lightgbm_has_trained_keep_their_scores(columns, use_missing):
+    lightgbm, pandas = peer("lightgbm"), peer("pandas")
+    texts, numbers, z, y = categories_of_people()
+    known = ["x y", "acme", "Zeta", "é", "17", "beta", "rare", "never"]
+    brand = pandas.Categorical(np.where(z > 1.5, None, texts), categories=known)
+    if columns == "numbers":
+        brand = np.where(z > 1.5, -1, brand.codes)
+    kind = pandas.Categorical(numbers) if columns == "pandas" else numbers
+    table = pandas.DataFrame({"z": z, "brand": brand, "kind": kind})
+    data = lightgbm.Dataset(table, y, categorical_feature=["brand", "kind"])
+    settings = {
+        "objective": "regression", "verbose": -1, "num_threads": 1, "min_data_per_group": 5, "cat_smooth": 1, "use_missing": use_missing,
+    }  # fmt: skip
+    model = lightgbm.train(settings, data, num_boost_round=15)
+    forest = exchange.read(model.model_to_string().encode(), "m.txt").forest
+    assert list(forest.categories) == ["brand", "kind"]
+    unseen = ["other", "-1", "40", "100000", "-7"]
+    own_texts = np.concatenate([texts, unseen])
+    own_numbers = np.concatenate([numbers, [40, -1, 31, 1_000_000, -40]])
+    missing = np.append(z > 1.5, [False, True, False, False, True])
+    z = np.append(z, np.zeros(5))
+    if columns == "numbers":
+        there = np.stack(
+            [z, np.where(missing, np.nan, [known.index(t) if t in known else 99 for t in own_texts]), own_numbers],
+            axis=1,
+        )
+        ours = there.astype(np.float32)
+    else:
+        brand = pandas.Categorical(np.where(missing, None, own_texts), categories=rotated(sorted(set(own_texts))))
+        kind = pandas.Categorical(own_numbers) if columns == "pandas" else own_numbers
+        there = pandas.DataFrame({"z": z, "brand": brand, "kind": kind})
+        codes = np.where(missing, np.nan, category_codes(own_texts))
+        ours = np.stack([z, codes, own_numbers], axis=1).astype(np.float32)
+    assert len(np.unique(predict(forest, ours))) > 50
+    assert np.array_equal(
+        predict(forest, ours),
+        model.predict(there.astype({"z": np.float32}) if columns != "numbers" else ours, raw_score=True),
+    )
+
+
+def rotated(values):
+    return [*values[3:], *values[:3]]
+
+
+def test_lists_of_categories_that_may_be_of_several_features_are_refused():
+    forest = random_forest(3, n_features=2, n_trees=9, categorical=2, texts=["0", "1"], missing_right=True)
+    text = exchange.write(forest, "web").data.decode()
+    for lists in ('[["a", "b"]]', '[["a", "b"], ["c", "d"], ["e"]]', '[["a"], ["b"]]'):
+        with refused(ConversionRefused, "web.txt", "categories", "which"):
+            exchange.read(text.replace("pandas_categorical:[]", f"pandas_categorical:{lists}").encode(), "web.txt")
+    named = exchange.read(
+        text.replace("pandas_categorical:[]", 'pandas_categorical:[["a","b"],[true,0.5]]').encode(), "w"
+    )
+    assert named.forest.categories == {"f1": ["a", "b"], "f2": ["true", "0.5"]}
 
 
 def stump(number, threshold, decision):
@@ -155,8 +275,7 @@ def test_zeros_that_go_elsewhere_than_their_value_says_are_refused():
 @pytest.mark.parametrize(
     ("old", "new", "kind", "message"),
     [
-        ("num_cat=0", "num_cat=1", ConversionRefused, ("m.txt:12", "categories")),
-        ("decision_type=10", "decision_type=1", ConversionRefused, ("m.txt:12", "categories")),
+        ("decision_type=10", "decision_type=1", ModelFormatError, ("m.txt:12", "cat_boundaries")),
         ("is_linear=0", "is_linear=1", ConversionRefused, "linear"),
         ("num_class=1", "num_class=3", ConversionRefused, "3 classes"),
         ("objective=lambdarank", "objective=multiclassova", ConversionRefused, "multiclassova"),

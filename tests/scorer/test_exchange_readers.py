@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +17,8 @@ from rankmill.scorer.exchange.conversion import missing_as_zero, takes_missing_a
 from rankmill.scorer.predict import predict
 from tests import naive_exchange
 from tests.refusals import refused
-from tests.scorer.exchange_cases import awkward_forest, rows_for
-from tests.scorer.forests import random_forest
+from tests.scorer.exchange_cases import NUMBERS, awkward_forest, numbered, rows_for
+from tests.scorer.forests import TEXTS, random_forest
 
 SHAPES = (st.integers(0, 2**32), st.integers(0, 12), st.integers(1, 30))
 
@@ -26,9 +27,9 @@ SHAPES = (st.integers(0, 2**32), st.integers(0, 12), st.integers(1, 30))
 
 
 @settings(deadline=None, max_examples=30)
-@given(*SHAPES)
-def test_missing_as_zero_scores_missing_values_as_zeros(seed, n_trees, max_leaves):
-    forest = missing_as_zero(awkward_forest(seed, n_trees=n_trees, max_leaves=max_leaves))
+@given(*SHAPES, st.integers(0, 3))
+def test_missing_as_zero_scores_missing_values_as_zeros(seed, n_trees, max_leaves, categorical):
+    forest = missing_as_zero(awkward_forest(seed, n_trees=n_trees, max_leaves=max_leaves, categorical=categorical))
     rows = rows_for(forest, seed)
     assert takes_missing_as_zero(forest)
     assert np.array_equal(predict(forest, rows), predict(forest, np.where(np.isnan(rows), np.float32(0.0), rows)))
@@ -151,6 +152,32 @@ def test_onnx_stays_within_the_bound(seed, n_rounds, link):
     assert np.max(np.abs(there - here)) <= written.bound
     if name == "identity":
         np.testing.assert_array_max_ulp(there.astype(np.float32), here.astype(np.float32), maxulp=1)
+
+
+@pytest.mark.parametrize("texts", [TEXTS, NUMBERS])
+def test_onnx_splits_by_sets_of_categories(texts):
+    for seed in range(8):
+        forest = awkward_forest(seed, n_trees=6, max_leaves=20, categorical=3, texts=texts)
+        written = onnx.write(forest, "web")
+        rows = rows_for(forest, seed)
+        there = numbered(forest, rows, seed)
+        assert np.max(np.abs(naive_exchange.onnx_scores(written.data, there) - predict(forest, rows))) <= written.bound
+        metadata = [naive_exchange.fields(data) for data in naive_exchange.fields(written.data)[14]]
+        told = {entry[1][0].decode(): json.loads(entry[2][0]) for entry in metadata}
+        assert ("categories" in told) == (texts is TEXTS)
+        with suppress(ImportError):
+            import onnxruntime
+
+            session = onnxruntime.InferenceSession(written.data, providers=["CPUExecutionProvider"])
+            for part in (slice(None), slice(0, 1)):
+                scores = session.run(["score"], {"features": there[part]})[0][:, 0].astype(np.float64)
+                assert np.max(np.abs(scores - predict(forest, rows[part]))) <= written.bound
+
+
+@pytest.mark.parametrize("module", [ranklib, solr])
+def test_sets_of_categories_are_refused_where_there_are_only_thresholds(module):
+    with refused(ConversionRefused, module.TARGET, "'f1'", "sets", "lightgbm"):
+        module.write(missing_as_zero(random_forest(1, categorical=1, n_features=2, n_trees=9)), "web")
 
 
 @pytest.mark.parametrize(("link", "n_outputs"), LINKS)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
+from rankmill.pipeline.categories import category_codes
 from rankmill.scorer.exchange import ubjson
 from rankmill.scorer.exchange import xgboost as exchange
 from rankmill.scorer.exchange.conversion import float32_sums
@@ -22,8 +23,8 @@ from rankmill.scorer.inspect.dependence import interactions, partial_dependence
 from rankmill.scorer.inspect.shap import shap_values
 from rankmill.scorer.predict import predict
 from tests.refusals import refused
-from tests.scorer.exchange_cases import awkward_forest, peer, rows_for, same_model
-from tests.scorer.forests import random_forest
+from tests.scorer.exchange_cases import NUMBERS, awkward_forest, numbered, peer, rows_for, same_model
+from tests.scorer.forests import TEXTS, random_forest
 
 SMALL = random_forest(4, n_trees=2, max_leaves=4, names=list("abcde"))
 assert SMALL.node_feature[0] >= 0
@@ -82,6 +83,110 @@ def test_there_and_back_decides_the_same(seed, n_trees, max_leaves):
     assert same_model(exchange.read(exchange.write(again, "web").data, "web.json").forest, again)
 
 
+def with_types(data, rows):
+    """Scores of rows of numbers by the Booster of ``data``, whose model has categorical features."""
+    xgboost = peer("xgboost")
+    model = xgboost.Booster({"nthread": 1})
+    model.load_model(bytearray(data))
+    matrix = xgboost.DMatrix(
+        rows, feature_names=model.feature_names, feature_types=model.feature_types, enable_categorical=True, nthread=1
+    )
+    return model.predict(matrix, output_margin=True)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32), st.integers(0, 12), st.integers(1, 40), st.sampled_from([TEXTS, NUMBERS]))
+def test_sets_of_categories_there_and_back(seed, n_trees, max_leaves, texts):
+    """A Booster takes whole numbers, seen and unseen, negative and large ones, and missing values to the same leaves."""
+    forest = awkward_forest(seed, n_trees=n_trees, max_leaves=max_leaves, categorical=3, texts=texts)
+    values = np.random.default_rng(seed).integers(-1000, 1000, size=len(forest.node_value)).astype(float)
+    forest = replace(forest, node_value=values, tree_weights=np.ones(n_trees), base_score=3.0)
+    rows = rows_for(forest, seed, infinite=False)
+    written = exchange.write(forest, "web").data
+    assert np.array_equal(with_types(written, numbered(forest, rows, seed)), predict(forest, rows))
+    again = exchange.read(written, "web.json").forest
+    assert np.array_equal(predict(again, rows), predict(forest, rows))
+    assert {name: again.categories[name] for name in again.categories} == {
+        name: forest.categories[name] for name in again.categories
+    }
+    assert same_model(exchange.read(exchange.write(again, "web").data, "web.json").forest, again)
+
+
+def test_negative_fractions_are_no_categories_and_others_are_cut_off_by_a_booster():
+    forest = random_forest(3, n_features=2, n_trees=9, categorical=2, texts=NUMBERS)
+    written = exchange.write(forest, "web")
+    rows = np.random.default_rng(1).uniform(-3, 40, size=(500, 2)).astype(np.float32)
+    cut = np.where(rows < 0, np.float32(-1), np.trunc(rows))
+    assert np.max(np.abs(with_types(written.data, rows) - predict(forest, cut))) <= written.bound
+    assert any("fraction" in note for note in written.notes)
+
+
+def test_columns_of_pandas_with_the_texts_of_categories_score_alike():
+    """XGBoost cuts off texts that are not ASCII, and refuses a text that the model does not have."""
+    xgboost, pandas = peer("xgboost"), peer("pandas")
+    known = [text for text in TEXTS if text.isascii()]
+    forest = random_forest(
+        3, n_features=3, n_trees=40, categorical=2, max_leaves=30, names=["brand", "kind", "x"], texts=known
+    )
+    assert np.array_equal(np.diff(forest.cut_starts)[:2], [len(known)] * 2)
+    rng = np.random.default_rng(4)
+    texts = rng.choice(known, size=(300, 2))
+    x = rng.normal(size=300).astype(np.float32)
+    columns = {
+        name: pandas.Categorical(texts[:, i], categories=rng.permutation(known))
+        for i, name in enumerate(["brand", "kind"])
+    }
+    codes = np.stack([category_codes(texts[:, 0]), category_codes(texts[:, 1]), x], axis=1)
+    written = exchange.write(forest, "web")
+    model = xgboost.Booster({"nthread": 1})
+    model.load_model(bytearray(written.data))
+    there = model.predict(xgboost.DMatrix(pandas.DataFrame({**columns, "x": x}), enable_categorical=True, nthread=1))
+    assert np.max(np.abs(there - predict(forest, codes))) <= written.bound
+
+
+@pytest.mark.parametrize("kind", ["json", "ubj"])
+@pytest.mark.parametrize("onehot", [1, 100])
+@pytest.mark.parametrize("columns", ["pandas", "numbers"])
+def test_models_with_categories_that_xgboost_has_trained_keep_their_scores(columns, onehot, kind):
+    xgboost, pandas = peer("xgboost"), peer("pandas")
+    rng = np.random.default_rng(8)
+    n = 1500
+    texts = rng.choice(["acme", "Zeta", "beta", "17", "x y"], size=n)
+    numbers, z = rng.integers(0, 40, n), rng.normal(size=n)
+    y = (texts == "acme") + 2.0 * np.isin(numbers, [3, 4, 17, 33]) + (texts == "17") * z + (numbers > 35)
+    lost = rng.random(n) < np.where(y > 1, 0.5, 0.1)
+    known = ["x y", "acme", "Zeta", "17", "beta"]
+    brand = pandas.Categorical(np.where(lost, None, texts), categories=known)
+    sizes = pandas.Categorical(numbers, categories=rng.permutation(40))
+    if columns == "pandas":
+        table = pandas.DataFrame({"z": z.astype(np.float32), "brand": brand, "size": sizes})
+        data = xgboost.DMatrix(table, y, enable_categorical=True, nthread=1)
+        ours = np.stack([z, np.where(lost, np.nan, category_codes(texts)), numbers], axis=1).astype(np.float32)
+    else:
+        ours = np.stack([z, np.where(lost, np.nan, brand.codes), numbers], axis=1).astype(np.float32)
+        types = ["float", "c", "c"]
+        data = xgboost.DMatrix(
+            ours, y, feature_names=["z", "brand", "size"], feature_types=types, enable_categorical=True, nthread=1
+        )
+    settings = {"objective": "reg:squarederror", "nthread": 1, "max_cat_to_onehot": onehot, "max_depth": 5}
+    model = xgboost.train(settings, data, 12)
+    forest = exchange.read(bytes(model.save_raw(kind)), f"m.{kind}").forest
+    assert {0, 1} == set(forest.node_missing_left[forest.splits_by_set].tolist())
+    assert sorted(forest.categories) == ["brand", "size"]
+    assert np.max(np.abs(predict(forest, ours) - model.predict(data))) <= float32_sums(forest)
+    if columns == "numbers":
+        odd = rng.choice(np.float32([np.nan, -1, -3, 0, 4, 5, 39, 40, 1000, 2**24, 3e9]), size=(400, 3))
+        assert np.max(np.abs(predict(forest, odd) - with_types(model.save_raw(kind), odd))) <= float32_sums(forest)
+
+
+def test_names_of_categories_that_xgboost_has_cut_off_are_refused():
+    xgboost, pandas = peer("xgboost"), peer("pandas")
+    table = pandas.DataFrame({"brand": pandas.Categorical(["é", "acme"] * 50)})
+    model = xgboost.train({"nthread": 1}, xgboost.DMatrix(table, [0.0, 1.0] * 50, enable_categorical=True), 1)
+    with suppress(InputError), refused(ConversionRefused, "m.json", "ASCII"):
+        exchange.read(bytes(model.save_raw("json")), "m.json")
+
+
 def trained(n_rounds=12, **parameters):
     xgboost = peer("xgboost")
     rng = np.random.default_rng(5)
@@ -137,7 +242,7 @@ def test_the_rounds_that_early_stopping_found_best_are_told_and_taken():
     rows, data, model = trained(n_rounds=9)
     model.set_attr(best_iteration="3")
     raw = bytes(model.save_raw("json"))
-    assert any("--n-rounds 4 keeps" in note for note in read_from("xgboost", raw, "m").notes)
+    assert any("n_rounds 4 keeps" in note for note in read_from("xgboost", raw, "m").notes)
     best = read_from("xgboost", raw, "m", n_rounds=4)
     assert not any("early stopping" in note for note in best.notes)
     there = model.predict(data, output_margin=True, iteration_range=(0, 4))
@@ -208,21 +313,15 @@ def test_columns_without_names_are_told_as_features_of_letor_text():
         notes[asked] = [note for note in read_from("xgboost", raw, "m").notes if "f0" in note]
         assert read_from("xgboost", raw, "m", features=["f1", "f2", "f3"]).forest.feature_names == ("f1", "f2", "f3")
         assert not any("f0" in note for note in read_from("xgboost", raw, "m", features=["a", "b", "c"]).notes)
-    assert ["the first one f0" in notes[0][0], "--features f1..f3" in notes[0][0]] == [True, True]
+    assert ["the first one f0" in notes[0][0], "features f1..f3" in notes[0][0]] == [True, True]
     assert "no tree asks for f0" in notes[1][0]
 
 
-def test_categories_classes_and_linear_boosters_are_refused():
+def test_classes_and_linear_boosters_are_refused():
     xgboost = peer("xgboost")
     rng = np.random.default_rng(1)
-    codes, grades = rng.integers(0, 9, size=(300, 1)), rng.integers(0, 3, size=300)
-    data = xgboost.DMatrix(
-        codes, grades + 3 * (codes[:, 0] % 2), feature_types=["c"], enable_categorical=True, nthread=1
-    )
-    by_category = xgboost.train({"tree_method": "hist", "max_cat_to_onehot": 1, "nthread": 1}, data, 2)
-    with refused(ConversionRefused, "categories"):
-        exchange.read(bytes(by_category.save_raw("ubj")), "m")
-    plain = xgboost.DMatrix(codes, grades, nthread=1)
+    grades = rng.integers(0, 3, size=300)
+    plain = xgboost.DMatrix(rng.integers(0, 9, size=(300, 1)), grades, nthread=1)
     for parameters, reason in (
         ({"objective": "multi:softprob", "num_class": 3}, "classes"),
         ({"booster": "gblinear"}, "gblinear"),
