@@ -127,7 +127,7 @@ def query(
     """Query a dataset with SQL. This is read-only and does not verify the digests of files.
 
     The tables are features (qid, doc_id, grade, one column a feature; NULL is missing), queries, and, where the dataset has
-    them, bins, pairs, unjudged and the lists of rejects. To join features and bins, use their columns shard and row.
+    them, categories, bins, pairs, unjudged and the lists of rejects. To join features and bins, use their columns shard and row.
     For example:
 
     rankmill data query DATASET "SELECT grade, count(*), avg(f1) FROM features GROUP BY grade ORDER BY grade"

@@ -102,6 +102,14 @@ class BinSet(_Strict):
     shards: list[Digest]
 
 
+class CategorySet(_Strict):
+    """The categorical features of a dataset, and their vocabulary: ``_categories/<digest>.parquet``."""
+
+    features: list[str] = Field(min_length=1)  # in the order of the dataset
+    digest: Digest
+    size: Count
+
+
 class JudgmentSet(_Strict):
     """Judgments from separate files, which determined the grades of the rows."""
 
@@ -197,6 +205,12 @@ class Manifest(_Strict):
     judgments: JudgmentSet | None = None
     repeats: Repeats | None = None
     unjudged: list[UnjudgedShard] = []  # buckets with unjudged rows, ascending
+    categories: CategorySet | None = None
+
+    @property
+    def categorical(self) -> list[str]:
+        """The categorical features, in the order of the dataset."""
+        return [] if self.categories is None else self.categories.features
 
     @property
     def unjudged_rows(self) -> int:
@@ -223,13 +237,15 @@ class Manifest(_Strict):
 
     def rows_digest(self) -> str:
         """Return the same digest without the pairs: bins depend on this one."""
-        data = {
+        data: dict[str, Any] = {
             "format": self.format,
             "features": self.features,
             "max_grade": self.max_grade,
             "buckets": self.buckets,
             "shards": [[shard.bucket, shard.features, shard.queries] for shard in self.shards],
         }
+        if self.categories is not None:
+            data["categories"] = [self.categories.features, self.categories.digest]
         return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -239,6 +255,7 @@ QUERIES = "_queries"
 STATISTICS = "_statistics"
 PAIRS = "_pairs"
 UNJUDGED = "_unjudged"  # unjudged rows
+CATEGORIES = "_categories"
 BINS = "_bins"
 REPLACED = "_replaced"  # shards replaced by the last change, for readers that opened the dataset before it
 REJECTS_NAME = "_rejects.parquet"

@@ -14,6 +14,7 @@ from rankmill.foundation.progress import TerminalBar, stderr_console
 from rankmill.foundation.records import JSON, as_json, infinite_as_words
 from rankmill.pipeline.dataset_manifest import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, UNJUDGED, path_in
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
+from rankmill.pipeline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,6 +51,8 @@ class IngestBars(TerminalBar):
 
 GRADES_SHOWN = 12
 """Number of grades that the report lists; the others are counted."""
+CATEGORICAL_SHOWN, CLASHES_SHOWN = 8, 3
+"""The same for categorical features, and for categories with the same code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,8 @@ class IngestReport:
     """Statistics of the columns; None if shards of an earlier version lack them."""
     new_features: Sequence[str] = ()
     """Features that the dataset did not have before."""
+    vocabulary: Vocabulary = field(default_factory=Vocabulary)
+    """The categories of the categorical features."""
 
     @property
     def megabytes_per_second(self) -> float:
@@ -84,6 +89,10 @@ class IngestReport:
     def remarks(self) -> list[str]:
         """Remarks for users, one line each."""
         lines = [] if self.statistics is None else self.statistics.remarks
+        for name, clashes in self.vocabulary.clashes.items():
+            what = "; ".join(" and ".join(map(repr, texts)) for texts in clashes[:CLASHES_SHOWN])
+            more = f" and {len(clashes) - CLASHES_SHOWN:,} more" if len(clashes) > CLASHES_SHOWN else ""
+            lines.append(f"categories of {name} with the same code by chance, which count as one: {what}{more}")
         if "train" not in self.manifest.splits:
             lines.append("no query is in the train split: training needs one")
         highest = max((count.grade for count in self.manifest.grades), default=0)
@@ -92,6 +101,10 @@ class IngestReport:
                 f"grades up to {highest:,}: amounts are labels (a column label, {spelled('columns')} label=NAME; {spelled('labels')} real for LETOR text)"
             )
         return lines
+
+    def n_categories(self, feature: str) -> int:
+        """Return the number of categories of a categorical ``feature`` that some row has."""
+        return len(self.vocabulary.tallies.get(feature, ((), ()))[0])
 
     def render(self) -> str:
         """Return the report as text."""
@@ -118,6 +131,10 @@ class IngestReport:
         if self.new_features:
             new = f"{len(self.new_features):,} of them new ({_first_and_last(self.new_features)})"
             lines.insert(2, f"            {new}: rows from before have the absent value")
+        if manifest.categories is not None:
+            counts = [f"{name} ({self.n_categories(name):,})" for name in manifest.categories.features]
+            more = f" and {len(counts) - CATEGORICAL_SHOWN:,} more" if len(counts) > CATEGORICAL_SHOWN else ""
+            lines.insert(2, f"  categories {', '.join(counts[:CATEGORICAL_SHOWN])}{more}")
         if manifest.columns:
             lines.insert(-2, f"  besides   {', '.join(manifest.columns)}")
         if manifest.pairs is not None:
@@ -144,6 +161,7 @@ class IngestReport:
             "queries": manifest.queries,
             "features": len(manifest.features),
             "new_features": list(self.new_features),
+            "categories": {name: self.n_categories(name) for name in manifest.categorical},
             "max_grade": manifest.max_grade,
             "columns": list(manifest.columns),
             "columns_guessed": dict(self.columns_guessed),

@@ -61,10 +61,10 @@ def _delimiter(given: str) -> str:
     return found
 
 
-def _ignored(texts: Iterable[str]) -> tuple[str, ...]:
+def _names(texts: Iterable[str]) -> tuple[str, ...]:
     """Read texts such as ``title,debug_*``.
 
-    >>> _ignored(["title, debug_*", "brand"])
+    >>> _names(["title, debug_*", "brand"])
     ('title', 'debug_*', 'brand')
     """
     return tuple(name for text in texts for piece in text.split(",") if (name := piece.strip()))
@@ -212,8 +212,17 @@ class ReadOptions:
         default=(),
         help="Columns of tables to ignore: title,debug_*; repeat for more.",
         metavar="NAME,..",
-        read=_ignored,
+        read=_names,
         repeat=True,
+        panel=_MEANING,
+    )
+    categorical: tuple[str, ...] = option(
+        default=(),
+        help="Features that are categories, text or numbers: brand,country, or f7 in LETOR text; repeat for more.",
+        metavar="NAME,..",
+        read=_names,
+        repeat=True,
+        convert=tuple,
         panel=_MEANING,
     )
     grades: Mapping[str, int] | Words = option(

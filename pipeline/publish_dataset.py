@@ -11,6 +11,7 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder, publish_folder
 from rankmill.pipeline.dataset_manifest import (
+    CATEGORIES,
     FEATURES,
     JUDGMENT_REJECTS_NAME,
     MANIFEST_NAME,
@@ -26,7 +27,7 @@ from rankmill.pipeline.dataset_manifest import (
 )
 from rankmill.pipeline.stored_shards import read_manifest
 
-_FOLDERS = (FEATURES, QUERIES, STATISTICS, PAIRS, UNJUDGED)
+_FOLDERS = (FEATURES, QUERIES, STATISTICS, PAIRS, UNJUDGED, CATEGORIES)
 
 
 def check_destination(out: Path, *, overwrite: bool) -> None:
@@ -140,6 +141,7 @@ def _files(manifest: Manifest) -> dict[str, set[str]]:
         STATISTICS: {shard.statistics.digest for shard in manifest.shards if shard.statistics is not None},
         PAIRS: set() if manifest.pairs is None else {shard.digest for shard in manifest.pairs.shards},
         UNJUDGED: {shard.digest for shard in manifest.unjudged},
+        CATEGORIES: set() if manifest.categories is None else {manifest.categories.digest},
     }
 
 

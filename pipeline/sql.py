@@ -47,6 +47,7 @@ _CURES = {  # for tables that not every dataset has
     "bins": "has no bins yet; run: rankmill data bin {path}",
     "pairs": "has no pairs; add them with rankmill data ingest --pairs FILE",
     "unjudged": "has no unjudged rows; rankmill data ingest keeps them with --unjudged keep or --qrels FILE",
+    "categories": "has no categorical features; rankmill data ingest reads them with --categorical NAME",
     "rejects": "has no rejects: every row was valid",
     "judgment_rejects": "has no rejected judgments: all were valid, or --qrels FILE was not used",
     "pair_rejects": "has no rejected pairs: all were valid, or --pairs FILE was not used",
@@ -73,8 +74,8 @@ def query_dataset(dataset: Dataset, sql: str, options: QueryOptions = DEFAULTS) 
     """Run one SQL statement over the views of ``dataset`` and yield its answer; rows are computed lazily.
 
     The views are ``features`` (missing values are NULL), ``queries`` and, if the dataset has them, ``bins`` (the newest),
-    ``pairs``, ``unjudged``, ``rejects``, ``judgment_rejects`` and ``pair_rejects``.  ``features`` and ``bins`` also have the columns
-    ``shard``, as in ``queries``, and ``row``, from 0.
+    ``pairs``, ``unjudged``, ``categories``, ``rejects``, ``judgment_rejects`` and ``pair_rejects``.  ``features`` and ``bins`` also
+    have the columns ``shard``, as in ``queries``, and ``row``, from 0.  Categories of text are shown as text, not as codes.
 
     Parameters
     ----------
@@ -143,7 +144,9 @@ def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, Sequence[Path]]]]
     place = _place(dataset, features)
     ids = ["qid", "doc_id", "grade", *dataset.optional_columns]
     values = [f"nullif({_name(name)}, 'nan'::FLOAT) AS {_name(name)}" for name in manifest.features]
-    yield "features", (_select([*ids, *values, *place], features), features)
+    named = [name for name in manifest.categorical if dataset.vocabulary.texts.get(name)]
+    vocabulary = [dataset.vocabulary_path] if dataset.vocabulary_path is not None else []
+    yield "features", (_named(_select([*ids, *values, *place], features), named, vocabulary), [*features, *vocabulary])
     queries = [dataset.queries_path(shard) for shard in manifest.shards]
     yield "queries", (_select(["*"], queries), queries)
     if manifest.bins:
@@ -155,7 +158,10 @@ def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, Sequence[Path]]]]
         yield "pairs", (_select(["*"], pairs), pairs)
     if manifest.unjudged:
         unjudged = [dataset.unjudged_path(shard) for shard in manifest.unjudged]
-        yield "unjudged", (_select([f"* REPLACE ({', '.join(values)})"], unjudged), unjudged)
+        select = _select([f"* REPLACE ({', '.join(values)})"], unjudged)
+        yield "unjudged", (_named(select, named, vocabulary), [*unjudged, *vocabulary])
+    if vocabulary:
+        yield "categories", (_select(["*"], vocabulary), vocabulary)
     lists = {"rejects": REJECTS_NAME, "judgment_rejects": JUDGMENT_REJECTS_NAME, "pair_rejects": PAIR_REJECTS_NAME}
     for name, file in lists.items():
         if (path := path_in(dataset.path, file)).is_file():
@@ -180,6 +186,21 @@ def _place(dataset: Dataset, files: Sequence[Path]) -> list[str]:
 
 def _select(columns: Sequence[str], files: Sequence[Path]) -> str:
     return f"SELECT {', '.join(columns)} FROM read_parquet({_list([os.fspath(file) for file in files])})"  # noqa: S608  quoted
+
+
+def _named(select: str, features: Sequence[str], vocabulary: Sequence[Path]) -> str:
+    """Return ``select`` with the texts of the ``vocabulary`` instead of the codes of ``features``."""
+    if not features:
+        return select
+    texts, joins = [], []
+    for number, feature in enumerate(features):
+        names, code = f"rankmill_names_{number}", f"rankmill_rows.{_name(feature)}"
+        texts.append(f"coalesce({names}.text, format('{{:.9g}}', {code})) AS {_name(feature)}")
+        of_feature = (
+            f"{_select(['code', 'min(text) AS text'], vocabulary)} WHERE feature = {_text(feature)} GROUP BY code"
+        )
+        joins.append(f"LEFT JOIN ({of_feature}) {names} ON {names}.code = {code}")
+    return f"SELECT rankmill_rows.* REPLACE ({', '.join(texts)}) FROM ({select}) rankmill_rows {' '.join(joins)}"  # noqa: S608  quoted
 
 
 def _checked(connection: Any, sql: str) -> str:

@@ -23,6 +23,7 @@ from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.arrow import open_parquet
 from rankmill.pipeline.dataset_manifest import (
+    CATEGORIES,
     FEATURES,
     FORMAT,
     MANIFEST_NAME,
@@ -40,6 +41,7 @@ from rankmill.pipeline.dataset_manifest import (
     read_even_if_replaced,
 )
 from rankmill.pipeline.sources.times import TIME
+from rankmill.pipeline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -155,6 +157,18 @@ class StoredShards:
         """Return the file with ``statistics`` of a shard."""
         return path_in(self.path, STATISTICS) / f"{statistics.digest}.parquet"
 
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The categories of the categorical features, with their texts and rows; empty if there are none."""
+        file = self.vocabulary_path
+        return Vocabulary() if file is None else Vocabulary.from_table(self.read(file))
+
+    @property
+    def vocabulary_path(self) -> Path | None:
+        """The file with the vocabulary; None if there are no categorical features."""
+        stored = self.manifest.categories
+        return None if stored is None else path_in(self.path, CATEGORIES) / f"{stored.digest}.parquet"
+
     def files(self) -> Iterator[tuple[Path, int]]:
         """Yield all files except the bins, with their size in the manifest."""
         for shard in self.manifest.shards:
@@ -166,6 +180,8 @@ class StoredShards:
             yield self.pairs_path(pairs), pairs.size
         for unjudged in self.manifest.unjudged:
             yield self.unjudged_path(unjudged), unjudged.size
+        if self.manifest.categories is not None and self.vocabulary_path is not None:
+            yield self.vocabulary_path, self.manifest.categories.size
 
     def check_sizes(self) -> None:
         """Raise DatasetFormatError unless all these files exist with the right size."""

@@ -41,6 +41,7 @@ def read_options(options: CandidateOptions, forest: Forest) -> ReadOptions:
         "decimal_comma": options.decimal_comma,
         "columns": options.columns or {},
         "known_features": frozenset(forest.feature_names),
+        "categorical": tuple(sorted(forest.categories)),
     }
     return made_of(ReadOptions, given | {key: value for key, value in known.items() if value is not None})
 
@@ -94,6 +95,14 @@ def shared_options(options: Mapping[str, ReadOptions]) -> ReadOptions:
             mine, yours = getattr(shared, each.name), getattr(other, each.name)
             if each.name == "known_features":
                 shared = replace(shared, known_features=mine | yours)
+            elif each.name == "categorical":
+                for name in sorted({*mine} ^ {*yours}):
+                    if name in shared.known_features & other.known_features:
+                        raise InputError(
+                            f"the models {first} and {label} read the feature {name!r} in different ways: for one of them it is"
+                            " categorical, for the other a number; rank with one model at a time"
+                        )
+                shared = replace(shared, categorical=tuple(sorted({*mine, *yours})))
             elif mine != yours:
                 cure = {
                     "absent": f"choose with {spelled('absent')}",

@@ -48,6 +48,8 @@ class Layout:
         Whether to take grades from labels, which are all whole numbers.
     settling
         How grades are determined; None: each row has its own.
+    categorical
+        The numbers of the categorical features.
     """
 
     features: tuple[str, ...]
@@ -58,6 +60,7 @@ class Layout:
     extras: tuple[str, ...] = ()
     labels_are_grades: bool = False
     settling: Settling | None = None
+    categorical: tuple[int, ...] = ()
 
     @property
     def row_group_rows(self) -> int:

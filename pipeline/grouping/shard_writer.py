@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rankmill.pipeline.grouping.bucket_rows import RowSpill
     from rankmill.pipeline.grouping.settled_bucket import Layout
     from rankmill.pipeline.judgments.judgment_counts import Tally
+    from rankmill.pipeline.vocabulary import Tally as Tallied
 
 
 _QUERIES = schema_of(
@@ -69,6 +70,7 @@ class ShardSummary:
     grades: Counter[int] = field(default_factory=Counter)
     queries: Counter[str] = field(default_factory=Counter)  # by split
     rows: Counter[str] = field(default_factory=Counter)  # by split
+    tallies: Sequence[Tallied] = ()  # of each categorical feature
 
 
 def write_shards(
@@ -142,14 +144,14 @@ def write_shard(
     if not len(rows):
         return summary
     qid, starts = runs_of(rows.qid)
-    collector = ColumnCollector(width, starts)
+    collector = ColumnCollector(width, starts, bucket.layout.categorical)
     staged, missing = _write_rows(rows, bucket, folder, memory, scratch, collector)
     size = staged.stat().st_size
     digest = keep_by_digest(staged, folder / FEATURES)
 
     queries = _queries(number, qid, starts, rows, layout)
-    queries_digest, queries_size = _keep_table(queries, staged, folder / QUERIES)
-    statistics_digest, statistics_size = _keep_table(collector.table(layout.features), staged, folder / STATISTICS)
+    queries_digest, queries_size = keep_table(queries, staged, folder / QUERIES)
+    statistics_digest, statistics_size = keep_table(collector.table(layout.features), staged, folder / STATISTICS)
     little = QueryCounts.of(rows.grade, starts)
     split = np.array(queries.column("split").to_pylist())
     n_docs = queries.column("n_docs").to_numpy()
@@ -176,6 +178,7 @@ def write_shard(
         grades=Counter(dict(zip(grades.tolist(), counts.tolist(), strict=True))),
         queries=Counter({name: int(np.count_nonzero(split == name)) for name in SPLITS}),
         rows=Counter({name: int(n_docs[split == name].sum()) for name in SPLITS}),
+        tallies=collector.tallies,
     )
 
 
@@ -282,7 +285,7 @@ def _write_group(
     return missing
 
 
-def _keep_table(table: pa.Table, staged: Path, folder: Path) -> tuple[str, int]:
+def keep_table(table: pa.Table, staged: Path, folder: Path) -> tuple[str, int]:
     """Write a small table to ``folder``, via the file ``staged``; return digest and size."""
     with open_writer(staged, table.schema) as writer:
         writer.write_table(table)

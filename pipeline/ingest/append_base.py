@@ -26,7 +26,9 @@ from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.rejects import read_rejects
 from rankmill.pipeline.sources.files import format_of
 from rankmill.pipeline.sources.jsonl.json_keys import naturally_sorted
+from rankmill.pipeline.sources.letor import letor_name
 from rankmill.pipeline.validate import sources_disagree
+from rankmill.pipeline.vocabulary import less
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from rankmill.pipeline.options import IngestOptions
     from rankmill.pipeline.query_spill import QuerySpill
     from rankmill.pipeline.sources.batch import Reject, Source
+    from rankmill.pipeline.vocabulary import Tally, Vocabulary
 
 
 OPTIONS_OF_READING = (
@@ -62,6 +65,7 @@ def highest_allowed(manifest: Manifest) -> int | None:
 def as_made(manifest: Manifest, options: IngestOptions) -> IngestOptions:
     """Return ``options`` with :data:`OPTIONS_OF_READING` and :data:`OPTIONS_OF_DATASET` taken from the dataset."""
     meaning = manifest.meaning
+    known = frozenset(manifest.features)
     folds, times = meaning.folds, meaning.split_time
     read = replace(
         options.read,
@@ -74,6 +78,7 @@ def as_made(manifest: Manifest, options: IngestOptions) -> IngestOptions:
         negative_grades=meaning.negative_grades,
         unjudged=meaning.no_grade,
         time_column=meaning.time_column,
+        categorical=(*manifest.categorical, *(name for name in options.read.categorical if name not in known)),
     )
     return replace(
         options,
@@ -102,6 +107,12 @@ def options_for(path: Path, manifest: Manifest, options: IngestOptions, given: C
         An option differs from that of the dataset.
     """
     made = as_made(manifest, options)
+    for name in (letor_name(name) if name not in manifest.features else name for name in options.read.categorical):
+        if name in manifest.features and name not in manifest.categorical:
+            raise InputError(
+                f"{path}: feature {name!r} is a number there, and {spelled('append')} keeps it; leave it out of"
+                f" {spelled('categorical')}, or ingest all files again"
+            )
     recorded, wanted = _values(made), _values(options)
     default = _values(type(options)())
     for name, value in wanted.items():
@@ -243,6 +254,24 @@ class Base:
     def _is_of_json_lines(self, options: IngestOptions) -> bool:
         """Whether all files of the dataset were JSON lines, judging by their names."""
         return all(format_of(Path(file.name), options.format) == "jsonl" for file in self.manifest.sources)
+
+    def check_categorical(self, categorical: Collection[str], where: str) -> None:
+        """Raise DataRejected if a feature is ``categorical`` in the files ``where``, but a number in the dataset."""
+        for name in self.manifest.features:
+            if name in categorical and name not in self.manifest.categorical:
+                raise DataRejected(
+                    f"{where}: column {name!r} holds categories, but numbers in {self.dataset.path}; ingest all files"
+                    f" again with {spelled('categorical')} {name}"
+                )
+
+    def add_categories(self, vocabulary: Vocabulary, tallies: dict[str, list[Tally]]) -> None:
+        """Add the texts of the dataset to ``vocabulary``, and to ``tallies`` the rows of its shards that are kept."""
+        stored = self.dataset.vocabulary
+        vocabulary.add(stored.texts)
+        for name, parts in tallies.items():
+            if name in stored.tallies:
+                parts.append(stored.tallies[name])
+            parts.extend(less(tally) for counts in self._replaced.values() for tally in counts.tallies.get(name, ()))
 
     def labels_were_grades(self) -> bool:
         """Whether the grades of the dataset were taken from labels, or could be."""

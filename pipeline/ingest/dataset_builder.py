@@ -11,10 +11,18 @@ import numpy as np
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.foundation.process_memory import release_freed
-from rankmill.pipeline.dataset_manifest import FEATURES, JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, SPLITS
+from rankmill.pipeline.dataset_manifest import (
+    CATEGORIES,
+    FEATURES,
+    JUDGMENT_REJECTS_NAME,
+    PAIR_REJECTS_NAME,
+    REJECTS_NAME,
+    SPLITS,
+    CategorySet,
+)
 from rankmill.pipeline.grouping.bucket_rows import RowSpill
 from rankmill.pipeline.grouping.settled_bucket import Layout
-from rankmill.pipeline.grouping.shard_writer import write_shards
+from rankmill.pipeline.grouping.shard_writer import keep_table, write_shards
 from rankmill.pipeline.ingest.manifest_builder import described
 from rankmill.pipeline.ingest.read_rows import read_all
 from rankmill.pipeline.judgments.judgment_counts import Tally
@@ -26,6 +34,7 @@ from rankmill.pipeline.pairs.pair_join import SPILLED, join_pairs
 from rankmill.pipeline.query_spill import QuerySpill
 from rankmill.pipeline.sources.column_roles import TYPES
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
+from rankmill.pipeline.vocabulary import Vocabulary, reading_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -82,6 +91,7 @@ class Building:
         self._pair_spill = QuerySpill(staging / "pairs-spill", options.buckets, SPILLED)
         self._rejected_rows = self._rejected_judgments = 0
 
+        self._vocabulary = Vocabulary()
         self._layout: Layout
         self._summaries: list[ShardSummary] = []
         self._judged = Tally()
@@ -96,7 +106,9 @@ class Building:
             inputs.columns,
             self._add_rows,
             self._quarantine,
-            threads=reading_threads(options.memory, options.allowed_threads, options.block_size),
+            threads=reading_threads(
+                options.memory - reading_bytes(len(inputs.categorical)), options.allowed_threads, options.block_size
+            ),
             block_bytes=options.block_size,
             advance=self._advance,
         )
@@ -144,9 +156,10 @@ class Building:
             extras=extras,
             labels_are_grades=self._labels_are_grades and not inputs.judgments,
             settling=settling,
+            categorical=self._categorical(features),
         )
         share = writing_share(
-            options.memory,
+            options.memory - self._vocabulary.bytes_held,
             options.allowed_threads,
             row_group_bytes=self._layout.row_group_bytes,
             bucket_rows=int(rows_of_bucket.max()),
@@ -204,6 +217,8 @@ class Building:
             files = source_files(inputs.judgments, digests)
             judgments = judgment_set(self._judged, files, self._rejected_judgments)
             found = found.model_copy(update={"judgments": judgments})
+        if self._layout.categorical:
+            found = found.model_copy(update={"categories": self._categories()})
         return found if self._base is None else self._base.extended(found, self._pair_shards, self._joined)
 
     def rejects(self) -> dict[str, list[Reject]]:
@@ -215,10 +230,37 @@ class Building:
             rows, pairs = self._base.with_rejects(rows, pairs)
         return {REJECTS_NAME: rows, JUDGMENT_REJECTS_NAME: judgments, PAIR_REJECTS_NAME: pairs}
 
+    def _categorical(self, features: tuple[str, ...]) -> tuple[int, ...]:
+        """Return the numbers of the categorical ``features``; DataRejected if one of them is missing."""
+        for name in sorted(self._inputs.categorical):
+            if name not in features:
+                raise DataRejected(
+                    f"{self._inputs.rows[0].path}: no row has the feature {name!r}, which {spelled('categorical')} names;"
+                    f" the last one is {features[-1]!r}"
+                )
+        return tuple(number for number, name in enumerate(features) if name in self._inputs.categorical)
+
+    def _categories(self) -> CategorySet:
+        """Write the vocabulary, and return the manifest's entry."""
+        features = [self._layout.features[number] for number in self._layout.categorical]
+        tallies = {
+            name: [summary.tallies[place] for summary in self._summaries if summary.tallies]
+            for place, name in enumerate(features)
+        }
+        if self._base is not None:
+            self._base.add_categories(self._vocabulary, tallies)
+        self._vocabulary.count(tallies)
+        digest, size = keep_table(
+            self._vocabulary.table(features), self._staging / "categories.parquet", self.staged / CATEGORIES
+        )
+        return CategorySet(features=features, digest=digest, size=size)
+
     def _add_rows(self, batch: RowBatch, source: int) -> None:
         """Spill rows of source number ``source``; called by several threads."""
         if self._labels_are_grades and not _can_be_grades(batch.extras["label"], self._options.read.max_grade).all():
             self._labels_are_grades = False
+        if batch.categories:
+            self._vocabulary.add(batch.categories)
         self._spill.add(batch, source)
 
     def _read_judgments(self, done: Callable[[int, int], None]) -> Settling | None:

@@ -8,22 +8,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankmill.foundation.errors import DataRejected, InputError
+from rankmill.foundation.errors import DataRejected, InputError, UnusableColumns
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset_manifest import SPLITS, SourceFile, SplitName
 from rankmill.pipeline.grouping.query_splits import name_of
 from rankmill.pipeline.judgments.judgment_files import JudgmentFile, check_times_and_labels, without_grades
 from rankmill.pipeline.pairs.add_pairs import sorted_files
 from rankmill.pipeline.pairs.pair_files import PairFile
-from rankmill.pipeline.sources.columns import check_ignored, guesses_of, tables_disagree
+from rankmill.pipeline.sources.columns import check_categorical, check_ignored, guesses_of, tables_disagree
 from rankmill.pipeline.sources.files import find_files, refuse_copies
-from rankmill.pipeline.sources.letor import check_made_ids, companions_of
-from rankmill.pipeline.sources.open_source import open_source, share_features
+from rankmill.pipeline.sources.letor import check_made_ids, companions_of, letor_name
+from rankmill.pipeline.sources.open_source import open_source, share_categories, share_features
 from rankmill.pipeline.validate import sources_disagree
 
 if TYPE_CHECKING:
     from rankmill.pipeline.ingest.append_base import Base
-    from rankmill.pipeline.options import IngestOptions, ReadOptions
+    from rankmill.pipeline.options import Format, IngestOptions, ReadOptions
     from rankmill.pipeline.pairs.pair_files import PairSource
     from rankmill.pipeline.sources.batch import Quarantine, Source
 
@@ -52,6 +52,8 @@ class Inputs:
         Companion files with the sizes of queries, by file of rows.
     columns
         The features, if the files name them; None for LETOR text.
+    categorical
+        The features that are categories.
     """
 
     rows: tuple[RowFile, ...]
@@ -60,6 +62,7 @@ class Inputs:
     pairs: tuple[PairSource, ...]
     companions: dict[Path, Path]
     columns: tuple[str, ...] | None
+    categorical: frozenset[str]
 
     @property
     def paths(self) -> list[Path]:
@@ -140,12 +143,15 @@ def open_inputs(
         read = replace(read, known_features=frozenset(base.manifest.features))
     if judgments:
         read = without_grades(read, timed=options.split_time is not None)
-    sources = [open_source(file.path, options.format, read, quarantine) for file in files]
+    sources = _opened([file.path for file in files], options.format, read, quarantine)
     share_features(sources, () if base is None else base.manifest.features)
+    share_categories(sources)
     columns = _common_columns(sources, options, read)
     check_made_ids(sources)
     judgment_files = sorted_files(find_files(judgments), [file.path for file in files])
     pair_files = sorted_files(find_files(pairs), [*(file.path for file in files), *judgment_files])
+    categorical = frozenset(read.categorical if columns is not None else map(letor_name, read.categorical))
+    categorical = categorical.union(*(source.table.categorical for source in sources if source.table is not None))
     judgment_sources = [JudgmentFile(path, options.read, quarantine) for path in judgment_files]
     pair_sources = [PairFile(path, quarantine) for path in pair_files]
     if options.aggregate is not None:
@@ -154,6 +160,7 @@ def open_inputs(
     if base is not None:
         base.check_new([*(file.path for file in files), *pair_files], companions)
         columns = base.check_columns(sources[0], options)
+        base.check_categorical(categorical, str(sources[0].path))
     return Inputs(
         rows=tuple(files),
         sources=tuple(sources),
@@ -161,6 +168,7 @@ def open_inputs(
         pairs=tuple(pair_sources),
         companions=companions,
         columns=columns,
+        categorical=categorical,
     )
 
 
@@ -188,6 +196,24 @@ def _row_files(rows: Mapping[SplitName, Given], options: IngestOptions) -> list[
     return files
 
 
+def _opened(paths: Sequence[Path], form: Format, read: ReadOptions, quarantine: Quarantine) -> list[Source]:
+    """Open the files of rows; dictionaries in one of them are categories in all."""
+    sources: dict[Path, Source] = {}
+    refused: dict[Path, UnusableColumns] = {}
+    for path in paths:
+        try:
+            sources[path] = open_source(path, form, read, quarantine)
+        except UnusableColumns as error:
+            refused[path] = error
+    found = {name for source in sources.values() if source.table is not None for name in source.table.categorical}
+    for path, why in refused.items():
+        if found <= {*read.categorical}:
+            raise why
+        more = replace(read, categorical=(*read.categorical, *sorted(found)))
+        sources[path] = open_source(path, form, more, quarantine)
+    return [sources[path] for path in paths]
+
+
 def _common_columns(sources: Sequence[Source], options: IngestOptions, read: ReadOptions) -> tuple[str, ...] | None:
     """Return the names of the features in the order of the first file; None for LETOR text."""
     first = sources[0]
@@ -209,6 +235,7 @@ def _common_columns(sources: Sequence[Source], options: IngestOptions, read: Rea
     tables = [source.table for source in sources if source.table is not None]
     if tables:
         check_ignored(options.read.ignore, tables)
+        check_categorical(options.read.categorical, tables)
     for option, given in ((spelled("columns"), options.read.columns), (spelled("ignore"), options.read.ignore)):
         if given and not tables:
             raise InputError(

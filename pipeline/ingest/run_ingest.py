@@ -108,6 +108,7 @@ def ingest(
             overwrite=options.overwrite or base is not None,
             grown_from=None if base is None else base.manifest,
         )
+    made = Dataset(out, manifest)
     return IngestReport(
         path=out,
         manifest=manifest,
@@ -115,7 +116,8 @@ def ingest(
         added=None if base is None else manifest.rows - base.manifest.rows,
         read=building.files,
         columns_guessed=inputs.guessed,
-        statistics=stored_statistics(Dataset(out, manifest)),
+        statistics=stored_statistics(made),
+        vocabulary=made.vocabulary,
         new_features=[] if base is None else _new_names(manifest.features, base.manifest.features),
     )
 

@@ -22,6 +22,8 @@ from rankmill.pipeline.sources.column_roles import TYPES
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.pipeline.sources.times import TIME
 from rankmill.pipeline.stored_shards import QUERY_WEIGHT
+from rankmill.pipeline.vocabulary import Tally as Tallied
+from rankmill.pipeline.vocabulary import summed, tally_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -41,6 +43,7 @@ class StoredCounts:
     queries: Counter[str] = field(default_factory=Counter)  # by split
     rows: Counter[str] = field(default_factory=Counter)  # by split
     repeats: Tally = field(default_factory=Tally)
+    tallies: dict[str, list[Tallied]] = field(default_factory=dict)  # by categorical feature
 
 
 def stored_rows(
@@ -81,6 +84,9 @@ def stored_rows(
         for number, count in zip(*np.unique(grade, return_counts=True), strict=True):
             counts.grades[int(number)] += int(count)
         counts.missing_values += int(np.count_nonzero(np.isnan(values)))
+        for feature in dataset.manifest.categorical:
+            found = tally_of(values[:, dataset.feature_names.index(feature)])
+            counts.tallies[feature] = [summed([*counts.tallies.get(feature, ()), found])]
         extras = {name: narrow.column(name).to_numpy() for name in dataset.optional_columns}
         extras |= {name: column[here] for name, column in of_rows.items()}
         for code in np.unique(split[here]).tolist():

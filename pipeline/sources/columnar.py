@@ -32,7 +32,15 @@ from rankmill.pipeline.sources.batch import (
 from rankmill.pipeline.sources.column_roles import IDS, OPTIONAL, PAIR_PARTS, PARTS
 from rankmill.pipeline.sources.columns import TableColumns, table_columns
 from rankmill.pipeline.sources.grades import GradeRules
-from rankmill.pipeline.sources.role_columns import are_ids, are_numbers, as_floats, feature_numbers, read_parts
+from rankmill.pipeline.sources.role_columns import (
+    are_categories,
+    are_ids,
+    are_numbers,
+    as_floats,
+    category_numbers,
+    feature_numbers,
+    read_parts,
+)
 from rankmill.pipeline.sources.table_rows import Mask, Problems, TableRows
 from rankmill.pipeline.sources.times import TIME, is_timelike
 
@@ -55,8 +63,15 @@ class TableSource(ABC):
         self.position = 0
         self._quarantine = Quarantine() if quarantine is None else quarantine
 
+    def share_categories(self, names: Collection[str]) -> None:
+        """Read the features ``names``, which are categories in other files, as categories here, too."""
+        self._settle(
+            replace(self._columns, categorical=frozenset(names).intersection(self._columns.features)), self._rules
+        )
+
     def _settle(self, columns: TableColumns, rules: GradeRules) -> None:
         """Set the roles of the columns."""
+        self._rules = rules
         self._columns = columns
         self.table: TableColumns | None = columns
         self.columns: tuple[str, ...] | None = columns.features
@@ -96,9 +111,12 @@ class ColumnarSource(TableSource):
     ) -> None:
         super().__init__(path, quarantine)
         schema = self.schema()
-        self._rules = GradeRules.of(options)
         columns_of = columns_of or table_columns
-        self._settle(columns_of(path, schema.names, options, partial(problems_of_types, schema)), self._rules)
+        columns = columns_of(path, schema.names, options, partial(problems_of_types, schema))
+        if columns.of_judgments:
+            encoded = {name for name in columns.features if isinstance(schema.field(name).type, pa.DictionaryType)}
+            columns = replace(columns, categorical=columns.categorical | encoded)
+        self._settle(columns, GradeRules.of(options))
 
     @abstractmethod
     def schema(self) -> pa.Schema:
@@ -187,7 +205,7 @@ class ColumnarSource(TableSource):
         """Return the valid rows of ``batch``, which begins at row ``first``; ``features`` has the chunks of each."""
         rows, problems = self._reader.narrow(batch)
         self._put_aside(first, problems)
-        return ColumnBatch(rows, _chunks_of(features, problems.keep))
+        return ColumnBatch(rows, self._reader.chunks(features, problems.keep))
 
     def _put_aside(self, first: int, problems: Problems) -> None:
         for problem in problems.sorted():
@@ -208,23 +226,52 @@ class RecordReader:
 
     def rows(self, batch: pa.RecordBatch) -> tuple[RowBatch, Problems]:
         """Return the valid rows of ``batch``, and the problems of the others."""
-        features = [batch.column(name) for name in self._columns.features]
+        features = self._columns.features
         values = np.empty((len(batch), len(features)), dtype=np.float32)
         narrow, problems = self._parts(batch)
-        if features and kinds.is_string(features[0].type):
-            for number, name in enumerate(self._columns.features):
-                values[:, number], bad = feature_numbers(features[number])
+        numbers: list[tuple[int, pa.Array[Any]]] = []
+        categories: dict[str, dict[str, float]] = {}
+        for number, name in enumerate(features):
+            column = batch.column(name)
+            if name in self._columns.categorical:
+                values[:, number], categories[name] = category_numbers(column)
+            elif kinds.is_string(column.type):
+                values[:, number], bad = feature_numbers(column)
                 problems.refuse(bad, name, f"a number in column {name!r}", self._columns.cure_of_cell(name))
-        else:
-            with np.errstate(over="ignore"):
-                # stored NaN have a single bit pattern; scores do not depend on it
-                _fill(values, features, one_nan=self._columns.of_judgments)
-        return self._kept(narrow, values, problems.keep), problems
+            else:
+                numbers.append((number, column))
+        with np.errstate(over="ignore"):
+            # stored NaN have a single bit pattern; scores do not depend on it
+            _fill(values, numbers, one_nan=self._columns.of_judgments)
+        rows = self._kept(narrow, values, problems.keep)
+        if len(rows) < len(batch):  # the names of the rows that are left
+            for name, names in categories.items():
+                used = set(rows.values[:, features.index(name)].tolist())
+                categories[name] = {text: code for text, code in names.items() if code in used}
+        return replace(rows, categories=categories) if categories else rows, problems
 
     def narrow(self, batch: pa.RecordBatch) -> tuple[RowBatch, Problems]:
         """Do as ``rows``, without features, which ``batch`` need not have."""
         parts, problems = self._parts(batch)
         return self._kept(parts, without_values(len(batch)), problems.keep), problems
+
+    def chunks(self, features: Iterable[Sequence[pa.Array[Any]]], keep: Mask) -> Iterator[FeaturePart]:
+        """Yield the values of ``features`` in the rows to ``keep`` (n,), in chunks."""
+        every = bool(keep.all())
+        for number, chunks in enumerate(features):
+            categorical = self._columns.features[number] in self._columns.categorical
+            at = done = 0
+            for chunk in chunks:
+                with np.errstate(over="ignore"):
+                    numbers = category_numbers(chunk)[0] if categorical else as_floats(chunk)
+                    values = np.ascontiguousarray(numbers, dtype=np.float32)
+                if not every:
+                    values = values[keep[at : at + len(chunk)]]
+                at += len(chunk)
+                values = values.view()
+                values.flags.writeable = False  # like arrays of Arrow
+                yield FeaturePart(number, done, values)
+                done += len(values)
 
     def _parts(self, batch: pa.RecordBatch) -> tuple[dict[str, Any], Problems]:
         problems = Problems(len(batch))
@@ -253,13 +300,13 @@ class RecordReader:
         )
 
 
-def _fill(values: npt.NDArray[np.float32], columns: list[pa.Array[Any]], *, one_nan: bool) -> None:
-    """Copy ``columns`` into those of ``values``, with NaN for null, and one bit pattern for all NaN if ``one_nan``.
+def _fill(values: npt.NDArray[np.float32], columns: list[tuple[int, pa.Array[Any]]], *, one_nan: bool) -> None:
+    """Copy ``columns``, with their numbers, into those of ``values``, with NaN for null, and one bit pattern for all NaN if ``one_nan``.
 
     Columns without conversion are copied one strip of rows at a time, which stays in cache until it is complete.
     """
     ready: list[tuple[int, npt.NDArray[Any]]] = []
-    for number, column in enumerate(columns):
+    for number, column in columns:
         numbers = as_floats(column)
         if column.null_count == 0 and kinds.is_floating(column.type):
             ready.append((number, numbers))
@@ -273,23 +320,6 @@ def _fill(values: npt.NDArray[np.float32], columns: list[pa.Array[Any]], *, one_
             strip[np.isnan(strip)] = np.nan
 
 
-def _chunks_of(features: Iterable[Sequence[pa.Array[Any]]], keep: Mask) -> Iterator[FeaturePart]:
-    """Yield the values of ``features`` in the rows to ``keep`` (n,), in chunks."""
-    every = bool(keep.all())
-    for number, chunks in enumerate(features):
-        at = done = 0
-        for chunk in chunks:
-            with np.errstate(over="ignore"):
-                values = np.ascontiguousarray(as_floats(chunk), dtype=np.float32)
-            if not every:
-                values = values[keep[at : at + len(chunk)]]
-            at += len(chunk)
-            values = values.view()
-            values.flags.writeable = False  # like arrays of Arrow
-            yield FeaturePart(number, done, values)
-            done += len(values)
-
-
 def problems_of_types(schema: pa.Schema, columns: TableColumns) -> list[ColumnProblem]:
     """Return the columns whose type does not match their role or is not that of a feature."""
     parts = {name: part for part, name in columns.column_of.items()}
@@ -298,18 +328,23 @@ def problems_of_types(schema: pa.Schema, columns: TableColumns) -> list[ColumnPr
         if schema.get_field_index(name) < 0:  # duplicate name, which is reported separately
             continue
         part, kind = parts.get(name, ""), schema.field(name).type
+        encoded = columns.of_judgments and isinstance(kind, pa.DictionaryType)
         if part in IDS:
             fits, what = are_ids(kind), "strings or whole numbers"
         elif part == TIME:
             fits, what = is_timelike(kind), "timestamps, dates, ISO text or whole seconds since 1970"
         elif part == "grade":
             fits, what = (are_numbers(kind) and not kinds.is_boolean(kind)) or are_ids(kind), "numbers or words"
+        elif name in columns.categorical or encoded:
+            fits, what = are_categories(kind), "categories: text or whole numbers"
         else:
             fits, what = are_numbers(kind), "numbers"
         if not fits:
-            cure = f"it is read as a feature; {columns.cure_of(name)}".rstrip("; ") if not part else ""
+            cure = f"it is read as a feature; {columns.cure_of(name, text=are_categories(kind))}" if not part else ""
             reason = f"column {name!r} must hold {what}, its type is {kind}"
-            problems.append(ColumnProblem(name, reason, respelled(cure), columns.ignoring(name) if not part else ()))
+            problems.append(
+                ColumnProblem(name, reason, respelled(cure.rstrip("; ")), columns.ignoring(name) if not part else ())
+            )
     return problems
 
 

@@ -44,6 +44,8 @@ class TableColumns:
         Whether a row without doc_id is malformed.
     offered
         For candidates: all columns that could be features, in file order, including those unknown to the model.
+    categorical
+        The features that are categories.
     """
 
     column_of: Mapping[str, str]
@@ -53,6 +55,7 @@ class TableColumns:
     of_judgments: bool = True
     needs_doc_id: bool = False
     offered: tuple[str, ...] = ()
+    categorical: frozenset[str] = frozenset()
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -69,9 +72,11 @@ class TableColumns:
         """All columns to read."""
         return (*self.features, *self.column_of.values())
 
-    def cure_of(self, feature: str) -> str:
-        """Return how to fix a column of features that are not numbers."""
-        ignored = f"to ignore the column: --ignore {shlex.quote(feature)}"
+    def cure_of(self, feature: str, *, text: bool = True) -> str:
+        """Return how to fix a column of features that are not numbers; ``text``: it holds text."""
+        name = shlex.quote(feature)
+        ignored = f"to ignore the column: --ignore {name}"
+        ignored += f"; if it holds categories: --categorical {name}" * text
         return ignored if self.of_judgments else "the model needs numbers there, or empty cells (missing)"
 
     def cure_of_cell(self, feature: str, empty: str = "make the cell empty") -> str:
@@ -145,7 +150,15 @@ def table_columns(
         offered = features
         features = of_candidates(features, options.known_features)
         column_of = {part: name for part, name in column_of.items() if part in ID_COLUMNS}
-    columns = TableColumns(column_of, features, tuple(guessed), ignored, options.grade_required, offered=offered)
+    columns = TableColumns(
+        column_of,
+        features,
+        tuple(guessed),
+        ignored,
+        options.grade_required,
+        offered=offered,
+        categorical=frozenset(options.categorical).intersection(features),
+    )
     _refuse(path, _without_ignoring_open_roles(problems, look(columns), column_of))
     if not features:
         raise DataRejected(f"{path}: no column is a feature; the columns are {', '.join(rest)}")
@@ -232,6 +245,14 @@ def check_ignored(ignore: Iterable[str], tables: Sequence[TableColumns]) -> None
     for name in ignore:
         if name not in left_out and not re.search(r"[*?[]", name):
             raise InputError.unknown(f"column in {spelled('ignore')}", name, tables[0].read)
+
+
+def check_categorical(categorical: Iterable[str], tables: Sequence[TableColumns]) -> None:
+    """Raise InputError if ``categorical`` has a name that is a feature of no table."""
+    known = {name for table in tables for name in table.features}
+    for name in categorical:
+        if name not in known:
+            raise InputError.unknown(f"feature in {spelled('categorical')}", name, tables[0].features)
 
 
 def tables_disagree(first: TableColumns, first_name: str, other: TableColumns, other_name: str) -> str:
@@ -344,7 +365,8 @@ def _guesses(
 
 def _guess(part: str, names: Sequence[str], options: ReadOptions) -> tuple[str | None, list[ColumnProblem]]:
     """Return the usual name of ``part`` among ``names``; if there are several, the likeliest one and a problem."""
-    found = [name for name in names if _plain(name) in HABITS[part] and name not in options.known_features]
+    features = options.known_features.union(options.categorical)
+    found = [name for name in names if _plain(name) in HABITS[part] and name not in features]
     if len(found) < 2:
         return (found[0] if found else None), []
     which = " or ".join(map(repr, found))

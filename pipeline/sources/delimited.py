@@ -418,7 +418,7 @@ class DelimitedSource(TableSource):
         """Return ``batch`` with decimal points in all numbers but grades, where the file has commas."""
         if self._decimal_comma:
             numbers = {*columns.features, *(name for part, name in columns.column_of.items() if part in OPTIONAL)}
-            for name in numbers:
+            for name in numbers - columns.categorical:
                 if self._cells.header.count(name) == 1:
                     cells = pc.replace_substring(batch.column(name), ".", "point")  # which is no number
                     place = self._cells.header.index(name)
@@ -444,7 +444,7 @@ class DelimitedSource(TableSource):
                 elif part in OPTIONAL:
                     found[name] = "numbers", ~OPTIONAL[part].fits(read_floats(batch.column(name))[0])
         for name in columns.features:
-            if self._cells.header.count(name) == 1:
+            if self._cells.header.count(name) == 1 and name not in columns.categorical:
                 found[name] = "numbers", feature_numbers(batch.column(name))[1]
         return found
 

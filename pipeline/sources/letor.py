@@ -117,6 +117,15 @@ class _KeptLines(NamedTuple):
     texts: list[bytearray]
 
 
+def letor_name(feature: str) -> str:
+    """Return the name of a ``feature`` of LETOR text, which may be given by its number.
+
+    >>> letor_name("7"), letor_name("f7")
+    ('f7', 'f7')
+    """
+    return f"f{feature}" if feature.isdecimal() else feature
+
+
 def check_made_ids(sources: Sequence[Source]) -> None:
     """Raise InputError if two of ``sources`` would generate the same query ids."""
     made: dict[str, Path] = {}

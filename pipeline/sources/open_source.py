@@ -128,6 +128,18 @@ class NarrowFile:
                 self.position = self._source.position
 
 
+def share_categories(sources: Sequence[Source]) -> None:
+    """Let all tables among ``sources`` read the categories of any of them as categories."""
+    from rankmill.pipeline.sources.columnar import TableSource
+
+    tables = [source for source in sources if isinstance(source, TableSource)]
+    of_tables = [frozenset() if source.table is None else source.table.categorical for source in tables]
+    names = frozenset[str]().union(*of_tables)
+    for source, known in zip(tables, of_tables, strict=True):
+        if known != names:
+            source.share_categories(names)
+
+
 def share_features(sources: Sequence[Source], others: Iterable[str] = ()) -> None:
     """Give all files of JSON lines among ``sources`` the features of all of them, and ``others``."""
     from rankmill.pipeline.sources.jsonl.json_lines import JsonSource

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from rankmill.pipeline.arrow import as_array, parts_of
+from rankmill.pipeline.categories import LARGEST_WHOLE, category_codes, category_text, is_number
 from rankmill.pipeline.sources.column_roles import IDS, NUMBERS
 from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.number_text import read_floats
@@ -94,6 +95,54 @@ def feature_numbers(column: pa.Array[Any]) -> tuple[npt.NDArray[np.float32], npt
     return values, bad
 
 
+def category_numbers(column: pa.Array[Any]) -> tuple[npt.NDArray[np.float32], dict[str, float]]:
+    """Parse a column of categories (n,), text or numbers; each distinct one is coded once.
+
+    Values of float32 are codes already, as datasets store them.
+
+    Returns
+    -------
+    values : (n,) float32
+        The codes (see :mod:`rankmill.pipeline.categories`); NaN for null, an empty text and NaN.
+    names : dict
+        The codes of the texts that are not their own codes.
+
+    Examples
+    --------
+    >>> values, names = category_numbers(pa.array(["17", "", "acme", "17.0", None]))
+    >>> values[[0, 1, 3, 4]].tolist(), values[2] == np.float32(names["acme"])
+    ([17.0, nan, 17.0, nan], np.True_)
+    """
+    if kinds.is_integer(column.type) or kinds.is_floating(column.type):
+        numbers = as_floats(column)
+        if kinds.is_float32(column.type):
+            return numbers + np.float32(0), {}
+        with np.errstate(invalid="ignore"):
+            small = (np.abs(numbers) <= LARGEST_WHOLE) & (numbers == np.floor(numbers))
+        if (small | np.isnan(numbers)).all():
+            return numbers.astype(np.float32) + np.float32(0), {}
+    if isinstance(column, pa.DictionaryArray) and len(column.dictionary) > len(column):  # most are not used here
+        column = column.cast(column.type.value_type)
+    encoded: Any = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
+    texts = [category_text(text) if text else None for text in _texts(encoded.dictionary)]
+    codes = category_codes(texts)
+    place = encoded.indices.cast(pa.int64()).fill_null(len(texts)).to_numpy(zero_copy_only=False)
+    names = {text: code for text, code in zip(texts, codes.tolist(), strict=True) if text and not is_number(text)}
+    return np.append(codes, np.float32(np.nan))[place], names
+
+
+def _texts(values: pa.Array[Any]) -> list[str | None]:
+    """Return categories of any type as texts, those of numbers in decimal; None for null and NaN."""
+    if kinds.is_boolean(values.type):
+        return [None if value is None else str(value).lower() for value in values.to_pylist()]
+    if kinds.is_floating(values.type):  # as NumPy writes them: 0.1 in float32, too
+        numbers = values.to_numpy(zero_copy_only=False)
+        whole = np.isfinite(numbers) & (numbers == np.floor(numbers))
+        texts = [f"{x:.0f}" if exact else str(x) for x, exact in zip(numbers, whole.tolist(), strict=True)]
+        return [None if np.isnan(x) else text for x, text in zip(numbers, texts, strict=True)]
+    return [None if value is None else str(value) for value in values.to_pylist()]
+
+
 def _grades(
     column: pa.Array[Any], problems: Problems, rules: GradeRules, cure_of_grade: str | None
 ) -> npt.NDArray[np.int32]:
@@ -146,6 +195,12 @@ def are_numbers(kind: pa.DataType) -> bool:
     """Whether a column of type ``kind`` can hold numbers, or only nulls."""
     exact = kinds.is_integer(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind)
     return exact or kinds.is_floating(kind) or kinds.is_null(kind)
+
+
+def are_categories(kind: pa.DataType) -> bool:
+    """Whether a column of type ``kind`` can hold categories: strings, numbers but decimals, booleans, or only nulls."""
+    kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+    return are_ids(kind) or (are_numbers(kind) and not kinds.is_decimal(kind))
 
 
 def as_floats(column: pa.Array[Any]) -> npt.NDArray[Any]:

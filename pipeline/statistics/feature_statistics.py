@@ -17,8 +17,11 @@ import pyarrow as pa
 
 from rankmill.pipeline.arrow import as_array, schema_of
 from rankmill.pipeline.statistics import _kernels
+from rankmill.pipeline.vocabulary import Tally, summed, tally_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rankmill.pipeline.dataset import Dataset
     from rankmill.pipeline.dataset_manifest import Shard
 
@@ -39,11 +42,12 @@ SCHEMA = schema_of(
 class ColumnCollector:
     """Computes the statistics of the features of one shard, whose rows are added in order.
 
-    ``query_starts`` (q,) are the first rows of all queries of the shard.
+    ``query_starts`` (q,) are the first rows of all queries of the shard, ``categorical`` the numbers of categorical features.
     """
 
-    def __init__(self, features: int, query_starts: npt.NDArray[np.int64]) -> None:
+    def __init__(self, features: int, query_starts: npt.NDArray[np.int64], categorical: Sequence[int] = ()) -> None:
         self._starts = query_starts
+        self._tallies: dict[int, list[Tally]] = {number: [] for number in categorical}
         self._counts = np.zeros((features, 3), dtype=np.int64)
         self._digests = np.zeros(features, dtype=np.uint64)
         self._keys = np.tile(np.array([2**31 - 1, -(2**31)], dtype=np.int32), (features, 1))
@@ -67,7 +71,14 @@ class ColumnCollector:
             columns, columns.view(np.int32), starts, goes_on, weights, scratch,
             self._counts, self._digests, self._keys, self._before, self._varied,
         )  # fmt: skip
+        for number, tallies in self._tallies.items():
+            tallies[:] = [summed([*tallies, tally_of(columns[number])])]
         self._rows = high
+
+    @property
+    def tallies(self) -> list[Tally]:
+        """The categories of each categorical feature, with their rows."""
+        return [summed(tallies) for tallies in self._tallies.values()]
 
     @property
     def missing(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rankmill.pipeline.sources.batch import shorten
@@ -108,8 +109,9 @@ def _nested_problems(text: str, value: Any, columns: TableColumns, keys: Keys, a
     elif keys.form == "array" and isinstance(value, list) and not isinstance(value, _Pairs):
         if len(value) != len(keys.features):
             yield LineExplanation(at, f"{len(value)} values", expected, "the first row says how many there are")
+        numbers = replace(columns, categorical=frozenset())  # text has no place in an array of numbers
         for name, number in zip(keys.features, value, strict=False):
-            yield from _value_problems("", name, number, columns, at)
+            yield from _value_problems("", name, number, numbers, at)
     else:
         yield LineExplanation(at, "" if value is None else shown(value), expected)
 
@@ -126,9 +128,12 @@ def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: 
         good, expected = text or number, "a number or a word"
     elif part == TIME:
         good, expected = text or whole, "a time: ISO text or whole seconds since 1970"
+    elif not part and key in columns.categorical:
+        good, expected = text or number or isinstance(value, bool), "a category: text or a number"
     else:
         good, expected = number or (not part and isinstance(value, bool)), "a number"
-    if good and whole and not -(2**63) <= value < 2**64 and part in {*IDS, TIME}:
+    exact = part in {*IDS, TIME} or (not part and key in columns.categorical)
+    if good and whole and not -(2**63) <= value < 2**64 and exact:
         good, expected = False, f"{expected} below 2^64 (longer ones as text)"
     if good and text and not _is_unicode(value):
         good, expected = False, "text without half a surrogate pair"

@@ -37,7 +37,7 @@ from rankmill.pipeline.sources.table_rows import TableRows
 from rankmill.pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from rankmill.pipeline.sources.blocks import Block
     from rankmill.pipeline.sources.jsonl.json_keys import Form, Keys, Lines
@@ -68,6 +68,11 @@ class JsonSource(TableSource):
         """Add the features ``names``, which other files have; not for arrays."""
         if self._keys.form != "array":
             self._use(_columns(self.path, self._keys, self._options, frozenset(names)))
+
+    def share_categories(self, names: Collection[str]) -> None:
+        """Read the features ``names``, which are categories in other files, as categories here, too."""
+        super().share_categories(names)
+        self._lines = LineReader(self._columns, self._keys)
 
     def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
         """Yield a task for each block of the file."""
@@ -170,10 +175,10 @@ def _problems_of_values(keys: Keys, columns: TableColumns) -> list[ColumnProblem
         return []
     problems = []
     for name in columns.features:
-        value = values.get(name)
+        value = None if name in columns.categorical else values.get(name)
         if value is not None and not isinstance(value, (int, float)):
             reason = f"key {name!r} must hold numbers, found {shown(value)} in the first object"
-            cure = respelled(columns.cure_of(name))
+            cure = respelled(columns.cure_of(name, text=isinstance(value, str)))
             problems.append(ColumnProblem(name, reason, cure, columns.ignoring(name), in_rows=True))
     return problems
 
@@ -200,8 +205,8 @@ class LineReader:
         self._keys = keys
         self._form: Form = keys.form if columns.features else "flat"  # judgments have no features
         self._kinds = self._kinds_of(keys.first or {}, dict.fromkeys(columns.column_of, pa.string()))
-        self._booleans: frozenset[str] = frozenset()
-        self._booleans = self._booleans_of(keys.first or {})
+        self._types: Mapping[str, pa.DataType] = dict.fromkeys(columns.categorical, pa.string())
+        self._types = self._types_of(keys.first or {})
         self._rows = max(1, min(_MOST_ROWS, BATCH_BYTES // (8 * max(1, len(columns.features)))))
 
     def read(self, lines: Lines) -> Iterator[Found]:
@@ -217,9 +222,7 @@ class LineReader:
     def _read(self, lines: Lines, first: int, after: int) -> Iterator[Found]:
         object_ = as_object(lines.text(first)) or {}
         try:
-            batch = self._parse(
-                lines.data(first, after), self._kinds_of(object_, self._kinds), self._booleans_of(object_)
-            )
+            batch = self._parse(lines.data(first, after), self._kinds_of(object_, self._kinds), self._types_of(object_))
             if len(batch) != after - first:
                 raise pa.ArrowInvalid("a line is not one object")
         except pa.ArrowException as error:
@@ -244,21 +247,31 @@ class LineReader:
             elif part == "grade" and isinstance(value, (int, float)):
                 kinds[part] = pa.float64()
             elif isinstance(value, int):
-                kinds[part] = pa.int64() if value < 2**63 else pa.uint64()
+                kinds[part] = _of_whole(value)
             else:
                 kinds[part] = others[part]
         return kinds
 
-    def _booleans_of(self, found: Mapping[str, Any]) -> frozenset[str]:
-        """Return which features are booleans in the object ``found`` or, if it has no value, in the first object."""
+    def _types_of(self, found: Mapping[str, Any]) -> Mapping[str, pa.DataType]:
+        """Return the types of booleans and categories in the object ``found`` or, if it has no value, in the first object.
+
+        All other features are numbers.
+        """
         features = found if self._form == "flat" else found.get(FEATURES)
         if not isinstance(features, dict):
-            return frozenset()
-        unknown = self._booleans - {name for name, value in features.items() if value is not None}
-        return unknown | {name for name, value in features.items() if isinstance(value, bool)}
+            return self._types
+        types = {name: kind for name, kind in self._types.items() if features.get(name) is None}
+        for name, value in features.items():
+            if isinstance(value, bool):
+                types[name] = pa.bool_()
+            elif name in self._columns.categorical and isinstance(value, str):
+                types[name] = pa.string()
+            elif name in self._columns.categorical and isinstance(value, int):
+                types[name] = _of_whole(value)
+        return types
 
-    def _parse(self, data: bytes, kinds: Mapping[str, pa.DataType], booleans: Container[str]) -> pa.RecordBatch:
-        numbers = [(name, pa.bool_() if name in booleans else pa.float64()) for name in self._columns.features]
+    def _parse(self, data: bytes, kinds: Mapping[str, pa.DataType], types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
+        numbers = [(name, types.get(name, pa.float64())) for name in self._columns.features]
         fields = [(key, kinds[part]) for part, key in self._columns.column_of.items()]
         if self._form == "flat":
             fields += numbers
@@ -300,3 +313,8 @@ class LineReader:
         return pa.RecordBatch.from_arrays(
             [*(column for _, column in parts), *features], [*(key for key, _ in parts), *self._columns.features]
         )
+
+
+def _of_whole(value: int) -> pa.DataType:
+    """Return the type of columns with whole numbers like ``value``."""
+    return pa.int64() if value < 2**63 else pa.uint64()

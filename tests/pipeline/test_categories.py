@@ -1,0 +1,290 @@
+"""Categorical features from raw files to a dataset: the same category is the same code, whatever the file, and nothing is silent."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rankmill.foundation.errors import DataRejected, InputError, UnusableColumns
+from rankmill.pipeline import vocabulary
+from rankmill.pipeline.categories import category_code, category_codes
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
+from rankmill.pipeline.sources import role_columns
+from rankmill.pipeline.sources.open_source import open_source
+from rankmill.pipeline.sql import query_dataset
+from rankmill.pipeline.vocabulary import Vocabulary
+from tests.refusals import refused
+
+BRANDS = ("acme", "Acme", "été", "NA", "true", "17", "017", "0.5", None)
+SHOPS = (1, 17, 2**24, 2**24 + 1, 2**40, None)
+NAMED = ReadOptions(categorical=("brand", "shop"))
+
+
+def some_rows(n=300, seed=1):
+    rng = random.Random(seed)
+    return [
+        {
+            "qid": f"q{i // 8}",
+            "doc_id": f"d{i}",
+            "grade": i % 3,
+            "a": rng.random(),
+            "brand": rng.choice(BRANDS),
+            "shop": rng.choice(SHOPS),
+        }
+        for i in range(n)
+    ]
+
+
+def write(path: Path, rows, *, encode: bool = False, also: str = "brand") -> Path:
+    """Write ``rows`` in the format of the suffix; ``encode`` makes the brand and one ``also`` a dictionary."""
+    if path.suffix in {".csv", ".tsv"}:
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
+            writer.writerow(rows[0])
+            writer.writerows(["" if cell is None else cell for cell in row.values()] for row in rows)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps({k: v for k, v in row.items() if v is not None}) + "\n" for row in rows))
+    else:
+        table = pa.Table.from_pylist(rows)
+        for name in {"brand", also} if encode else ():
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, name, table[name].dictionary_encode())
+        if path.suffix == ".parquet":
+            pq.write_table(table, path, row_group_size=70)
+        else:
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+                writer.write_table(table, max_chunksize=50)
+    return path
+
+
+def made(files, out: Path, read: ReadOptions = NAMED, **options) -> Dataset:
+    ingest([*map(str, files)], out, options=IngestOptions(read=read, buckets=4, **options))
+    return Dataset.open(out)
+
+
+def bytes_of(dataset: Dataset) -> dict[str, bytes]:
+    """The files of a dataset without the names of its sources."""
+    return {str(file.relative_to(dataset.path)): file.read_bytes() for file in sorted(dataset.path.rglob("*.parquet"))}
+
+
+def test_the_same_table_in_every_format_is_the_same_dataset(tmp_path):
+    rows = some_rows()
+    formats = [("a.csv", False), ("a.tsv", False), ("a.jsonl", False), ("a.parquet", False), ("b.parquet", True)]
+    formats += [("a.arrow", False), ("b.arrow", True)]
+    found = {}
+    for number, (name, encode) in enumerate(formats):
+        dataset = made([write(tmp_path / name, rows, encode=encode)], tmp_path / f"dataset-{number}")
+        dataset.verify()
+        assert dataset.manifest.categorical == ["brand", "shop"]
+        found[name] = bytes_of(dataset)
+    assert all(files == found["a.csv"] for files in found.values())
+
+
+def test_codes_are_those_of_the_texts_and_numbers_their_own(tmp_path):
+    rows = some_rows()
+    dataset = made([write(tmp_path / "a.jsonl", rows)], tmp_path / "dataset")
+    ids = dataset.rows(None, ("doc_id",)).column(0).to_pylist()
+    of_row = {row["doc_id"]: row for row in rows}
+    for name in ("brand", "shop"):
+        texts = [None if (cell := of_row[doc][name]) is None else str(cell) for doc in ids]
+        np.testing.assert_array_equal(dataset.feature_column(name), category_codes(texts))
+    assert category_code("17") == 17.0 != category_code("017")
+    assert category_code("16777217.0") == category_code("16777217") != 16777216.0
+
+
+def test_the_vocabulary_has_every_category_with_its_rows(tmp_path):
+    rows = some_rows()
+    dataset = made([write(tmp_path / "a.csv", rows)], tmp_path / "dataset")
+    for name in ("brand", "shop"):
+        counts: dict[str, int] = {}
+        for row in rows:
+            if row[name] is not None:
+                counts[str(row[name])] = counts.get(str(row[name]), 0) + 1
+        assert dict(dataset.vocabulary.most_frequent(name)) == counts
+        codes = np.array([category_code(text) for text in counts], dtype=np.float32)
+        assert dataset.vocabulary.named(name, codes) == tuple(counts)
+    table = pq.read_table(tmp_path / "dataset" / "_categories").to_pylist()
+    assert [row["rows"] for row in table if row["feature"] == "brand"] == sorted(counts_of(table), reverse=True)
+
+
+def counts_of(table):
+    return [row["rows"] for row in table if row["feature"] == "brand"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_order_files_threads_and_blocks_change_nothing(tmp_path, suffix):
+    rows = some_rows()
+    whole = bytes_of(made([write(tmp_path / f"whole.{suffix}", rows)], tmp_path / "whole"))
+    mixed = [*rows]
+    random.Random(2).shuffle(mixed)
+    parts = [write(tmp_path / f"part{k}.{suffix}", mixed[k * 75 : k * 75 + 75]) for k in range(4)]
+    assert bytes_of(made(parts, tmp_path / "parts", threads=3, block_size=4096)) == whole
+    assert bytes_of(made(parts[::-1], tmp_path / "turned", threads=1)) == whole
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_an_extended_dataset_has_the_vocabulary_of_all_rows(tmp_path, suffix):
+    rows = some_rows()
+    more = [row | {"brand": "new", "qid": f"{row['qid']}x"} for row in some_rows(60, seed=3)]
+    first, second = write(tmp_path / f"a.{suffix}", rows), write(tmp_path / f"b.{suffix}", more)
+    whole = made([first, second], tmp_path / "whole")
+    grown = made([first], tmp_path / "grown")
+    ingest([str(second)], grown.path, options=IngestOptions(append=True))  # the dataset knows its categories
+    grown = Dataset.open(grown.path)
+    assert grown.manifest == whole.manifest
+    assert (grown.path / "_categories" / f"{whole.manifest.categories.digest}.parquet").is_file()
+    assert dict(grown.vocabulary.most_frequent("brand"))["new"] == 60
+    with refused(InputError, "'a' is a number", "categorical"):
+        ingest([str(second)], grown.path, options=IngestOptions(append=True, read=ReadOptions(categorical=("a",))))
+
+
+def test_rows_appended_to_the_same_queries_are_counted_once(tmp_path):
+    rows = some_rows()
+    parts = [write(tmp_path / f"{k}.csv", rows[k::2]) for k in range(2)]
+    grown = made(parts[:1], tmp_path / "grown")
+    ingest([str(parts[1])], grown.path, options=IngestOptions(append=True))
+    assert Dataset.open(grown.path).manifest == made(parts, tmp_path / "whole").manifest
+
+
+def test_dictionaries_are_categories_without_being_named_in_all_files(tmp_path):
+    rows = [row | {"shop": i % 5} for i, row in enumerate(some_rows())]
+    encoded = write(tmp_path / "a.arrow", rows[:150], encode=True, also="shop")
+    plain = write(tmp_path / "b.csv", rows[150:])
+    dataset = made([encoded, plain], tmp_path / "dataset", ReadOptions(categorical=("brand",)))
+    assert dataset.manifest.categorical == ["brand", "shop"]
+    assert made([encoded, plain], tmp_path / "same", ReadOptions()).manifest == dataset.manifest
+    with refused(UnusableColumns, "brand", "categorical brand"):
+        made(
+            [write(tmp_path / "c.csv", [row | {"brand": "acme", "shop": "one"} for row in rows])],
+            tmp_path / "none",
+            ReadOptions(),
+        )
+
+
+def test_values_of_letor_text_are_their_own_codes(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("".join(f"{i % 3} qid:{i // 8} 1:{i} 2:{i % 5 + 0.5}\n" for i in range(80)))
+    by_number = made([file], tmp_path / "a", ReadOptions(categorical=("2",)))
+    by_name = made([file], tmp_path / "b", ReadOptions(categorical=("f2",)))
+    assert by_number.manifest == by_name.manifest
+    assert by_number.manifest.categorical == ["f2"]
+    assert {text for text, _ in by_number.vocabulary.most_frequent("f2")} == {f"{k}.5" for k in range(5)}
+    with refused(DataRejected, "f9", "categorical"):
+        made([file], tmp_path / "c", ReadOptions(categorical=("9",)))
+
+
+def test_a_dataset_without_categories_says_nothing_of_them(tmp_path):
+    rows = [{k: v for k, v in row.items() if k not in {"brand", "shop"}} for row in some_rows()]
+    dataset = made([write(tmp_path / "a.csv", rows)], tmp_path / "dataset", ReadOptions())
+    assert b"categor" not in (dataset.path / "_manifest.json").read_bytes()
+    assert not (dataset.path / "_categories").exists()
+    assert not dataset.vocabulary.texts
+
+
+def test_an_unknown_name_is_refused(tmp_path):
+    with refused(InputError, "categorical", "'brnad'", "'brand'"):
+        made([write(tmp_path / "a.csv", some_rows())], tmp_path / "d", ReadOptions(categorical=("brnad", "brand")))
+
+
+def test_too_many_categories_are_refused_and_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(vocabulary, "MOST_CATEGORIES", 7)
+    with refused(DataRejected, "'brand'", "7 categories", "categorical"):
+        made([write(tmp_path / "a.csv", some_rows())], tmp_path / "dataset")
+    numbers = [row | {"shop": i} for i, row in enumerate(some_rows())]
+    with refused(DataRejected, "'shop'", "7 categories"):
+        made(
+            [write(tmp_path / "b.csv", numbers)],
+            tmp_path / "dataset",
+            ReadOptions(categorical=("shop",), ignore=("brand",)),
+        )
+    assert {path.name for path in tmp_path.iterdir()} == {"a.csv", "b.csv"}
+
+
+def test_texts_with_the_same_code_are_reported(tmp_path, monkeypatch):
+    def codes(texts):
+        return category_codes(["acme" if text == "Acme" else text for text in texts])
+
+    monkeypatch.setattr(role_columns, "category_codes", codes)
+    file = write(tmp_path / "a.csv", some_rows())
+    report = ingest([str(file)], tmp_path / "dataset", options=IngestOptions(read=NAMED))
+    (line,) = [line for line in report.remarks if "same code" in line]
+    assert "'Acme' and 'acme'" in line
+    assert "brand (7), shop (5)" in report.render()
+    texts = [
+        row
+        for row in pq.read_table(tmp_path / "dataset" / "_categories").to_pylist()
+        if row["text"] in {"acme", "Acme"}
+    ]
+    assert len({(row["code"], row["rows"]) for row in texts}) == 1
+    assert Dataset.open(tmp_path / "dataset").vocabulary.clashes == {"brand": [("Acme", "acme")]}
+
+
+def test_the_vocabulary_reads_back_what_it_wrote():
+    words = Vocabulary(["b", "a"])
+    words.add({"a": {"x": 0.25, "y": 0.5}, "b": {}})
+    values = np.array([0.25, 3.0, 3.0, np.nan], dtype=np.float32)
+    words.count({"a": [vocabulary.tally_of(values)], "b": []})
+    again = Vocabulary.from_table(words.table(["a", "b"]))
+    assert again.table(["a", "b"]).equals(words.table(["a", "b"]))
+    assert again.most_frequent("a") == [("3", 2), ("x", 1)]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "arrow"])
+def test_candidates_are_read_with_the_categories_that_the_model_names(tmp_path, suffix):
+    rows = some_rows()
+    read = replace(NAMED, grade_required=False, known_features=frozenset({"a", "brand", "shop"}))
+    source = open_source(write(tmp_path / f"a.{suffix}", rows), options=read)
+    values = np.concatenate([batch.values[:, source.columns.index("brand")] for batch in source.batches()])
+    np.testing.assert_array_equal(values, category_codes([row["brand"] for row in rows]))
+
+
+def test_codes_of_a_dataset_stay_codes(tmp_path):
+    dataset = made([write(tmp_path / "a.csv", some_rows())], tmp_path / "dataset")
+    again = made(sorted((dataset.path / "features").glob("*.parquet")), tmp_path / "again")
+    assert bytes_of(again).keys() >= {name for name in bytes_of(dataset) if name.startswith("features")}
+
+
+def test_sql_shows_texts_and_keeps_every_row(tmp_path):
+    rows = some_rows()
+    dataset = made([write(tmp_path / "a.csv", rows)], tmp_path / "dataset")
+
+    def ask(sql):
+        with query_dataset(dataset, sql) as answer:
+            return list(answer.rows)
+
+    stored = {doc: (brand, shop) for doc, brand, shop in ask("SELECT doc_id, brand, shop FROM features")}
+    assert stored == {row["doc_id"]: (row["brand"], None if row["shop"] is None else str(row["shop"])) for row in rows}
+    assert ask("SELECT text FROM categories WHERE feature = 'brand' AND rows = 0") == []
+    with (
+        refused(InputError, "no categorical features", "--categorical"),
+        query_dataset(
+            made(
+                [write(tmp_path / "b.csv", [{k: row[k] for k in ("qid", "grade", "a")} for row in rows])],
+                tmp_path / "plain",
+                ReadOptions(),
+            ),
+            "SELECT * FROM categories",
+        ),
+    ):
+        pass
+
+
+def test_unjudged_rows_keep_their_texts(tmp_path):
+    rows = [
+        row | {"grade": None if i % 3 == 0 else 1, "brand": "rare" if i == 0 else "b"}
+        for i, row in enumerate(some_rows())
+    ]
+    dataset = made([write(tmp_path / "a.csv", rows)], tmp_path / "dataset")
+    with query_dataset(dataset, "SELECT DISTINCT brand FROM unjudged ORDER BY 1") as answer:
+        assert list(answer.rows) == [("b",), ("rare",)]
+    assert dict(dataset.vocabulary.most_frequent("brand")) == {"b": 200}
