@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from joblib import Parallel, delayed
 
-from rankmill.foundation.errors import DatasetFormatError
+from rankmill.foundation.errors import DatasetFormatError, InputError
+from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json, infinite_as_words
 from rankmill.pipeline import _kernels
 from rankmill.pipeline.options import MAX_BIN
@@ -102,6 +103,8 @@ class BinSpec:
     max_bin: int = MAX_BIN
     sampled_rows: int | None = None
     """Number of sampled rows from which the edges were estimated; None: all rows.  Counts always cover all rows."""
+    max_bin_of: Mapping[str, int] = field(default_factory=dict)
+    """The maximum number of bins of features that have another one than ``max_bin``."""
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -140,6 +143,8 @@ class BinSpec:
         }
         if self.sampled_rows is not None:
             content["sampled_rows"] = self.sampled_rows
+        if self.max_bin_of:
+            content["max_bin_of"] = dict(self.max_bin_of)
         return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
     @classmethod
@@ -164,7 +169,8 @@ class BinSpec:
                 )
             features = tuple(FeatureBins.from_json(feature) for feature in content["features"])
             sampled = content.get("sampled_rows")
-            return cls(features, int(content["max_bin"]), None if sampled is None else int(sampled))
+            max_bin_of = {str(name): int(most) for name, most in content.get("max_bin_of", {}).items()}
+            return cls(features, int(content["max_bin"]), None if sampled is None else int(sampled), max_bin_of)
         except (KeyError, TypeError, ValueError) as error:
             raise DatasetFormatError(f"{where}: not a bin specification ({error}); bin the dataset again") from error
 
@@ -180,17 +186,7 @@ def feature_bins(
     cumulative = cumulative_counts(present)
     checked_max_bin(max_bin, 2)
     if categorical:
-        values, masses = present[cumulative[:-1]], np.diff(cumulative)
-        chosen = most_frequent(np.where(np.isfinite(values), masses, 0), min(max_bin - 1, np.isfinite(values).sum()))
-        others = len(present) - masses[chosen].sum()
-        return FeatureBins(
-            name=name,
-            edges=values[chosen],
-            counts=np.concatenate(([missing], masses[chosen], [others])).astype(np.int64),
-            minimum=float(present[0]) if len(present) else None,
-            maximum=float(present[-1]) if len(present) else None,
-            categorical=True,
-        )
+        return category_bins(name, present[cumulative[:-1]], np.diff(cumulative), missing, max_bin)
     ends = bin_ends(cumulative, max_bin)
     masses = np.diff(cumulative[np.concatenate(([0], ends))])
     return FeatureBins(
@@ -199,6 +195,25 @@ def feature_bins(
         counts=np.concatenate(([missing], masses if len(present) else [0])).astype(np.int64),
         minimum=float(present[0]) if len(present) else None,
         maximum=float(present[-1]) if len(present) else None,
+    )
+
+
+def category_bins(name: str, codes: Values, rows: Masses, missing: int, max_bin: int = MAX_BIN) -> FeatureBins:
+    """Return the bins of a categorical feature with these ascending ``codes`` (c,) in so many ``rows`` (c,).
+
+    >>> category_bins("brand", np.array([3, 5, 8], dtype=np.float32), np.array([2, 1, 9]), 4, 3).edges.tolist()
+    [3.0, 8.0]
+    """
+    finite = np.isfinite(codes)
+    chosen = most_frequent(np.where(finite, rows, 0), min(checked_max_bin(max_bin, 2) - 1, int(finite.sum())))
+    others = rows.sum() - rows[chosen].sum()
+    return FeatureBins(
+        name=name,
+        edges=codes[chosen],
+        counts=np.concatenate(([missing], rows[chosen], [others])).astype(np.int64),
+        minimum=float(codes[0]) if len(codes) else None,
+        maximum=float(codes[-1]) if len(codes) else None,
+        categorical=True,
     )
 
 
@@ -218,14 +233,16 @@ def matrix_bins(
     *,
     n_threads: int = 1,
     categorical: Collection[str] = (),
+    max_bin_of: Mapping[str, int] | None = None,
 ) -> BinSpec:
     """Return the bins of all features of a training matrix (n, F) float32, the same for any ``n_threads``.
 
-    ``categorical`` names the categorical features.
+    ``categorical`` names the categorical features, and ``max_bin_of`` those with another maximum number of bins.
 
     >>> matrix_bins(["a", "b"], np.array([[1, 5], [2, 5]], dtype=np.float32)).features[0].edges.tolist()
     [1.5]
     """
+    most = checked_max_bins(max_bin_of or {}, max_bin, names)
     groups = range(0, len(names), _COLUMNS)
     found: list[FeatureBins | None] = [None] * len(names)
 
@@ -238,12 +255,20 @@ def matrix_bins(
             for i in range(len(block)):
                 name = names[first + i]
                 found[first + i] = feature_bins(
-                    name, columns[i], max_bin, in_place=True, categorical=name in categorical
+                    name, columns[i], most.get(name, max_bin), in_place=True, categorical=name in categorical
                 )
 
     n_threads = max(1, min(n_threads, len(groups))) if values.size >= _FEW_VALUES else 1
     _in_threads(work, [groups[worker::n_threads] for worker in range(n_threads)])
-    return BinSpec(tuple(feature for feature in found if feature is not None), max_bin)
+    return BinSpec(tuple(feature for feature in found if feature is not None), max_bin, max_bin_of=most)
+
+
+def checked_max_bins(max_bin_of: Mapping[str, int], max_bin: int, features: Collection[str]) -> dict[str, int]:
+    """Return ``max_bin_of`` without what equals ``max_bin``; InputError if it names none of ``features``."""
+    for name in max_bin_of:
+        if name not in features:
+            raise InputError.unknown(f"feature in {spelled('max_bin_of')}", name, features)
+    return {name: most for name, most in sorted(max_bin_of.items()) if most != max_bin}
 
 
 def apply_bins(values: Values, spec: BinSpec, *, n_threads: int = 1) -> npt.NDArray[np.uint8]:

@@ -32,24 +32,28 @@ def bin_(
 
     Bin edges are quantiles of the train split. They are exact if one column fits into --memory for sorting
     (12 bytes a row), otherwise from a sample of a million rows. Existing bins are not computed again. Training uses
-    the bins requested last. Example:
+    the bins requested last. A categorical feature has a bin for each of its most frequent categories, and one for the
+    others. Examples:
 
     rankmill data bin DATASET --max-bin 255 --memory 4GB
+
+    rankmill data bin DATASET --max-bin-of brand=50,price=63
     """
     from rankmill.pipeline.binning import bin_dataset, bin_plan, find_bins
     from rankmill.pipeline.dataset import Dataset
 
     opened = Dataset.open(dataset)
     plan = bin_plan(opened, options.memory)
-    found = find_bins(opened, options.max_bin, plan.sampled_rows)
+    found = find_bins(opened, options.max_bin, plan.sampled_rows, options.max_bin_of)
     if found is None:
         typer.echo(plan.render(), err=True)
-    spec = bin_dataset(opened, options.max_bin, options.memory)
+    spec = bin_dataset(opened, options.max_bin, options.memory, max_bin_of=options.max_bin_of)
     bins = [len(feature.edges) + 1 for feature in spec.features]
     if as_json:
         facts = {
             "binspec": spec.digest,
             "max_bin": spec.max_bin,
+            "max_bin_of": dict(spec.max_bin_of),
             "sampled_rows": spec.sampled_rows,
             "bins": dict(zip(spec.feature_names, bins, strict=True)),
         }

@@ -100,6 +100,7 @@ class BinSet(_Strict):
     binspec: Digest
     max_bin: int = Field(ge=15, le=255)
     shards: list[Digest]
+    max_bin_of: dict[str, int] = {}  # of features with another maximum
 
 
 class CategorySet(_Strict):

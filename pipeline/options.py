@@ -30,6 +30,7 @@ MAX_FEATURES = 65536
 MAX_GRADE = 2**31 - 1
 MAX_BUCKETS = 4096
 MIN_MAX_BIN, MAX_BIN = 15, 255  # value bins of a feature
+LEAST_BINS = 2  # of one feature
 N_SIGNAL = 10  # features with a signal in generated judgments
 MAX_SEED = 2**63 - 1  # of generated judgments
 DEFAULT_BLOCK_BYTES = 16 << 20
@@ -68,6 +69,30 @@ def _names(texts: Iterable[str]) -> tuple[str, ...]:
     ('title', 'debug_*', 'brand')
     """
     return tuple(name for text in texts for piece in text.split(",") if (name := piece.strip()))
+
+
+def _bins_of(texts: Iterable[str]) -> Mapping[str, int]:
+    """Read texts such as ``brand=50,price=63``.
+
+    >>> _bins_of(["brand=50, price=63"])
+    {'brand': 50, 'price': 63}
+    """
+    found: dict[str, int] = {}
+    for piece in (piece.strip() for text in texts for piece in text.split(",")):
+        name, equals, number = (word.strip() for word in piece.rpartition("="))
+        if not equals or not name or not re.fullmatch("[0-9]{1,9}", number):
+            raise InputError(f"{spelled('max_bin_of')}: expected pairs such as brand=50,price=63, found {piece!r}")
+        if name in found:
+            raise InputError(f"{spelled('max_bin_of')} names {name!r} twice")
+        found[name] = int(number)
+    return found
+
+
+def _checked_bins(max_bin_of: Mapping[str, int]) -> Mapping[str, int]:
+    for name, most in max_bin_of.items():
+        if isinstance(most, bool) or not isinstance(most, int) or not LEAST_BINS <= most <= MAX_BIN:
+            raise InputError(f"{spelled('max_bin_of')}: {name!r} must have {LEAST_BINS} to {MAX_BIN} bins, got {most}")
+    return dict(max_bin_of)
 
 
 def parse_words(text: str) -> Words:
@@ -441,5 +466,13 @@ class BinOptions:
 
     max_bin: int = option(
         default=MAX_BIN, help="Maximum number of bins per feature, 15 to 255.", least=MIN_MAX_BIN, most=MAX_BIN
+    )
+    max_bin_of: Mapping[str, int] = option(
+        default_factory=dict,
+        help="Another maximum, 2 to 255, for some features: brand=50,price=63; repeat for more.",
+        metavar="NAME=N,..",
+        read=_bins_of,
+        repeat=True,
+        convert=_checked_bins,
     )
     memory: int = option(default="2GB", help=MEMORY, size=True, least=MIN_MEMORY)

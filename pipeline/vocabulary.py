@@ -39,6 +39,7 @@ SCHEMA = schema_of(
 Codes = npt.NDArray[np.float32]
 Tally = tuple[Codes, npt.NDArray[np.int64]]
 """Ascending codes (c,) and the number of rows with each (c,)."""
+EMPTY: Codes = np.empty(0, dtype=np.float32)
 
 
 def reading_bytes(features: int) -> int:
@@ -58,7 +59,7 @@ def tally_of(values: Codes) -> Tally:
 
 def summed(tallies: Iterable[Tally]) -> Tally:
     """Return the sum of ``tallies``, which may be negative, without codes that no row has."""
-    parts = [*tallies] or [tally_of(np.empty(0, dtype=np.float32))]
+    parts = [*tallies] or [tally_of(EMPTY)]
     codes, place = np.unique(np.concatenate([codes for codes, _ in parts]), return_inverse=True)
     rows = np.zeros(len(codes), dtype=np.int64)
     np.add.at(rows, place, np.concatenate([rows for _, rows in parts]))
@@ -138,7 +139,7 @@ class Vocabulary:
 
     def most_frequent(self, feature: str) -> list[tuple[str, int]]:
         """Return the categories of ``feature`` with their rows, the most frequent first."""
-        codes, rows = self.tallies.get(feature, tally_of(np.empty(0, dtype=np.float32)))
+        codes, rows = self.tallies.get(feature, tally_of(EMPTY))
         names = self.names(feature)
         order = np.argsort(-rows, kind="stable")
         return [(code_name(float(codes[k]), names), int(rows[k])) for k in order]
@@ -153,7 +154,7 @@ class Vocabulary:
             texts: dict[float, list[str]] = {}
             for text, code in self.texts.get(feature, {}).items():
                 texts.setdefault(code, []).append(text)
-            codes, counts = self.tallies.get(feature, tally_of(np.empty(0, dtype=np.float32)))
+            codes, counts = self.tallies.get(feature, tally_of(EMPTY))
             rows = dict.fromkeys(texts, 0) | dict(zip(codes.tolist(), counts.tolist(), strict=True))
             for code in sorted(rows, key=lambda code: (-rows[code], code)):
                 for text in sorted(texts.get(code, ())) or [code_name(code)]:

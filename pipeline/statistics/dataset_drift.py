@@ -41,7 +41,7 @@ class ColumnDrift:
     missing: tuple[float, float]
     """Share of missing values in the old and in the new dataset."""
     beyond: float
-    """Share of new values outside the range of the old ones."""
+    """Share of new values outside the range of the old ones; of a categorical feature, of new categories if it had few."""
 
     @property
     def alarm(self) -> bool:
@@ -114,7 +114,7 @@ def compare(dataset: Dataset, old: Dataset) -> DriftComparison:
 
     The newest bins of ``old`` (without bins: exact quantiles of the rows compared) are joined into 20 cells of about equal mass
     (fewer for less than 200 queries).  Heavy values, missing values, and values below and above the range of ``old`` have their
-    own cells.  `rankmill.pipeline.statistics.psi` defines the index and its distribution by chance.  An alarm is an index above 0.1
+    own cells.  The cells of a categorical feature are its most frequent categories, all others, and missing.  `rankmill.pipeline.statistics.psi` defines the index and its distribution by chance.  An alarm is an index above 0.1
     that chance exceeds once in a thousand comparisons of this many features.
 
     Raises
@@ -172,7 +172,8 @@ def _compare_once(
         if name in wanted:
             found[name] = drift_from(wanted[name], values, starts, tail)
         if keep:
-            samples.append(FeatureSample.of(name, values, starts, cells_for(len(starts) - 1), known.get(name)))
+            own = (name, values, starts, cells_for(len(starts) - 1), known.get(name))
+            samples.append(FeatureSample.of(*own, categorical=name in dataset.manifest.categorical))
     grades = grades_of(dataset, split)
     comparison = DriftComparison(
         digest=dataset.digest,
@@ -193,8 +194,7 @@ def drift_from(former: FeatureSample, now: Values, starts: Starts, tail: float) 
     sums = (former.sums, former.placed(now, starts))
     index = Index.of(*map(Cells.of_sums, sums))
     counts = [each.counts for each in sums]
-    missing, beyond = (int(c[0]) / max(1, int(c.sum())) for c in counts), counts[1][[1, -1]].sum()
-    first, second = missing
+    first, second = (int(c[0]) / max(1, int(c.sum())) for c in counts)
     return ColumnDrift(
         name=former.name,
         psi=index.psi,
@@ -203,7 +203,7 @@ def drift_from(former: FeatureSample, now: Values, starts: Starts, tail: float) 
         cells=len(counts[0]),
         effective_rows=index.effective,
         missing=(first, second),
-        beyond=int(beyond) / max(1, int(counts[1].sum())),
+        beyond=former.beyond(sums[1]) / max(1, int(counts[1].sum())),
     )
 
 

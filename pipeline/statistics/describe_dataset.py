@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankmill.foundation.records import as_json, infinite_as_words
+from rankmill.foundation.records import as_json, infinite_as_words, left_out
 from rankmill.foundation.terminal import printed
 from rankmill.pipeline.binning import columns_of
 from rankmill.pipeline.dataset_manifest import SPLITS, JudgmentSet, Meaning, Repeats, SourceFile
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _FEW_GRADES = 10  # shown even if no row has them
 _MOST_COUNTED = 300_000_000  # values; distinct values are counted up to this size, as it takes reading all of them
+_MOST_LISTED, _MOST_NAMED = 20, 5  # categories of a feature as JSON and in the table
 _MAX_FEATURES_SHOWN = 200  # above, only features with remarks are shown
 
 
@@ -83,12 +84,31 @@ class SplitSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Category:
+    """A category and the number of rows that have it."""
+
+    text: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class CategorySummary:
+    """The categories of one feature."""
+
+    number: int
+    most_frequent: tuple[Category, ...]
+    """The first few, from many rows to few."""
+    other_rows: int
+    """Rows that have other categories."""
+
+
+@dataclass(frozen=True, slots=True)
 class FeatureSummary:
     """One feature over all splits."""
 
     name: str
     minimum: float | None
-    """None if all values are missing."""
+    """None if all values are missing, or the feature is categorical."""
     maximum: float | None
     missing: int
     zeros: int
@@ -100,16 +120,19 @@ class FeatureSummary:
     """Whether no query has two values: useful only together with other features."""
     same_as: str | None
     """The first feature with the same value in every row."""
+    categories: CategorySummary | None = left_out()
+    """None: it is a number."""
 
     @property
     def remarks(self) -> list[str]:
         """Remarks for users."""
-        if self.minimum is None:
+        only = self.categories.number <= 1 if self.categories is not None else self.minimum == self.maximum
+        if self.categories.number == 0 if self.categories is not None else self.minimum is None:
             return ["all missing"]
         remarks = []
         if self.same_as is not None:
             remarks.append(f"same as {self.same_as}")
-        if self.minimum == self.maximum and self.missing == 0:
+        if only and self.missing == 0:
             remarks.append("constant")
         elif self.constant_in_query:
             remarks.append("constant in each query")
@@ -158,7 +181,11 @@ class Description:
         """Return the description as text, ``width`` characters wide."""
         few = f"Features with a remark ({len(self._shown)} of {len(self.features)}; --json lists all)"
         notes = [few] if len(self._shown) < len(self.features) else []
-        return "\n".join(printed(self._head(), self._split_table(), *notes, self._feature_table(), width=width))
+        tables = [
+            *([self._feature_table()] if any(f.categories is None for f in self._shown) else []),
+            *([self._category_table()] if any(f.categories is not None for f in self._shown) else []),
+        ]
+        return "\n".join(printed(self._head(), self._split_table(), *notes, *tables, width=width))
 
     @property
     def _shown(self) -> tuple[FeatureSummary, ...]:
@@ -254,12 +281,32 @@ class Description:
         for heading in ("min", "max", "missing", "zero", "distinct", "bins"):
             table.add_column(heading, justify="right")
         table.add_column("remark", overflow="fold")
-        for f in self._shown:
+        for f in (f for f in self._shown if f.categories is None):
             low, high = ("-" if x is None else f"{x:.6g}" for x in (f.minimum, f.maximum))
             bins = "-" if f.bins is None else str(f.bins)
             shares = (_share(f.missing, self.rows), _share(f.zeros, self.rows))
             distinct = "-" if f.distinct is None else f"{f.distinct:,}"
             table.add_row(f.name, low, high, *shares, distinct, bins, ", ".join(f.remarks))
+        return table
+
+    def _category_table(self) -> Any:
+        from rich import box
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE_HEAD)
+        table.add_column("categorical feature", overflow="fold")
+        for heading in ("categories", "missing", "bins"):
+            table.add_column(heading, justify="right")
+        for heading in ("most frequent", "remark"):
+            table.add_column(heading, overflow="fold")
+        for f in self._shown:
+            if f.categories is not None:
+                bins = "-" if f.bins is None else str(f.bins)
+                frequent = [f"{each.text} {_share(each.rows, self.rows)}" for each in f.categories.most_frequent]
+                rest = self.rows - f.missing - sum(each.rows for each in f.categories.most_frequent[:_MOST_NAMED])
+                shown = ", ".join(frequent[:_MOST_NAMED]) + (f", others {_share(rest, self.rows)}" if rest else "")
+                number = f"{f.categories.number:,}"
+                table.add_row(f.name, number, _share(f.missing, self.rows), bins, shown, ", ".join(f.remarks))
         return table
 
 
@@ -327,14 +374,17 @@ def _features(dataset: Dataset) -> tuple[FeatureSummary, ...]:
         bins = {feature.name: feature.n_bins - 1 for feature in dataset.binspec().features}
     known = statistics_of(dataset).features
     distinct = _distinct(dataset) if dataset.manifest.rows * len(known) <= _MOST_COUNTED else {}
+    categories = {name: _categories(dataset, name) for name in dataset.manifest.categorical}
+    distinct |= {name: found.number for name, found in categories.items()}
     return tuple(
         FeatureSummary(
             name=fact.name,
-            minimum=fact.minimum,
-            maximum=fact.maximum,
+            minimum=None if fact.name in categories else fact.minimum,
+            maximum=None if fact.name in categories else fact.maximum,
             missing=fact.missing,
-            zeros=fact.zeros,
+            zeros=0 if fact.name in categories else fact.zeros,
             distinct=distinct.get(fact.name),
+            categories=categories.get(fact.name),
             bins=bins.get(fact.name),
             constant_in_query=not fact.varied_queries,
             same_as=fact.same_as,
@@ -344,8 +394,17 @@ def _features(dataset: Dataset) -> tuple[FeatureSummary, ...]:
 
 
 def _distinct(dataset: Dataset) -> dict[str, int]:
-    """Count the distinct values of each feature."""
-    return {name: len(cumulative_counts(sort_values(values)[0])) - 1 for name, values in columns_of(dataset)}
+    """Count the distinct values of each feature that is a number."""
+    numbers = [name for name in dataset.feature_names if name not in set(dataset.manifest.categorical)]
+    columns = columns_of(dataset, features=numbers) if numbers else ()
+    return {name: len(cumulative_counts(sort_values(values)[0])) - 1 for name, values in columns}
+
+
+def _categories(dataset: Dataset, feature: str) -> CategorySummary:
+    """Return the categories of a categorical ``feature`` from the vocabulary."""
+    found = dataset.vocabulary.most_frequent(feature)
+    first = tuple(Category(text, rows) for text, rows in found[:_MOST_LISTED])
+    return CategorySummary(len(found), first, sum(rows for _, rows in found[_MOST_LISTED:]))
 
 
 def _files(sources: Sequence[SourceFile]) -> str:

@@ -87,7 +87,9 @@ class DriftReference:
         most = cells_for(len(starts) - 1) if most is None else most
         known = known_bins(dataset, split)
         samples = [
-            FeatureSample.of(name, values, starts, most, known.get(name))
+            FeatureSample.of(
+                name, values, starts, most, known.get(name), categorical=name in dataset.manifest.categorical
+            )
             for name, values in columns_of(dataset, split, features=features)
         ]
         return cls.from_samples(dataset, split, starts, samples, grades_of(dataset, split), most)

@@ -23,7 +23,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.pipeline.binspec import FeatureBins, feature_bins
+from rankmill.pipeline.binspec import FeatureBins, feature_bins, most_frequent
 from rankmill.pipeline.quantiles import EDGE, Values, bin_ends
 from rankmill.pipeline.statistics import _kernels
 
@@ -162,7 +162,12 @@ def cells_for(*queries: int) -> int:
 
 
 def cell_edges(bins: FeatureBins, most: int = VALUE_CELLS) -> tuple[Values, np.float32, np.float32]:
-    """Join ``bins`` into at most ``most`` cells of about equal mass; return their edges, the minimum and the maximum."""
+    """Join ``bins`` into at most ``most`` cells of about equal mass; return their edges, the minimum and the maximum.
+
+    Of a categorical feature these are the codes of its most frequent categories, and NaN.
+    """
+    if bins.categorical:
+        return bins.edges[most_frequent(bins.counts[1:-1], most - 1)], EDGE(np.nan), EDGE(np.nan)
     low, high = (np.nan if value is None else value for value in (bins.minimum, bins.maximum))
     cumulative = np.concatenate(([0], np.cumsum(bins.counts[1:])))
     ends = bin_ends(cumulative.astype(np.int64), most)
@@ -174,6 +179,8 @@ class FeatureSample:
     """The cells of one feature, and the distribution over them of the sample that they were made from.
 
     Cell 0 has the missing values, cell 1 those below ``low``, the last one those above ``high``; ``edges`` separate the others.
+    A categorical feature has NaN for ``low`` and ``high``: cell 2 + i has the values equal to ``edges[i]``, the one after these has
+    all other values, and nothing is below or above.
     """
 
     name: str
@@ -184,11 +191,30 @@ class FeatureSample:
 
     @classmethod
     def of(
-        cls, name: str, values: Values, starts: Starts, most: int = VALUE_CELLS, bins: FeatureBins | None = None
+        cls,
+        name: str,
+        values: Values,
+        starts: Starts,
+        most: int = VALUE_CELLS,
+        bins: FeatureBins | None = None,
+        *,
+        categorical: bool = False,
     ) -> FeatureSample:
         """Divide ``values`` (n,), whose queries begin at ``starts`` (q + 1,), into at most ``most`` cells, using ``bins`` if given."""
-        edges, low, high = cell_edges(feature_bins(name, values) if bins is None else bins, most)
+        bins = feature_bins(name, values, categorical=categorical) if bins is None else bins
+        edges, low, high = cell_edges(bins, most)
         return cls(name, edges, low, high, _sums(values, starts, edges, low, high))
+
+    @property
+    def categorical(self) -> bool:
+        """Whether the cells are those of categories; also true if there is no value."""
+        return bool(np.isnan(self.low))
+
+    def beyond(self, sums: Sums) -> int:
+        """Return how many rows of ``sums`` are outside the range, or of other categories if all old ones have cells of their own."""
+        if not self.categorical:
+            return int(sums.counts[[1, -1]].sum())
+        return 0 if self.sums.counts[-2] else int(sums.counts[-2])
 
     def placed(self, values: Values, starts: Starts) -> Sums:
         """Return the distribution of other ``values`` over these cells."""
@@ -198,6 +224,12 @@ class FeatureSample:
         """Join neighbouring cells, so that there are at most ``most`` value cells."""
         if len(self.edges) < most:
             return self
+        if self.categorical:
+            kept = most_frequent(self.sums.counts[2:-2], most - 1)
+            values = np.full(len(self.edges) + 1, len(kept))
+            values[kept] = np.arange(len(kept))
+            into = np.concatenate(([0, 1], 2 + values, [3 + len(kept)])).astype(np.int64)
+            return FeatureSample(self.name, self.edges[kept], self.low, self.high, self.sums.joined(into))
         cumulative = np.concatenate(([0], np.cumsum(self.sums.counts[2:-1])))
         ends = bin_ends(cumulative.astype(np.int64), most)
         values = np.repeat(np.arange(len(ends)), np.diff(np.concatenate(([0], ends))))
@@ -207,5 +239,10 @@ class FeatureSample:
 
 def _sums(values: Values, starts: Starts, edges: Values, low: np.float32, high: np.float32) -> Sums:
     found = np.empty(len(values), dtype=np.uint8)
-    _kernels.place(values, edges, low, high, found)
+    if np.isnan(low):
+        place = np.searchsorted(edges, values)
+        known = np.append(edges, EDGE(np.nan))[place] == values
+        found[:] = np.where(np.isnan(values), 0, 2 + np.where(known, place, len(edges)))
+    else:
+        _kernels.place(values, edges, low, high, found)
     return Sums.of(found, starts, len(edges) + 1 + _OTHERS)

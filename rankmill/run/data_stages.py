@@ -113,6 +113,7 @@ class BinStage(Stage):
         return {
             "dataset": self.work.dataset().digest,
             **as_options(max_bin=config.max_bin, memory=config.memory, drift=self.work.config.drift),
+            **(as_options(max_bin_of=dict(config.max_bin_of)) if config.max_bin_of else {}),
             **self._former(),
         }
 
@@ -142,7 +143,7 @@ class BinStage(Stage):
 
     def run(self, say: Say) -> Made:
         config, dataset = self.work.config.bin.options, self.work.dataset()
-        spec = bin_dataset(dataset, config.max_bin, config.memory)
+        spec = bin_dataset(dataset, config.max_bin, config.memory, max_bin_of=config.max_bin_of)
         drift: DriftFacts | None = None
         files: tuple[Path, ...] = ()
         if self.work.config.drift is not None:

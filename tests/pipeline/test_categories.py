@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import pytest
 
 from rankmill.foundation.errors import DataRejected, InputError, UnusableColumns
 from rankmill.pipeline import vocabulary
+from rankmill.pipeline.binning import bin_dataset, bin_plan, find_bins
+from rankmill.pipeline.binspec import apply_bins
 from rankmill.pipeline.categories import category_code, category_codes
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
@@ -288,3 +291,61 @@ def test_unjudged_rows_keep_their_texts(tmp_path):
     with query_dataset(dataset, "SELECT DISTINCT brand FROM unjudged ORDER BY 1") as answer:
         assert list(answer.rows) == [("b",), ("rare",)]
     assert dict(dataset.vocabulary.most_frequent("brand")) == {"b": 200}
+
+
+def codes_with_rows(dataset: Dataset, name: str) -> dict[float, int]:
+    """The categories of the train split, counted one by one."""
+    values = dataset.feature_column(name, "train")
+    return Counter(values[~np.isnan(values)].tolist())
+
+
+@pytest.mark.parametrize("most", [15, 255])
+@pytest.mark.parametrize("sampled_rows", [None, 40])
+def test_bins_are_the_most_frequent_categories_of_train(tmp_path, most, sampled_rows):
+    rng = random.Random(5)
+    rows = [row | {"brand": f"b{int(rng.expovariate(0.1))}"} for row in some_rows(800)]
+    dataset = made([write(tmp_path / "a.csv", rows)], tmp_path / "dataset", split={"train": 0.8, "test": 0.2})
+    plan = replace(bin_plan(dataset), sampled_rows=sampled_rows, columns=2)
+    spec = bin_dataset(dataset, most, plan=plan, max_bin_of={"shop": 3})
+    assert spec.categories.keys() == {"brand", "shop"}
+    assert spec.max_bin_of == {"shop": 3}
+    for bins in spec.features[1:]:
+        counts = codes_with_rows(dataset, bins.name)
+        limit = 2 if bins.name == "shop" else most - 1
+        best = sorted(counts, key=lambda code: (-counts[code], code))[:limit]
+        assert bins.edges.tolist() == sorted(best)
+        assert bins.counts[1:-1].tolist() == [counts[code] for code in sorted(best)]
+        assert bins.counts[-1] == sum(counts.values()) - sum(bins.counts[1:-1])
+        assert [category_code(text) for text in bins.names] == bins.edges.tolist()
+    again = Dataset.open(dataset.path)
+    assert find_bins(again, most, sampled_rows, {"shop": 3}).digest == spec.digest == again.binspec().digest
+    assert find_bins(again, most, sampled_rows) is None
+    stored = np.concatenate(list(again.bin_batches("train")))
+    values = np.concatenate(list(again.feature_batches("train")))
+    np.testing.assert_array_equal(stored, apply_bins(values, spec))
+
+
+def test_categories_have_the_same_bins_with_and_without_a_sample(tmp_path):
+    dataset = made([write(tmp_path / "a.csv", some_rows(800))], tmp_path / "dataset")
+    exact = bin_dataset(dataset, 15)
+    sample = bin_dataset(dataset, 16, plan=replace(bin_plan(dataset), sampled_rows=30, columns=3))
+    for one, other in zip(exact.features[1:], sample.features[1:], strict=True):
+        assert one.to_json() == other.to_json()
+
+
+@pytest.mark.parametrize(
+    ("asked", "facts"),
+    [({"brnad": 3}, ("'brnad'", "'brand'")), ({"brand": 1}, ("'brand'", "2 to 255")), ({"a": 256}, ("'a'", "256"))],
+)
+def test_a_wrong_maximum_of_one_feature_is_refused(tmp_path, asked, facts):
+    dataset = made([write(tmp_path / "a.csv", some_rows())], tmp_path / "dataset")
+    with refused(InputError, "max_bin_of", *facts):
+        bin_dataset(dataset, max_bin_of=asked)
+
+
+def test_a_maximum_that_equals_that_of_all_features_changes_nothing(tmp_path):
+    dataset = made([write(tmp_path / "a.csv", some_rows())], tmp_path / "dataset")
+    spec = bin_dataset(dataset, 20, max_bin_of={"a": 20})
+    assert spec.digest == bin_dataset(Dataset.open(dataset.path), 20).digest
+    assert b"max_bin_of" not in (dataset.path / "_manifest.json").read_bytes()
+    assert "max_bin_of" not in spec.to_json()
