@@ -130,10 +130,10 @@ def bin_dataset(
         if found is not None:
             current.commit_bins(current.bin_set(found.digest))
             return found
-        return _write_bins(dataset, max_bin, checked_max_bins(most.max_bin_of, max_bin, dataset.feature_names), plan)
+        return _write_bins(dataset, max_bin, plan, checked_max_bins(most.max_bin_of, max_bin, dataset.feature_names))
 
 
-def _write_bins(dataset: Dataset, max_bin: int, max_bin_of: Mapping[str, int], plan: BinPlan) -> BinSpec:
+def _write_bins(dataset: Dataset, max_bin: int, plan: BinPlan, max_bin_of: Mapping[str, int]) -> BinSpec:
     most = dict.fromkeys(dataset.feature_names, max_bin) | {**max_bin_of}
     if plan.sampled_rows is None:
         spec = BinSpec(tuple(_exact_features(dataset, most, plan)), max_bin, max_bin_of=max_bin_of)

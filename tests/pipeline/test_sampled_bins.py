@@ -191,7 +191,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sampled(dataset: Dataset, k: int = 4000, max_bin: int = 63, together: int = 4) -> BinSpec:
     plan = replace(bin_plan(dataset), sampled_rows=k, columns=together)
-    return binning._write_bins(Dataset.open(dataset.path), max_bin, plan)
+    return binning._write_bins(Dataset.open(dataset.path), max_bin, plan, {})
 
 
 def test_counts_are_exact_atoms_stand_alone_and_the_rest_is_near(folder):
