@@ -113,7 +113,7 @@ def category_numbers(column: pa.Array[Any]) -> tuple[npt.NDArray[np.float32], di
     >>> values[[0, 1, 3, 4]].tolist(), values[2] == np.float32(names["acme"])
     ([17.0, nan, 17.0, nan], np.True_)
     """
-    if kinds.is_integer(column.type) or kinds.is_floating(column.type):
+    if kinds.is_integer(column.type) or kinds.is_floating(column.type) or kinds.is_boolean(column.type):
         numbers = as_floats(column)
         if kinds.is_float32(column.type):
             return numbers + np.float32(0), {}
@@ -134,7 +134,7 @@ def category_numbers(column: pa.Array[Any]) -> tuple[npt.NDArray[np.float32], di
 def _texts(values: pa.Array[Any]) -> list[str | None]:
     """Return categories of any type as texts, those of numbers in decimal; None for null and NaN."""
     if kinds.is_boolean(values.type):
-        return [None if value is None else str(value).lower() for value in values.to_pylist()]
+        values = values.cast(pa.int8())  # 1 and 0, as in other features
     if kinds.is_floating(values.type):  # as NumPy writes them: 0.1 in float32, too
         numbers = values.to_numpy(zero_copy_only=False)
         whole = np.isfinite(numbers) & (numbers == np.floor(numbers))

@@ -1,0 +1,122 @@
+"""Statistics of categorical features: counts of categories, and drift over cells of the most frequent ones."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
+from rankmill.pipeline.statistics.dataset_drift import compare, compare_with
+from rankmill.pipeline.statistics.describe_dataset import describe
+from rankmill.pipeline.statistics.drift_reference import DriftReference
+from rankmill.pipeline.statistics.psi import FeatureSample, Sums
+
+
+def made(folder, brands, *, queries=400, seed=1, missing=0.1):
+    """A dataset with the feature ``brand``, whose categories have the weights ``brands``."""
+    rng = random.Random(seed)
+    lines = ["qid,doc_id,grade,x,brand"]
+    for row in range(queries * 5):
+        brand = "" if rng.random() < missing else rng.choices(list(brands), list(brands.values()))[0]
+        lines.append(f"q{row // 5},d{row},{row % 3},{rng.random():.4f},{brand}")
+    folder.mkdir()
+    (folder / "in.csv").write_text("\n".join(lines) + "\n")
+    read = ReadOptions(categorical=("brand",))
+    ingest([str(folder / "in.csv")], folder / "data", options=IngestOptions(read=read, buckets=3))
+    counts = Counter(line.rsplit(",", 1)[1] for line in lines[1:])
+    return Dataset.open(folder / "data"), counts
+
+
+MANY = {f"b{k}": 1 / (k + 1) for k in range(60)}
+FEW = {"acme": 5.0, "late": 3.0, "17": 2.0}
+
+
+def test_describe_counts_categories_and_has_no_mean_of_codes(tmp_path):
+    dataset, counts = made(tmp_path / "a", MANY)
+    missing = counts.pop("")
+    found = describe(dataset)
+    number, brand = found.features
+    assert number.categories is None
+    assert brand.categories is not None
+    assert (brand.minimum, brand.maximum, brand.missing) == (None, None, missing)
+    assert brand.distinct == brand.categories.number == len(counts)
+    listed = {each.text: each.rows for each in brand.categories.most_frequent}
+    assert [*listed.values()] == sorted(counts.values(), reverse=True)[: len(listed)]
+    assert all(counts[text] == rows for text, rows in listed.items())
+    assert sum(listed.values()) + brand.categories.other_rows + missing == dataset.manifest.rows
+    assert brand.remarks == []
+    text = found.render(100)
+    assert "b0 " in text
+    assert "others" in text
+    x, of_brand = json.loads(found.to_json())["features"]
+    assert "categories" not in x
+    assert of_brand["categories"]["number"] == len(counts)
+
+
+def test_the_same_category_everywhere_is_constant_and_none_is_all_missing(tmp_path):
+    dataset, _ = made(tmp_path / "a", {"acme": 1.0}, missing=0.0)
+    assert describe(dataset).features[1].remarks == ["constant"]
+    dataset, _ = made(tmp_path / "b", {"acme": 1.0}, missing=1.0)
+    assert describe(dataset).features[1].remarks == ["all missing"]
+
+
+@pytest.mark.parametrize("brands", [FEW, MANY])
+@pytest.mark.parametrize("binned", [False, True])
+def test_categories_that_do_not_change_raise_no_alarm(tmp_path, brands, binned):
+    old, new = (made(tmp_path / str(seed), brands, seed=seed)[0] for seed in (1, 2))
+    if binned:
+        bin_dataset(old, 31)
+        old = Dataset.open(old.path)
+    found = compare(new, old)
+    assert not found.alarms
+    assert found.features[1].beyond == 0.0
+    same = compare(old, old)
+    assert same.features[1].psi == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_new_category_is_an_alarm_and_its_share_is_told(tmp_path):
+    old, _ = made(tmp_path / "a", FEW)
+    new, counts = made(tmp_path / "b", FEW | {"new": 4.0}, seed=2)
+    found = compare(new, old)
+    assert found.alarms == ("brand",)
+    assert found.features[1].beyond == pytest.approx(counts["new"] / sum(counts.values()))
+
+
+def test_a_shift_between_categories_is_an_alarm(tmp_path):
+    old, _ = made(tmp_path / "a", MANY)
+    new, _ = made(tmp_path / "b", MANY | {"b0": 0.05}, seed=2)
+    assert compare(new, old).alarms == ("brand",)
+
+
+def test_a_stored_reference_gives_what_the_dataset_gives(tmp_path):
+    old, _ = made(tmp_path / "a", MANY)
+    new, _ = made(tmp_path / "b", MANY | {"b1": 2.0}, seed=2)
+    reference = DriftReference.of(old)
+    reference.write(tmp_path / "reference.parquet")
+    again = DriftReference.read(tmp_path / "reference.parquet")
+    assert again.features[1].categorical
+    assert not again.features[0].categorical
+    assert compare_with(new, again).to_json() == compare(new, old).to_json()
+
+
+def test_cells_are_the_most_frequent_categories_counted_one_by_one(tmp_path):
+    dataset, counts = made(tmp_path / "a", MANY)
+    values, starts = dataset.feature_column("brand"), dataset.queries().starts
+    sample = FeatureSample.of("brand", values, starts, 8, categorical=True)
+    missing = counts.pop("")
+    best = sorted(counts.values(), reverse=True)[:7]
+    assert sorted(sample.sums.counts[2:-2].tolist(), reverse=True) == best
+    assert sample.sums.counts[[0, 1, -2, -1]].tolist() == [missing, 0, sum(counts.values()) - sum(best), 0]
+    joined = sample.joined(4)
+    direct = FeatureSample.of("brand", values, starts, 4, categorical=True)
+    np.testing.assert_array_equal(joined.edges, direct.edges)
+    for field in ("counts", "weighted", "products", "squares"):
+        np.testing.assert_array_equal(getattr(joined.sums, field), getattr(direct.sums, field))
+    assert isinstance(joined.placed(values, starts), Sums)
