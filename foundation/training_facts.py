@@ -192,6 +192,8 @@ class TrainingFacts:
     cross_validation: FoldFacts | None = left_out()
     refit: RefitFacts | None = left_out()
     seeds: SeedsFacts | None = left_out()
+    leaves_refitted_from: OtherModel | None = left_out()  # this and the next: where only leaf values were learnt
+    leaf_decay: float | None = left_out()
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> TrainingFacts | None:

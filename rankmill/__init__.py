@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rankmill.loading import load_model, register_model
     from rankmill.pipeline.dataset import Dataset
     from rankmill.ranker import Ranker
+    from rankmill.refitting import refit_leaves
     from rankmill.registry.model_registry import Registry
     from rankmill.scorer.evaluate import evaluate
     from rankmill.scorer.rerank import rerank
@@ -28,6 +29,7 @@ __all__ = [
     "cross_validate",
     "evaluate",
     "load_model",
+    "refit_leaves",
     "register_model",
     "rerank",
 ]
@@ -38,6 +40,7 @@ _HOME = {
     "Dataset": "rankmill.pipeline.dataset",
     "Ranker": "rankmill.ranker",
     "cross_validate": "rankmill.validating",
+    "refit_leaves": "rankmill.refitting",
     "load_model": "rankmill.loading",
     "register_model": "rankmill.loading",
     "Registry": "rankmill.registry.model_registry",

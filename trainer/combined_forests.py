@@ -25,6 +25,7 @@ from rankmill.scorer.forest import COVER, DATASETS_OF_BASE, Forest, NodeSets, co
 from rankmill.scorer.predict import Predictor
 from rankmill.trainer.layout import EDGE
 
+MERGED = "merged"  # the models of a sum
 SHA256, TREES, START, TREES_A_ROUND = "base_model", "base_trees", "start_after_base", "trees_a_round_after_base"
 _OF_NODES = ("node_missing_left", "node_left", "node_right", "node_value", "node_gain", "node_rows")
 
@@ -113,7 +114,7 @@ class BaseModel:
             info={
                 **after.info,
                 **({COVER: base.info[COVER]} if COVER in base.info else {}),
-                **({DATASETS_OF_BASE: datasets} if (datasets := _datasets_of(base)) else {}),
+                **({DATASETS_OF_BASE: datasets} if (datasets := datasets_of(base)) else {}),
                 SHA256: base.sha256,
                 TREES: base.n_trees,
                 START: after.base_score,
@@ -126,7 +127,7 @@ class BaseModel:
         return self.feature_names.index(name) if name in self.feature_names else -1
 
 
-def _datasets_of(base: Forest) -> list[str]:
+def datasets_of(base: Forest) -> list[str]:
     """Return the digests of the datasets that a model and its base models were trained on."""
     own = base.info.get("dataset_digest")
     below = base.info.get(DATASETS_OF_BASE, [])

@@ -679,6 +679,18 @@ class StartOptions:
 
 
 @options
+class RefitLeavesOptions:
+    """How to refit the leaves of a model on new data."""
+
+    decay: float = option(
+        default=0.9,
+        help="Share of the old leaf values in the new ones, in 0 .. 1: decay * old + (1 - decay) * new. 1: nothing changes.",
+        least=0,
+        most=1,
+    )
+
+
+@options
 class SeedOptions:
     """Which seeds to train, and which model to keep.
 

@@ -28,6 +28,7 @@ from rankmill.trainer.parameters import PAIRS, TrainParameters, all_parameters
 from rankmill.trainer.training_rows import LEARNT_FROM
 from rankmill.trainer.tree_weights import weights_of_trees
 
+LEAVES_REFITTED = "leaves_refitted"  # in a model: its former digest, and the decay
 MAY_DIFFER = ("n_rounds", "early_stopping_rounds", "keep_rounds")
 
 
@@ -47,6 +48,11 @@ def check_resumable(
         raise InvalidParameter(
             f"resume: the model was trained by {forest.info[CONVERTED_FROM]}, and only models trained"
             f" by rankmill can be resumed; train on top of it with {spelled('base_model')}"
+        )
+    if LEAVES_REFITTED in forest.info:
+        raise InvalidParameter(
+            "resume: the leaves of the model were refitted, so its trees are no training on these data; train on top of it with"
+            f" {spelled('base_model')}"
         )
     if "seeds" in forest.info:
         raise InvalidParameter(

@@ -178,7 +178,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
     objective = objective_of(rows, own)
     criterion = criterion_of(objective, parameters)
     if options.resume is not None:
-        facts = {**_facts(dataset, bins.binspec), **learnt_from_facts(whole, own)}
+        facts = {**facts_of_data(dataset, bins.binspec), **learnt_from_facts(whole, own)}
         check_resumable(after_base(options.resume.forest, base), parameters, dataset.feature_names, facts)
     return TrainingPlan(
         train_rows=train.n_rows,
@@ -316,7 +316,7 @@ def _training_data(
         categories=binspec.categories,
         feature_names=dataset.feature_names,
         max_grade=dataset.max_grade,
-        info=_facts(dataset, binspec.digest),
+        info=facts_of_data(dataset, binspec.digest),
     )
 
 
@@ -336,7 +336,7 @@ class DataFacts:
     negative_grades: str | None = left_out()
 
 
-def _facts(dataset: Dataset, binspec_digest: str) -> Mapping[str, JSON]:
+def facts_of_data(dataset: Dataset, binspec_digest: str) -> Mapping[str, JSON]:
     """Return :class:`DataFacts` as JSON for the model's header."""
     manifest, meaning = dataset.manifest, dataset.manifest.meaning
     facts = DataFacts(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.records import JSON, as_json, left_out
 from rankmill.foundation.training_facts import NoiseFloor, RefitFacts
@@ -13,8 +14,9 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry, Version
 from rankmill.registry.names import check_name
 from rankmill.scorer.model_service import find_model, queries_trained_on
+from rankmill.trainer.leaf_refits import refit_leaves
 from rankmill.trainer.multi_seed_training import Candidate, SeedRecord, plan_candidate, train_candidate
-from rankmill.trainer.parameters import SeedOptions, TrainParameters
+from rankmill.trainer.parameters import RefitLeavesOptions, SeedOptions, TrainParameters
 from rankmill.trainer.progress import to_stderr, training_progress
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import Curves
@@ -147,6 +149,75 @@ def train_and_register(
         version=version,
         candidate=candidate,
         report=_report(version, candidate, options, str(registry.root), is_new=version.number not in known),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafRefitReport:
+    """What ``rankmill models refit-leaves`` prints."""
+
+    model: str  # web@8
+    new: bool  # false: a version with the same bytes and facts existed
+    sha256: str
+    refitted: str  # the model with the old leaves
+    decay: float
+    trees: int
+    train: Mapping[str, float]
+    valid: Mapping[str, float]
+    registry: str
+
+    def to_dict(self) -> dict[str, JSON]:
+        """Return plain values."""
+        found: dict[str, JSON] = as_json(self)
+        return found
+
+    def render(self) -> str:
+        """Return two lines for people."""
+        sets = {"train": self.train, "valid": self.valid}
+        metrics = "; ".join(f"{split} {_spelled(found)}" for split, found in sets.items() if found)
+        return (
+            f"{'registered' if self.new else 'the same as'} {self.model} in {self.registry}: the {self.trees} trees of"
+            f" {self.refitted}, leaves {self.decay:g} old and {1.0 - self.decay:g} new; {metrics}\nsha256 {self.sha256}"
+        )
+
+
+def refit_and_register(
+    dataset: Dataset,
+    model: str,
+    name: str,
+    registry: Registry,
+    rules: RefitLeavesOptions,
+    options: TrainingOptions,
+    *,
+    reason: str = "",
+) -> LeafRefitReport:
+    """Refit the leaves of ``model``, a file or a version, on ``dataset`` and register it as the next version of ``name``.
+
+    Errors are those of :func:`rankmill.trainer.leaf_refits.refit_leaves` and of the registry.
+    """
+    check_name(name)
+    old = starting_model(model, registry.root)
+    if old is None:
+        raise InvalidParameter("no model is given")
+    registry.prepare()
+    known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
+    with compilation_announced(options.on_message or to_stderr):
+        found = refit_leaves(dataset, old, rules.decay, options)
+    forest = found.result.forest
+    version = registry.register(
+        name, forest.to_bytes(), manifest=as_json(found.facts), attachments=found.attachments, reason=reason
+    )
+    metrics = found.facts.metrics or {}
+    return LeafRefitReport(
+        model=str(version),
+        new=version.number not in known,
+        sha256=version.sha256,
+        refitted=old.facts().model or model,
+        decay=rules.decay,
+        trees=forest.n_trees,
+        train=metrics.get("train", {}),
+        valid=metrics.get("valid", {}),
+        registry=str(registry.root),
     )
 
 
