@@ -104,6 +104,13 @@ class OtherModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MergedModel(OtherModel):
+    """A model of a sum, and what its scores are multiplied by."""
+
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FoldFacts:
     """A cross-validation: the number of folds, and the standard deviation over them of every metric."""
 
@@ -192,6 +199,7 @@ class TrainingFacts:
     cross_validation: FoldFacts | None = left_out()
     refit: RefitFacts | None = left_out()
     seeds: SeedsFacts | None = left_out()
+    merged: tuple[MergedModel, ...] | None = left_out()  # of a sum of models
     leaves_refitted_from: OtherModel | None = left_out()  # this and the next: where only leaf values were learnt
     leaf_decay: float | None = left_out()
 

@@ -14,7 +14,7 @@ from rankmill.gate.gate_rules import GateRequest
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, NewModel, Reason, RegistryFolder
 from rankmill.registry.rendering import print_json, print_table, safe
 from rankmill.scorer.cli_options import Conventions, NThreads
-from rankmill.trainer.parameters import MachineOptions, RefitLeavesOptions
+from rankmill.trainer.parameters import MachineOptions, MergeOptions, RefitLeavesOptions
 
 app = typer.Typer()
 
@@ -157,6 +157,36 @@ def refit_leaves(
     )  # fmt: skip
     if as_json:
         print_json(done.to_dict())
+    else:
+        typer.echo(done.render())
+
+
+@app.command()
+@takes_options
+def merge(
+    *,
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL..", help="Model files, or NAME@7, NAME@latest or NAME (its production version)."),
+    ],
+    name: NewModel,
+    rules: MergeOptions,
+    reason: Reason = "",
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Merge several models into one, whose score is the weighted mean or sum of theirs, and register it.
+
+    The models may differ in features, objective and data; each must have one score per document. The result cannot be resumed.
+
+    Example: rankmill models merge web@3 shop@latest --weights 0.7,0.3 --name both
+    """
+    from rankmill.registry import Registry
+    from rankmill.trainer.training_service import merge_and_register
+
+    done = merge_and_register(models, name, Registry(registry), rules, reason=reason)
+    if as_json:
+        print_json(done)
     else:
         typer.echo(done.render())
 

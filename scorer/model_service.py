@@ -161,7 +161,14 @@ def recipe_and_seed(version: Version) -> tuple[tuple[Any, ...] | None, Any]:
     rest = {name: value for name, value in parameters.items() if name != "seed"}
     seeds = facts.get("seeds")
     averaged = isinstance(seeds, dict) and seeds.get("choose") == "average" and len(seeds.get("trained") or ())
-    recipe = (facts["dataset_digest"], rest, facts.get("code_digest"), facts.get("base_model"), averaged)
+    recipe = (
+        facts["dataset_digest"],
+        rest,
+        facts.get("code_digest"),
+        facts.get("base_model"),
+        averaged,
+        facts.get("leaves_refitted_from"),
+    )
     return recipe, parameters["seed"]
 
 

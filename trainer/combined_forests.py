@@ -1,4 +1,4 @@
-"""Combine forests: new trees on top of a base model, and the average of several forests.
+"""Combine forests: new trees on top of a base model, the average of several forests, and weighted sums of any models.
 
 **Base model.**  Its scores are the offsets of the training. The result holds its trees, followed by the new ones.  This is
 model adaptation (Burges 2010): a model of one market, or of much data, is corrected by trees for another.  The base model is not changed,
@@ -7,13 +7,16 @@ so the data must have every feature that it uses.
 **Average.**  With k forests ``score(x) = mean of the k scores``: base scores and tree weights are divided by k, and the trees of all forests
 are joined.  Each tree's term is rounded once more, and terms are added in one chain instead of k chains, so the
 score and the mean differ by at most ``(T + k + 3) * 2^-52 * (sum of |terms|) / k``, T trees in all; some 1e-13 in practice.
+
+**Merged.**  ``score(x) = w_1 score_1(x) + w_2 score_2(x) + ..``, of models that may differ in features, objective and data (CatBoost's
+``sum_models``).  The error is bounded in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import fsum, gcd
+from math import fsum, gcd, isfinite
 from typing import Any
 
 import numpy as np
@@ -24,9 +27,10 @@ from rankmill.foundation.records import JSON
 from rankmill.scorer.forest import COVER, DATASETS_OF_BASE, Forest, NodeSets, compact_splits, used_names
 from rankmill.scorer.predict import Predictor
 from rankmill.trainer.layout import EDGE
+from rankmill.trainer.resuming import MERGED
 
-MERGED = "merged"  # the models of a sum
 SHA256, TREES, START, TREES_A_ROUND = "base_model", "base_trees", "start_after_base", "trees_a_round_after_base"
+_OF_BASE = (SHA256, TREES, START, TREES_A_ROUND)
 _OF_NODES = ("node_missing_left", "node_left", "node_right", "node_value", "node_gain", "node_rows")
 
 
@@ -232,6 +236,91 @@ def average(forests: Sequence[Forest], info: Mapping[str, JSON] | None = None) -
         info={**alike, **(info or {})},
         **_one_after_another(forests, [forest.node_feature for forest in forests], first.feature_names),
     )
+
+
+def merged(forests: Sequence[Forest], weights: Sequence[float] | None = None, *, mean: bool = True) -> Forest:
+    """Return the forest whose scores are the weighted mean, or sum, of those of ``forests``.
+
+    Parameters
+    ----------
+    forests
+        Two or more, of one output and without a link.  The features of the result are those of all, in the order in which they come.
+    weights
+        A finite number other than 0 for each; None: all 1.
+    mean
+        Divide by the sum of the weights, which must then be above 0.
+
+    Raises
+    ------
+    InvalidParameter
+        Fewer than two forests, another number of weights, a forest with a link, or forests that read data differently: values that are
+        absent, numbers of features, or a feature that is categorical in one and a number in another.
+    """
+    factors = _factors(len(forests), weights, mean=mean)
+    first = forests[0]
+    for number, forest in enumerate(forests, 1):
+        if forest.link != "identity" or forest.n_outputs != 1:
+            raise InvalidParameter(
+                f"only models with link identity can be merged; model {number} has link {forest.link}, {forest.n_outputs} outputs"
+            )
+        for name in ("absent", "index_base"):
+            values = [each.info[name] for each in (first, forest) if name in each.info]
+            if values[1:] and values[0] != values[1]:
+                raise InvalidParameter(
+                    f"the models read data differently: {name} is {values[0]!r} in model 1 and {values[1]!r} in model {number}"
+                )
+    names = tuple(dict.fromkeys(name for forest in forests for name in forest.feature_names))
+    place = {name: i for i, name in enumerate(names)}
+    numbers = [np.array([place[name] for name in forest.feature_names] + [-1], dtype=np.int32) for forest in forests]
+    parts = [
+        replace(forest, **_over(forest, number[forest.node_feature], names))
+        for forest, number in zip(forests, numbers, strict=True)
+    ]
+    alike = {
+        name: value
+        for name, value in first.info.items()
+        if name not in {*OF_ONE, *_OF_BASE, DATASETS_OF_BASE, "seeds", "best_rounds"}
+        and all(forest.info.get(name) == value for forest in forests)
+    }
+    datasets = list(dict.fromkeys(digest for forest in forests for digest in datasets_of(forest)))
+    covers = [forest.info[COVER] for forest in forests if COVER in forest.info]
+    same = all(forest.parameters == first.parameters for forest in forests)
+    return replace(
+        first,
+        feature_names=names,
+        tree_weights=np.concatenate([w * forest.tree_weights for w, forest in zip(factors, forests, strict=True)]),
+        base_score=fsum(w * forest.base_score for w, forest in zip(factors, forests, strict=True)),
+        objective=first.objective if all(forest.objective == first.objective for forest in forests) else MERGED,
+        parameters=first.parameters if same else {},
+        info={
+            **alike,
+            **({COVER: covers[0]} if covers else {}),
+            **({DATASETS_OF_BASE: datasets} if datasets else {}),
+            MERGED: [{"model": forest.sha256, "weight": w} for w, forest in zip(factors, forests, strict=True)],
+        },
+        **_one_after_another(parts, [part.node_feature for part in parts], names),
+    )
+
+
+def _factors(n: int, weights: Sequence[float] | None, *, mean: bool) -> list[float]:
+    """Return what the scores of each of ``n`` models are multiplied by; InvalidParameter if that is not possible."""
+    if n < 2:
+        raise InvalidParameter(f"expected two models or more to merge, found {n}")
+    found = [1.0] * n if weights is None else [float(weight) for weight in weights]
+    if len(found) != n:
+        raise InvalidParameter(f"weights: expected {n}, one for each model, found {len(found)}")
+    if not all(isfinite(weight) and weight != 0.0 for weight in found):
+        raise InvalidParameter(f"weights must be finite numbers other than 0, got {', '.join(f'{w:g}' for w in found)}")
+    total = fsum(found) if mean else 1.0
+    if total <= 0.0:
+        raise InvalidParameter(f"weights of a mean must have a sum above 0, got {total:g}")
+    return [weight / total for weight in found]
+
+
+def _over(forest: Forest, feature: npt.NDArray[np.int32], names: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of ``forest`` over the features ``names``, of which ``feature`` has the numbers of its nodes."""
+    splits = compact_splits(feature, forest.thresholds, len(names), forest.node_sets)
+    return {"feature_names": tuple(names), "node_feature": feature, "categories": forest.categories, **splits}
 
 
 def _one_after_another(

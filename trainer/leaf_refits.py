@@ -25,14 +25,14 @@ from rankmill.pipeline.options import MAX_BIN
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
 from rankmill.scorer.forest import DATASETS_OF_BASE, Forest
 from rankmill.trainer.boosting import boost
-from rankmill.trainer.combined_forests import MERGED, SHA256, datasets_of
+from rankmill.trainer.combined_forests import SHA256, datasets_of
 from rankmill.trainer.growing import _state_kernels as table
 from rankmill.trainer.growing.grower import Grower, LeafRules
 from rankmill.trainer.growing.histogram import scales_of
 from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.layout import BIN, EDGE, ROW
 from rankmill.trainer.parameters import NONE, RefitLeavesOptions, TrainParameters, all_parameters
-from rankmill.trainer.resuming import LEAVES_REFITTED, trees_of
+from rankmill.trainer.resuming import LEAVES_REFITTED, MERGED, trees_of
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.train_on_dataset import facts_of_data
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, StartingModel, TrainingOptions

@@ -690,6 +690,42 @@ class RefitLeavesOptions:
     )
 
 
+def parse_weights(written: str) -> tuple[float, ...]:
+    """Parse numbers separated by commas.
+
+    >>> parse_weights("0.3, 0.7")
+    (0.3, 0.7)
+
+    Raises
+    ------
+    InvalidParameter
+        One of them is not a number.
+    """
+    try:
+        return tuple(float(part) for part in written.split(","))
+    except ValueError:
+        raise InvalidParameter(
+            f"weights: expected numbers separated by commas, such as 0.3,0.7, found {written!r}"
+        ) from None
+
+
+@options
+class MergeOptions:
+    """How to merge models into one."""
+
+    weights: Sequence[float] = option(
+        default=(),
+        help="Weight of each model, in their order, such as 0.3,0.7. Default: all 1.",
+        metavar="W,W,..",
+        read=parse_weights,
+    )
+    how: str = option(
+        default="mean",
+        help="Score of the result: the weighted mean of the scores, or their sum.",
+        choices=("mean", "sum"),
+    )
+
+
 @options
 class SeedOptions:
     """Which seeds to train, and which model to keep.

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
+from typing import cast
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.records import JSON, as_json, left_out
-from rankmill.foundation.training_facts import NoiseFloor, RefitFacts
+from rankmill.foundation.training_facts import MergedModel, NoiseFloor, RefitFacts, TrainingFacts
 from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES
 from rankmill.registry import Registry, Version
 from rankmill.registry.names import check_name
 from rankmill.scorer.model_service import find_model, queries_trained_on
+from rankmill.trainer.combined_forests import merged
 from rankmill.trainer.leaf_refits import refit_leaves
 from rankmill.trainer.multi_seed_training import Candidate, SeedRecord, plan_candidate, train_candidate
-from rankmill.trainer.parameters import RefitLeavesOptions, SeedOptions, TrainParameters
+from rankmill.trainer.parameters import MergeOptions, RefitLeavesOptions, SeedOptions, TrainParameters
 from rankmill.trainer.progress import to_stderr, training_progress
+from rankmill.trainer.resuming import MERGED
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import Curves
+from rankmill.trainer.version_facts import shape_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +225,66 @@ def refit_and_register(
         valid=metrics.get("valid", {}),
         registry=str(registry.root),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeReport:
+    """What ``rankmill models merge`` prints."""
+
+    model: str  # both@1
+    new: bool  # false: a version with the same bytes and facts existed
+    sha256: str
+    merged: tuple[MergedModel, ...]
+    trees: int
+    features: int
+    registry: str
+
+    def render(self) -> str:
+        """Return a few lines for people."""
+        parts = [f"{each.weight:g} * {each.model or each.sha256[:12]}" for each in self.merged]
+        return (
+            f"{'registered' if self.new else 'the same as'} {self.model} in {self.registry}: {self.trees} trees of"
+            f" {self.features} features; score = {' + '.join(parts)}\nsha256 {self.sha256}"
+        )
+
+
+def merge_and_register(
+    models: Sequence[str], name: str, registry: Registry, rules: MergeOptions, *, reason: str = ""
+) -> MergeReport:
+    """Merge ``models``, files or versions, and register the result as the next version of ``name``.
+
+    Errors are those of :func:`rankmill.trainer.combined_forests.merged` and of the registry.
+    """
+    check_name(name)
+    parts = [part for part in (starting_model(model, registry.root) for model in models) if part is not None]
+    forest = merged([part.forest for part in parts], rules.weights or None, mean=rules.how == "mean")
+    weights = [float(str(each["weight"])) for each in cast("list[dict[str, JSON]]", forest.info[MERGED])]
+    names = [
+        MergedModel(sha256=part.sha256, model=part.facts().model, weight=weight)
+        for part, weight in zip(parts, weights, strict=True)
+    ]
+    facts = TrainingFacts(
+        features=forest.feature_names,
+        dataset_digest=None if forest.info.get("dataset_digest") is None else str(forest.info["dataset_digest"]),
+        parameters={"objective": forest.objective, **forest.parameters},
+        metrics={},
+        merged=tuple(names),
+        **shape_of(forest),
+    )
+    sketches = [part.queries for part in parts]
+    attachments = {}
+    if all(sketch is not None for sketch in sketches):
+        queries = reduce(lambda one, other: one.union(other), [sketch for sketch in sketches if sketch is not None])
+        attachments[TRAIN_QUERIES] = queries.to_bytes()
+    registry.prepare()
+    known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
+    version = registry.register(
+        name, forest.to_bytes(), manifest=as_json(facts), attachments=attachments, reason=reason
+    )
+    return MergeReport(
+        model=str(version), new=version.number not in known, sha256=version.sha256, merged=tuple(names),
+        trees=forest.n_trees, features=forest.n_features, registry=str(registry.root),
+    )  # fmt: skip
 
 
 def starting_model(reference: str | None, registry: Path) -> StartingModel | None:
