@@ -18,6 +18,7 @@ from rankmill.ranker import Ranker
 from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.forest import Forest, feature_importance
 from rankmill.scorer.inspect.dependence import partial_dependence
+from rankmill.scorer.inspect.paths import leaf_paths
 from rankmill.scorer.inspect.shap import shap_values
 
 if TYPE_CHECKING:
@@ -102,6 +103,8 @@ def plot_importance(model: Model, top: int = 20) -> alt.Chart:
 def plot_dependence(model: Model, *features: str, X: Any = None) -> alt.Chart | alt.LayerChart:  # noqa: N803
     """Plot the partial dependence of the score on one feature as steps, or on two as colours.
 
+    A categorical feature has a point for each category, and one for all others.
+
     Parameters
     ----------
     model
@@ -124,23 +127,55 @@ def plot_dependence(model: Model, *features: str, X: Any = None) -> alt.Chart | 
     values = None if X is None else matrix_for(forest, X)
     found = partial_dependence(forest, features, values=values)
     axes, score = [points.astype(np.float64) for points in found.points], found.outputs[0]
+    texts = found.categories or {}
     if len(features) == 2:
-        kept = [_evenly_spaced(np.flatnonzero(np.isfinite(axis))) for axis in axes]
-        first, second = np.meshgrid(axes[0][kept[0]], axes[1][kept[1]], indexing="ij")
-        cells = pl.DataFrame({"a": first.ravel(), "b": second.ravel(), "score": score[np.ix_(*kept)].ravel()})
+        kept = [
+            _evenly_spaced(np.flatnonzero(~np.isnan(axis) if name in texts else np.isfinite(axis)))
+            for name, axis in zip(features, axes, strict=True)
+        ]
+        ticks = [
+            np.array(texts[name], dtype=object)[own] if name in texts else axis[own]
+            for name, axis, own in zip(features, axes, kept, strict=True)
+        ]
+        first, second = np.meshgrid(*ticks, indexing="ij")
+        cells = pl.DataFrame(
+            {"a": first.ravel().tolist(), "b": second.ravel().tolist(), "score": score[np.ix_(*kept)].ravel()}
+        )
+        formats: list[Any] = [
+            alt.Axis(labelOverlap=True, **({} if name in texts else {"format": ".3~g"})) for name in features
+        ]
         squares = alt.Chart(cells).mark_rect().properties(width=400, height=400)
         return squares.encode(
-            x=alt.X("a:O", title=features[0], axis=alt.Axis(format=".3~g", labelOverlap=True)),
-            y=alt.Y("b:O", title=features[1], sort="descending", axis=alt.Axis(format=".3~g", labelOverlap=True)),
+            x=alt.X("a:O", title=features[0], axis=formats[0]),
+            y=alt.Y("b:O", title=features[1], sort="descending", axis=formats[1]),
             color=alt.Color("score:Q", title="mean score", scale=alt.Scale(scheme="viridis")),
-            tooltip=["a:Q", "b:Q", alt.Tooltip("score:Q", format=".4f")],
+            tooltip=[
+                *("ab"[i] + (":N" if name in texts else ":Q") for i, name in enumerate(features)),
+                alt.Tooltip("score:Q", format=".4f"),
+            ],
         )
+    missing = alt.Chart(pl.DataFrame({"score": score[np.isnan(axes[0])]})).mark_rule(strokeDash=[4, 4], opacity=0.6)
+    if texts:
+        known = ~np.isnan(axes[0])
+        frame = pl.DataFrame(
+            {
+                "category": [text for text, kept in zip(texts[features[0]], known, strict=True) if kept],
+                "score": score[known],
+            }
+        )
+        points = alt.Chart(frame.sort("score", descending=True).head(MOST_STEPS)).mark_point(
+            filled=True, size=60, opacity=1
+        )
+        return points.encode(
+            x=alt.X("score:Q", title="mean score", scale=alt.Scale(zero=False)),
+            y=alt.Y("category:N", sort=None, title=features[0]),
+            tooltip=["category:N", alt.Tooltip("score:Q", format=".4f")],
+        ) + missing.encode(x="score:Q", tooltip=[alt.Tooltip("score:Q", format=".4f", title="score if missing")])
     finite = np.isfinite(axes[0])
     x, y = axes[0][finite], score[finite]
     room = 0.05 * (x[-1] - x[0]) or 1.0  # the score is constant beyond the thresholds
     frame = pl.DataFrame({"value": [x[0] - room, *x, x[-1] + room], "score": [y[0], *y, y[-1]]})
     steps = alt.Chart(_spread(frame, "value")).mark_line(interpolate="step-before")
-    missing = alt.Chart(pl.DataFrame({"score": score[np.isnan(axes[0])]})).mark_rule(strokeDash=[4, 4], opacity=0.6)
     return steps.encode(
         x=alt.X("value:Q", title=features[0], scale=alt.Scale(zero=False, nice=False)),
         y=alt.Y("score:Q", title="mean score", scale=alt.Scale(zero=False)),
@@ -178,12 +213,22 @@ def plot_shap_summary(model: Model, X: Any, qid: npt.ArrayLike | None = None, to
     order = np.argsort(-sizes, kind="stable")[:top]
     shown = _evenly_spaced(np.arange(len(values)), MOST_POINTS // max(len(order), 1))
     apart = np.random.Generator(np.random.PCG64(_SEED)).uniform(size=len(shown))
+    paths = leaf_paths(forest)
+    texts = {f: paths.value_names(paths.features.index(f), values[shown, f]) for f in order if f in paths.features}
     parts = [
-        pl.DataFrame({"shap": contributions[shown, f], "value": values[shown, f], "apart": apart}).select(
+        pl.DataFrame(
+            {
+                "shap": contributions[shown, f],
+                "value": values[shown, f] if texts.get(f) is None else np.full(len(shown), np.nan),
+                "apart": apart,
+                "category": pl.Series(texts.get(f), dtype=pl.String) if texts.get(f) else [""] * len(shown),
+            }
+        ).select(
             pl.lit(forest.feature_names[f]).alias("feature"),
             pl.col("shap", "value").cast(pl.Float64).round_sig_figs(5),
             ((pl.col("value").fill_nan(None).rank("average") - 1) / max(len(shown) - 1, 1)).round(3).alias("rank"),
             pl.col("apart").round(2),
+            *(["category"] if forest.categories else []),
         )
         for f in order
     ]
@@ -195,8 +240,11 @@ def plot_shap_summary(model: Model, X: Any, qid: npt.ArrayLike | None = None, to
         color=alt.Color(
             "rank:Q", title="value: low to high", scale=alt.Scale(scheme="viridis"), legend=alt.Legend(format="%")
         ),
-        tooltip=["feature:N", alt.Tooltip("value:Q", format=".4~g"), alt.Tooltip("shap:Q", format=".4f")],
-    )
+        tooltip=[
+            "feature:N", alt.Tooltip("value:Q", format=".4~g"), *(["category:N"] if forest.categories else []),
+            alt.Tooltip("shap:Q", format=".4f"),
+        ],
+    )  # fmt: skip
 
 
 def plot_metric_by_slice(evaluation: Evaluation, by: str | None = None, metric: str | None = None) -> alt.LayerChart:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from math import factorial, isnan
+from math import factorial
+
+from tests.naive import value_goes_left
 
 
 def _ways(forest, node, root, x, known):
@@ -14,9 +16,7 @@ def _ways(forest, node, root, x, known):
         return
     left, right = root + int(forest.node_left[node]), root + int(forest.node_right[node])
     if f in known:
-        value = x[f]
-        threshold = forest.thresholds[node]
-        goes_left = bool(forest.node_missing_left[node]) if isnan(value) else bool(value <= threshold)
+        goes_left = value_goes_left(forest, node, x)
         yield from _ways(forest, left if goes_left else right, root, x, known)
         return
     rows_left, rows_right = int(forest.node_rows[left]), int(forest.node_rows[right])

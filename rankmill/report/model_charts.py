@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 BAR = 26.0
+ROW = 17.0  # height of a category
+MOST_CATEGORIES = 10
 _NAMES = {"train": "train", "valid": "valid", "holdout": "held out", "cv": "cross-validation"}
 
 
@@ -106,9 +108,13 @@ def influence(found: Facts, width: float) -> Markup:
 def dependence(row: Facts, width: float) -> Markup:
     """Draw the score by the values of one feature, minus its mean over the rows; marks below are the deciles of the rows.
 
-    The ranges of both axes depend on the feature.
+    The ranges of both axes depend on the feature.  A categorical feature has a dot for each category.
     """
     values, now, then = row["values"], row["candidate"], row["before"]
+    if then and ("categories" in now) != ("categories" in then):  # it was of another kind before
+        row, then = {**row, "before": None}, None
+    if "categories" in now:
+        return _dots(row, width)
     points = [*now["points"], *(then["points"] if then else [])]
     low, high = min(points, default=0.0), max(points, default=1.0)
     beyond = 0.08 * (high - low)  # the curve is constant outside its points
@@ -144,12 +150,38 @@ def dependence(row: Facts, width: float) -> Markup:
     return art.svg("small")
 
 
+def _dots(row: Facts, width: float) -> Markup:
+    """Draw the score by the category of a feature, minus its mean over the categories, those that move it most."""
+    now, then = row["candidate"], row["before"]
+    outputs = dict(zip(now["categories"], centred(now, None), strict=True))
+    before = dict(zip(then["categories"], centred(then, None), strict=True)) if then else {}
+    shown = sorted(outputs, key=lambda text: (-abs(outputs[text]), text))[:MOST_CATEGORIES]
+    shown.sort(key=lambda text: (-outputs[text], text))
+    left = min(0.4 * width, widest(shown) + 14)
+    x = Scale(*_dependence_limits(row), left, width - 10)
+    description = "; ".join(f"{text} {short(outputs[text])}" for text in shown)
+    bottom = ROW * len(shown) + 4
+    art = Drawing(width, bottom + 36, f"{row['feature']}: {description}")
+    for value in art.axis(x, max(3, int(width / 70)), bottom + 14):
+        art.line(x(value), 0, x(value), bottom, "zero" if value == 0 else "grid")
+    for i, text in enumerate(shown):
+        y = ROW * (i + 0.5)
+        art.text(left - 8, y + 4, clipped(text, left - 10), "name", anchor="end")
+        if text in before:
+            art.circle(x(before[text]), y, 3.0, "dot rival", f"{text}: {short(before[text])} before")
+        art.circle(x(outputs[text]), y, 4.5, "dot candidate", f"{text}: {short(outputs[text])}")
+    more = len(outputs) - len(shown)
+    words = f"score; {more} more categories move it less" if more else "score"
+    art.text((left + width - 10) / 2, bottom + 31, clipped(words, width - left - 10), "axis-word", anchor="middle")
+    return art.svg("small")
+
+
 def centred(curve: Facts, values: Facts | None) -> list[float]:
     """Return the outputs of a curve minus their mean at the deciles of the rows, or over its points if these are unknown."""
-    points, outputs = curve["points"], curve["outputs"]
+    outputs = curve["outputs"]
     if not outputs:
         return []
-    at = outputs if values is None else [_value(points, outputs, decile) for decile in values["deciles"]]
+    at = outputs if values is None else [_value(curve["points"], outputs, decile) for decile in values["deciles"]]
     mean = sum(at) / len(at)
     return [output - mean for output in outputs]
 

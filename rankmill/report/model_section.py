@@ -11,7 +11,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.report import Facts
 from rankmill.scorer.forest import feature_importance
 from rankmill.scorer.inspect.dependence import partial_dependence, some_steps
-from rankmill.scorer.inspect.paths import leaf_paths
+from rankmill.scorer.inspect.paths import OTHER, leaf_paths
 
 if TYPE_CHECKING:
     from rankmill.pipeline.binspec import FeatureBins
@@ -185,7 +185,10 @@ def dependence_facts(subject: Subject) -> list[Facts]:
 
 
 def _curves(forest: Forest, names: list[str]) -> dict[str, Facts] | None:
-    """Return the curve of each feature: the output from the previous point up to each point, and for missing values."""
+    """Return the curve of each feature: the output from the previous point up to each point, and for missing values.
+
+    A categorical feature has an output for each category instead, and for all others.
+    """
     if forest.n_outputs > 1:
         return None
     paths = leaf_paths(forest)
@@ -193,13 +196,15 @@ def _curves(forest: Forest, names: list[str]) -> dict[str, Facts] | None:
     for name in names:
         slot = paths.slot_of(name)
         try:
-            curve = partial_dependence(paths, [name], points=[some_steps(paths, slot, POINTS)])
+            categorical = name in forest.categories
+            curve = partial_dependence(paths, [name], points=[some_steps(paths, slot, 0 if categorical else POINTS)])
         except InputError:  # it has no counts of training rows
             return None
         points, outputs = curve.points[0].astype(np.float64), curve.outputs[0]
-        known = np.isfinite(points)
+        known = ~np.isnan(points) if categorical else np.isfinite(points)
+        texts = (curve.categories or {}).get(name, ["missing", OTHER])
         found[name] = {
-            "points": points[known].tolist(),
+            **({"categories": list(texts[1:])} if categorical else {"points": points[known].tolist()}),
             "outputs": outputs[known].tolist(),
             "missing": float(outputs[0]),
             "asked_for": slot is not None,
@@ -209,7 +214,7 @@ def _curves(forest: Forest, names: list[str]) -> dict[str, Facts] | None:
 
 def _spread(bins: FeatureBins | None) -> Facts | None:
     """Return the distribution of the training rows: minimum, nine deciles (from bins), maximum, and missing share."""
-    if bins is None or bins.minimum is None or bins.maximum is None:
+    if bins is None or bins.minimum is None or bins.maximum is None or bins.categorical:
         return None
     ends = [*bins.edges.astype(np.float64).tolist(), float(bins.maximum)]
     summed = np.cumsum(bins.counts[1:])

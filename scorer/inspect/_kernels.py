@@ -5,6 +5,9 @@ does (the ``conditions``, see `rankmill.scorer.inspect.paths.Conditions`), and t
 multiplied over the nodes of that feature.  A code is 0 if the value is missing, else 1 plus the number of the feature's cuts
 below it.  A document *meets* an element if it follows the path at all nodes of that feature; it ends in the leaf whose
 elements it all meets.  ``slot`` numbers the features that the forest uses.
+
+A categorical feature has codes as in `rankmill.scorer._kernels`, and its elements hold any of them: ``allowed[table + code]``
+is 1 for a code that follows the path.  ``table`` is -1 for the elements of other features.
 """
 
 import numpy as np
@@ -20,26 +23,32 @@ _BITS = 64
 
 
 @kernel
-def find_parents(tree_starts, node_left, node_right, parent, depth):
-    """Write the ``parent`` of every node, -1 for a root, and its ``depth``."""
+def find_parents(tree_starts, node_left, node_right, n_codes, parent, depth, above):
+    """Write the ``parent`` of every node, -1 for a root, its ``depth``, and the sum of ``n_codes`` of the nodes ``above`` it."""
     for t in range(tree_starts.shape[0] - 1):
         start = tree_starts[t]
         parent[start] = -1
         depth[start] = 0
+        above[start] = 0
         for node in range(start, tree_starts[t + 1]):
             if node_left[node] >= 0:
                 for child in (start + node_left[node], start + node_right[node]):
                     parent[child] = node
                     depth[child] = depth[node] + 1
+                    above[child] = above[node] + n_codes[node]
 
 
 @kernel
 def gather_paths(
-    leaves, roots, parent, slot_of, node_feature, node_cut, node_missing_left, node_left, node_right, node_rows,
-    starts, slot, low, high, missing, share,
+    leaves, roots, parent, slot_of, node_feature, node_cut, node_missing_left, node_left, node_right, node_rows, n_codes,
+    set_starts, set_members, starts, slot, low, high, missing, table, allowed, share,
 ):  # fmt: skip
-    """Write the elements of the path to each of ``leaves``, the lowest node's first; return their number."""
+    """Write the elements of the path to each of ``leaves``, the lowest node's first; return how many, and the size of ``allowed``.
+
+    ``n_codes`` of a node that splits by a set is the number of codes of its feature, 0 of other nodes.
+    """
     filled = 0
+    used = 0
     for p in range(leaves.shape[0]):
         starts[p] = filled
         root = roots[p]
@@ -60,7 +69,16 @@ def gather_paths(
                 high[e] = HIGHEST
                 missing[e] = 1
                 share[e] = 1.0
-            if goes_left:
+                table[e] = -1
+                if n_codes[node] > 0:
+                    table[e] = used
+                    for code in range(n_codes[node]):
+                        allowed[used + code] = 1
+                    used += n_codes[node]
+            if n_codes[node] > 0:
+                members = set_members[set_starts[node_cut[node]] : set_starts[node_cut[node] + 1]]
+                _narrow(allowed[table[e] : table[e] + n_codes[node]], members, node_missing_left[node] == 1, goes_left)
+            elif goes_left:
                 high[e] = min(high[e], node_cut[node] + 1)
                 missing[e] &= node_missing_left[node]
             else:
@@ -70,7 +88,27 @@ def gather_paths(
             child = node
             node = parent[node]
     starts[leaves.shape[0]] = filled
-    return filled
+    return filled, used
+
+
+@kernel
+def _narrow(allowed, members, missing_left, goes_left):
+    """Clear ``allowed`` for the codes that do not go to the given side of a split by the set ``members``."""
+    going_left = np.uint8(2)
+    for member in members:
+        allowed[member + 1] |= going_left
+    if missing_left:
+        allowed[0] |= going_left
+    for code in range(allowed.shape[0]):
+        allowed[code] = (allowed[code] & 1) & ((allowed[code] >= going_left) == goes_left)
+
+
+@kernel
+def _follows(code, e, conditions):
+    """Return whether a code meets element ``e``."""
+    if conditions.table[e] >= 0:
+        return conditions.allowed[conditions.table[e] + code] == 1
+    return (conditions.low[e] <= code <= conditions.high[e]) or (code == 0 and conditions.missing[e] == 1)
 
 
 @kernel
@@ -91,7 +129,7 @@ def find_contributions(
     The result depends only on the set of met elements, which many documents share: sets are looked up in a hash table of
     ``2 * TILE`` places, so at most ``TILE`` rows are processed at a time.
     """
-    starts, slot, low, high, missing = conditions
+    starts, slot, low, high, missing, table_of, allowed = conditions
     n = last - first
     n_slots = out.shape[2]
     widest = 0
@@ -135,6 +173,11 @@ def find_contributions(
                 least = low[begin + e]
                 greatest = high[begin + e]
                 goes = missing[begin + e] == 1
+                if table_of[begin + e] >= 0:
+                    of_code = allowed[table_of[begin + e] :]
+                    for i in range(n):
+                        words[i] = (words[i] << _ONE) | np.uint64(of_code[column[i]])
+                    continue
                 for i in range(n):
                     code = column[i]
                     along = ((least <= code) & (code <= greatest)) | (goes & (code == 0))
@@ -220,17 +263,15 @@ def count_met(codes, first, last, chosen, conditions, a, b, counts):
 
     Only the ``chosen`` paths are processed.
     """
-    starts, slot, low, high, missing = conditions
+    starts, slot = conditions.starts, conditions.slot
     for p in chosen:
         found = 0
         for i in range(first, last):
             along = True
             for e in range(starts[p], starts[p + 1]):
-                if slot[e] != a and slot[e] != b:
-                    code = codes[i, slot[e]]
-                    if not ((low[e] <= code <= high[e]) or (code == 0 and missing[e] == 1)):
-                        along = False
-                        break
+                if slot[e] != a and slot[e] != b and not _follows(codes[i, slot[e]], e, conditions):
+                    along = False
+                    break
             found += along
         counts[p] += found
 
@@ -238,12 +279,11 @@ def count_met(codes, first, last, chosen, conditions, a, b, counts):
 @kernel
 def count_elements(codes, first, last, conditions, counts):
     """Add to ``counts`` (n_elements,) the rows that meet each element."""
-    _, slot, low, high, missing = conditions
+    slot = conditions.slot
     for e in range(slot.shape[0]):
         found = 0
         for i in range(first, last):
-            code = codes[i, slot[e]]
-            found += (low[e] <= code <= high[e]) or (code == 0 and missing[e] == 1)
+            found += _follows(codes[i, slot[e]], e, conditions)
         counts[e] += found
 
 
@@ -253,7 +293,7 @@ def sum_cells(chosen, conditions, weight, output, a, b, codes_a, codes_b, out):
 
     Cell c has the code ``codes_a[c]`` in slot ``a`` and ``codes_b[c]`` in slot ``b``; a slot of -1 is none.
     """
-    starts, slot, low, high, missing = conditions
+    starts, slot = conditions.starts, conditions.slot
     for p in chosen:
         of_a = -1
         of_b = -1
@@ -263,14 +303,8 @@ def sum_cells(chosen, conditions, weight, output, a, b, codes_a, codes_b, out):
             elif slot[e] == b:
                 of_b = e
         for c in range(codes_a.shape[0]):
-            along = True
-            if of_a >= 0:
-                code = codes_a[c]
-                along = (low[of_a] <= code <= high[of_a]) or (code == 0 and missing[of_a] == 1)
-            if along and of_b >= 0:
-                code = codes_b[c]
-                along = (low[of_b] <= code <= high[of_b]) or (code == 0 and missing[of_b] == 1)
-            if along:
+            along = of_a < 0 or _follows(codes_a[c], of_a, conditions)
+            if along and (of_b < 0 or _follows(codes_b[c], of_b, conditions)):
                 out[output[p], c] += weight[p]
 
 
@@ -280,14 +314,13 @@ def add_without_one(codes, first, last, conditions, share, value, output, out):
 
     A path then contributes ``value * share`` of that feature if all others are met, instead of ``value`` if all are.
     """
-    starts, slot, low, high, missing = conditions
+    starts, slot = conditions.starts, conditions.slot
     for p in range(value.shape[0]):
         for i in range(first, last):
             unmet = 0
             lacking = -1
             for e in range(starts[p], starts[p + 1]):
-                code = codes[i, slot[e]]
-                if not ((low[e] <= code <= high[e]) or (code == 0 and missing[e] == 1)):
+                if not _follows(codes[i, slot[e]], e, conditions):
                     unmet += 1
                     lacking = e
                     if unmet > 1:
@@ -302,13 +335,12 @@ def add_without_one(codes, first, last, conditions, share, value, output, out):
 @kernel
 def find_leaves(codes, conditions, tree, out):
     """Write the path of each row in each tree to ``out`` (n, n_trees); paths are stored tree after tree."""
-    starts, slot, low, high, missing = conditions
+    starts, slot = conditions.starts, conditions.slot
     for p in range(starts.shape[0] - 1):
         for i in range(codes.shape[0]):
             along = True
             for e in range(starts[p], starts[p + 1]):
-                code = codes[i, slot[e]]
-                if not ((low[e] <= code <= high[e]) or (code == 0 and missing[e] == 1)):
+                if not _follows(codes[i, slot[e]], e, conditions):
                     along = False
                     break
             if along:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import InputError, name_hint
 from rankmill.foundation.options import spelled
+from rankmill.foundation.records import left_out
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.scorer.forest import Forest
@@ -41,6 +42,8 @@ class FeatureDifference:
     """Its contributions to the outputs of both documents."""
     difference: float
     """The first contribution minus the second."""
+    categories: tuple[str, str] | None = left_out()
+    """The texts of ``values`` if the feature is categorical: "missing", a category, or "other" for one that no split knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,7 @@ def why(
     outputs = contributions.sum(axis=1) + explainer.expected[output]
     differences = contributions[0] - contributions[1]
     scores = paths.scores(values)
+    texts = [paths.value_names(slot, values[:, slot]) for slot in range(len(paths.features))]
     return Why(
         scores=(float(scores[0]), float(scores[1])),
         output=output,
@@ -103,6 +107,7 @@ def why(
                 values=(float(values[0, slot]), float(values[1, slot])),
                 contributions=(float(contributions[0, slot]), float(contributions[1, slot])),
                 difference=float(differences[slot]),
+                categories=None if (names := texts[slot]) is None else (names[0], names[1]),
             )
             for slot in np.argsort(-np.abs(differences), kind="stable")
         ),

@@ -25,7 +25,7 @@ H is 0 if the features do not interact (also if both sums are 0), and may exceed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -34,6 +34,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
+from rankmill.foundation.records import left_out
 from rankmill.scorer.forest import Forest, feature_importance
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
@@ -60,6 +61,8 @@ class Dependence:
     """Values of each feature, (m,) each; NaN stands for a missing value."""
     outputs: npt.NDArray[np.float64]
     """(n_outputs, m), or (n_outputs, m of the first, m of the second)."""
+    categories: Mapping[str, tuple[str, ...]] | None = left_out()
+    """The text of each point of the categorical features among these: "missing", a category, or "other" for one that no split knows."""
 
 
 def partial_dependence(
@@ -118,6 +121,12 @@ def partial_dependence(
         n_documents=None if codes is None else len(codes),
         points=tuple(axes),
         outputs=outputs.reshape(-1, *shape) + paths.forest.base_score,
+        categories={
+            name: tuple(texts)
+            for name, slot, axis in zip(features, slots, axes, strict=True)
+            if slot is not None and (texts := paths.value_names(slot, axis)) is not None
+        }
+        or None,
     )
 
 
@@ -142,10 +151,14 @@ def steps_of(paths: Paths, slot: int | None) -> npt.NDArray[np.float32]:
     """Return one value of a feature for each step of the outputs as functions of it, (m,).
 
     NaN, then each threshold (the greatest value of its step), then the next float32 above the last threshold.  A feature
-    without splits has NaN and 0.
+    without splits has NaN and 0.  A categorical one has NaN, its categories in the order of their texts, and infinity, which
+    is no category and stands for all others.
     """
     if slot is None:
         return np.array([np.nan, 0.0], dtype=np.float32)
+    names = paths.category_names(slot)
+    if names is not None:
+        return np.array([np.nan, *names, np.inf], dtype=np.float32)
     cuts = paths.cuts(slot)
     with np.errstate(over="ignore"):  # the float after the largest is infinite
         above = np.nextafter(cuts[-1:], np.float32(np.inf))

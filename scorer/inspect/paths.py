@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
+from rankmill.pipeline.categories import category_code, code_name
 from rankmill.scorer.forest import COVER, Forest
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.predict import Predictor
 
 TILE = _kernels.TILE
+OTHER = "other"  # stands for the categories that no split knows
 ResultT = TypeVar("ResultT")
 
 Codes = npt.NDArray[np.uint16]
@@ -29,6 +31,8 @@ class Conditions(NamedTuple):
     low: npt.NDArray[np.int32]  # (n_elements,) lowest code that follows the path
     high: npt.NDArray[np.int32]  # (n_elements,) highest code that follows the path
     missing: npt.NDArray[np.uint8]  # (n_elements,) 1 if a missing value follows the path
+    table: npt.NDArray[np.int64]  # (n_elements,) start in allowed if the feature is categorical, else -1
+    allowed: npt.NDArray[np.uint8]  # 1 for each code that follows the path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +59,32 @@ class Paths:
         return len(self.value)
 
     def cuts(self, slot: int) -> npt.NDArray[np.float32]:
-        """Return the thresholds of a feature, ascending: code c >= 1 holds ``cuts[c - 2] < x <= cuts[c - 1]``."""
+        """Return the thresholds of a feature, ascending: code c >= 1 holds ``cuts[c - 2] < x <= cuts[c - 1]``.
+
+        Of a categorical one, its categories: code c >= 1 holds ``x == cuts[c - 1]``, and the last code all others.
+        """
         feature = self.features[slot]
         first, last = self.forest.cut_starts[feature : feature + 2]
         return self.forest.cuts[first:last]
+
+    def category_names(self, slot: int) -> dict[float, str] | None:
+        """Return the text of each category in the splits of a feature by its code, in the order of the texts, numbers first.
+
+        None if the feature is not categorical.
+        """
+        name = self.feature_names[slot]
+        if name not in self.forest.categories:
+            return None
+        texts = {category_code(text): text for text in self.forest.categories[name]}
+        codes = sorted(self.cuts(slot).tolist(), key=lambda code: (code in texts, texts.get(code, ""), code))
+        return {code: code_name(code, texts) for code in codes}
+
+    def value_names(self, slot: int, x: npt.NDArray[np.floating]) -> list[str] | None:
+        """Return the text of each category in ``x``, "missing" or "other"; None if the feature is not categorical."""
+        names = self.category_names(slot)
+        return (
+            None if names is None else ["missing" if np.isnan(code) else names.get(code, OTHER) for code in x.tolist()]
+        )
 
     def slot_of(self, name: str) -> int | None:
         """Return the slot of the feature ``name``, None if the forest has it but never uses it.
@@ -110,7 +136,11 @@ class Paths:
 
     def codes_of(self, slot: int, x: npt.NDArray[np.float32]) -> Codes:
         """Return the codes of values of one feature, as `codes` does."""
-        codes: Codes = np.where(np.isnan(x), 0, np.searchsorted(self.cuts(slot), x, side="left") + 1).astype(np.uint16)
+        cuts = self.cuts(slot)
+        below = np.searchsorted(cuts, x, side="left")
+        if self.features[slot] in self.forest.categorical_features:
+            below = np.where(cuts[np.minimum(below, len(cuts) - 1)] == x, below, len(cuts))
+        codes: Codes = np.where(np.isnan(x), 0, below + 1).astype(np.uint16)
         return codes
 
     def leaves(self, codes: Codes) -> npt.NDArray[np.int32]:
@@ -151,24 +181,33 @@ def leaf_paths(forest: Forest | Paths, *, n_rounds: int | None = None) -> Paths:
     features = forest.used_features
     slot_of = np.full(forest.n_features, -1, dtype=np.int32)
     slot_of[list(features)] = np.arange(len(features), dtype=np.int32)
+    n_codes = np.where(forest.splits_by_set, np.diff(forest.cut_starts)[forest.node_feature] + 2, 0).astype(np.int64)
     parent, depth = np.empty(n_nodes, dtype=np.int32), np.empty(n_nodes, dtype=np.int32)
-    _kernels.find_parents(forest.tree_starts, forest.node_left, forest.node_right, parent, depth)
+    above = np.empty(n_nodes, dtype=np.int64)
+    _kernels.find_parents(forest.tree_starts, forest.node_left, forest.node_right, n_codes, parent, depth, above)
     leaves = np.flatnonzero(forest.node_feature < 0).astype(np.int32)
     tree = np.searchsorted(forest.tree_starts, leaves, side="right") - 1
     most = int(depth[leaves].sum(dtype=np.int64))
     starts = np.zeros(len(leaves) + 1, dtype=np.int32)
     slot, low, high = (np.empty(most, dtype=np.int32) for _ in range(3))
     missing, share = np.empty(most, dtype=np.uint8), np.empty(most, dtype=np.float64)
-    filled = _kernels.gather_paths(
+    table, allowed = np.empty(most, dtype=np.int64), np.empty(int(above[leaves].sum()), dtype=np.uint8)
+    filled, used = _kernels.gather_paths(
         leaves, forest.tree_starts[tree], parent, slot_of, forest.node_feature, forest.node_cut,
-        forest.node_missing_left, forest.node_left, forest.node_right, forest.node_rows,
-        starts, slot, low, high, missing, share,
+        forest.node_missing_left, forest.node_left, forest.node_right, forest.node_rows, n_codes, forest.set_starts,
+        forest.set_members, starts, slot, low, high, missing, table, allowed, share,
     )  # fmt: skip
     return Paths(
         forest=forest,
         features=features,
         conditions=Conditions(
-            starts, slot[:filled].copy(), low[:filled].copy(), high[:filled].copy(), missing[:filled].copy()
+            starts,
+            slot[:filled].copy(),
+            low[:filled].copy(),
+            high[:filled].copy(),
+            missing[:filled].copy(),
+            table[:filled].copy(),
+            allowed[:used].copy(),
         ),
         share=share[:filled].copy(),
         value=forest.tree_weights[tree] * forest.node_value[leaves],

@@ -100,7 +100,11 @@ def dependence_report(result: Dependence, model: ModelIdentity) -> InspectionRep
     """Report the partial dependence at its points."""
     counted = "" if result.n_documents is None else f"{result.n_documents:,} "
     lines = [f"{model}: partial dependence on {' and '.join(result.features)}, mean over {counted}{result.over}"]
-    places = [_places(axis) for axis in result.points]
+    known = result.categories or {}
+    places = [
+        list(known[name]) if name in known else _places(axis)
+        for name, axis in zip(result.features, result.points, strict=True)
+    ]
     for k, outputs in enumerate(result.outputs):
         if len(result.outputs) > 1:
             lines += ["", f"output {k}"]
@@ -207,7 +211,12 @@ def why_report(
     if n_outputs > 1:
         lines.append(f"explains output {result.output} of {n_outputs}, before the link")
     rows = [
-        [one.feature, *map(_shown, one.values), *(f"{x:+.6g}" for x in (*one.contributions, one.difference)), bar]
+        [
+            one.feature,
+            *(one.categories or map(_shown, one.values)),
+            *(f"{x:+.6g}" for x in (*one.contributions, one.difference)),
+            bar,
+        ]
         for one, bar in zip(shown, _bars([abs(one.difference) for one in shown]), strict=True)
     ]
     if rest:

@@ -23,6 +23,7 @@ from rankmill.plots import (
 from rankmill.scorer.inspect.dependence import partial_dependence
 from rankmill.scorer.inspect.shap import shap_values
 from tests.refusals import refused
+from tests.scorer.forests import random_forest
 
 ODD = "title.match[1]:x"  # characters that mean something to Vega-Lite
 
@@ -102,6 +103,24 @@ def test_the_dependence_on_two_features_is_a_grid(ranker: Ranker) -> None:
         assert cell["score"] == pytest.approx(found.outputs[0, 0, 0])
     with refused(InputError, "feature", "bm52", "bm25"):
         plot_dependence(ranker, "bm52")
+
+
+def test_categories_have_points_and_names() -> None:
+    forest = random_forest(2, categorical=2, n_features=3, n_trees=20, max_leaves=20, names=["brand", "kind", "x"])
+    points, missing = data_of(plot_dependence(forest, "brand"))
+    found = partial_dependence(forest, ["brand"])
+    scores = dict(zip(found.categories["brand"], found.outputs[0].tolist(), strict=True))
+    assert {row["category"]: row["score"] for row in points} == pytest.approx(
+        {k: v for k, v in scores.items() if k != "missing"}
+    )
+    assert [row["score"] for row in missing] == pytest.approx([scores["missing"]])
+    for other in ("kind", "x"):
+        (cells,) = data_of(plot_dependence(forest, "brand", other))
+        assert {"acme", "other"} <= {cell["a"] for cell in cells}
+    values = pl.DataFrame({"brand": ["acme", "7", None], "kind": ["never", "1", "<b>"], "x": [0.0, 1.0, 2.0]})
+    (rows,) = data_of(plot_shap_summary(forest, values))
+    assert [row["category"] for row in rows if row["feature"] == "brand"] == ["acme", "7", "missing"]
+    assert [row["category"] for row in rows if row["feature"] == "kind"] == ["other", "1", "<b>"]
 
 
 def test_the_summary_shows_shap_values_of_evenly_spread_documents(ranker: Ranker, rows: pl.DataFrame) -> None:

@@ -108,6 +108,33 @@ def test_a_curve_shows_every_step_where_the_spread_of_the_rows_is_unknown() -> N
     assert min(flat) > 5.0
 
 
+def test_a_categorical_feature_has_a_dot_for_each_category() -> None:
+    def curve(**outputs):
+        return {
+            "categories": list(outputs), "outputs": list(outputs.values()), "missing": 0.0, "asked_for": True,
+        }  # fmt: skip
+
+    row = {
+        "feature": "f<1>",
+        "influence": 1.0,
+        "candidate": curve(acme=1.0, zeta=-3.0, other=2.0),
+        "before": None,
+        "values": None,
+    }
+    drawn = str(dependence(row, 252.0))
+    assert drawn.count("<circle") == 3
+    assert drawn.index(">other<") < drawn.index(">acme<") < drawn.index(">zeta<")
+    assert "f&lt;1&gt;" in drawn
+    row["before"] = curve(acme=0.5, beta=1.0)
+    assert str(dependence(row, 252.0)).count("<circle") == 4
+    row["before"] = {"points": [0.1, 0.4], "outputs": [-1.0, 0.5], "missing": 0.0, "asked_for": True}
+    assert str(dependence(row, 252.0)) == drawn
+    row["candidate"], row["before"] = row["before"], row["candidate"]
+    assert "line main" in str(dependence(row, 252.0))
+    many = curve(**{f"c{i}": float(i) for i in range(30)})
+    assert "20 more categories" in str(dependence({**row, "candidate": many, "before": None}, 252.0))
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -16,6 +16,8 @@ def random_values(seed, forest, n=40):
         if len(cuts):
             on = rng.random(n) < 0.4
             x[on, f] = rng.choice(cuts, size=int(on.sum()))
+        if f in forest.categorical_features and len(cuts):
+            x[:, f] = rng.choice([*cuts, 0.25, -7.0, np.inf], size=n)
     x[rng.random(x.shape) < 0.15] = np.nan
     return x
 

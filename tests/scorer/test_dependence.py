@@ -9,20 +9,22 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InputError
+from rankmill.pipeline.categories import category_codes
 from rankmill.scorer.forest import ARRAYS
 from rankmill.scorer.inspect.dependence import interactions, partial_dependence, steps_of
 from rankmill.scorer.inspect.paths import leaf_paths
 from rankmill.scorer.predict import predict
 from tests import naive_inspect
 from tests.refusals import refused
-from tests.scorer.forests import random_forest
+from tests.scorer.forests import TEXTS, random_forest
 from tests.scorer.inspect_case import random_values, several_outputs
 
 
 @pytest.mark.parametrize("over", ["training", "documents"])
 @pytest.mark.parametrize("seed", range(4))
-def test_one_feature_and_two_by_their_definition(seed: int, over: str) -> None:
-    forest = random_forest(seed, n_features=4, n_trees=5)
+@pytest.mark.parametrize("categorical", [0, 3])
+def test_one_feature_and_two_by_their_definition(seed: int, over: str, categorical: int) -> None:
+    forest = random_forest(seed, n_features=4, n_trees=5, categorical=categorical)
     x = random_values(seed, forest, 15)
     documents = x.tolist() if over == "documents" else None
     for known in ((0,), (3,), (0, 2), (3, 1)):
@@ -67,6 +69,32 @@ def test_its_points_tell_the_whole_function(seed: int) -> None:
         x = np.random.default_rng(seed).normal(size=200).astype(np.float32) * 3
         place = 1 + np.searchsorted(steps[1:-1], x, side="left")
         assert np.array_equal(partial_dependence(forest, [name], points=[x]).outputs[0], whole.outputs[0][place])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_categorical_feature_has_a_point_for_each_category_and_one_for_all_others(seed: int) -> None:
+    forest = random_forest(seed, categorical=2, n_features=3)
+    paths = leaf_paths(forest)
+    for slot, name in enumerate(paths.feature_names[:2]):
+        whole = partial_dependence(forest, [name])
+        assert whole.categories is not None
+        texts = whole.categories[name]
+        assert (texts[0], texts[-1]) == ("missing", "other")
+        assert sorted(category_codes(texts[1:-1]).tolist()) == paths.cuts(slot).tolist()
+        outputs = dict(zip(texts, whole.outputs[0], strict=True))
+        x = np.float32([np.nan, *category_codes(TEXTS), 0.25, -np.inf, 123.0])
+        found = partial_dependence(forest, [name], points=[x])
+        assert found.categories is not None
+        assert [outputs[text] for text in found.categories[name]] == found.outputs[0].tolist()
+        assert set(found.categories[name]) == set(texts)
+    assert partial_dependence(forest, ["f3"]).categories is None
+
+
+def test_categories_are_sorted_numbers_first() -> None:
+    forest = random_forest(1, categorical=1, n_features=1, n_trees=30, max_leaves=20)
+    assert list(leaf_paths(forest).category_names(0).values()) == [
+        *("-3", "0", "1", "2", "3", "7", "31", "32", "200", "65536", "0.5", "01", "<b>", "acme", "zeta", "été")
+    ]  # fmt: skip
 
 
 def test_a_threshold_of_infinity_parts_only_what_is_missing() -> None:
@@ -124,8 +152,9 @@ def test_what_is_not_there_is_said() -> None:
 
 @pytest.mark.parametrize("over", ["training", "documents"])
 @pytest.mark.parametrize("seed", range(3))
-def test_h_by_its_definition(seed: int, over: str) -> None:
-    forest = random_forest(seed, n_features=3, n_trees=4, max_leaves=5)
+@pytest.mark.parametrize("categorical", [0, 2])
+def test_h_by_its_definition(seed: int, over: str, categorical: int) -> None:
+    forest = random_forest(seed, n_features=3, n_trees=4, max_leaves=5, categorical=categorical)
     x = random_values(seed, forest, 12)
     x[3] = x[4]  # cells that several documents share
     documents = x.tolist() if over == "documents" else None

@@ -54,6 +54,20 @@ def found(*arguments):
     return json.loads(call(*arguments, "--json"))
 
 
+def test_categories_have_names(workplace):
+    names = [f"f{i + 1}" for i in range(5)]
+    random_forest(5, n_trees=10, max_leaves=12, categorical=2, names=names).save("named.rankmill")
+    shown = call("dependence", "named.rankmill", "f1")
+    assert {"missing", "other"} <= {line.split()[0] for line in shown.splitlines()[2:]}, shown
+    assert "acme" in shown
+    assert "inf" not in shown
+    facts = found("dependence", "named.rankmill", "f1", "f3")
+    assert list(facts["categories"]) == ["f1"]
+    assert len(facts["categories"]["f1"]) == len(facts["points"][0])
+    assert "other" in call("why", "named.rankmill", "--on", "c.txt", "--qid", ROWS[0][1])
+    assert found("why", "named.rankmill", "--on", "c.txt", "--qid", ROWS[0][1])["features"][0].keys() >= {"values"}
+
+
 def test_influence(workplace, forests):
     facts = found("influence", "m.rankmill", "--top", 2)
     assert facts["model"]["sha256"] == forests[0].sha256

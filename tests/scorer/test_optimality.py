@@ -12,9 +12,11 @@ import pytest
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.inspect import optimality
 from rankmill.scorer.inspect.optimality import CURVE, Moves, directions_needed, local_optimality, share_interval
+from rankmill.scorer.inspect.paths import leaf_paths
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries, evaluate_queries, mean_of
 from rankmill.scorer.predict import predict
+from tests.naive import leaf_value
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
 from tests.scorer.inspect_case import random_values, several_outputs
@@ -87,6 +89,16 @@ def test_a_step_too_small_to_change_anything_proves_nothing() -> None:
     found = local_optimality(forest, tied, PreparedQueries(grades, starts, Policy()), METRIC, Moves(p0=0.2, delta=0.2))
     assert found.n_unchanged == found.n_directions
     assert not found.passed
+
+
+@pytest.mark.parametrize("categorical", [0, 3])
+def test_the_leaves_of_documents_are_those_that_they_reach(categorical: int) -> None:
+    forest = random_forest(4, n_trees=8, max_leaves=20, categorical=categorical)
+    x = random_values(4, forest, 100)
+    paths = leaf_paths(forest)
+    leaves = paths.leaves(paths.codes(x))
+    for row, own in zip(x, leaves, strict=True):
+        assert [float(value) for value in paths.value[own]] == [leaf_value(forest, t, row) for t in range(8)]
 
 
 @pytest.mark.parametrize("linked", [False, True])

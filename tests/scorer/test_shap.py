@@ -33,8 +33,9 @@ def without_link(forest, output):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_values_are_shapleys_over_all_subsets(seed: int) -> None:
-    forest = random_forest(seed, n_features=4 + seed % 2, n_trees=4, max_leaves=3 + seed)
+@pytest.mark.parametrize("categorical", [0, 3])
+def test_the_values_are_shapleys_over_all_subsets(seed: int, categorical: int) -> None:
+    forest = random_forest(seed, n_features=4 + seed % 2, n_trees=4, max_leaves=3 + seed, categorical=categorical)
     x = random_values(seed, forest, 12)
     found = shap_values(forest, x)
     for row in range(len(x)):
@@ -55,8 +56,12 @@ def test_each_output_of_a_linked_forest_has_values_of_its_own(link: str) -> None
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_large_trees_add_up_to_the_score(seed: int) -> None:
-    forest = random_forest(seed, n_features=30, n_trees=40, max_leaves=120, n_thresholds=40)
+@pytest.mark.parametrize("categorical", [0, 20])
+def test_large_trees_add_up_to_the_score(seed: int, categorical: int) -> None:
+    texts = [f"category {i}" for i in range(300)]
+    forest = random_forest(
+        seed, n_features=30, n_trees=40, max_leaves=120, n_thresholds=40, categorical=categorical, texts=texts
+    )
     x = random_values(seed, forest, 300)
     found = shap_values(forest, x)
     scale = np.abs(found.values).sum(axis=(1, 2))
