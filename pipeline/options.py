@@ -28,6 +28,7 @@ WITH_LABEL = ("mean", "median")  # aggregates that store the number before round
 
 MAX_FEATURES = 65536
 MAX_GRADE = 2**31 - 1
+MOST_CATEGORIES = 100_000  # of a feature
 MAX_BUCKETS = 4096
 MIN_MAX_BIN, MAX_BIN = 15, 255  # value bins of a feature
 LEAST_BINS = 2  # of one feature
@@ -69,6 +70,31 @@ def _names(texts: Iterable[str]) -> tuple[str, ...]:
     ('title', 'debug_*', 'brand')
     """
     return tuple(name for text in texts for piece in text.split(",") if (name := piece.strip()))
+
+
+def _numbers(texts: Iterable[str]) -> tuple[int, ...]:
+    """Read texts such as ``10,100``.
+
+    >>> _numbers(["10, 100", "7"])
+    (10, 100, 7)
+    """
+    pieces = [piece.strip() for text in texts for piece in text.split(",")]
+    for piece in pieces:
+        if not re.fullmatch("[0-9]{1,9}", piece):
+            raise InputError(f"{spelled('categorical')}: expected numbers such as 10,100, found {piece!r}")
+    return tuple(map(int, pieces))
+
+
+def _checked_categories(numbers: Iterable[int]) -> tuple[int, ...]:
+    found = tuple(numbers)
+    for number in found:
+        if isinstance(number, bool) or not isinstance(number, int) or not 2 <= number <= MOST_CATEGORIES:
+            raise InputError(
+                f"{spelled('categorical')}: a feature has 2 to {MOST_CATEGORIES:,} categories, got {number}"
+            )
+    if len(found) > MAX_FEATURES:
+        raise InputError(f"{spelled('categorical')}: {len(found):,} features; {MAX_FEATURES:,} at most")
+    return found
 
 
 def _bins_of(texts: Iterable[str]) -> Mapping[str, int]:
@@ -458,6 +484,14 @@ class SynthParameters:
     )
     seed: int = option(default=1, help="Seed of the generated judgments.", least=0, most=MAX_SEED)
     noise: float = option(default=0.6, help="Amount of random noise in the grades; 0: none.", least=0, most=1000)
+    categorical: tuple[int, ...] = option(
+        default=(),
+        help="Numbers of categories of further features, which are text: 10,100,10000; only in Parquet.",
+        metavar="N,..",
+        read=_numbers,
+        repeat=True,
+        convert=_checked_categories,
+    )
 
 
 @options

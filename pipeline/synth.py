@@ -25,6 +25,10 @@ The features from f11 on repeat a cycle of nine kinds: a noisy copy and a rescal
 unrelated heavy-tailed count, a count that is zero in 90 %, a flag set in 1 to 5 %, a share that is often exactly 0 or 1,
 a small category, a feature of the query, and plain noise.
 
+With ``categorical`` there are more features, c1, c2, .., whose values are text.  Category i of k, from 0, has a share of
+``sqrt((i + 1) / k) - sqrt(i / k)`` of the documents, whatever else they are, and its own effect, which is added to h: uniform in
+-0.9 to 0.9, a standard deviation of 0.52.  The thresholds of the grades are chosen so that their shares stay.
+
 The same parameters give the same bytes: random numbers are from Philox keyed by (seed, query), values are on a decimal grid, and
 only operations that IEEE 754 defines exactly are used.  The rows of a query do not depend on the number of queries; its grades
 and first features do not depend on the number of features.
@@ -35,7 +39,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +64,7 @@ _CALIBRATION_KEY = MAX_SEED + 1  # above all seeds, so that no data set shares d
 _CALIBRATION_QUERIES, _CALIBRATION_DOCUMENTS = 4096, 32
 _BLOCK_CELLS = 4_000_000  # values generated at once
 
+_EFFECT = 0.9  # of a category, at most
 _ROOT_OF_3 = 1.7320508075688772
 
 Floats = npt.NDArray[np.float64]
@@ -82,6 +87,7 @@ class SynthReport:
         """Return the report as two lines of text."""
         shares = ", ".join(f"{grade}: {rows:,} ({rows / self.rows:.1%})" for grade, rows in self.grades.items())
         sizes = f"{self.rows:,} documents of {self.queries:,} queries, {self.parameters.features} features"
+        sizes += f" and {len(self.parameters.categorical)} of categories" if self.parameters.categorical else ""
         return f"{self.path}: {sizes}\n  grades    {shares}"
 
     def to_json(self) -> Any:
@@ -100,6 +106,8 @@ class QueryBlock:
     grid: Grid
     """Shape (features, rows): the values times 10 to the power of ``decimals``."""
     decimals: npt.NDArray[np.int64]
+    categories: npt.NDArray[np.int32]
+    """Shape (categorical features, rows): the number of the category, from 0."""
 
     @cached_property
     def values(self) -> npt.NDArray[np.float32]:
@@ -113,18 +121,20 @@ def write_synthetic(path: Path, parameters: SynthParameters, *, overwrite: bool 
     """Write generated judgments to ``path``: Parquet if it ends in .parquet, else LETOR text.
 
     Text lines read ``grade qid:Q 1:v 2:v ... #docid = D``; Parquet has the columns qid, doc_id, grade, f1, f2, ...  Both
-    hold the same float32 values.  Memory does not grow with the number of queries.  With ``overwrite`` an
+    hold the same float32 values.  Categories, c1, c2, .., are dictionaries of text, which only Parquet has.  Memory does not grow with the number of queries.  With ``overwrite`` an
     existing file is replaced when the new one is complete.
 
     Raises
     ------
     InputError
         The suffix of ``path`` is neither .parquet nor one of text (.txt, .letor, .svm or none), or ``path`` exists and may not
-        be replaced.
+        be replaced, or it is text and there are categorical features.
     """
     write = _WRITERS.get(path.suffix)
     if write is None:
         raise InputError(f"{path}: cannot write {path.suffix!r}; name the file .parquet or .txt")
+    if parameters.categorical and write is not _write_parquet:
+        raise InputError(f"{path}: LETOR text cannot hold categories of text; name the file .parquet")
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name a file")
     if path.exists() and not overwrite:
@@ -164,10 +174,24 @@ def ideal_scores(values: npt.NDArray[np.float32]) -> Floats:
     return hidden
 
 
+def category_effects(parameters: SynthParameters) -> list[Floats]:
+    """Return what each category of each categorical feature adds to the hidden relevance, (categories,) each.
+
+    The effects of a feature are the same for every seed and size; with more categories, the first ones keep theirs.
+    """
+    found = []
+    for feature, number in enumerate(parameters.categorical):
+        stream = np.random.Philox(key=np.array([_CALIBRATION_KEY + 1, feature], dtype=np.uint64))
+        draws = (stream.random_raw(number) >> np.uint64(32)).astype(np.uint32)
+        found.append((2.0 * _uniform(draws) - 1.0) * _EFFECT)
+    return found
+
+
 def generate(parameters: SynthParameters) -> Iterator[QueryBlock]:
     """Yield the queries of ``parameters`` in order, in blocks."""
-    thresholds = _thresholds(parameters.noise)
-    together = max(1, _BLOCK_CELLS // (parameters.documents_per_query * parameters.features))
+    thresholds = _thresholds(parameters)
+    width = parameters.features + len(parameters.categorical)
+    together = max(1, _BLOCK_CELLS // (parameters.documents_per_query * width))
     for first in range(0, parameters.queries, together):
         queries = range(first, min(first + together, parameters.queries))
         yield _generate_block(parameters, queries, thresholds)
@@ -185,21 +209,49 @@ def _generate_block(parameters: SynthParameters, queries: range, thresholds: Flo
     for f in range(N_SIGNAL, features):
         draw = draws[f + _NOISE_ROWS]
         decimals[f] = _fill_other(grid, f - N_SIGNAL, draw, np.repeat(draw[starts[:-1]], sizes))
-    signal = QueryBlock(queries.start, starts, np.zeros(0, np.int32), grid[:N_SIGNAL], decimals[:N_SIGNAL])
+    categories = _draw_categories(parameters.seed, queries, sizes, parameters)
+    no_grades = np.zeros(0, np.int32)
+    signal = QueryBlock(queries.start, starts, no_grades, grid[:N_SIGNAL], decimals[:N_SIGNAL], categories)
     disturbed = _noisy_relevance(signal.values, draws, per_query, parameters.noise)
+    disturbed = _with_effects(disturbed, categories, parameters)
     grades = np.searchsorted(thresholds, disturbed, side="right").astype(np.int32)
-    return QueryBlock(queries.start, starts, grades, grid, decimals)
+    return QueryBlock(queries.start, starts, grades, grid, decimals, categories)
 
 
-def _thresholds(noise: float) -> Floats:
+def _draw_categories(
+    key: int, queries: range, sizes: npt.NDArray[np.int64], parameters: SynthParameters
+) -> npt.NDArray[np.int32]:
+    """Return the categories of the documents of ``queries``, (categorical features, rows), from streams of their own."""
+    numbers = parameters.categorical
+    if not numbers:
+        return np.empty((0, int(sizes.sum())), dtype=np.int32)
+    parts = []
+    for query, size in zip(queries, sizes.tolist(), strict=True):
+        stream = np.random.Philox(key=np.array([key, query], dtype=np.uint64), counter=[0, 0, 0, 1])
+        draws = (stream.random_raw(len(numbers) * size) >> np.uint64(32)).astype(np.uint32)
+        uniform = _uniform(draws.reshape(len(numbers), size))
+        parts.append(np.floor(uniform * uniform * np.array(numbers, dtype=np.float64)[:, None]).astype(np.int32))
+    return np.concatenate(parts, axis=1)
+
+
+def _with_effects(relevance: Floats, categories: npt.NDArray[np.int32], parameters: SynthParameters) -> Floats:
+    """Return ``relevance`` (n,) with the effects of ``categories``."""
+    for effects, places in zip(category_effects(parameters), categories, strict=True):
+        relevance = relevance + effects[places]
+    return relevance
+
+
+def _thresholds(parameters: SynthParameters) -> Floats:
     """Return the four thresholds of the grades: quantiles of a fixed sample, the same for every seed and size."""
     queries = range(_CALIBRATION_QUERIES)
     header, draws, starts = _draw(_CALIBRATION_KEY, queries, _CALIBRATION_DOCUMENTS, N_SIGNAL, sized=False)
     per_query = np.repeat(header, np.diff(starts), axis=0)
     grid = np.empty((N_SIGNAL, draws.shape[1]), dtype=np.int32)
     _fill_signal(grid, draws, per_query)
-    block = QueryBlock(0, starts, np.zeros(0, np.int32), grid, np.array(_SIGNAL_DECIMALS))
-    disturbed = np.sort(_noisy_relevance(block.values, draws, per_query, noise))
+    categories = _draw_categories(_CALIBRATION_KEY, queries, np.diff(starts), parameters)
+    block = QueryBlock(0, starts, np.zeros(0, np.int32), grid, np.array(_SIGNAL_DECIMALS), categories)
+    disturbed = _noisy_relevance(block.values, draws, per_query, parameters.noise)
+    disturbed = np.sort(_with_effects(disturbed, categories, parameters))
     return disturbed[[round(share * len(disturbed)) for share in (0.52, 0.84, 0.97, 0.99)]]
 
 
@@ -335,8 +387,11 @@ def _write_parquet(path: Path, parameters: SynthParameters) -> tuple[int, ...]:
     counts = np.zeros(len(SHARES), dtype=np.int64)
     types: dict[str, pa.DataType] = {"qid": pa.string(), "doc_id": pa.string(), "grade": pa.int32()}
     types |= {f"f{f + 1}": pa.float32() for f in range(parameters.features)}
+    named = {f"c{c + 1}": number for c, number in enumerate(parameters.categorical)}
+    types |= dict.fromkeys(named, pa.dictionary(pa.int32(), pa.string()))
+    texts = [pa.array([f"{name}-{k}" for k in range(number)], pa.string()) for name, number in named.items()]
     schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in types.items()])
-    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
+    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=cast("Any", [*named] or False)) as writer:
         for block in generate(parameters):
             counts += np.bincount(block.grades, minlength=len(SHARES))
             sizes = np.diff(block.starts).tolist()
@@ -349,6 +404,8 @@ def _write_parquet(path: Path, parameters: SynthParameters) -> tuple[int, ...]:
                 pa.array(block.grades),
             ]
             columns += [pa.array(column) for column in block.values]
+            for words, places in zip(texts, block.categories, strict=True):
+                columns.append(pa.DictionaryArray.from_arrays(pa.array(places), words))
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
     return tuple(counts.tolist())
 

@@ -20,12 +20,12 @@ from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import schema_of
 from rankmill.pipeline.categories import code_name
+from rankmill.pipeline.options import MOST_CATEGORIES
 
 if TYPE_CHECKING:
     from typing import Self
 
-MOST_CATEGORIES = 100_000  # of a feature
-MOST_TEXT_BYTES = 25 << 20
+MOST_TEXT_BYTES = 25 << 20  # of a feature
 _A_CATEGORY = 250  # bytes of a text in a dict besides its letters, and of its counts
 SCHEMA = schema_of(
     [

@@ -170,6 +170,7 @@ MEANS_DIFFERENT_THINGS = {
     "--alias": "the alias to move, or whose place a candidate is to take",
     "--reason": "of a change; of a verdict, which changes nothing",
     "--by": "all columns to slice by, or those besides what a report has anyway",
+    "--categorical": "features that are read as categories; how many categories to generate",
     "--convention": "a name; a name that an alias may ask for; a digest",
     "--dataset": "a digest to protect by, or what a model was trained on",
     "--dry-run": "write nothing, or write elsewhere",

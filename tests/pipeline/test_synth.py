@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,10 @@ import pytest
 
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline import synth
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import SynthParameters
-from rankmill.pipeline.synth import generate, ideal_scores, write_synthetic
+from rankmill.pipeline.synth import category_effects, generate, ideal_scores, write_synthetic
 from tests import naive
 from tests.refusals import refused
 
@@ -220,3 +223,67 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
         write_synthetic(path, SynthParameters(), overwrite=True)
     assert path.read_text() == "old"
     assert [p.name for p in Path(tmp_path).iterdir()] == ["a.txt"]
+
+
+PLANTED = SynthParameters(queries=300, documents_per_query=20, features=12, seed=4, categorical=(10, 200))
+
+
+def test_categories_are_added_and_change_nothing_else(tmp_path):
+    plain = replace(PLANTED, categorical=())
+    both = [next(iter(generate(parameters))) for parameters in (PLANTED, plain)]
+    np.testing.assert_array_equal(both[0].grid, both[1].grid)
+    np.testing.assert_array_equal(both[0].starts, both[1].starts)
+    assert both[1].categories.shape == (0, both[1].grid.shape[1])
+    report = write_synthetic(tmp_path / "a.parquet", PLANTED)
+    table = pq.read_table(tmp_path / "a.parquet")
+    assert table.column_names[-2:] == ["c1", "c2"]
+    assert "12 features and 2 of categories" in report.render()
+    assert len(set(table["c1"].to_pylist())) == 10
+    write_synthetic(tmp_path / "b.parquet", plain)
+    assert pq.read_table(tmp_path / "b.parquet").drop(["grade"]).equals(table.drop(["grade", "c1", "c2"]))
+
+
+def test_planted_categories_are_skewed_and_have_effects():
+    blocks = list(generate(replace(PLANTED, queries=3000)))
+    places = np.concatenate([block.categories for block in blocks], axis=1)
+    grades = np.concatenate([block.grades for block in blocks])
+    for numbers, found, effects in zip(PLANTED.categorical, places, category_effects(PLANTED), strict=True):
+        assert found.min() == 0
+        assert found.max() == numbers - 1
+        share = np.bincount(found, minlength=numbers) / len(found)
+        expected = np.diff(np.sqrt(np.arange(numbers + 1) / numbers))
+        np.testing.assert_allclose(share, expected, atol=0.005)
+        means = np.bincount(found, weights=grades, minlength=numbers) / np.maximum(1, share * len(found))
+        assert np.corrcoef(means, effects)[0, 1] > 0.8
+    np.testing.assert_allclose(np.bincount(grades) / len(grades), synth.SHARES, atol=0.01)
+    values = np.concatenate([block.values for block in blocks], axis=1).T
+    starts = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(block.starts) for block in blocks]))])
+    hidden = ideal_scores(values)
+    known = hidden + sum(effects[of] for effects, of in zip(category_effects(PLANTED), places, strict=True))
+    assert ndcg_at_10(known, grades, starts) > ndcg_at_10(hidden, grades, starts) + 0.03
+
+
+def test_effects_do_not_depend_on_size_or_seed():
+    more = replace(PLANTED, queries=7, seed=99, categorical=(20, 200, 3))
+    for one, other in zip(category_effects(PLANTED), category_effects(more), strict=False):
+        np.testing.assert_array_equal(one, other[: len(one)])
+
+
+@pytest.mark.parametrize("numbers", [(1,), (100_001,), (10, 0)])
+def test_wrong_numbers_of_categories_are_refused(numbers):
+    with refused(InputError, "categorical", "2 to 100,000"):
+        SynthParameters(categorical=numbers)
+
+
+def test_text_cannot_hold_categories(tmp_path):
+    with refused(InputError, "a.txt", ".parquet"):
+        write_synthetic(tmp_path / "a.txt", PLANTED)
+    assert not list(tmp_path.iterdir())
+
+
+def test_planted_categories_are_ingested_without_being_named(tmp_path):
+    write_synthetic(tmp_path / "a.parquet", PLANTED)
+    ingest([str(tmp_path / "a.parquet")], tmp_path / "dataset")
+    dataset = Dataset.open(tmp_path / "dataset")
+    assert dataset.manifest.categorical == ["c1", "c2"]
+    assert {text for text, _ in dataset.vocabulary.most_frequent("c1")} == {f"c1-{k}" for k in range(10)}
