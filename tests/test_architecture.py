@@ -343,6 +343,7 @@ def test_the_commands_are_the_documented_ones() -> None:
             "train",
             "cv",
             "tune",
+            "select-features",
             "rerank",
             "evaluate",
             "explain-metric",

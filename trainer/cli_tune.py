@@ -1,4 +1,4 @@
-"""The command ``rankmill tune``."""
+"""The commands ``rankmill tune`` and ``rankmill select-features``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankmill.foundation.command_line import AsJson, given_names, takes_options
+from rankmill.foundation.command_line import AsJson, Overwrite, given_names, takes_options
 from rankmill.foundation.options import Without, values_of
-from rankmill.trainer.parameters import MachineOptions, SpaceOptions, TrainParameters, TuneOptions
+from rankmill.trainer.parameters import MachineOptions, SelectOptions, SpaceOptions, TrainParameters, TuneOptions
 
 if TYPE_CHECKING:
     from rankmill.trainer.tuning.trials import Outcome, Task
@@ -86,3 +86,52 @@ def tune(
 
         table = search_for(plan, out, fresh=fresh, on_trial=show)
     typer.echo(table.to_json() if as_json else table.render(), nl=as_json)
+
+
+@app.command("select-features")
+@takes_options
+def select_features(
+    *,
+    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a binned dataset.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", file_okay=False, help="Folder for features.txt, selection.json and model.rankmill."
+        ),
+    ],
+    rules: SelectOptions,
+    parameters: Annotated[TrainParameters, Without("rounds_by", "holdout_fraction", "keep_rounds", "refit", "folds")],
+    machine: Annotated[MachineOptions, Without("eval_metrics")],
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find a small set of features that ranks the valid split about as well as all of them.
+
+    Train, permute each feature within the queries of the valid split to see how much of the stop metric depends on it, drop those
+    that matter least, and train again. The recommended set is the smallest within --tolerance of the best. The valid split has chosen
+    it, so measure the model on the test split.
+
+    Example: rankmill select-features web.dataset -o web.selection --metric ndcg@10
+    The model: rankmill models register web.selection/model.rankmill --name web
+    """
+    from rankmill.foundation.errors import InputError
+    from rankmill.foundation.kernels.compiling import compilation_announced
+    from rankmill.foundation.records import to_line
+    from rankmill.foundation.storage.publish import write_atomically
+    from rankmill.pipeline.dataset import Dataset
+    from rankmill.trainer.feature_selection import select_features as select
+    from rankmill.trainer.progress import note_few_queries, to_stderr
+    from rankmill.trainer.training_options import TrainingOptions
+
+    record = out / "selection.json"
+    if record.exists() and not overwrite:
+        raise InputError(f"{record}: exists already; choose another folder, or replace it with --overwrite")
+    opened = Dataset.open(dataset)
+    note_few_queries(opened, "the selection")
+    with compilation_announced(to_stderr):
+        found = select(opened, parameters, rules, TrainingOptions(**values_of(machine), on_message=to_stderr))
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / "features.txt", "".join(f"{name}\n" for name in found.features).encode())
+    write_atomically(out / "model.rankmill", found.forest.to_bytes())
+    write_atomically(record, to_line(found.to_dict()).encode() + b"\n")
+    typer.echo(to_line(found.to_dict()) if as_json else found.render())

@@ -679,6 +679,25 @@ class StartOptions:
 
 
 @options
+class SelectOptions:
+    """How to select features."""
+
+    drop_fraction: float = option(
+        default=0.2,
+        help="Share of the features left to drop in each step: those that no tree uses, then those whose loss is lowest; at least one.",
+        above=0,
+        below=1,
+    )
+    least_features: int = option(default=1, help="Stop at this many features.", least=1, most=MOST)
+    tolerance: float = option(
+        default=0.001,
+        help="How much worse than the best step the recommended step may be, in units of the stop metric.",
+        least=0,
+    )
+    repeats: int = option(default=3, help="Number of permutations of each feature.", least=1, most=1000)
+
+
+@options
 class RefitLeavesOptions:
     """How to refit the leaves of a model on new data."""
 

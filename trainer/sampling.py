@@ -19,7 +19,7 @@ from rankmill.trainer.objectives.protocol import QUERIES, Objective
 from rankmill.trainer.parameters import BAYESIAN, DOCUMENT, GOSS, MVS, NONE, QUERY, TrainParameters
 from rankmill.trainer.workers import Team
 
-_QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE, DROPPED = (
+_QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE, DROPPED, PERMUTED = (
     1,
     2,
     3,
@@ -28,6 +28,7 @@ _QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE, DROPPED = (
     6,
     7,
     8,
+    9,
 )  # disjoint random streams of one seed
 
 

@@ -252,18 +252,23 @@ def train(
     base, resume = _base_of(dataset, parameters, options), options.resume
     if resume is not None:
         options = replace(options, resume=replace(resume, forest=after_base(resume.forest, base)))
+    data = data_of(dataset, parameters, options)
+    if base is not None:
+        train_rows, *others = (
+            replace(rows, offsets=base.offsets(rows.offsets, dataset.feature_batches(split, base.needed)))
+            for split, rows in (("train", data.train), *data.eval_sets)
+        )
+        data = replace(data, train=train_rows, eval_sets=[("valid", rows) for rows in others])
+    result = fit(data, parameters, options, checkpoints)
+    return result if base is None else replace(result, forest=base.joined(result.forest))
+
+
+def data_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOptions) -> TrainingData:
+    """Return the train split and, as eval set, the valid split if there is one; errors as :func:`train`."""
     binspec = dataset.binspec()
     data = _training_data(dataset, binspec, parameters, options)
     valid = read_rows(dataset, "valid", binspec, parameters)
-    if base is not None:
-        train_rows, valid = (
-            replace(rows, offsets=base.offsets(rows.offsets, dataset.feature_batches(split, base.needed)))
-            for split, rows in (("train", data.train), ("valid", valid))
-        )
-        data = replace(data, train=train_rows)
-    data = replace(data, eval_sets=[("valid", valid)] if valid.n_rows else [])
-    result = fit(data, parameters, options, checkpoints)
-    return result if base is None else replace(result, forest=base.joined(result.forest))
+    return replace(data, eval_sets=[("valid", valid)] if valid.n_rows else [])
 
 
 def cross_validate(
