@@ -55,7 +55,7 @@ class SelectionStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class FeatureSelection:
     """The steps of a selection, and the recommended one: with the fewest features whose metric is within ``tolerance`` of the best."""
 
     measure: str
@@ -101,7 +101,7 @@ def select_features(
     parameters: TrainParameters | None = None,
     rules: SelectOptions | None = None,
     options: TrainingOptions = DEFAULT_OPTIONS,
-) -> Selection:
+) -> FeatureSelection:
     """Select features of a binned dataset, by trainings on its train split and metrics on its valid split.
 
     The same for any threads.  The valid split chooses rounds and features, so its metrics look better than they are: judge on another one.
@@ -126,7 +126,7 @@ def select_features_of_rows(
     parameters: TrainParameters,
     rules: SelectOptions | None = None,
     options: TrainingOptions = DEFAULT_OPTIONS,
-) -> Selection:
+) -> FeatureSelection:
     """Select features of rows in memory; the first eval set measures.
 
     Parameters
@@ -182,7 +182,7 @@ def select_features_of_rows(
             break
         kept = np.delete(kept, away)
     recommended = smallest_within(steps, rules.tolerance, higher_is_better=measure.higher_is_better)
-    return Selection(
+    return FeatureSelection(
         measure=str(measure), higher_is_better=measure.higher_is_better, tolerance=rules.tolerance, steps=tuple(steps),
         recommended=recommended, features=steps[recommended].features, forests=tuple(forests),
     )  # fmt: skip
