@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
+from rankmill.pipeline.categories import code_name
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import Format, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, Source
@@ -25,8 +27,11 @@ BLOCK_BYTES = 16 << 20
 
 
 def column_of_dataset(dataset: Dataset, split: str | None, name: str) -> pl.DataFrame:
-    """Return qid and value, one row per document of ``split``; an unknown column raises the dataset's own error."""
-    return _named(pl.DataFrame(dataset.rows(split, ("qid", name))), "qid", name)
+    """Return qid and value, one row per document of ``split``, categories as text; an unknown column raises the dataset's own error."""
+    rows = _named(pl.DataFrame(dataset.rows(split, ("qid", name))), "qid", name)
+    if name in dataset.manifest.categorical:
+        return rows.with_columns(value=_texts(rows["value"].to_numpy(), dataset.vocabulary.names(name)))
+    return rows
 
 
 def column_of_candidates(paths: Sequence[Path], input_format: Format, options: ReadOptions, name: str) -> pl.DataFrame:
@@ -96,8 +101,18 @@ def _column_of_source(source: Source, options: ReadOptions, name: str) -> pl.Dat
     for batch in source.batches(BLOCK_BYTES):
         there = place < batch.values.shape[1]
         value = batch.values[:, place].copy() if there else np.full(len(batch), options.absent_value, np.float32)
-        parts.append(pl.DataFrame({"qid": pl.Series(batch.qid), "value": value}))
+        rows = pl.DataFrame({"qid": pl.Series(batch.qid), "value": value})
+        if name in batch.categories:
+            rows = rows.with_columns(value=_texts(value, {code: text for text, code in batch.categories[name].items()}))
+        parts.append(rows)
     return pl.concat(parts) if parts else pl.DataFrame(schema={"qid": pl.String, "value": pl.Float32})
+
+
+def _texts(codes: npt.NDArray[np.float32], names: dict[float, str]) -> pl.Series:
+    """Return the texts of the categories ``codes`` (n,); null where missing."""
+    known, place = np.unique(codes, return_inverse=True)
+    texts = [None if np.isnan(code) else code_name(code, names) for code in known.tolist()]
+    return pl.Series(texts, dtype=pl.String)[place]
 
 
 def _delimited(path: Path, separator: str, qid: str, name: str) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.options import IngestOptions
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 from tests.pipeline.interrupted import operations, start
 from tests.pipeline.test_ingest import judgments
 from tests.refusals import refused
@@ -30,7 +30,7 @@ def prepared(tmp_path_factory) -> tuple[Path, dict[str, str]]:
     names = ("old.txt", "new.txt")
     for seed, name in enumerate(names):
         (folder / name).write_text("".join(judgments(300, seed)))
-    options = IngestOptions(buckets=4)
+    options = IngestOptions(buckets=4, read=ReadOptions(categorical=("1",)))  # with a vocabulary, which grows too
     digests = {
         "both": ingest([folder / name for name in names], folder / "both", options=options).manifest.data_digest()
     }

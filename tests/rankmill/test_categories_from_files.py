@@ -1,0 +1,86 @@
+"""Categories of text from raw files through a dataset and a model to rankings of other raw files: no option needs to be given again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+import pytest
+
+from rankmill.cli import execute
+from rankmill.pipeline.options import SynthParameters
+from rankmill.pipeline.synth import write_synthetic
+from rankmill.scorer.forest import Forest
+
+
+def facts(capsys, *command: object) -> dict:
+    assert execute([*map(str, command), "--json"]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> pa.Table:
+    file = tmp_path_factory.mktemp("synth") / "all.parquet"
+    write_synthetic(file, SynthParameters(queries=120, documents_per_query=15, features=10, categorical=(10, 60)))
+    return pq.read_table(file)
+
+
+@pytest.fixture(scope="module")
+def candidates(table: pa.Table, tmp_path_factory) -> list[Path]:
+    """The same candidates in files of every kind, some of them with a category that no model knows."""
+    folder = tmp_path_factory.mktemp("candidates")
+    new = [None if row == 3 else "new" if row % 7 == 0 else text for row, text in enumerate(table["c1"].to_pylist())]
+    place = table.schema.get_field_index("c1")
+    table = table.set_column(place, "c1", pa.array(new)).drop(["grade"])
+    plain = table.set_column(table.schema.get_field_index("c2"), "c2", table["c2"].cast(pa.string()))
+    pq.write_table(table, folder / "dictionaries.parquet")
+    pq.write_table(plain, folder / "text.parquet", row_group_size=200)
+    arrow_csv.write_csv(plain, folder / "a.csv", arrow_csv.WriteOptions(quoting_style="none"))
+    with pa.OSFile(str(folder / "a.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    rows = [{key: cell for key, cell in row.items() if cell is not None} for row in plain.to_pylist()]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return sorted(folder.iterdir())
+
+
+def test_rankings_are_the_same_from_every_file(
+    table: pa.Table, candidates, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(table, "judgments.parquet")
+    facts(capsys, "data", "ingest", "judgments.parquet", "-o", "dataset", "--split", "train=0.8,test=0.2")
+    facts(capsys, "data", "bin", "dataset", "--max-bin-of", "c2=20")
+    trained = facts(capsys, "train", "dataset", "--name", "web", "--n-rounds", 12, "--preset", "defaults-1")
+    model = next(Path("registry-data").rglob(f"*{trained['sha256']}*"))
+    forest = Forest.from_bytes(model.read_bytes())
+    assert forest.categories.keys() == {"c1", "c2"}
+    assert {text.partition("-")[0] for text in forest.categories["c2"]} == {"c2"}
+    ranked = set()
+    for number, file in enumerate(candidates):
+        facts(capsys, "rerank", file, "-m", "web@latest", "-o", f"{number}.csv")
+        ranked.add(Path(f"{number}.csv").read_bytes())
+    assert len(ranked) == 1
+
+
+def test_slices_by_a_category_are_named_by_its_text(table: pa.Table, tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    of_query = pa.array([f"c{int(qid) % 3}" for qid in table["qid"].to_pylist()])
+    pq.write_table(table.append_column("country", of_query), "judgments.parquet")
+    facts(
+        capsys, "data", "ingest", "judgments.parquet", "-o", "dataset", "--categorical", "country",
+        "--split", "train=0.5,test=0.5",
+    )  # fmt: skip
+    facts(capsys, "data", "bin", "dataset")
+    facts(capsys, "train", "dataset", "--name", "web", "--n-rounds", 3, "--preset", "defaults-1")
+    with (
+        pa.OSFile("a.arrow", "wb") as file,
+        pa.ipc.new_file(file, (rows := pq.read_table("judgments.parquet")).schema) as writer,
+    ):
+        writer.write_table(rows)
+    for subject in ("dataset", "a.arrow", "judgments.parquet"):
+        found = facts(capsys, "evaluate", subject, "-m", "web@latest", "--by", "country")
+        (slices,) = found["slices"]
+        assert {each["name"] for each in slices["slices"]} == {"c0", "c1", "c2"}
