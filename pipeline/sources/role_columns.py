@@ -5,6 +5,7 @@ Judgments, candidates, qrels, preference pairs and ranked lists are tables of su
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from rankmill.pipeline.arrow import as_array, parts_of
-from rankmill.pipeline.categories import LARGEST_WHOLE, category_codes, category_text, is_number
+from rankmill.pipeline.categories import LARGEST_WHOLE, category_code, category_text, is_number
 from rankmill.pipeline.sources.column_roles import IDS, NUMBERS
 from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.number_text import read_floats
@@ -124,11 +125,20 @@ def category_numbers(column: pa.Array[Any]) -> tuple[npt.NDArray[np.float32], di
     if isinstance(column, pa.DictionaryArray) and len(column.dictionary) > len(column):  # most are not used here
         column = column.cast(column.type.value_type)
     encoded: Any = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
-    texts = [category_text(text) if text else None for text in _texts(encoded.dictionary)]
-    codes = category_codes(texts)
-    place = encoded.indices.cast(pa.int64()).fill_null(len(texts)).to_numpy(zero_copy_only=False)
-    names = {text: code for text, code in zip(texts, codes.tolist(), strict=True) if text and not is_number(text)}
-    return np.append(codes, np.float32(np.nan))[place], names
+    found = [_category(text) if text else _MISSING for text in _texts(encoded.dictionary)]
+    codes = np.array([*(code for _, code in found), np.nan], dtype=np.float32)
+    place = encoded.indices.cast(pa.int64()).fill_null(len(found)).to_numpy(zero_copy_only=False)
+    return codes[place], {text: code for text, code in found if text}
+
+
+_MISSING = ("", float("nan"))
+
+
+@lru_cache(maxsize=1 << 17)  # for the next batches: hashing a text takes 5 microseconds
+def _category(text: str) -> tuple[str, float]:
+    """Return the category and its code; it is empty if the category is its own code."""
+    code = category_code(text)
+    return "" if is_number(text) else category_text(text), code
 
 
 def _texts(values: pa.Array[Any]) -> list[str | None]:

@@ -214,10 +214,10 @@ def test_too_many_categories_are_refused_and_nothing_is_left(tmp_path, monkeypat
 
 
 def test_texts_with_the_same_code_are_reported(tmp_path, monkeypatch):
-    def codes(texts):
-        return category_codes(["acme" if text == "Acme" else text for text in texts])
+    def code(text):
+        return text, category_code("acme" if text == "Acme" else text)
 
-    monkeypatch.setattr(role_columns, "category_codes", codes)
+    monkeypatch.setattr(role_columns, "_category", code)
     file = write(tmp_path / "a.csv", some_rows())
     report = ingest([str(file)], tmp_path / "dataset", options=IngestOptions(read=NAMED))
     (line,) = [line for line in report.remarks if "same code" in line]
