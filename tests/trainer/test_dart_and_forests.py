@@ -9,15 +9,19 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
+from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import DataShape, with_preset
 from rankmill.trainer.sampling import Sampler
+from rankmill.trainer.train_on_dataset import train
+from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.tree_weights import Dropout
 from tests.naive_forests import dart_weights
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, killed_and_trained_again, rows_of, small_data
+from tests.trainer.small_dataset import small_dataset
 
 DART = {"boosting": "dart", "skip_drop": 0.2, "drop_rate": 0.3, "n_rounds": 14, "early_stopping_rounds": 0}
 FOREST = {"boosting": "rf", "query_fraction": 0.6, "feature_fraction": 0.7, "n_rounds": 12, "early_stopping_rounds": 0}
@@ -203,6 +207,39 @@ def test_another_boosting_is_no_start(way):
     short = fit(small_data(), **{**way, "n_rounds": 5}).forest
     with refused(InvalidParameter, "boosting", "gbdt"):
         fit(small_data(), options={"resume": short}, **{**way, "boosting": "gbdt"})
+
+
+@pytest.mark.parametrize(
+    "way", [DART, {**DART, "members": 2, "objective": "l2"}, {**FOREST, "objective": "l2"}], ids=str
+)
+def test_on_top_of_a_base_model_it_resumes_and_adds_up(way, tmp_path):
+    dataset = small_dataset(tmp_path)
+    base = StartingModel(train(dataset, fixed(n_rounds=4, max_leaves=4)).forest)
+
+    def on_top(rounds, resume=None):
+        options = TrainingOptions(base_model=base, resume=None if resume is None else StartingModel(resume))
+        return train(dataset, fixed(**{**way, "n_rounds": rounds, "max_leaves": 4}), options).forest
+
+    whole, half = on_top(10), on_top(5)
+    assert on_top(10, half).to_bytes() == whole.to_bytes() != half.to_bytes()
+    after = after_base(whole, BaseModel(base.forest, dataset.feature_names))
+    x = np.concatenate(list(dataset.feature_batches("test")))
+    assert predict(whole, x) == pytest.approx(predict(base.forest, x) + predict(after, x), abs=1e-12)
+
+
+@pytest.mark.parametrize("way", [DART, {**FOREST, "objective": "l2"}], ids=str)
+@pytest.mark.parametrize("more", [{"refit": "all"}, {"rounds_by": "cv", "folds": 3}, {"rounds_by": "test"}], ids=str)
+def test_refits_folds_and_held_out_queries_work(way, more, tmp_path):
+    way = {**way, "n_rounds": 8, "early_stopping_rounds": 3, "max_leaves": 4, **more}
+    dataset = small_dataset(tmp_path)
+    whole = train(dataset, fixed(**way)).forest
+    assert train(dataset, fixed(**way), TrainingOptions(n_threads=3)).forest.to_bytes() == whole.to_bytes()
+    rounds, members = whole.n_rounds, whole.trees_a_round
+    weights = (
+        [1 / rounds] * rounds if way["boosting"] == "rf" else dart_weights(rounds, skip_drop=0.2, drop_rate=0.3)[0]
+    )
+    assert members == 1
+    assert whole.tree_weights == pytest.approx(weights)
 
 
 @pytest.mark.parametrize("queries", [100, 9_000])
