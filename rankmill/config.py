@@ -119,7 +119,18 @@ class RerankSection:
     run: tuple[str, ...] = ()
     options: Annotated[
         RerankOptions,
-        Without("absent", "index_base", "n_features", "n_rounds", "n_threads", "announce", "run", "overwrite", "fresh"),
+        Without(
+            "absent",
+            "index_base",
+            "n_features",
+            "n_rounds",
+            "start_round",
+            "n_threads",
+            "announce",
+            "run",
+            "overwrite",
+            "fresh",
+        ),
     ] = Field(default=RerankOptions())
 
     @property

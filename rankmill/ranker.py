@@ -31,7 +31,7 @@ from rankmill.pipeline.options import MAX_BIN, MIN_MAX_BIN
 from rankmill.scorer.forest import Forest, importance_table
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.predict import predict
+from rankmill.scorer.predict import Predictor, predict
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
@@ -405,8 +405,17 @@ class Ranker(Routed):
             ranker.feature_names_in_ = np.array(forest.feature_names, dtype=object)
         return ranker
 
-    def predict(self, X: Any, *, n_rounds: int | None = None) -> npt.NDArray[np.float64]:  # noqa: N803
-        """Return scores (n,) float64 of ``X`` (n, n_features), without offsets; ``n_rounds`` uses only the first rounds.
+    def predict(
+        self,
+        X: Any,  # noqa: N803
+        *,
+        n_rounds: int | None = None,
+        start_round: int = 0,
+    ) -> npt.NDArray[np.float64]:
+        """Return scores (n,) float64 of ``X`` (n, n_features), without offsets.
+
+        ``n_rounds`` uses this number of rounds only, from ``start_round`` on.  The base score belongs to round 0, so the scores of
+        the parts of a model add up.
 
         Columns of a frame are found by name.  The model knows which are categorical; a category that it has not seen, and None,
         equal none of those that it has.
@@ -421,7 +430,17 @@ class Ranker(Routed):
         """
         forest = self.fitted("predict")
         values = matrix_for(forest, X)
-        return predict(forest, values, n_rounds=n_rounds, n_threads=workers_for(self.n_threads))
+        threads = workers_for(self.n_threads)
+        return predict(forest, values, n_rounds=n_rounds, start_round=start_round, n_threads=threads)
+
+    def apply(self, X: Any, *, n_rounds: int | None = None, start_round: int = 0) -> npt.NDArray[np.int32]:  # noqa: N803
+        """Return the leaf that each row of ``X`` reaches in each tree, (n, n_trees).
+
+        A leaf is a node of its tree, counted from its root, 0.  Parameters and errors are those of :meth:`predict`.
+        """
+        forest = self.fitted("apply")
+        predictor = Predictor(forest, n_rounds=n_rounds, start_round=start_round)
+        return predictor.leaves(matrix_for(forest, X), n_threads=workers_for(self.n_threads))
 
     def score(
         self,

@@ -50,6 +50,7 @@ class CandidateArguments(TypedDict, total=False):
     decimal_comma: bool
     columns: Mapping[str, str] | None
     n_rounds: int | None
+    start_round: int
     n_threads: int
     announce: bool
 

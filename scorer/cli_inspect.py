@@ -45,13 +45,13 @@ MetricName = Annotated[str, typer.Option("--metric", help="Ranking metric, as in
 
 
 class _Inspected:
-    """A model that was found by its name, with its first ``n_rounds`` rounds as paths from root to leaf."""
+    """A model that was found by its name, with the chosen rounds as paths from root to leaf."""
 
-    def __init__(self, reference: str, registry: Path, n_rounds: int | None = None) -> None:
+    def __init__(self, reference: str, registry: Path, rounds: Selection = Selection()) -> None:
         from rankmill.scorer.inspect.paths import leaf_paths
 
         forest, self.identity = find_model(reference, registry)
-        self.paths = leaf_paths(forest, n_rounds=n_rounds)
+        self.paths = leaf_paths(forest.truncated(rounds.n_rounds, rounds.start_round))
         self._reference, self._registry = reference, registry
 
     def trained(self) -> TrainedModel:
@@ -130,7 +130,7 @@ def dependence(
     from rankmill.scorer.inspect.dependence import partial_dependence, some_steps
     from rankmill.scorer.inspect.reports import dependence_report
 
-    inspected = _Inspected(model, registry, selection.n_rounds)
+    inspected = _Inspected(model, registry, selection)
     paths = inspected.paths
     if on is None and (selection.split is not None or selection.qids):
         raise InputError("--split and --qid choose documents: name them with --on CANDIDATES")
@@ -173,7 +173,7 @@ def interaction(
     from rankmill.scorer.inspect.dependence import interactions
     from rankmill.scorer.inspect.reports import interaction_report
 
-    inspected = _Inspected(model, registry, selection.n_rounds)
+    inspected = _Inspected(model, registry, selection)
     documents = inspected.read(on, selection)
     result = interactions(
         inspected.paths, documents.values, features=features or None, over=over, output=output,
@@ -216,11 +216,43 @@ def shap(
         checked_name(out)
         if out.exists() and not overwrite:
             raise InputError(f"{out}: exists already; choose another name, or replace it with --overwrite")
-    inspected = _Inspected(model, registry, selection.n_rounds)
+    inspected = _Inspected(model, registry, selection)
     explainer = Explainer(inspected.paths)
     documents = inspected.read(on, selection)
     result = explain_documents(explainer, documents, centred=not raw, out=out, n_threads=selection.threads)
     report = shap_report(result, inspected.identity, top=top, out=None if out is None else str(out))
+    _print(report, documents, as_json=as_json)
+
+
+@app.command()
+@takes_options
+def leaves(
+    *,
+    model: Model,
+    on: On,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The .parquet file to write.")],
+    selection: Annotated[Selection, With(n_queries=0)],
+    overwrite: Overwrite = False,
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Write the leaf that each document reaches in each tree: qid, doc_id and a list of leaves.
+
+    A leaf is a node of its tree, counted from its root, 0.
+
+    Example: rankmill inspect leaves web@latest --on web.dataset --split test -o leaves.parquet
+    """
+    from rankmill.foundation.errors import InputError
+    from rankmill.scorer.inspect.contributions import checked_name, write_leaves
+    from rankmill.scorer.inspect.reports import leaves_report
+
+    checked_name(out)
+    if out.exists() and not overwrite:
+        raise InputError(f"{out}: exists already; choose another name, or replace it with --overwrite")
+    inspected = _Inspected(model, registry, selection)
+    documents = inspected.read(on, selection)
+    write_leaves(inspected.paths, documents, out, n_threads=selection.threads)
+    report = leaves_report(inspected.paths.forest, inspected.identity, n_documents=len(documents.doc_ids), out=str(out))
     _print(report, documents, as_json=as_json)
 
 
@@ -250,7 +282,7 @@ def why(
     from rankmill.scorer.inspect.reports import why_report
     from rankmill.scorer.inspect.shap import Explainer
 
-    inspected = _Inspected(model, registry, selection.n_rounds)
+    inspected = _Inspected(model, registry, selection)
     explainer = Explainer(inspected.paths)
     selection = replace(selection, qids=(qid,))
     documents = inspected.read(on, selection)
@@ -277,7 +309,7 @@ def combine(
     low: Annotated[float, typer.Option("--from", help="Minimum weight of OTHER; may be negative.")] = 0.0,
     high: Annotated[float, typer.Option("--to", help="Maximum weight of OTHER.")] = 1.0,
     convention: ConventionName = "rankmill",
-    selection: Annotated[Selection, Without("n_rounds", "n_threads"), With(n_queries=1000)],
+    selection: Annotated[Selection, Without("n_rounds", "start_round", "n_threads"), With(n_queries=1000)],
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -335,7 +367,7 @@ def optimality(
     from rankmill.scorer.inspect.reports import optimality_report
     from rankmill.scorer.metrics.per_query import PreparedQueries
 
-    inspected = _Inspected(model, registry, selection.n_rounds)
+    inspected = _Inspected(model, registry, selection)
     documents = inspected.read(on, selection)
     measure, policy, words = _policy(metric, convention, inspected.paths.forest, documents)
     graded = PreparedQueries(documents.graded(), documents.starts, policy, doc_order=documents.order())

@@ -183,7 +183,7 @@ def _score_candidates(
         raise InputError("a table of scores needs no model; leave out the model, or give files of candidates")
     reading, paths = read_options(options, forest), paths_of(subject)
     dataset, scope = chosen_queries(paths, options.split, [trained])
-    predictor = Predictor(forest, n_rounds=options.n_rounds)
+    predictor = Predictor(forest, n_rounds=options.n_rounds, start_round=options.start_round)
     sources: list[Source]
     column: Callable[[str], pl.DataFrame]
     if dataset is None or scope is None:

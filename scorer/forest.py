@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError, ModelFormatError
 from rankmill.foundation.notebook_html import HtmlTable, ShareCell, card
+from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON, canonical_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.categories import category_code, is_number
@@ -245,25 +246,30 @@ class Forest:
     def __reduce__(self) -> tuple[Any, tuple[bytes, str]]:
         return Forest.from_bytes, (self.to_bytes(), "pickled forest")
 
-    def truncated(self, n_rounds: int) -> Forest:
-        """Return the first ``n_rounds`` rounds as a forest of their own, with only the cuts that they use.
+    def truncated(self, n_rounds: int | None, start_round: int = 0) -> Forest:
+        """Return ``n_rounds`` rounds (None: all) from ``start_round`` on as a forest of their own, with only the cuts that they use.
+
+        The base score belongs to round 0: with a later ``start_round`` it is 0, so that outputs of the parts of a forest add up.
 
         Raises
         ------
         InputError
-            ``n_rounds`` is negative or more than the forest has.
+            ``start_round`` or ``n_rounds`` is negative, or the forest has fewer rounds.
         """
-        n_trees = checked_rounds(self, n_rounds)
-        if n_trees == self.n_trees:
+        first, last = checked_rounds(self, n_rounds, start_round)
+        if (first, last) == (0, self.n_trees):
             return self
-        n_nodes = int(self.tree_starts[n_trees])
-        kept = {name: getattr(self, name)[:n_nodes] for name, _ in ARRAYS if name.startswith("node_")}
-        splits = compact_splits(
-            kept["node_feature"], self.thresholds[:n_nodes], self.n_features, self.node_sets.of_first(n_nodes)
-        )
+        nodes = slice(int(self.tree_starts[first]), int(self.tree_starts[last]))
+        kept = {name: getattr(self, name)[nodes] for name, _ in ARRAYS if name.startswith("node_")}
+        sets = self.node_sets.of_first(nodes.stop).from_node(nodes.start)
+        splits = compact_splits(kept["node_feature"], self.thresholds[nodes], self.n_features, sets)
         other = {f.name: getattr(self, f.name) for f in fields(self)}
         arrays = kept | splits | {"categories": used_names(self.categories, self.feature_names, splits)}
-        arrays |= {"tree_starts": self.tree_starts[: n_trees + 1], "tree_weights": self.tree_weights[:n_trees]}
+        arrays |= {
+            "tree_starts": self.tree_starts[first : last + 1] - nodes.start,
+            "tree_weights": self.tree_weights[first:last],
+            "base_score": 0.0 if start_round else self.base_score,
+        }
         return Forest(**(other | arrays))
 
     def to_bytes(self) -> bytes:
@@ -335,13 +341,18 @@ class Forest:
         return cls.from_bytes(data, str(path))
 
 
-def checked_rounds(forest: Forest, n_rounds: int | None) -> int:
-    """Trees of the first ``n_rounds`` rounds (None: all); InputError outside 0..``forest.n_rounds``."""
-    if n_rounds is None:
-        return forest.n_trees
-    if not 0 <= n_rounds <= forest.n_rounds:
-        raise InputError(f"n_rounds must be in 0..{forest.n_rounds}, the rounds of this model, got {n_rounds}")
-    return n_rounds * forest.trees_a_round
+def checked_rounds(forest: Forest, n_rounds: int | None, start_round: int = 0) -> tuple[int, int]:
+    """First and last + 1 tree of ``n_rounds`` rounds (None: all) from ``start_round`` on; InputError if there are fewer."""
+    if not 0 <= start_round <= forest.n_rounds:
+        raise InputError(
+            f"{spelled('start_round')} must be in 0..{forest.n_rounds}, the rounds of this model, got {start_round}"
+        )
+    most = forest.n_rounds - start_round
+    n_rounds = most if n_rounds is None else n_rounds
+    if not 0 <= n_rounds <= most:
+        after = f" after round {start_round}" if start_round else ""
+        raise InputError(f"{spelled('n_rounds')} must be in 0..{most}, the rounds of this model{after}, got {n_rounds}")
+    return start_round * forest.trees_a_round, (start_round + n_rounds) * forest.trees_a_round
 
 
 @dataclass(frozen=True, slots=True)

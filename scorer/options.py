@@ -48,7 +48,12 @@ class CandidateOptions:
         default=None,
         help="Map columns of tables to their roles: qid=query_id,doc_id=url, and grade=rel to evaluate; repeat for more.",
     )
-    n_rounds: int | None = option(default=None, help="Use only the first N rounds of the model.")
+    n_rounds: int | None = option(
+        default=None, help="Use only N rounds of the model, the first ones unless --start-round says otherwise."
+    )
+    start_round: int = option(
+        default=0, help="Skip the first N rounds of the model, and its base score, which belongs to them.", least=0
+    )
     n_threads: int = option(default=0, help=THREADS, least=0)
     announce: bool = option(default=False, help="Print inferred columns and progress on stderr.", on_command_line=False)
 

@@ -213,7 +213,7 @@ def _make_plan(
         label: _Model(
             forest=forest,
             identity=identity or ModelIdentity(sha256=forest.sha256),
-            predictor=Predictor(forest, n_rounds=options.n_rounds),
+            predictor=Predictor(forest, n_rounds=options.n_rounds, start_round=options.start_round),
         )
         for label, (forest, identity) in models.items()
     }
@@ -231,6 +231,7 @@ def _make_plan(
             "reading": repr(read_as | {"known_features": sorted(reading.known_features)}),
             "input_format": options.format,
             "n_rounds": options.n_rounds,
+            "start_round": options.start_round,
             "top_k": options.top_k,
             "block_bytes": plan.block_bytes,
             "form": checked_suffix(target),

@@ -352,7 +352,7 @@ def test_the_commands_are_the_documented_ones() -> None:
         ),
         *(
             f"inspect {what}"
-            for what in ("influence", "dependence", "interaction", "shap", "why", "combine", "optimality")
+            for what in ("influence", "dependence", "interaction", "shap", "leaves", "why", "combine", "optimality")
         ),
         *("data ingest", "data bin", "data describe", "data query", "data synth"),
         *("models list", "models show", "models log", "models promote", "models rollback", "models verify"),

@@ -6,7 +6,7 @@ outputs, and terms that all documents of a query share cancel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,9 @@ from rankmill.foundation.storage.publish import fsync_file, fsync_folder
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect.documents import Documents
+from rankmill.scorer.inspect.paths import Paths
 from rankmill.scorer.inspect.shap import Explainer
+from rankmill.scorer.predict import Predictor
 
 BATCH_BYTES = 64 << 20  # contributions per batch; at least one query
 OWN_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
@@ -220,18 +222,47 @@ def explain_documents(
             pass
     else:
         schema = _schema(names, out)
-        with staging_folder(out) as folder:
-            staged = folder / out.name
-            with pq.ParquetWriter(staged, schema) as writer:
-                for batch in batches():
-                    writer.write_batch(_record_batch(documents, *batch, schema))
-            fsync_file(staged)
-            staged.replace(out)
-            fsync_folder(out.parent)
+        _write(out, schema, (_record_batch(documents, *batch, schema) for batch in batches()))
     n = len(documents.doc_ids)
     return Explained(
         features=names, centred=centred, n_documents=n, n_queries=len(documents.qids), mean_size=sums / n, greatest=greatest
     )  # fmt: skip
+
+
+def _write(out: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write a Parquet file, replaced atomically if it exists."""
+    with staging_folder(out) as folder:
+        staged = folder / out.name
+        with pq.ParquetWriter(staged, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        fsync_file(staged)
+        staged.replace(out)
+        fsync_folder(out.parent)
+
+
+def write_leaves(paths: Paths, documents: Documents, out: Path, *, n_threads: int = 1) -> None:
+    """Write the leaf of each document in each tree to ``out``, a .parquet file: qid, doc_id, and ``leaves``, a list of int32.
+
+    See `rankmill.scorer.predict.Predictor.leaves`.
+    """
+    checked_name(out)
+    predictor, n_trees = Predictor(paths.forest), paths.forest.n_trees
+    schema = pa.schema([*OWN_COLUMNS[:2], ("leaves", pa.list_(pa.int32()))])
+    rows_each = max(1, BATCH_BYTES // (4 * max(1, n_trees)))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for first in range(0, len(documents.doc_ids), rows_each):
+            rows = slice(first, first + rows_each)
+            columns = np.arange(len(paths.features))
+            found = predictor.leaves(documents.values[rows], columns=columns, n_threads=n_threads)
+            lists = pa.ListArray.from_arrays(
+                pa.array(np.arange(len(found) + 1) * n_trees, pa.int32()), pa.array(found.ravel())
+            )
+            qids = pa.array([documents.qids[q] for q in documents.query[rows]], pa.string())
+            yield pa.record_batch([qids, pa.array(documents.doc_ids[rows], pa.string()), lists], schema=schema)
+
+    _write(out, schema, batches())
 
 
 def checked_name(out: Path) -> None:

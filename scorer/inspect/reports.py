@@ -178,6 +178,14 @@ def shap_report(result: Explained, model: ModelIdentity, *, top: int, out: str |
     return InspectionReport(facts, [head, *tables, *([] if out is None else [f"wrote {out}"])])
 
 
+def leaves_report(forest: Forest, model: ModelIdentity, *, n_documents: int, out: str) -> InspectionReport:
+    """Report that the leaves of documents were written."""
+    facts = {"model": model, "n_documents": n_documents, "n_trees": forest.n_trees, "out": out}
+    return InspectionReport(
+        facts, [f"{model}: wrote {out}, the leaves of {n_documents:,} documents in {forest.n_trees:,} trees"]
+    )
+
+
 def why_report(
     result: Why,
     model: ModelIdentity,

@@ -98,6 +98,14 @@ def test_the_eval_set_decides_how_many_rounds_are_kept(arrays):
     assert ranker.best_round_ == ranker.forest_.n_trees == len(ranker.history_) - 5
     assert np.array_equal(ranker.predict(X, n_rounds=ranker.best_round_), ranker.predict(X))
     assert not np.array_equal(ranker.predict(X, n_rounds=1), ranker.predict(X))
+    parts = ranker.predict(X, n_rounds=1) + ranker.predict(X, start_round=1)
+    np.testing.assert_allclose(parts, ranker.predict(X), atol=1e-12)
+    forest = ranker.forest_
+    leaves = ranker.apply(X)
+    assert leaves.shape == (len(X), forest.n_trees)
+    adds = forest.tree_weights * forest.node_value[forest.tree_starts[:-1] + leaves]
+    np.testing.assert_allclose(forest.base_score + adds.sum(axis=1), ranker.predict(X), atol=1e-12)
+    assert np.array_equal(ranker.apply(X, start_round=1, n_rounds=1), leaves[:, 1:2])
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ COMMANDS = {
     "inspect dependence": ["web@1", "f1", "--on", "d"],
     "inspect interaction": ["web@1", "--on", "d", "--queries", "5"],
     "inspect shap": ["web@1", "--on", "d"],
+    "inspect leaves": ["web@1", "--on", "d", "-o", "leaves.parquet", "--overwrite"],
     "inspect combine": ["web@1", "web@2", "--on", "d"],
     "inspect optimality": ["web@1", "--on", "d", "--queries", "5", "--p0", "0.2"],
     "inspect why": ["web@1", "--on", "d"],

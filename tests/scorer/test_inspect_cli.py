@@ -16,7 +16,7 @@ from rankmill.scorer.inspect.contributions import explain_documents
 from rankmill.scorer.inspect.reports import _places
 from rankmill.scorer.inspect.shap import shap_values
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.predict import predict
+from rankmill.scorer.predict import Predictor, predict
 from tests.refusals import refused
 from tests.scorer.candidate_files import random_candidates, write_letor, write_parquet
 from tests.scorer.forests import random_forest
@@ -66,6 +66,20 @@ def test_categories_have_names(workplace):
     assert len(facts["categories"]["f1"]) == len(facts["points"][0])
     assert "other" in call("why", "named.rankmill", "--on", "c.txt", "--qid", ROWS[0][1])
     assert found("why", "named.rankmill", "--on", "c.txt", "--qid", ROWS[0][1])["features"][0].keys() >= {"values"}
+
+
+def test_leaves(workplace, forests):
+    assert "10 trees" in call("leaves", "m.rankmill", "--on", "c.txt", "-o", "leaves.parquet")
+    table = pq.read_table("leaves.parquet")
+    assert table.column_names == ["qid", "doc_id", "leaves"]
+    assert table["doc_id"].to_pylist() == [row[2] for row in ROWS]
+    whole = Predictor(forests[0]).leaves(VALUES)
+    assert np.array_equal(np.array(table["leaves"].to_pylist()), whole)
+    facts = found("leaves", "m.rankmill", "--on", "c.txt", "-o", "l.parquet", "--start-round", 2, "--n-rounds", 3)
+    assert facts["n_trees"] == 3
+    assert np.array_equal(np.array(pq.read_table("l.parquet")["leaves"].to_pylist()), whole[:, 2:5])
+    with pytest.raises(InputError, match="exists already"):
+        call("leaves", "m.rankmill", "--on", "c.txt", "-o", "l.parquet")
 
 
 def test_influence(workplace, forests):

@@ -171,6 +171,51 @@ def test_the_first_rounds(large):
         predict(forest, values, n_rounds=41)
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_the_outputs_of_parts_of_a_forest_add_up(linked):
+    extra = {"n_outputs": 3, "link": "softmax_grade"} if linked else {}
+    forest = random_forest(2, n_trees=12, categorical=2, **extra)
+    values = awkward_values(forest, 50, 2)
+    n = forest.n_rounds
+    parts = [forest.truncated(2), forest.truncated(1, 2), forest.truncated(None, 3)]
+    assert [part.n_rounds for part in parts] == [2, 1, n - 3]
+    assert [part.base_score for part in parts] == [forest.base_score, 0.0, 0.0]
+    assert [value for part in parts for value in part.node_value] == forest.node_value.tolist()
+    assert predict(forest, values, start_round=2, n_rounds=1).tolist() == predict(parts[1], values).tolist()
+    if not linked:
+        np.testing.assert_allclose(sum(predict(part, values) for part in parts), predict(forest, values), atol=1e-12)
+        assert predict(parts[2], values).tolist() == naive.predict(parts[2], values)
+    assert forest.truncated(None) is forest
+    for start, rounds, fact in ((n + 1, None, f"0..{n}"), (-1, None, f"0..{n}"), (2, n, f"0..{n - 2}")):
+        with refused(InputError, "rounds", fact):
+            predict(forest, values, start_round=start, n_rounds=rounds)
+
+
+@settings(deadline=None, max_examples=30)
+@given(*(st.integers(*ends) for ends in ((0, 2**32), (0, 5), (1, 30), (0, 40), (0, 3))))
+def test_leaves_are_those_of_the_plain_walk(seed, n_trees, max_leaves, n_rows, categorical):
+    forest = random_forest(seed, n_trees=n_trees, max_leaves=max_leaves, categorical=categorical)
+    values = awkward_values(forest, n_rows, seed)
+    found = Predictor(forest).leaves(values)
+    assert (found.shape, found.dtype) == ((n_rows, n_trees), np.int32)
+    nodes = forest.tree_starts[:-1] + found
+    assert (forest.node_feature[nodes] == -1).all()
+    expected = [[naive.leaf_value(forest, t, row) for t in range(n_trees)] for row in values]
+    assert (forest.tree_weights * forest.node_value[nodes]).tolist() == expected
+
+
+def test_leaves_do_not_depend_on_batches_or_threads(large):
+    forest, values = large
+    predictor = Predictor(forest, start_round=3, n_rounds=10)
+    whole = predictor.leaves(values)
+    assert whole.shape == (len(values), 10)
+    assert np.array_equal(predictor.leaves(values, n_threads=3), whole)
+    assert np.array_equal(np.concatenate([predictor.leaves(values[:1]), predictor.leaves(values[1:900])]), whole[:900])
+    assert np.array_equal(Predictor(forest).leaves(values)[:, 3:13], whole)
+    with refused(ValueError, "4 columns", "20"):
+        predictor.leaves(values[:, :4])
+
+
 def test_columns_elsewhere_and_absent_ones(large):
     forest, values = large
     predictor = Predictor(forest)

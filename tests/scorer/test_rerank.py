@@ -70,9 +70,9 @@ def test_lists_come_out_as_a_plain_sort_has_them(tmp_path, forest, rows, suffix,
 def test_several_outputs_rank_by_the_score_that_their_link_gives(tmp_path, rows, link):
     forest = random_forest(5, n_trees=12, max_leaves=12, info={"max_grade": 4}, n_outputs=4, link=link)
     source = write_letor(tmp_path / "c.txt", rows)
-    for n_rounds, top_k in ((None, None), (2, 7)):
-        rerank(source, forest, tmp_path / "out", top_k=top_k, n_rounds=n_rounds, overwrite=True)
-        cut = forest if n_rounds is None else forest.truncated(n_rounds)
+    for n_rounds, start, top_k in ((None, 0, None), (2, 0, 7), (2, 1, 7), (None, 3, 7)):
+        rerank(source, forest, tmp_path / "out", top_k=top_k, n_rounds=n_rounds, start_round=start, overwrite=True)
+        cut = forest.truncated(n_rounds, start)
         assert read_ranked(tmp_path / "out") == ranked(cut, rows, top_k)
     rerank(source, forest, tmp_path / "whole")
     scored = evaluate(tmp_path / "whole", metrics=["ndcg@5", "err"])
