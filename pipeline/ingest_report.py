@@ -51,8 +51,8 @@ class IngestBars(TerminalBar):
 
 GRADES_SHOWN = 12
 """Number of grades that the report lists; the others are counted."""
-CATEGORICAL_SHOWN, CLASHES_SHOWN = 8, 3
-"""The same for categorical features, and for categories with the same code."""
+CLASHES_SHOWN = 3
+"""The same for categories with the same code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,6 @@ class IngestReport:
             )
         return lines
 
-    def n_categories(self, feature: str) -> int:
-        """Return the number of categories of a categorical ``feature`` that some row has."""
-        return len(self.vocabulary.tallies.get(feature, ((), ()))[0])
-
     def render(self) -> str:
         """Return the report as text."""
         manifest = self.manifest
@@ -132,9 +128,7 @@ class IngestReport:
             new = f"{len(self.new_features):,} of them new ({_first_and_last(self.new_features)})"
             lines.insert(2, f"            {new}: rows from before have the absent value")
         if manifest.categories is not None:
-            counts = [f"{name} ({self.n_categories(name):,})" for name in manifest.categories.features]
-            more = f" and {len(counts) - CATEGORICAL_SHOWN:,} more" if len(counts) > CATEGORICAL_SHOWN else ""
-            lines.insert(2, f"  categories {', '.join(counts[:CATEGORICAL_SHOWN])}{more}")
+            lines.insert(2, f"  categories {self.vocabulary.summary(manifest.categorical)}")
         if manifest.columns:
             lines.insert(-2, f"  besides   {', '.join(manifest.columns)}")
         if manifest.pairs is not None:
@@ -161,7 +155,7 @@ class IngestReport:
             "queries": manifest.queries,
             "features": len(manifest.features),
             "new_features": list(self.new_features),
-            "categories": {name: self.n_categories(name) for name in manifest.categorical},
+            "categories": {name: self.vocabulary.number(name) for name in manifest.categorical},
             "max_grade": manifest.max_grade,
             "columns": list(manifest.columns),
             "columns_guessed": dict(self.columns_guessed),

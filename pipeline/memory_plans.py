@@ -108,6 +108,7 @@ _BLOCK = 16 << 20  # bytes of values written at a time
 _ROW_GROUP = 64 << 20  # bytes of the values of a row group
 _BATCH_ROWS = 65536  # rows read at a time, and maximum written at a time
 _PAGE = 1 << 20  # bytes of a page of a column, before compression
+_VOCABULARY = 40  # bytes in memory per byte of the file with the texts of categories
 _WORTHWHILE = 512 << 20  # bytes of columns; reading more at a time is not faster
 
 
@@ -135,6 +136,7 @@ class BinPlan:
         fitting = max(1, _BLOCK // (4 * features))
         batch_rows = min(1 << (fitting.bit_length() - 1), _BATCH_ROWS)
         base = _RESIDENT + _QUERY * manifest.queries + max((shard.rows for shard in manifest.shards), default=0)
+        base += 0 if manifest.categories is None else _VOCABULARY * manifest.categories.size
         reading = 4 * _BATCH_ROWS + 3 * min(_PAGE, _ROW_GROUP // features)
         free = memory - base
         sampled = None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 MOST_TEXT_BYTES = 25 << 20  # of a feature
+_SHOWN = 8  # features that a line lists
 _A_CATEGORY = 250  # bytes of a text in a dict besides its letters, and of its counts
 SCHEMA = schema_of(
     [
@@ -143,6 +144,16 @@ class Vocabulary:
         names = self.names(feature)
         order = np.argsort(-rows, kind="stable")
         return [(code_name(float(codes[k]), names), int(rows[k])) for k in order]
+
+    def number(self, feature: str) -> int:
+        """Return how many categories of ``feature`` some row has."""
+        return len(self.tallies.get(feature, (EMPTY,))[0])
+
+    def summary(self, features: Sequence[str]) -> str:
+        """Return a line with the numbers of categories of the first ``features``."""
+        counts = [f"{name} ({self.number(name):,})" for name in features[:_SHOWN]]
+        more = f" and {len(features) - _SHOWN:,} more" if len(features) > _SHOWN else ""
+        return ", ".join(counts) + more
 
     def table(self, features: Sequence[str]) -> pa.Table:
         """Return the vocabulary of ``features`` as a table, by feature, rows from many to few, and code.

@@ -19,6 +19,7 @@ from rankmill.trainer.parameters import options_for
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rankmill.pipeline.dataset import Dataset
     from rankmill.registry import Version
     from rankmill.report.subject import Subject
 
@@ -57,9 +58,15 @@ def data_facts(subject: Subject) -> Facts:
             for each in gaps[:MOST_MISSING]
         ],
         "features_with_missing": len(gaps),
-        "remarks": statistics.remarks,
+        "remarks": [*statistics.remarks, *_categories(dataset)],
         "splits": splits,
     }
+
+
+def _categories(dataset: Dataset) -> list[str]:
+    """Return a line about the categorical features and the numbers of their categories, if there are any."""
+    names = dataset.manifest.categorical
+    return [f"categorical features, with categories: {dataset.vocabulary.summary(names)}"] if names else []
 
 
 def _from_manifest(subject: Subject) -> Facts:

@@ -298,7 +298,8 @@ def planned(rows: int, features: int, memory: int, queries: int = 1000) -> BinPl
     shards = [type("Shard", (), {"rows": rows // 32})()] * 32
     splits = {"train": type("Count", (), {"rows": rows})()}
     names = ["x"] * features
-    manifest = type("Manifest", (), {"features": names, "splits": splits, "queries": queries, "shards": shards})()
+    counts = {"features": names, "splits": splits, "queries": queries, "shards": shards, "categories": None}
+    manifest = type("Manifest", (), counts)()
     return BinPlan.of(manifest, memory)
 
 
