@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rankmill.binned_dataset import BinnedDataset
     from rankmill.loading import load_model, register_model
     from rankmill.pipeline.dataset import Dataset
     from rankmill.ranker import Ranker
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from rankmill.validating import cross_validate
 
 __all__ = [
+    "BinnedDataset",
     "Dataset",
     "Ranker",
     "Registry",
@@ -37,6 +39,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME = {
+    "BinnedDataset": "rankmill.binned_dataset",
     "Dataset": "rankmill.pipeline.dataset",
     "Ranker": "rankmill.ranker",
     "cross_validate": "rankmill.validating",

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.arrays import NUMBERS, Matrix, check_same_rows, names_of, queries_of, vector, with_queries
-from rankmill.feature_table import table_of
+from rankmill.arrays import NUMBERS, Matrix, vector
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binspec import BinSpec, apply_bins
 from rankmill.pipeline.grouping.query_splits import digest_of_rows
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
+from rankmill.spilled_values import SpilledValues
+from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.weights import check_weights
 from rankmill.trainer.rows import RankedRows
 
@@ -232,7 +233,7 @@ def _no_pair(bad: npt.NDArray[np.bool_], pairs: npt.NDArray[Any], expected: str)
 class ArrayRows:
     """Rows in an order that depends only on their content, and their digest."""
 
-    values: Matrix  # (n, n_features)
+    values: Matrix | SpilledValues  # (n, n_features)
     grades: npt.NDArray[np.int32]  # (n,)
     starts: npt.NDArray[np.int64]  # (n_queries + 1,)
     digest: str
@@ -245,11 +246,15 @@ class ArrayRows:
 
     def ranked(self, binspec: BinSpec, n_threads: int) -> RankedRows:
         """Return the rows for the trainer."""
-        bins = apply_bins(self.values, binspec, n_threads=n_threads)
+        bins: Iterable[npt.NDArray[np.uint8]] | BlockedBins
+        if isinstance(self.values, SpilledValues):
+            bins = self.values.blocked(binspec, n_threads)
+        else:
+            bins = [apply_bins(self.values, binspec, n_threads=n_threads)]
         return RankedRows(
             grades=self.grades,
             starts=self.starts,
-            bins=[bins],
+            bins=bins,
             weights=self.weights,
             labels=self.labels,
             events=self.events,
@@ -260,7 +265,12 @@ class ArrayRows:
 
 
 def rows_of(
-    values: Matrix, y: Any, queries: npt.NDArray[Any], extras: Extras | None = None, *, regression: bool = False
+    values: Matrix | SpilledValues,
+    y: Any,
+    queries: npt.NDArray[Any],
+    extras: Extras | None = None,
+    *,
+    regression: bool = False,
 ) -> ArrayRows:
     """Check the rows and group them by query.
 
@@ -297,7 +307,7 @@ def rows_of(
     grades, labels = _grades_and_labels(given, extras.labels(n_rows), regression=regression)
     weights, events, offsets = extras.weights(n_rows), extras.events(n_rows), extras.offsets(n_rows)
     number = _query_numbers(queries)
-    digest = digest_of_rows(values, grades)
+    digest = values.digests(grades) if isinstance(values, SpilledValues) else digest_of_rows(values, grades)
     columns: dict[str, npt.NDArray[Any] | None] = {"label": labels, "event": events, "offset": offsets, "": weights}
     known: dict[str, npt.NDArray[Any]] = {name: column for name, column in columns.items() if column is not None}
     order = np.lexsort([*known.values(), digest[:, 1], digest[:, 0], number])
@@ -385,77 +395,3 @@ def _grades(grades: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         row = int(np.argmin(np.equal(whole, grades) & (whole >= 0)))
         raise TrainingDataRejected(f"row {row}: expected a grade, a whole number of 0 or more, found {grades[row]}")
     return whole
-
-
-EvalSet: TypeAlias = (
-    "tuple[npt.ArrayLike, npt.ArrayLike] | tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike | Mapping[str, Any]]"
-    # X, y, optionally qid or a mapping of arguments
-)
-
-
-def eval_sets_of(
-    eval_set: Any,
-    eval_names: Sequence[str] | None,
-    eval_qid: Sequence[Any] | None,
-    eval_group: Sequence[Any] | None,
-    binspec: BinSpec,
-    *,
-    regression: bool = False,
-) -> list[tuple[str, ArrayRows]]:
-    """Return (name, rows) of every set, with the features of ``binspec``; see :meth:`rankmill.ranker.Ranker.fit` for the forms.
-
-    Raises
-    ------
-    InvalidParameter, TrainingDataRejected
-        Arguments conflict, or a set is invalid.
-    """
-    sets = [] if eval_set is None else list(eval_set) if _is_several(eval_set) else [eval_set]
-    if eval_names is None:
-        eval_names = ["valid"] if len(sets) == 1 else [f"valid_{i}" for i in range(len(sets))]
-    for what, given in (("eval_names", eval_names), ("eval_qid", eval_qid), ("eval_group", eval_group)):
-        if given is not None and len(given) != len(sets):
-            raise InvalidParameter(f"{what} has {len(given)} entries for {len(sets)} eval sets")
-    found = []
-    for i, (name, parts) in enumerate(zip(eval_names, sets, strict=True)):
-        if not isinstance(parts, tuple) or len(parts) not in {2, 3}:
-            raise InvalidParameter(
-                f"an eval set must be (X, y, qid), or (X, y) with eval_qid or eval_group, or"
-                f" (X, y, {{'qid': .., 'offset': ..}}); {name!r} is not"
-            )
-        more: MutableMapping[str, object] = (
-            {} if len(parts) == 2 else dict(parts[2]) if _is_by_name(parts[2]) else {"qid": parts[2]}
-        )
-        qid, group = more.pop("qid", None), more.pop("group", None)
-        if qid is None and group is None:
-            qid = None if eval_qid is None else eval_qid[i]
-            group = None if eval_group is None else eval_group[i]
-        where = f"eval set {name!r}: "
-        try:
-            check_same_rows({"X": parts[0], "y": parts[1], "qid": qid, **more})
-            _, qid = with_queries(parts[0], qid, group)
-            values = table_of(parts[0], binspec.feature_names, binspec.categories).values
-            extras = Extras.of(more)
-            rows = rows_of(values, parts[1], queries_of(qid, group, len(values)), extras, regression=regression)
-            found.append((name, rows))
-        except (InvalidParameter, TrainingDataRejected) as error:
-            raise type(error)(f"{where}{error}") from None
-    return found
-
-
-def _is_by_name(part: object) -> bool:
-    return isinstance(part, Mapping)
-
-
-def _is_several(eval_set: Any) -> bool:
-    """Whether ``eval_set`` is a list or tuple of sets, rather than one set: a tuple of arrays that begins with a table."""
-    if not isinstance(eval_set, tuple):
-        return isinstance(eval_set, list)
-    return all(isinstance(one, tuple) and len(one) in {2, 3} and _is_table(one[0]) for one in eval_set)
-
-
-def _is_table(values: Any) -> bool:
-    if names_of(values) is not None:
-        return True
-    if isinstance(values, list | tuple):  # a list of rows, which may be ragged
-        return bool(values) and isinstance(values[0], list | tuple | np.ndarray)
-    return len(getattr(values, "shape", ())) == 2

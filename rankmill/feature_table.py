@@ -27,6 +27,7 @@ from rankmill.pipeline.binspec import BinSpec, matrix_bins
 from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.column_roles import HABITS
 from rankmill.scorer.forest import Forest
+from rankmill.spilled_values import SpilledValues
 
 _CURE = "leave out such columns, or convert them to numbers"
 
@@ -36,20 +37,25 @@ class FeatureTable:
     """The features of some rows."""
 
     names: tuple[str, ...]
-    values: Matrix
+    values: Matrix | SpilledValues
     """(n, n_features) row-major; NaN where missing; of categorical columns, the codes."""
     texts: Mapping[str, frozenset[str]]
     """The categorical columns, with the texts of the categories that are not numbers."""
 
     def bins(self, max_bin: int, n_threads: int = 1) -> BinSpec:
         """Return the bins of the features, with the names of categories."""
-        found = matrix_bins(self.names, self.values, max_bin, n_threads=n_threads, categorical=self.texts)
+        if isinstance(self.values, SpilledValues):
+            found = self.values.bins(self.names, max_bin, self.texts, n_threads)
+        else:
+            found = matrix_bins(self.names, self.values, max_bin, n_threads=n_threads, categorical=self.texts)
         return with_names(found, self.texts)
 
 
 def matrix_for(forest: Forest, values: Any) -> Matrix:
     """Return the features of ``forest`` in ``values``, (n, n_features) float32: see `table_of`."""
-    return table_of(values, forest.feature_names, known_texts(forest)).values
+    found = table_of(values, forest.feature_names, known_texts(forest)).values
+    assert isinstance(found, np.ndarray)  # noqa: S101 - given at once
+    return found
 
 
 def table_of(

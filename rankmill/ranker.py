@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, TypedDict, Unpack
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.array_rows import ArrayRows, EvalSet, Extras, eval_sets_of, rows_of
+from rankmill.array_rows import rows_of
 from rankmill.arrays import check_same_rows, directions_by_name, made_up_names, queries_of, with_queries
-from rankmill.feature_table import matrix_for, table_of
+from rankmill.binned_dataset import given_rows
+from rankmill.binned_rows import BinnedRows, BinningOptions
+from rankmill.eval_sets import EvalSet, eval_sets_of
+from rankmill.feature_table import matrix_for
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.notebook_html import HtmlTable, card
-from rankmill.foundation.options import check_choice, defaults_of, documented, option, options, signature_of
+from rankmill.foundation.options import (
+    check_choice,
+    defaults_of,
+    documented,
+    group,
+    made_of,
+    option,
+    options,
+    signature_of,
+)
+from rankmill.given_rows import FitColumns, GivenRows
 from rankmill.other_libraries import (
     Routed,
     checked_callbacks,
@@ -27,7 +40,6 @@ from rankmill.other_libraries import (
     unknown_name,
 )
 from rankmill.pipeline.binspec import BinSpec
-from rankmill.pipeline.options import MAX_BIN, MIN_MAX_BIN
 from rankmill.scorer.forest import Forest, importance_table
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
@@ -38,7 +50,6 @@ from rankmill.trainer.objectives.user import spelled
 from rankmill.trainer.parameters import ALL, AUTO, GRADES, TrainParameters, all_parameters
 from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
 from rankmill.trainer.progress import TrainingProgress, verbosely
-from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.train_on_rows import fit
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import CrossValidation, RoundRecord, TrainingResult
@@ -48,28 +59,11 @@ from rankmill.trainer.workers import workers_for
 Model: TypeAlias = "Ranker | Forest | str | os.PathLike[str]"
 
 
-def _columns(given: Any) -> tuple[str | int, ...]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise InvalidParameter(f"categorical must be a list of names or positions of columns, got {given!r}")
-    return tuple(given)
-
-
 @options
 class RankerOptions:
     """Options of a ranker besides the training parameters."""
 
-    max_bin: int = option(default=MAX_BIN, help="Maximum number of bins per feature.", least=MIN_MAX_BIN, most=MAX_BIN)
-    categorical: Sequence[str | int] | None = option(
-        default=None,
-        help="Columns with whole numbers that are categories, such as ids of shops, by name or position.  Columns of text or of a"
-        " type of categories are categorical without being named.",
-        convert=_columns,
-    )
-    n_threads: int = option(
-        default=0,
-        help="Number of threads; 0: all cores that this process may use.  Does not change the model.",
-        least=0,
-    )
+    binning: BinningOptions = group(default_factory=BinningOptions)
     importance_type: str = option(
         default="gain",
         help="How to compute feature_importances_: from the gain of splits, or from the number of splits.",
@@ -90,23 +84,9 @@ class RankerOptions:
 DEFAULTS = defaults_of(TrainParameters, RankerOptions) | {"monotone": None}
 
 
-COLUMNS = (
-    "sample_weight", "query_weight", "label", "event", "offset", "init_score", "pairs", "pair_weight", "pair_probability",
-)  # fmt: skip
+class FitArguments(FitColumns, total=False):
+    """Arguments of :meth:`Ranker.fit` besides those it names."""
 
-
-class FitArguments(TypedDict, total=False):
-    """Arguments of :meth:`Ranker.fit` besides those it names; eval sets take the first nine of them as well."""
-
-    sample_weight: npt.ArrayLike | None
-    query_weight: npt.ArrayLike | Mapping[Any, float] | None
-    label: npt.ArrayLike | None
-    event: npt.ArrayLike | None
-    offset: npt.ArrayLike | None
-    init_score: npt.ArrayLike | None
-    pairs: npt.ArrayLike | None
-    pair_weight: npt.ArrayLike | None
-    pair_probability: npt.ArrayLike | None
     eval_names: Sequence[str] | None
     eval_qid: Sequence[npt.ArrayLike] | None
     eval_group: Sequence[npt.ArrayLike] | None
@@ -227,7 +207,7 @@ class Ranker(Routed):
     def fit(
         self,
         X: Any,  # noqa: N803 - the field's name
-        y: npt.ArrayLike,
+        y: npt.ArrayLike | None = None,
         *,
         qid: npt.ArrayLike | None = None,
         group: npt.ArrayLike | None = None,
@@ -246,6 +226,7 @@ class Ranker(Routed):
             (n, n_features) numbers, rounded to float32; NaN and null are missing.  A NumPy array, a list of rows, a Polars or
             pandas frame, an Arrow table.  A column ``qid`` of a frame is not a feature: it is used as the argument ``qid``.
             Columns of text, and of a type of categories, are categorical features; the parameter ``categorical`` names others.
+            Or a :class:`rankmill.BinnedDataset`, which has all the other columns, too.
         y
             (n,) grades, whole numbers of 0 or more.  Objectives of regression take any finite numbers: if one of them is
             not a whole number from 0 to 31, all are labels.  Then there are no grades, and ranking metrics have no value: stop by
@@ -273,7 +254,7 @@ class Ranker(Routed):
         pair_weight, pair_probability
             (p,) weight of each pair, 0 or more; and the probability that it is correct, in [0, 1].
         eval_set
-            (X, y, qid), or a list or tuple of these.  The first set decides how many rounds are kept.  Instead of qid
+            (X, y, qid), a BinnedDataset with the bins of the training data, or a list or tuple of these.  The first set decides how many rounds are kept.  Instead of qid
             you can give a mapping with more arguments: ``{"qid": qid, "offset": offset}``.
             With ``refit="all"``, the default up to 5,000 queries, the model is then trained again on the first set as well:
             judge it on other rows, or set ``refit="none"``.
@@ -310,46 +291,52 @@ class Ranker(Routed):
         for name in more:
             if name not in FitArguments.__annotations__:
                 raise InvalidParameter(unknown_argument(name, keywords_of(type(self).fit), self._parameter_names()))
-        columns = {name: more.get(name) for name in COLUMNS}
+        columns = {name: more.get(name) for name in FitColumns.__annotations__}
         listeners, metrics = checked_callbacks(callbacks), checked_metrics(eval_metrics)
-        check_same_rows({"X": X, "y": y, "qid": qid} | {name: columns[name] for name in COLUMNS if "pair" not in name})
-        given_names, qid = with_queries(X, qid, group, "fit ")
         own = self.checked_options()
-        table = table_of(X, given_names, named=own.categorical or ())
-        values, names = table.values, table.names
-        base = None
+        given = given_rows(X, y, qid, group, columns, own.binning, "fit ")
+        names, base = given.feature_names, None
         if (corrected := more.get("base_model")) is not None:
-            base = BaseModel(
-                _forest_of(corrected), names, directions_by_name(self.monotone, names), categorical=table.texts
-            )
+            if isinstance(given, BinnedRows):
+                raise InvalidParameter(
+                    "base_model needs the values of the features, which a BinnedDataset does not have; give X and y, or the"
+                    " scores of the base model as offset"
+                )
+            directions = directions_by_name(self.monotone, names)
+            base = BaseModel(_forest_of(corrected), names, directions, categorical=given.table.texts)
         forest = self._started_from(resume, init_model, base)
         parameters = self.checked_parameters(names, more.get("early_stopping_rounds"))
-        n_threads = workers_for(own.n_threads)
-        extras = Extras.of(columns)
+        n_threads = workers_for(own.binning.n_threads)
         regression = learns_labels(parameters.objective)
         if columns["label"] is not None and not regression:
             this = f"{parameters.objective} learns" if parameters.objective else "the preset chooses one that learns"
             raise InvalidParameter(f"label is for objectives of regression, such as l2; {this} grades")
-        train = rows_of(values, y, queries_of(qid, group, len(values), "fit "), extras, regression=regression)
-        binspec = table.bins(own.max_bin, n_threads)
+
+        def binned(rows: GivenRows, reference: BinSpec | None = None, where: str = "") -> BinnedRows:
+            checked = rows.rows(regression=regression, where=where)
+            return BinnedRows.of_given(rows, checked, own.binning, reference, base)
+
+        train = given if isinstance(given, BinnedRows) else binned(given, where="fit ")
+        given_names = given.given_names
+        del X, given  # what is not needed any more
         watched = eval_sets_of(
             eval_set,
             more.get("eval_names"),
             more.get("eval_qid"),
             more.get("eval_group"),
-            binspec,
-            regression=regression,
+            train.binspec,
+            lambda rows: binned(rows, train.binspec),
         )
-        data = _training_data(train, watched, base, binspec, n_threads)
+        data = train.training_data(parameters.objective, watched)
         start = None if forest is None else StartingModel(forest)
-        given, parameters = parameters, with_preset(parameters, shape_of_rows(data), start)
+        asked, parameters = parameters, with_preset(parameters, shape_of_rows(data), start)
         if forest is not None and init_model is not None:
             parameters = replace(parameters, n_rounds=forest.n_rounds + parameters.n_rounds)
         if given_pairs(data.train) and not self.learn_from:
             learning = resolved(data.train, parameters)
             if learning.learn_from == GRADES:
                 warnings.warn(what_is_learnt_from(data.train, learning), UserWarning, stacklevel=2)
-        with verbosely(own.verbose, parameters, choices_line(given, parameters)) as progress:
+        with verbosely(own.verbose, parameters, choices_line(asked, parameters)) as progress:
             options = TrainingOptions(
                 eval_metrics=metrics,
                 resume=start,
@@ -459,6 +446,7 @@ class Ranker(Routed):
         _, qid = with_queries(X, qid, group, "score ")
         values = matrix_for(forest, X)
         rows = rows_of(values, y, queries_of(qid, group, len(values), "score "))
+        assert isinstance(rows.values, np.ndarray)  # noqa: S101 - as given
         self._check_metrics()
         metric = parse_metric(self.metric if self.stop_metric in {"", "deviance"} else self.stop_metric)
         highest = max(int(rows.grades.max(initial=0)), int(str(forest.info.get("max_grade", 0))), 1)
@@ -504,7 +492,7 @@ class Ranker(Routed):
 
     def checked_options(self) -> RankerOptions:
         """Return the options that are not training parameters; InvalidParameter if one is out of bounds."""
-        return RankerOptions(**{name: getattr(self, name) for name in defaults_of(RankerOptions)})
+        return made_of(RankerOptions, {name: getattr(self, name) for name in defaults_of(RankerOptions)})
 
     def checked_parameters(self, names: Sequence[str], patience: int | None = None) -> TrainParameters:
         """Return the training parameters for features with these ``names``.
@@ -553,34 +541,6 @@ def _forest_of(model: Model) -> Forest:
     from rankmill.model_files import load_forest
 
     return load_forest(model)[0]
-
-
-def _training_data(
-    train: ArrayRows,
-    watched: Sequence[tuple[str, ArrayRows]],
-    base: BaseModel | None,
-    binspec: BinSpec,
-    n_threads: int,
-) -> TrainingData:
-    """Return the training rows and the eval sets for the trainer."""
-    return TrainingData(
-        train=_on_top_of(base, train, binspec, n_threads),
-        eval_sets=[(name, _on_top_of(base, rows, binspec, n_threads)) for name, rows in watched],
-        edges=[feature.edges for feature in binspec.features],
-        categories=binspec.categories,
-        feature_names=binspec.feature_names,
-        max_grade=max(int(rows.grades.max(initial=0)) for rows in (train, *(rows for _, rows in watched))),
-        info={"dataset_digest": train.digest, "binspec_digest": binspec.digest},
-    )
-
-
-def _on_top_of(base: BaseModel | None, rows: ArrayRows, binspec: BinSpec, n_threads: int) -> RankedRows:
-    """Return the rows for the trainer, with the scores of the base model as offsets."""
-    found = rows.ranked(binspec, n_threads)
-    if base is None:
-        return found
-    values = rows.values[:, [base.feature_names.index(name) for name in base.needed]]
-    return replace(found, offsets=base.offsets(found.offsets, [values], n_threads))
 
 
 def _all_of(

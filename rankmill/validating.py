@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy.typing as npt
 
-from rankmill.array_rows import Extras, rows_of
-from rankmill.arrays import check_same_rows, queries_of, with_queries
-from rankmill.feature_table import table_of
+from rankmill.binned_dataset import given_rows
+from rankmill.binned_rows import BinnedRows
 from rankmill.other_libraries import checked_metrics
 from rankmill.ranker import Ranker
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
 from rankmill.trainer.progress import verbosely
-from rankmill.trainer.rows import TrainingData
 from rankmill.trainer.train_on_rows import cross_validate_rows
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.training_result import CrossValidation, RoundRecord
@@ -25,7 +23,7 @@ from rankmill.trainer.workers import workers_for
 def cross_validate(
     ranker: Ranker,
     X: Any,  # noqa: N803 - the field's name
-    y: npt.ArrayLike,
+    y: npt.ArrayLike | None = None,
     *,
     qid: npt.ArrayLike | None = None,
     group: npt.ArrayLike | None = None,
@@ -40,7 +38,7 @@ def cross_validate(
     ranker
         Its parameters are used; it is not fitted.
     X, y, qid, group, eval_metrics
-        As :meth:`rankmill.ranker.Ranker.fit` takes them.
+        As :meth:`rankmill.ranker.Ranker.fit` takes them; ``X`` may be a BinnedDataset.
     on_round
         Called with the fold (1, 2, ..) and the record of every round.
     columns
@@ -68,30 +66,16 @@ def cross_validate(
     3
     """
     metrics = checked_metrics(eval_metrics)
-    check_same_rows({"X": X, "y": y, "qid": qid, **columns})
-    given_names, qid = with_queries(X, qid, group, "cross_validate ")
-    own = ranker.checked_options()
-    table = table_of(X, given_names, named=own.categorical or ())
-    values, names = table.values, table.names
-    parameters = ranker.checked_parameters(names)
-    n_threads = workers_for(own.n_threads)
-    rows = rows_of(
-        values,
-        y,
-        queries_of(qid, group, len(values), "cross_validate "),
-        Extras.of(columns),
-        regression=learns_labels(parameters.objective),
-    )
-    binspec = table.bins(own.max_bin, n_threads)
-    data = TrainingData(
-        train=rows.ranked(binspec, n_threads),
-        edges=[feature.edges for feature in binspec.features],
-        categories=binspec.categories,
-        feature_names=names,
-        max_grade=int(rows.grades.max(initial=0)),
-    )
-    given, parameters = parameters, with_preset(parameters, shape_of_rows(data).in_folds())
-    with verbosely(own.verbose, parameters, choices_line(given, parameters), folds_alone=True) as progress:
+    own = ranker.checked_options().binning
+    given = given_rows(X, y, qid, group, columns, own, "cross_validate ")
+    parameters = ranker.checked_parameters(given.feature_names)
+    if not isinstance(given, BinnedRows):
+        rows = given.rows(regression=learns_labels(parameters.objective), where="cross_validate ")
+        given = BinnedRows.of_given(given, rows, own)
+    data = given.training_data(parameters.objective)
+    del X, given
+    asked, parameters = parameters, with_preset(parameters, shape_of_rows(data).in_folds())
+    with verbosely(ranker.verbose, parameters, choices_line(asked, parameters), folds_alone=True) as progress:
 
         def tell(record: RoundRecord) -> None:
             progress.update(record)
@@ -99,5 +83,5 @@ def cross_validate(
                 on_round(record.fold, record)
 
         return cross_validate_rows(
-            data, parameters, TrainingOptions(eval_metrics=metrics, n_threads=n_threads, on_round=tell)
+            data, parameters, TrainingOptions(eval_metrics=metrics, n_threads=workers_for(own.n_threads), on_round=tell)
         )

@@ -1,0 +1,147 @@
+"""Rows as bins: what one training needs of its rows, or many trainings of a :class:`rankmill.BinnedDataset`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rankmill.array_rows import ArrayRows
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.options import option, options
+from rankmill.given_rows import GivenRows
+from rankmill.pipeline.binspec import BinSpec
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.options import MAX_BIN, MIN_MAX_BIN
+from rankmill.trainer.combined_forests import BaseModel
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.objectives.registry import learns_labels
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows, TrainingData
+from rankmill.trainer.train_on_dataset import facts_of_data
+from rankmill.trainer.training_rows import read_rows
+from rankmill.trainer.workers import workers_for
+
+
+def _columns(given: Any) -> tuple[str | int, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InvalidParameter(f"categorical must be a list of names or positions of columns, got {given!r}")
+    return tuple(given)
+
+
+@options
+class BinningOptions:
+    """How features become bins."""
+
+    max_bin: int = option(default=MAX_BIN, help="Maximum number of bins per feature.", least=MIN_MAX_BIN, most=MAX_BIN)
+    categorical: Sequence[str | int] | None = option(
+        default=None,
+        help="Columns with whole numbers that are categories, such as ids of shops, by name or position.  Columns of text or of a"
+        " type of categories are categorical without being named.",
+        convert=_columns,
+    )
+    n_threads: int = option(
+        default=0,
+        help="Number of threads; 0: all cores that this process may use.  Does not change the model.",
+        least=0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinnedRows:
+    """Rows with their bins, and what a model says of its data."""
+
+    binspec: BinSpec
+    rows: RankedRows
+    max_grade: int
+    info: Mapping[str, Any]
+    given_names: tuple[str, ...] | None  # None: the columns have no names
+
+    @classmethod
+    def of_given(
+        cls,
+        given: GivenRows,
+        rows: ArrayRows,
+        own: BinningOptions,
+        reference: BinSpec | None = None,
+        base: BaseModel | None = None,
+    ) -> BinnedRows:
+        """Bin ``rows``, which are the ``given`` ones checked; ``base`` is a model whose scores are added to the offsets."""
+        n_threads = workers_for(own.n_threads)
+        binspec = given.table.bins(own.max_bin, n_threads) if reference is None else reference
+        found = rows.ranked(binspec, n_threads)
+        if base is not None:
+            assert isinstance(rows.values, np.ndarray)  # noqa: S101 - given at once
+            values = rows.values[:, [base.feature_names.index(name) for name in base.needed]]
+            found = replace(found, offsets=base.offsets(found.offsets, [values], n_threads))
+        return cls(
+            binspec=binspec,
+            rows=found,
+            max_grade=int(rows.grades.max(initial=0)),
+            info={"dataset_digest": rows.digest, "binspec_digest": binspec.digest},
+            given_names=given.given_names,
+        )
+
+    @classmethod
+    def of_dataset(cls, dataset: Dataset, split: str) -> BinnedRows:
+        """Read a split of a binned dataset; TrainingDataRejected if it has no rows."""
+        binspec = dataset.binspec()
+        rows = read_rows(
+            dataset, split, binspec, TrainParameters(objective="l2")
+        )  # with labels, which others leave out
+        if not rows.n_rows:
+            raise TrainingDataRejected(f"{dataset.path}: the {split} split is empty")
+        return cls(
+            binspec=binspec,
+            rows=rows,
+            max_grade=dataset.max_grade,
+            info=facts_of_data(dataset, binspec.digest),
+            given_names=dataset.feature_names,
+        )
+
+    def blocked(self) -> BinnedRows:
+        """Return the same in the layout of the trainer, to be read any number of times."""
+        n_bins = np.array([feature.n_bins for feature in self.binspec.features], dtype=np.int32)
+        return replace(self, rows=replace(self.rows, bins=self.rows.blocked(n_bins)))
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features, in order."""
+        return self.binspec.feature_names
+
+    @property
+    def watched(self) -> RankedRows:
+        """The rows as an eval set."""
+        rows = self.rows
+        if not isinstance(rows.bins, BlockedBins):
+            return rows
+        return replace(rows, bins=rows.bins.batches(np.arange(rows.n_rows)))
+
+    def training_data(self, objective: str | None, eval_sets: Sequence[tuple[str, BinnedRows]] = ()) -> TrainingData:
+        """Return what a training for ``objective`` learns from.
+
+        Raises
+        ------
+        TrainingDataRejected
+            There are labels alone, and the objective learns grades.
+        """
+        rows = self.rows
+        if rows.labels is not None and not learns_labels(objective):
+            if not rows.graded:
+                raise TrainingDataRejected(
+                    "y has labels, numbers other than whole ones from 0 to 31, but an objective of ranking needs grades"
+                )
+            rows = replace(rows, labels=None)
+        return TrainingData(
+            train=rows,
+            eval_sets=[(name, binned.watched) for name, binned in eval_sets],
+            edges=[feature.edges for feature in self.binspec.features],
+            categories=self.binspec.categories,
+            feature_names=self.feature_names,
+            max_grade=max(self.max_grade, *(binned.max_grade for _, binned in eval_sets))
+            if eval_sets
+            else self.max_grade,
+            info=self.info,
+        )
