@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy.typing as npt
 
-from rankmill.binned_rows import BinnedRows, BinningOptions
+from rankmill.binned_rows import BinnedRows, BinningOptions, check_binned_alike
 from rankmill.foundation.errors import InputError, InvalidParameter
 from rankmill.foundation.options import declared_in, defaults_of, documented, made_from, signature_of
 from rankmill.given_rows import Expected, FitColumns, GivenRows, Pieces
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.options import MAX_BIN
 
 _WHERE = "BinnedDataset "
 
@@ -103,7 +102,7 @@ class BinnedDataset:
         scratch
             Folder of the temporary file; default: the system's, which on some systems is in memory.
         options
-            ``max_bin``, ``categorical`` and ``n_threads``, as in the constructor.
+            ``max_bin``, ``max_bin_of``, ``categorical`` and ``n_threads``, as in the constructor.
 
         Raises
         ------
@@ -179,8 +178,7 @@ def given_rows(
         raise InvalidParameter(
             f"{where}takes no {given[0]} beside a BinnedDataset, which has it: BinnedDataset(X, y, ..)"
         )
-    if own.categorical is not None or own.max_bin not in {MAX_BIN, X.binned.binspec.max_bin}:
-        raise InvalidParameter("max_bin and categorical are those of the BinnedDataset; leave them out of the ranker")
+    check_binned_alike(own, X.binned.binspec, "the BinnedDataset")
     return X.binned
 
 
@@ -188,6 +186,5 @@ def _expected(reference: BinnedDataset | None, own: BinningOptions) -> Expected 
     """Return the features of a reference; InvalidParameter if options say how to bin, too."""
     if reference is None:
         return None
-    if own.categorical is not None or own.max_bin != MAX_BIN:
-        raise InvalidParameter("max_bin and categorical are those of the reference; leave them out")
+    check_binned_alike(own, reference.binned.binspec, "the reference")
     return reference.binned.feature_names, reference.binned.binspec.categories

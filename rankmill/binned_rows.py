@@ -10,15 +10,15 @@ import numpy as np
 
 from rankmill.array_rows import ArrayRows
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.foundation.options import option, options
+from rankmill.foundation.options import option, option_like, options
 from rankmill.given_rows import GivenRows
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.options import MAX_BIN, MIN_MAX_BIN
+from rankmill.pipeline.options import MAX_BIN, BinOptions
 from rankmill.trainer.combined_forests import BaseModel
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.registry import learns_labels
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import MachineOptions, TrainParameters
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.train_on_dataset import facts_of_data
 from rankmill.trainer.training_rows import read_rows
@@ -35,18 +35,28 @@ def _columns(given: Any) -> tuple[str | int, ...]:
 class BinningOptions:
     """How features become bins."""
 
-    max_bin: int = option(default=MAX_BIN, help="Maximum number of bins per feature.", least=MIN_MAX_BIN, most=MAX_BIN)
+    max_bin: int = option_like(BinOptions, "max_bin", default=MAX_BIN)
+    max_bin_of: Mapping[str, int] | None = option_like(
+        BinOptions,
+        "max_bin_of",
+        default=None,
+        help='Another maximum, 2 to 255, for some features: {"brand": 50, "price": 63}.',
+    )
     categorical: Sequence[str | int] | None = option(
         default=None,
         help="Columns with whole numbers that are categories, such as ids of shops, by name or position.  Columns of text or of a"
         " type of categories are categorical without being named.",
         convert=_columns,
+        on_command_line=False,
     )
-    n_threads: int = option(
-        default=0,
-        help="Number of threads; 0: all cores that this process may use.  Does not change the model.",
-        least=0,
-    )
+    n_threads: int = option_like(MachineOptions, "n_threads", default=0)
+
+
+def check_binned_alike(own: BinningOptions, binspec: BinSpec, whose: str) -> None:
+    """Raise InvalidParameter, naming ``whose`` bins they are, if options ask for other bins than those of ``binspec``."""
+    alike = own.max_bin in {MAX_BIN, binspec.max_bin} and own.max_bin_of is None and own.categorical is None
+    if not alike:
+        raise InvalidParameter(f"max_bin, max_bin_of and categorical are those of {whose}; leave them out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +80,7 @@ class BinnedRows:
     ) -> BinnedRows:
         """Bin ``rows``, which are the ``given`` ones checked; ``base`` is a model whose scores are added to the offsets."""
         n_threads = workers_for(own.n_threads)
-        binspec = given.table.bins(own.max_bin, n_threads) if reference is None else reference
+        binspec = given.table.bins(own.max_bin, own.max_bin_of, n_threads) if reference is None else reference
         found = rows.ranked(binspec, n_threads)
         if base is not None:
             assert isinstance(rows.values, np.ndarray)  # noqa: S101 - given at once

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,12 @@ from rankmill.arrays import (
     name_of_column,
     names_of,
 )
-from rankmill.categorical_columns import check_numbers, codes_of_numbers, codes_of_texts, known_texts, with_names
+from rankmill.categorical_columns import Texts, check_numbers, codes_of, known_texts, with_names
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binspec import BinSpec, matrix_bins
 from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.column_roles import HABITS
+from rankmill.pipeline.sources.role_columns import are_categories
 from rankmill.scorer.forest import Forest
 from rankmill.spilled_values import SpilledValues
 
@@ -39,15 +41,15 @@ class FeatureTable:
     names: tuple[str, ...]
     values: Matrix | SpilledValues
     """(n, n_features) row-major; NaN where missing; of categorical columns, the codes."""
-    texts: Mapping[str, frozenset[str]]
-    """The categorical columns, with the texts of the categories that are not numbers."""
+    texts: Mapping[str, Texts]
+    """The categorical columns, with the codes of the texts that are not numbers."""
 
-    def bins(self, max_bin: int, n_threads: int = 1) -> BinSpec:
-        """Return the bins of the features, with the names of categories."""
-        if isinstance(self.values, SpilledValues):
-            found = self.values.bins(self.names, max_bin, self.texts, n_threads)
-        else:
-            found = matrix_bins(self.names, self.values, max_bin, n_threads=n_threads, categorical=self.texts)
+    def bins(self, max_bin: int, max_bin_of: Mapping[str, int] | None = None, n_threads: int = 1) -> BinSpec:
+        """Return the bins of the features, with the names of categories; the options are those of `matrix_bins`."""
+        compute = (
+            self.values.bins if isinstance(self.values, SpilledValues) else partial(matrix_bins, values=self.values)
+        )
+        found = compute(self.names, max_bin=max_bin, n_threads=n_threads, categorical=self.texts, max_bin_of=max_bin_of)
         return with_names(found, self.texts)
 
 
@@ -121,7 +123,7 @@ class _Columns:
 
     known: Mapping[str, Sequence[str]] | None
     named: frozenset[str]
-    texts: dict[str, frozenset[str]] = field(default_factory=dict)
+    texts: dict[str, Texts] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -151,13 +153,11 @@ class _Columns:
                 return np.full(len(column), np.nan, dtype=np.float32)
             if self.known is not None or not is_text or _looks_wrong(name, column):
                 raise TrainingDataRejected(_no_numbers(name, kind, _items_of(column), convert, is_text=is_text))
-        if is_number:
-            codes, self.texts[name] = codes_of_numbers(name, column)
-            check_numbers(name, codes, (self.known or {}).get(name, ()))
-        elif is_text or isinstance(column, np.ndarray):
-            codes, self.texts[name] = codes_of_texts(name, column)
-        else:
+        if not isinstance(column, np.ndarray) and not (is_number or are_categories(column.type)):
             raise TrainingDataRejected(f"column {name!r} holds {kind}; make it text or whole numbers, or leave it out")
+        codes, self.texts[name] = codes_of(name, column)
+        if is_number:
+            check_numbers(name, codes, (self.known or {}).get(name, ()))
         return codes
 
 

@@ -128,7 +128,7 @@ class _Joined:
 
     def __init__(self, first: GivenRows, file: IO[bytes]) -> None:
         self._first = first
-        self._texts: dict[str, set[str]] = {name: set() for name in first.table.texts}
+        self._texts: dict[str, dict[str, float]] = {name: {} for name in first.table.texts}
         self._columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _columns_of(first)}
         self._values = SpilledValues(len(first.table.names), file)
 
@@ -155,10 +155,9 @@ class _Joined:
         """Return the rows of all pieces."""
         self._values.flush()
         columns = {name: _concatenated(parts) for name, parts in self._columns.items()}
-        texts = {name: frozenset(found) for name, found in self._texts.items()}
         return GivenRows(
             given_names=self._first.given_names,
-            table=FeatureTable(self._first.table.names, self._values, texts),
+            table=FeatureTable(self._first.table.names, self._values, self._texts),
             y=columns.pop("y"),
             qid=columns.pop("qid", None),
             group=columns.pop("group", None),

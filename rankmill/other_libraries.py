@@ -48,6 +48,7 @@ OURS = {
         "category_l2": "cat_l2",
         "category_smoothing": "cat_smooth",
         "min_rows_in_group": "min_data_per_group",
+        "max_bin_of": "max_bin_by_feature",
         "max_bin": "max_bins border_count num_bins n_bins",
         "n_threads": "n_jobs num_threads num_thread nthread thread_count nthreads",
         "verbose": "verbosity verbose_eval silent logging_level log_evaluation",

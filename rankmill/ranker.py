@@ -142,6 +142,7 @@ class Ranker(Routed):
     early_stopping_rounds: int
     monotone: Mapping[str, int] | Mapping[int, int] | Sequence[int] | None
     max_bin: int
+    max_bin_of: Mapping[str, int] | None
     categorical: Sequence[str | int] | None
     n_threads: int
     importance_type: str

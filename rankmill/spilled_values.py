@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import pairwise
 from typing import IO
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from joblib import Parallel, delayed
 
 from rankmill.arrays import Matrix
-from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
+from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins, checked_max_bins, feature_bins
 from rankmill.pipeline.grouping.query_splits import digest_of_rows
 from rankmill.pipeline.quantiles import EDGE, Values
 from rankmill.trainer.layout import BIN, BLOCK_WIDTH, WORD, BlockedBins, blocks_shape, padded
@@ -70,13 +70,26 @@ class SpilledValues:
             found.append(digest_of_rows(chunk.reshape(self.n_features, -1).T, grades[first:last]))
         return np.concatenate(found)
 
-    def bins(self, names: Sequence[str], max_bin: int, categorical: Collection[str], n_threads: int) -> BinSpec:
+    def bins(
+        self,
+        names: Sequence[str],
+        max_bin: int,
+        *,
+        n_threads: int,
+        categorical: Collection[str],
+        max_bin_of: Mapping[str, int] | None,
+    ) -> BinSpec:
         """Return what `rankmill.pipeline.binspec.matrix_bins` returns of the whole matrix."""
+        most = checked_max_bins(max_bin_of or {}, max_bin, names)
+
+        def find(f: int, name: str) -> FeatureBins:
+            values, maximum = self._column(f), most.get(name, max_bin)
+            return feature_bins(name, values, maximum, in_place=True, categorical=name in categorical)
+
         features = Parallel(n_jobs=n_threads, require="sharedmem")(
-            delayed(lambda f, name: feature_bins(name, self._column(f), max_bin, in_place=True, categorical=name in categorical))(f, name)
-            for f, name in enumerate(names)
-        )  # fmt: skip
-        return BinSpec(tuple(features), max_bin)
+            delayed(find)(f, name) for f, name in enumerate(names)
+        )
+        return BinSpec(tuple(features), max_bin, max_bin_of=most)
 
     def blocked(self, binspec: BinSpec, n_threads: int) -> BlockedBins:
         """Return the bins in the order of the rows, in the trainer's layout."""

@@ -175,13 +175,27 @@ def test_pieces_that_do_not_fit_together_are_refused(pieces, facts):
         BinnedDataset.from_pieces(pieces)
 
 
+def test_single_features_may_have_fewer_bins(arrays):
+    X, y, qid = arrays
+    options = {"max_bin": 40, "max_bin_of": {"f1": 3, "f2": 200}}
+    ranker = small(**options).fit(X, y, qid=qid)
+    binned = BinnedDataset(X, y, qid=qid, **options)
+    assert [len(feature.edges) + 1 for feature in binned.binned.binspec.features] == [40, 3, 200, 40]
+    in_pieces = BinnedDataset.from_pieces([(X, y, qid)], **options)
+    assert bytes_of(small().fit(binned)) == bytes_of(small().fit(in_pieces)) == bytes_of(ranker)
+    assert bytes_of(ranker) != bytes_of(small(max_bin=40).fit(X, y, qid=qid))
+    for wrong, facts in (({"f9": 3}, "'f9'"), ({"f1": 1}, ("'f1'", "2 to 255")), ({"f1": 2.5}, "2.5")):
+        with refused(InputError, "max_bin_of", facts):
+            small(max_bin_of=wrong).fit(X, y, qid=qid)
+
+
 def test_what_the_dataset_has_cannot_be_given_again(arrays):
     X, y, qid = arrays
     binned = BinnedDataset(X, y, qid=qid)
     for given in ({"y": y}, {"qid": qid}, {"sample_weight": y}):
         with refused(InvalidParameter, next(iter(given)), "BinnedDataset"):
             small().fit(binned, **given)
-    for options in ({"max_bin": 20}, {"categorical": [0]}):
+    for options in ({"max_bin": 20}, {"categorical": [0]}, {"max_bin_of": {"f0": 20}}):
         with refused(InvalidParameter, next(iter(options)), "BinnedDataset"):
             small(**options).fit(binned)
     small(max_bin=20).fit(BinnedDataset(X, y, qid=qid, max_bin=20))
@@ -243,3 +257,24 @@ def test_memory_holds_no_matrix_of_all_values():
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     grown, values = int(done.stdout), 4 * rows * features
     assert grown < 0.7 * values  # 160 MB; the bins are 45 MB, columns of a row 24 MB
+
+
+def test_a_folder_has_the_bins_and_the_trees_of_the_same_frame(tmp_path):
+    columns, y, qid = planted()
+    brands = {None: None, "echo": "16777217.0", "fern": "017"}  # a number in two spellings, and no number
+    columns["brand"] = [brands.get(name, name) for name in columns["brand"]]
+    frame = pl.DataFrame(columns).with_columns(pl.col("new").cast(pl.Int8))
+    frame.with_columns(qid=qid, grade=y).write_csv(tmp_path / "rows.csv")
+    for command in (
+        ["data", "ingest", "rows.csv", "-o", "web", "--categorical", "brand,shop", "--split", "train=1"],
+        ["data", "bin", "web", "--max-bin-of", "brand=6"],
+    ):
+        assert execute([str(tmp_path / part) if part in {"rows.csv", "web"} else part for part in command]) == 0
+    stored = BinnedDataset.open(tmp_path / "web")
+    binned = BinnedDataset(frame, y, qid=qid, categorical=["shop"], max_bin_of={"brand": 6})
+    assert stored.binned.binspec.to_json() == binned.binned.binspec.to_json()
+    options = {**OPTIONS, "categorical": None, "objective": "l2"}
+    one, other = (small(**options).fit(given).forest_ for given in (stored, binned))
+    assert one.categories == other.categories
+    for name in ("node_feature", "node_cut", "cuts", "set_starts", "set_members"):
+        assert np.array_equal(getattr(one, name), getattr(other, name))

@@ -38,7 +38,7 @@ def test_every_training_parameter_is_a_parameter_with_the_same_default():
         if field.default is not MISSING:
             assert defaults[field.name] == field.default, field.name
     assert set(defaults) - {field.name for field in fields(TrainParameters)} == {
-        *("self", "max_bin", "categorical", "n_threads", "importance_type", "verbose", "delta")
+        *("self", "max_bin", "max_bin_of", "categorical", "n_threads", "importance_type", "verbose", "delta")
     }
 
 
