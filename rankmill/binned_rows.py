@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rankmill.array_rows import ArrayRows
+from rankmill.arrays import name_of_column
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.options import option, option_like, options
 from rankmill.given_rows import GivenRows
@@ -54,9 +55,19 @@ class BinningOptions:
 
 def check_binned_alike(own: BinningOptions, binspec: BinSpec, whose: str) -> None:
     """Raise InvalidParameter, naming ``whose`` bins they are, if options ask for other bins than those of ``binspec``."""
-    alike = own.max_bin in {MAX_BIN, binspec.max_bin} and own.max_bin_of is None and own.categorical is None
-    if not alike:
-        raise InvalidParameter(f"max_bin, max_bin_of and categorical are those of {whose}; leave them out")
+    names, categorical = binspec.feature_names, binspec.categories
+    named = [
+        name_of_column("categorical", key, names) if isinstance(key, int) else key for key in own.categorical or ()
+    ]
+    alike = {
+        "max_bin": own.max_bin in {MAX_BIN, binspec.max_bin},
+        "max_bin_of": own.max_bin_of is None or own.max_bin_of == binspec.max_bin_of,
+        "categorical": all(name in categorical for name in named),
+    }
+    for option_name, is_alike in alike.items():
+        if not is_alike:
+            given = getattr(own, option_name)
+            raise InvalidParameter(f"{option_name} {given!r} is not that of {whose}, whose bins are used; leave it out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -225,7 +225,8 @@ def _looks_wrong(name: str, column: Any) -> bool:
     if not isinstance(column, np.ndarray) and pa.types.is_dictionary(column.type):
         return False
     usual = name.lower().replace("_", "").replace(" ", "")
-    texts = {value for value in _items_of(column) if isinstance(value, str) and value}
+    values = _items_of(column if isinstance(column, np.ndarray) else column.unique())
+    texts = {value for value in values if isinstance(value, str) and value}
     return usual in (*HABITS["qid"], *HABITS["doc_id"]) or 2 * sum(map(_is_number, texts)) > len(texts)
 
 

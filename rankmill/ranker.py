@@ -381,6 +381,7 @@ class Ranker(Routed):
         if trained_with.get("preset") == AUTO and trained_with["refit"] == ALL:
             trained_with["refit"] = None  # chosen where there was an eval set, which the next training may not have
         ranker = cls(**{key: value for key, value in trained_with.items() if key in known})
+        ranker.categorical = [*forest.categories] or None
         ranker.forest_, ranker.best_round_, ranker.history_, ranker.cross_validation_ = (
             forest,
             forest.n_rounds,
@@ -489,7 +490,8 @@ class Ranker(Routed):
         """Return scikit-learn's description of this estimator."""
         from sklearn.utils import InputTags, Tags, TargetTags
 
-        return Tags(estimator_type=None, target_tags=TargetTags(required=True), input_tags=InputTags(allow_nan=True))
+        takes = InputTags(allow_nan=True, categorical=True, string=True)
+        return Tags(estimator_type=None, target_tags=TargetTags(required=True), input_tags=takes)
 
     def checked_options(self) -> RankerOptions:
         """Return the options that are not training parameters; InvalidParameter if one is out of bounds."""
