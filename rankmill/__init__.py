@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rankmill.scorer.evaluate import evaluate
     from rankmill.scorer.rerank import rerank
     from rankmill.trainer.objectives.user import check_lambdas
-    from rankmill.validating import cross_validate
+    from rankmill.validating import cross_validate, select_features
 
 __all__ = [
     "BinnedDataset",
@@ -34,6 +34,7 @@ __all__ = [
     "refit_leaves",
     "register_model",
     "rerank",
+    "select_features",
 ]
 
 __version__ = "0.1.0"
@@ -44,6 +45,7 @@ _HOME = {
     "Ranker": "rankmill.ranker",
     "cross_validate": "rankmill.validating",
     "refit_leaves": "rankmill.refitting",
+    "select_features": "rankmill.validating",
     "load_model": "rankmill.loading",
     "register_model": "rankmill.loading",
     "Registry": "rankmill.registry.model_registry",

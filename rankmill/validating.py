@@ -1,4 +1,4 @@
-"""Cross-validation of a ranker on arrays."""
+"""Cross-validation and feature selection of a ranker on arrays."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import numpy.typing as npt
 
 from rankmill.binned_dataset import given_rows
 from rankmill.binned_rows import BinnedRows
+from rankmill.eval_sets import eval_sets_of
+from rankmill.given_rows import GivenRows
 from rankmill.other_libraries import checked_metrics
+from rankmill.pipeline.binspec import BinSpec
 from rankmill.ranker import Ranker
+from rankmill.trainer.feature_selection import FeatureSelection, select_features_of_rows
 from rankmill.trainer.objectives.registry import learns_labels
+from rankmill.trainer.parameters import SelectOptions, TrainParameters
 from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
-from rankmill.trainer.progress import verbosely
+from rankmill.trainer.progress import to_stderr, verbosely
 from rankmill.trainer.train_on_rows import cross_validate_rows
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.training_result import CrossValidation, RoundRecord
@@ -67,11 +72,7 @@ def cross_validate(
     """
     metrics = checked_metrics(eval_metrics)
     own = ranker.checked_options().binning
-    given = given_rows(X, y, qid, group, columns, own, "cross_validate ")
-    parameters = ranker.checked_parameters(given.feature_names)
-    if not isinstance(given, BinnedRows):
-        rows = given.rows(regression=learns_labels(parameters.objective), where="cross_validate ")
-        given = BinnedRows.of_given(given, rows, own)
+    given, parameters = _binned(ranker, given_rows(X, y, qid, group, columns, own, _CROSS_VALIDATE), _CROSS_VALIDATE)
     data = given.training_data(parameters.objective)
     del X, given
     asked, parameters = parameters, with_preset(parameters, shape_of_rows(data).in_folds())
@@ -85,3 +86,76 @@ def cross_validate(
         return cross_validate_rows(
             data, parameters, TrainingOptions(eval_metrics=metrics, n_threads=workers_for(own.n_threads), on_round=tell)
         )
+
+
+def select_features(
+    ranker: Ranker,
+    X: Any,  # noqa: N803 - the field's name
+    y: npt.ArrayLike | None = None,
+    *,
+    eval_set: Any,
+    qid: npt.ArrayLike | None = None,
+    group: npt.ArrayLike | None = None,
+    rules: SelectOptions | None = None,
+    **columns: Any,
+) -> FeatureSelection:
+    """Find a small set of features that ranks ``eval_set`` about as well as all: train, permute each feature within queries, drop, repeat.
+
+    Parameters
+    ----------
+    ranker
+        Its parameters are used, but for ``refit`` and ``rounds_by``; it is not fitted.
+    X, y, qid, group, eval_set
+        As :meth:`rankmill.ranker.Ranker.fit` takes them; ``X`` may be a BinnedDataset.  The first eval set chooses rounds and features, so judge on other rows.
+    rules
+        How many features each step drops, and the tolerance.
+    columns
+        ``sample_weight``, ``query_weight``, ``label``, ``event``, ``offset``, ``pairs`` .., as ``fit`` takes them.
+
+    Returns
+    -------
+    FeatureSelection
+        ``features``, the recommended names; ``steps`` with the metric of every number of features; ``forest``, the model of the recommended step.
+
+    Raises
+    ------
+    InvalidParameter, TrainingDataRejected
+        As ``fit``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X, qid = rng.normal(size=(600, 4)), np.repeat(np.arange(60), 10)
+    >>> y = np.clip(np.round(X[:, 2] + 1), 0, 4)
+    >>> ranker = Ranker(n_rounds=5, max_leaves=4, verbose=0)
+    >>> found = select_features(ranker, X[:400], y[:400], qid=qid[:400], eval_set=(X[400:], y[400:], qid[400:]))
+    >>> found.features
+    ('f2',)
+    """
+    own = ranker.checked_options()
+    train, parameters = _binned(
+        ranker, given_rows(X, y, qid, group, columns, own.binning, _SELECT_FEATURES), _SELECT_FEATURES
+    )
+    watched = eval_sets_of(
+        eval_set, None, None, None, train.binspec, lambda rows: _binned(ranker, rows, "", train.binspec)[0]
+    )
+    data = train.training_data(parameters.objective, watched)
+    options = TrainingOptions(
+        n_threads=workers_for(own.binning.n_threads), on_message=to_stderr if own.verbose else None
+    )
+    return select_features_of_rows(data, parameters, rules, options)
+
+
+_CROSS_VALIDATE, _SELECT_FEATURES = "cross_validate ", "select_features "  # begin messages
+
+
+def _binned(
+    ranker: Ranker, given: BinnedRows | GivenRows, where: str, reference: BinSpec | None = None
+) -> tuple[BinnedRows, TrainParameters]:
+    """Return the rows with bins, those of ``reference`` if given, and the parameters of ``ranker`` for their features."""
+    parameters = ranker.checked_parameters(given.feature_names)
+    if isinstance(given, BinnedRows):
+        return given, parameters
+    rows = given.rows(regression=learns_labels(parameters.objective), where=where)
+    return BinnedRows.of_given(given, rows, ranker.checked_options().binning, reference), parameters

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import rankmill
+from rankmill import Ranker
 from rankmill.cli import app
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binspec import BinSpec, feature_bins
@@ -192,3 +194,20 @@ def test_the_command_writes_names_curve_and_model(tmp_path):
         app, ["models", "register", str(out / "model.rankmill"), "--name", "few", "--registry", str(tmp_path / "r")]
     )
     assert registered.exit_code == 0, registered.output
+
+
+def test_a_ranker_selects_as_rows_do():
+    (x, grades, starts), (vx, vgrades, vstarts), _ = small_data()
+    qid, vqid = (np.repeat(np.arange(len(s) - 1), np.diff(s)) for s in (starts, vstarts))
+    ranker = Ranker(preset="defaults-1", n_rounds=6, max_leaves=8, verbose=0)
+    found = rankmill.select_features(
+        ranker, x, grades, qid=qid, eval_set=(vx, vgrades, vqid), rules=SelectOptions(drop_fraction=0.4)
+    )
+    model = Ranker(preset="defaults-1", n_rounds=6, max_leaves=8, verbose=0).fit(
+        x, grades, qid=qid, eval_set=(vx, vgrades, vqid)
+    )
+    assert found.steps[0].sha256 == model.forest_.sha256
+    assert found.features[0] == "f0"
+    assert len(found.forest.feature_names) == len(found.features)
+    with refused(InvalidParameter, "eval set"):
+        rankmill.select_features(ranker, x, grades, qid=qid, eval_set=None)
