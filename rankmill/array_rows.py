@@ -261,6 +261,11 @@ class ArrayRows:
             offsets=self.offsets,
             query_weights=self.query_weights,
             pairs=self.pairs,
+            codes={
+                name: self.values.column(f) if isinstance(self.values, SpilledValues) else self.values[:, f].copy()
+                for f, name in enumerate(binspec.feature_names)
+                if name in binspec.categories
+            },
         )
 
 

@@ -104,6 +104,10 @@ class SpilledValues:
         n_bins = np.array([feature.n_bins for feature in binspec.features], dtype=np.int32)
         return BlockedBins(out.view(WORD), padded(n_bins, BLOCK_WIDTH), self.n_features)
 
+    def column(self, f: int) -> Values:
+        """Return a column (n,) in the order of the rows."""
+        return self._column(f)[self.order]
+
     def _column(self, f: int) -> Values:
         """Return a column (n,) as its rows were added."""
         return np.concatenate([np.empty(0, dtype=EDGE), *self._parts_of(f)])

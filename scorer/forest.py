@@ -374,6 +374,14 @@ class NodeSets:
         starts = np.concatenate(([0], np.cumsum(np.concatenate([np.empty(0, dtype=np.int64), *sizes]))))
         return cls(starts.astype(np.int64), np.concatenate([np.empty(0, dtype=CUT), *(part.codes for part in parts)]))
 
+    def with_sets(self, nodes: npt.NDArray[np.intp], codes: Sequence[npt.NDArray[np.float32]]) -> NodeSets:
+        """Return the same with ``codes`` for the ``nodes``, ascending, that have no set yet."""
+        sizes = np.diff(self.starts)
+        sizes[nodes] = [len(each) for each in codes]
+        parts = np.split(self.codes, self.starts[nodes])
+        joined = [parts[0], *(part for pair in zip(codes, parts[1:], strict=True) for part in pair)]
+        return NodeSets(np.concatenate(([0], np.cumsum(sizes))), np.concatenate(joined))
+
     def of_first(self, n_nodes: int) -> NodeSets:
         """Return the sets of the first ``n_nodes`` nodes."""
         return NodeSets(self.starts[: n_nodes + 1], self.codes[: self.starts[n_nodes]])

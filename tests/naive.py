@@ -166,6 +166,18 @@ def sets_in_order(column, n_bins, g, h, *, smoothing=0.0, most=256, group=0):
                 since = 0
 
 
+def encoded_in_order(codes, targets, starts, order, smoothing):
+    """Return what each row's category is worth by the rows of earlier queries, with ``smoothing`` rows of the mean."""
+    mean, values = float(np.mean(targets)), np.full(len(codes), float(np.mean(targets)))
+    for at, q in enumerate(order):
+        before = np.concatenate([np.arange(starts[e], starts[e + 1]) for e in order[:at]] or [np.zeros(0, dtype=int)])
+        for row in range(starts[q], starts[q + 1]):
+            if codes[row] == codes[row]:
+                same = before[codes[before] == codes[row]]
+                values[row] = (np.sum(targets[same]) + smoothing * mean) / (len(same) + smoothing)
+    return values
+
+
 def grow_by_node(bins, g, h, max_leaves, grow="best_first", **bounds):
     """Grow a tree by trying every split of every leaf; returns {leaf rows as a frozenset: Newton step}.
 

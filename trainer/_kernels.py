@@ -147,6 +147,26 @@ def add_tree(bins, feature, threshold, missing_left, sets, left, right, value, f
 
 
 @kernel
+def encode_in_order(index, steps, starts, order, scale, prior, smoothing, sums, counts, values):
+    """values[row] = mean target of its category in the queries before it in ``order``, drawn towards the ``prior``.
+
+    ``index[row]`` is the number of its category, -1: none.  ``steps`` are targets in steps of 1 / ``scale``; ``sums`` and
+    ``counts``, by category, are 0 at first and those of all rows at last.
+    """
+    for q in order:
+        for row in range(starts[q], starts[q + 1]):
+            c = index[row]
+            values[row] = prior
+            if c >= 0:
+                values[row] = (sums[c] / scale + smoothing * prior) / (counts[c] + smoothing)
+        for row in range(starts[q], starts[q + 1]):
+            c = index[row]
+            if c >= 0:
+                sums[c] += steps[row]
+                counts[c] += 1
+
+
+@kernel
 def add_inside(first, second, hessian, leaf_of_row, inside):
     """inside[leaf] += the hessian of every pair with both rows in the leaf, in the order of the pairs; leaf -1: none."""
     for k in range(first.shape[0]):

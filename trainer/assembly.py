@@ -13,6 +13,7 @@ from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.layout import EDGE
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.target_encoding import ENCODED, EncodedColumn
 from rankmill.trainer.tree_weights import weights_of_trees
 
 
@@ -30,11 +31,13 @@ def forest_of(
     n_rounds: int,
     parameters: TrainParameters,
     info: Mapping[str, Any],
+    encoded: Sequence[EncodedColumn] = (),
 ) -> Forest:
     """Return the forest of ``trees``: threshold b of feature f becomes ``edges[f][b - 1]``.
 
     A threshold at the last bin separates present values from missing ones: its cut is +inf.  ``categories`` has the names
-    of the categories of every categorical feature.
+    of the categories of every categorical feature.  Splits of the columns ``encoded``, which follow the features, become
+    splits of the features that they come from by sets of categories.
     """
     feature = np.concatenate([tree.feature for tree in trees])
     bins = np.concatenate([tree.threshold for tree in trees])
@@ -43,6 +46,19 @@ def forest_of(
         of_feature = feature == f
         thresholds[of_feature] = np.append(edges[f], EDGE(np.inf))[bins[of_feature] - 1]
     sets = sets_of(np.concatenate([tree.sets for tree in trees]), feature, edges)
+    left, right = (np.concatenate([getattr(tree, side) for tree in trees]) for side in ("left", "right"))
+    missing_left = np.concatenate([tree.missing_left for tree in trees])
+    at = np.flatnonzero(feature >= len(feature_names))
+    if len(at):
+        chosen = [
+            (encoded[f - len(feature_names)], b) for f, b in zip(feature[at].tolist(), bins[at].tolist(), strict=True)
+        ]
+        sets = sets.with_sets(at, [column.set_of(b) for column, b in chosen])
+        swapped = at[[column.swapped(b) for column, b in chosen]]
+        left[swapped], right[swapped] = right[swapped], left[swapped]
+        missing_left[at] = 0
+        feature[at] = [column.source for column, _ in chosen]
+        info = {**info, ENCODED: {"nodes": at.tolist(), "bins": bins[at].tolist()}}
     splits = compact_splits(feature, thresholds, len(feature_names), sets)
     sizes = [len(tree.feature) for tree in trees]
     _, of_start = objective.final_weights(n_rounds)
@@ -52,9 +68,9 @@ def forest_of(
         categories=used_names(categories, feature_names, splits),
         tree_starts=np.concatenate(([0], np.cumsum(sizes))).astype(np.int32),
         node_feature=feature,
-        node_missing_left=np.concatenate([tree.missing_left for tree in trees]),
-        node_left=np.concatenate([tree.left for tree in trees]),
-        node_right=np.concatenate([tree.right for tree in trees]),
+        node_missing_left=missing_left,
+        node_left=left,
+        node_right=right,
         node_value=np.concatenate([tree.value for tree in trees]),
         node_gain=np.concatenate([tree.gain for tree in trees]),
         node_rows=np.concatenate([tree.rows for tree in trees]),

@@ -35,6 +35,7 @@ from rankmill.trainer.resuming import check_resumable, trees_of
 from rankmill.trainer.round_metrics import RoundMetrics, starting_scores
 from rankmill.trainer.rows import TrainingData
 from rankmill.trainer.sampling import BootstrapWeights, OutOfBag, OutOfBagMean, RoundSample, Sampler, noise_of
+from rankmill.trainer.target_encoding import with_encoded_columns
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.training_result import (
     GRADIENTS,
@@ -170,6 +171,9 @@ class _Training:
         self.categorical = np.isin(data.feature_names, list(data.categories))
         self._check_categories()
         self._check_link()
+        self.data, self.encoded = with_encoded_columns(data, self.parameters)
+        data, train = self.data, self.data.train
+        self.rows = train
         self.replayed = self._trained_before()  # trees of the first rounds
         self.bins = train.blocked(data.n_bins)
         self.metrics = RoundMetrics(
@@ -231,6 +235,12 @@ class _Training:
             if name in self.data.categories:
                 raise InvalidParameter(f"monotone: the feature {name!r} is categorical, and categories have no order")
 
+    def columns_of(self, features: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.uint8] | None:
+        """Return ``features`` (n_features,) followed by the same for the encoded columns, which come from them."""
+        if features is None or not self.encoded:
+            return features
+        return np.concatenate([features, features[[column.source for column in self.encoded]]])
+
     def _check_boosting(self) -> None:
         """Refuse weights of trees where the loss has its own, and a random forest without anything random."""
         p = self.parameters
@@ -267,7 +277,7 @@ class _Training:
 
         def take(forest: Forest) -> None:
             check_resumable(forest, self.asked, self.data.feature_names, self.info, self.objective)
-            trees[:] = trees_of(forest, self.data.edges)
+            trees[:] = trees_of(forest, self.data.edges, self.encoded)
 
         if self.options.resume is not None:
             take(self.options.resume.forest)
@@ -314,7 +324,15 @@ class _Training:
     def _forest(self, trees: Sequence[Tree], info: Mapping[str, Any]) -> Forest:
         data, n_rounds = self.data, len(trees) // self.trees_a_round
         return forest_of(
-            trees, data.edges, data.feature_names, data.categories, self.objective, n_rounds, self.asked, info
+            trees,
+            data.edges,
+            data.feature_names,
+            data.categories,
+            self.objective,
+            n_rounds,
+            self.asked,
+            info,
+            self.encoded,
         )
 
     def _write_checkpoint(self, trees: Sequence[Tree]) -> None:
@@ -550,7 +568,7 @@ class _RoundGrower:
             _weighted(h, sample.weights),
             self._of(scores, output),
             rows=sample.rows,
-            features=sample.features,
+            features=self._training.columns_of(sample.features),
             weights=None if self._weights is None else _weighted(self._weights, sample.weights),
             pairs=self._pairs(step, whole, scores),
             leaves=LeafRules(

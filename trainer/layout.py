@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -108,6 +108,17 @@ class BlockedBins:
     def of_rows(self, rows: npt.NDArray[np.int64]) -> BlockedBins:
         """Return a copy with only these rows."""
         return BlockedBins(np.take(self.words, rows, axis=1), self.n_bins, self.n_features)
+
+    def with_columns(self, columns: Sequence[npt.NDArray[np.uint8]]) -> BlockedBins:
+        """Return a copy in which the features are followed by ``columns`` (n_rows,) of bins, of up to 256 each."""
+        n_features = self.n_features + len(columns)
+        words = np.zeros((-(-n_features // self.width), *self.words.shape[1:]), dtype=WORD)
+        words[: len(self.words)] = self.words
+        bins = words.view(BIN)
+        for f, column in enumerate(columns, start=self.n_features):
+            bins[f // self.width, :, f % self.width] = column
+        counts = [*self.n_bins[: self.n_features].tolist(), *(int(column.max(initial=0)) + 1 for column in columns)]
+        return BlockedBins(words, padded(np.array(counts, dtype=np.int32), self.width), n_features)
 
     def batches(self, rows: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.uint8]]:
         """Yield these rows as row-major batches (m, n_features)."""

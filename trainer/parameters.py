@@ -339,6 +339,21 @@ class TrainParameters:
         least=0,
         always_stored=False,
     )
+    encode_above: int = option(
+        default=0,
+        by_preset=True,
+        help="Give each categorical feature of more than this many categories a second column: the mean grade of a category's"
+        " documents in earlier queries, in a random order (ordered target encoding). 0: none.",
+        least=0,
+        most=2**31,
+        always_stored=False,
+    )
+    encoding_smoothing: float = option(
+        default=5.0,
+        help="Number of documents of the mean grade that are added to each category for its target encoding.",
+        above=0,
+        always_stored=False,
+    )
     min_rows_in_group: int = option(
         default=100,
         help="Minimum number of documents by which a set of categories differs from the one tried before, and that are not"

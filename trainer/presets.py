@@ -19,6 +19,7 @@ from rankmill.trainer.training_rows import given_pairs, has_two_grades
 
 FEW_QUERIES, FEWEST_QUERIES = 5_000, 300  # of the train split
 MOST_RATE, MANY_ROUNDS = 0.2, 1000
+MANY_CATEGORIES = 200  # of a feature: fewer have bins of their own, and gain nothing from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,8 @@ def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
     """Shallow trees, a smoothed stop, and for few queries random weights and a refit (docs/presets.md has the evidence)."""
     few, forest = shape.queries <= FEW_QUERIES, given.boosting == RF
     values: dict[str, Any] = {"stop_window": 40 if few else 20}
+    if not shape.pairs_alone:
+        values["encode_above"] = MANY_CATEGORIES
     if not forest:
         values |= _rounds_and_rate(given, shape)
     if given.learn_from == GRADES or not (given.learn_from or shape.pairs_alone):  # it cannot learn from pairs

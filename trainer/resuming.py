@@ -25,6 +25,7 @@ from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.layout import BINS_A_FEATURE, EDGE
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import PAIRS, TrainParameters, all_parameters
+from rankmill.trainer.target_encoding import ENCODED, EncodedColumn
 from rankmill.trainer.training_rows import LEARNT_FROM
 from rankmill.trainer.tree_weights import weights_of_trees
 
@@ -104,8 +105,12 @@ def _fits_objective(objective: Objective, parameters: TrainParameters, forest: F
     )
 
 
-def trees_of(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> list[Tree]:
+def trees_of(
+    forest: Forest, edges: Sequence[npt.NDArray[np.float32]], encoded: Sequence[EncodedColumn] = ()
+) -> list[Tree]:
     """Return the trees of ``forest`` over bins: the reverse of :func:`rankmill.trainer.assembly.forest_of`.
+
+    ``encoded`` are the columns that follow the features.
 
     Raises
     ------
@@ -126,17 +131,19 @@ def trees_of(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> list[T
             )
         bins[of_feature] = place + 1
     sets = bins_of_sets(forest, edges)
+    feature, left, right = forest.node_feature.copy(), forest.node_left.copy(), forest.node_right.copy()
+    _restore_encoded(forest, encoded, feature, bins, left, right, sets)
     trees = []
     for first, last in zip(forest.tree_starts[:-1].tolist(), forest.tree_starts[1:].tolist(), strict=True):
         nodes = slice(first, last)
         # copies: arrays of a forest are read-only, which is another type to compiled kernels
         trees.append(
             Tree(
-                feature=forest.node_feature[nodes].copy(),
+                feature=feature[nodes].copy(),
                 threshold=bins[nodes].copy(),
                 missing_left=forest.node_missing_left[nodes].copy(),
-                left=forest.node_left[nodes].copy(),
-                right=forest.node_right[nodes].copy(),
+                left=left[nodes].copy(),
+                right=right[nodes].copy(),
                 value=forest.node_value[nodes].copy(),
                 gain=forest.node_gain[nodes].copy(),
                 rows=forest.node_rows[nodes].copy(),
@@ -154,9 +161,9 @@ def bins_of_sets(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> np
     InvalidParameter
         A category has no bin of its own.
     """
-    node_sets = forest.node_sets
+    node_sets, (encoded, _) = forest.node_sets, _encoded_splits(forest)
     bits = np.zeros((len(forest.node_feature), BINS_A_FEATURE), dtype=np.uint8)
-    for node in np.flatnonzero(np.diff(node_sets.starts)).tolist():
+    for node in np.setdiff1d(np.flatnonzero(np.diff(node_sets.starts)), encoded).tolist():
         f, codes = forest.node_feature[node], node_sets.of_node(node)
         place = np.minimum(np.searchsorted(edges[f], codes), len(edges[f]) - 1)
         if not len(edges[f]) or np.any(edges[f][place] != codes):
@@ -165,6 +172,39 @@ def bins_of_sets(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> np
             )
         bits[node, place + 1] = 1
     return np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
+
+
+def _encoded_splits(forest: Forest) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the nodes of ``forest`` that split an encoded column, and their bins."""
+    found: Any = forest.info.get(ENCODED, {"nodes": [], "bins": []})
+    nodes, bins = (np.array(found[key], dtype=np.int64) for key in ("nodes", "bins"))
+    kept = nodes < len(forest.node_feature)  # of a truncated forest
+    return nodes[kept], bins[kept]
+
+
+def _restore_encoded(
+    forest: Forest,
+    encoded: Sequence[EncodedColumn],
+    feature: npt.NDArray[np.int32],
+    bins: npt.NDArray[np.int32],
+    left: npt.NDArray[np.int32],
+    right: npt.NDArray[np.int32],
+    sets: npt.NDArray[np.uint64],
+) -> None:
+    """Write the splits of ``encoded`` columns as the trees over bins have them; InvalidParameter if they are other columns."""
+    numbers = {column.source: number for number, column in enumerate(encoded)}
+    node_sets = forest.node_sets
+    for node, b in zip(*(each.tolist() for each in _encoded_splits(forest)), strict=True):
+        number = numbers.get(int(feature[node]))
+        column = None if number is None else encoded[number]
+        known = column is not None and b <= len(column.edges)
+        if column is None or not known or not np.array_equal(column.set_of(b), node_sets.of_node(node)):
+            name = forest.feature_names[feature[node]]
+            raise InvalidParameter(f"resume: the model encodes the categories of {name!r} in another way than the data")
+        feature[node], bins[node] = forest.n_features + numbers[column.source], b
+        if column.swapped(b):
+            left[node], right[node] = right[node], left[node]
+        sets[node] = 0
 
 
 def _short(value: object) -> str:

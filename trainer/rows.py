@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,6 +38,9 @@ class RankedRows:
     query_weights: npt.NDArray[np.float64] | None = None  # (n_queries,), 0 or more; None: all 1
     pairs: PreferencePairs | None = None
     names: npt.NDArray[np.int64] | None = None  # (n_queries,) that stand for their ids; None: 0, 1, ..
+    codes: Mapping[str, npt.NDArray[np.float32]] = field(
+        default_factory=dict
+    )  # (n_rows,) of features to encode, by name
 
     @property
     def n_rows(self) -> int:
@@ -99,6 +102,7 @@ class RankedRows:
             query_weights=part(self.query_weights, chosen),
             pairs=pairs,
             names=self.query_names[chosen],
+            codes={name: values[at] for name, values in self.codes.items()},
         )
 
     def followed_by(self, other: RankedRows, bins: BlockedBins) -> RankedRows:
@@ -137,7 +141,17 @@ class RankedRows:
             query_weights=both(self.query_weights, other.query_weights, lambda rows: np.ones(rows.n_queries)),
             pairs=pairs,
             names=both(self.names, other.names, lambda rows: rows.query_names),
+            codes={name: np.concatenate([values, other.codes[name]]) for name, values in self.codes.items()},
         )
+
+    def with_columns(self, columns: Sequence[npt.NDArray[np.uint8]]) -> RankedRows:
+        """Return the same rows whose bins are followed by ``columns`` (n_rows,)."""
+        bins = self.bins
+        if isinstance(bins, BlockedBins):
+            bins = bins.with_columns(columns)
+        else:
+            bins = _followed_by(bins, np.stack(columns, axis=1))
+        return replace(self, bins=bins)
 
     def blocked(self, n_bins: npt.NDArray[np.int32]) -> BlockedBins:
         """Return the bins in the trainer's own layout; ``n_bins`` (n_features,) counts each feature's.
@@ -207,6 +221,14 @@ class TrainingData:
     def blocked(self) -> TrainingData:
         """Return the same with the bins of ``train`` in the trainer's own layout."""
         return replace(self, train=replace(self.train, bins=self.train.blocked(self.n_bins)))
+
+
+def _followed_by(batches: Iterable[Bins], columns: Bins) -> Iterator[Bins]:
+    """Yield ``batches`` (m, n_features) with their rows of ``columns`` (n_rows, k) at the end."""
+    first = 0
+    for batch in batches:
+        yield np.concatenate([batch, columns[first : first + len(batch)]], axis=1)
+        first += len(batch)
 
 
 def _no_pairs(n_queries: int) -> PreferencePairs:

@@ -19,16 +19,8 @@ from rankmill.trainer.objectives.protocol import QUERIES, Objective
 from rankmill.trainer.parameters import BAYESIAN, DOCUMENT, GOSS, MVS, NONE, QUERY, TrainParameters
 from rankmill.trainer.workers import Team
 
-_QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE, DROPPED, PERMUTED = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
+_QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE, DROPPED, PERMUTED, _ORDER = range(
+    1, 11
 )  # disjoint random streams of one seed
 
 
@@ -233,6 +225,11 @@ def fold_of_queries(names: npt.NDArray[np.int64], folds: int, seed: int) -> npt.
     fold = np.empty(len(names), dtype=np.int64)
     fold[_by_key(names, seed, _FOLDS)] = np.arange(len(names)) % folds
     return fold
+
+
+def order_of_queries(n_queries: int, seed: int) -> npt.NDArray[np.int64]:
+    """Return the queries 0 .. ``n_queries`` - 1 in a random order."""
+    return _by_key(np.arange(n_queries), seed, _ORDER).astype(np.int64)
 
 
 def _by_key(names: npt.NDArray[np.int64], seed: int, stream: int) -> npt.NDArray[np.intp]:

@@ -29,6 +29,7 @@ from rankmill.trainer.parameters import BOTH, GBDT, NONE, TrainParameters
 from rankmill.trainer.presets import choices_line, shape_of_dataset, with_preset
 from rankmill.trainer.resuming import check_resumable
 from rankmill.trainer.rows import TrainingData
+from rankmill.trainer.target_encoding import features_to_encode
 from rankmill.trainer.train_on_rows import NOTHING_MORE, cross_validate_rows, fit, with_first_eval_set
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.training_result import CrossValidation, TrainingResult
@@ -48,6 +49,7 @@ _BYTES_AN_OUTPUT = 24  # of a training row: score, gradient, hessian.  The growe
 _BYTES_A_WEIGHTED_ROW = 56  # keys, chances and weights of the rows, and weighted gradients and hessians
 _BYTES_A_SAMPLED_ROW = 48  # keys of the rows, those that are drawn and the others, while a sample is drawn
 _BYTES_OF_LOSSES = 40  # a part of the loss: itself, and a Python number while they are summed
+_BYTES_OF_ENCODING = 4 + 1 + 24  # code and bin of an encoded category; its number, value and target while it is encoded
 _BYTES_A_PACKED_PAIR = 24  # twice 16; about half of them are inside a child of the root, and copied
 _BYTES_OF_JOINING = 110  # a given pair, while those of the same documents are made one; no bins are held then
 _BYTES_OF_LISTING = 72  # a pair of grades or a given one, while both are put into one list
@@ -172,6 +174,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
     bins = dataset.bin_set()
     base, bin_cache = _base_of(dataset, parameters, options), options.bin_cache
     mapped = bin_cache is not None and CachedBins.of(bin_cache, dataset, bins.binspec, "train").can_be_mapped()
+    encoded = features_to_encode(dataset.binspec(), parameters.encode_above)
     whole = read_columns(dataset, "train", parameters)
     own = resolved(whole, parameters)
     rows = rows_learnt_from(whole, own)
@@ -184,10 +187,13 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
         train_rows=train.n_rows,
         train_queries=len(train),
         valid_rows=valid.n_rows,
-        n_features=len(dataset.feature_names),
+        n_features=len(dataset.feature_names) + len(encoded),
         parameters=parameters,
         pool_bytes=options.histogram_memory,
-        column_bytes=array_bytes(whole) - whole.grades.nbytes + (0 if base is None else 8 * train.n_rows),
+        column_bytes=array_bytes(whole)
+        - whole.grades.nbytes
+        + (0 if base is None else 8 * train.n_rows)
+        + _BYTES_OF_ENCODING * train.n_rows * len(encoded),
         learnt_from=what_is_learnt_from(whole, own),
         given_pairs=given_pairs(rows),
         objective_bytes=objective.bytes_held(rows),
@@ -198,7 +204,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
         weighted_rows=criterion == "se",
         measured_parts=0 if DEVIANCE not in measures else train.n_rows if objective.sums_over == ROWS else len(train),
         bins=f"{bins.max_bin} bins ({bins.binspec[:12]})",
-        mapped_from=bin_cache if mapped else None,
+        mapped_from=bin_cache if mapped and not encoded else None,  # with more columns they are copied
         choices=choices_line(given, parameters),
     )
 

@@ -20,13 +20,19 @@ from rankmill.trainer.objectives.spelling import OBJECTIVES, parse_spelling
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import BOTH, GRADES, PAIRS, TrainParameters
 from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.target_encoding import features_to_encode
 
 _NAMES_SALT = 0x2545F4914F6CDD1D  # says nothing about buckets and splits, which are hashes of the same ids
 
 
 def read_rows(dataset: Dataset, split: str, binspec: BinSpec, parameters: TrainParameters) -> RankedRows:
     """Return the rows of ``split`` with all columns that the objective can use."""
-    return replace(read_columns(dataset, split, parameters), bins=bin_batches(dataset, split, binspec))
+    encoded = features_to_encode(binspec, parameters.encode_above)
+    return replace(
+        read_columns(dataset, split, parameters),
+        bins=bin_batches(dataset, split, binspec),
+        codes={name: _column(dataset, split, name) for name in encoded},
+    )
 
 
 def read_columns(dataset: Dataset, split: str, parameters: TrainParameters) -> RankedRows:

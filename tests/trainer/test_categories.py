@@ -7,6 +7,7 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.binspec import apply_bins, matrix_bins
+from rankmill.scorer.predict import predict
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.layout import BlockedBins
@@ -130,7 +131,7 @@ def training(seed=0, n_queries=40, k=30, codes=None, order=None, edges_from=None
     """Ranked rows of two numbers and two categorical features, of which one has rare categories and missing values."""
     rng = np.random.default_rng(seed)
     n = n_queries * 20
-    brand, shop = rng.integers(0, k, size=n), np.minimum(rng.geometric(0.01, size=n), 600)
+    brand, shop = rng.integers(0, k, size=n), np.minimum(rng.geometric(0.05, size=n), 600)
     effect = rng.normal(size=k), rng.normal(size=601)
     numbers = np.round(rng.normal(size=(n, 2)), 2)
     hidden = effect[0][brand] + effect[1][shop] + numbers[:, 0] + 0.3 * rng.normal(size=n)
@@ -148,6 +149,25 @@ def training(seed=0, n_queries=40, k=30, codes=None, order=None, edges_from=None
         train=rows, edges=[f.edges for f in spec.features], feature_names=names, max_grade=3, categories=spec.categories
     )
     return data, x
+
+
+@pytest.mark.parametrize("grow_by", GROWTHS)
+@pytest.mark.parametrize("criterion", ["se", "rwse"])
+def test_raw_values_reach_the_leaves_that_training_gave_them(grow_by, criterion):
+    data, x = training()
+    given = fixed(n_rounds=8, grow=grow_by, criterion=criterion, early_stopping_rounds=0, min_rows_in_group=20)
+    result = boost(data, given)
+    assert len({f for f in result.forest.used_features if f >= 2}) == 2
+    assert predict(result.forest, x).tolist() == naive.predict(result.forest, x)
+
+
+@pytest.mark.parametrize("grow_by", GROWTHS)
+def test_a_permutation_of_codes_gives_the_same_tree(grow_by):
+    data, x = training()
+    codes = np.random.default_rng(3).permutation(1000)[:30]
+    other, y = training(codes=codes)
+    given = fixed(n_rounds=10, grow=grow_by, early_stopping_rounds=0, objective="l2")
+    assert predict(boost(data, given).forest, x).tolist() == predict(boost(other, given).forest, y).tolist()
 
 
 @pytest.mark.parametrize("grow_by", GROWTHS)

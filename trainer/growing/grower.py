@@ -106,10 +106,10 @@ class Grower:
         self._enabled = np.ones(n_features, dtype=np.uint8)
         self._monotone = np.zeros(n_features, dtype=np.int8)
         if monotone is not None:
-            self._monotone[: bins.n_features] = monotone
+            self._monotone[: len(monotone)] = monotone
         self._categorical = np.zeros(n_features, dtype=np.uint8)
         if categorical is not None:
-            self._categorical[: bins.n_features] = categorical
+            self._categorical[: len(categorical)] = categorical
         self._blocks = np.arange(bins.words.shape[0], dtype=np.int64)
         self._used_words = bins.used_words
         self._nodes = _nodes_for(p.leaves, pool.n_slots)
@@ -236,8 +236,8 @@ class Grower:
         self._chosen_blocks = self._blocks
         self._enabled[:] = 1
         if features is not None:
-            self._enabled[: self._bins.n_features] = features
-            self._enabled[self._bins.n_features :] = 0
+            self._enabled[: len(features)] = features
+            self._enabled[len(features) :] = 0
             self._chosen_blocks = np.flatnonzero(self._enabled.reshape(-1, self._bins.width).any(axis=1))
 
     def _start(
