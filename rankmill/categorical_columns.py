@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.pipeline.binspec import BinSpec
-from rankmill.pipeline.categories import LARGEST_WHOLE, code_name
+from rankmill.pipeline.categories import LARGEST_WHOLE
 from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.role_columns import category_numbers
 from rankmill.pipeline.vocabulary import Vocabulary
@@ -80,18 +80,33 @@ def known_texts(forest: Forest) -> dict[str, Sequence[str]]:
     return {name: texts if len(texts) == cuts[name] else () for name, texts in forest.categories.items()}
 
 
-def check_numbers(name: str, codes: Codes, known: Sequence[str]) -> None:
-    """Refuse whole numbers for a feature with only ``known`` texts: none of them could ever be a known category.
+def check_numbers(name: str, codes: Codes, known: Sequence[str], *, are_codes: bool) -> None:
+    """Refuse a column of numbers for a feature with ``known`` texts none of which is a number: it could have no known category.
+
+    ``are_codes``: numbers other than whole ones stand for texts.
 
     Raises
     ------
     TrainingDataRejected
-        There are such numbers and no others.
+        The feature and the ``codes`` of the column are like that.
     """
     present = codes[~np.isnan(codes)]
-    whole = (np.abs(present) <= LARGEST_WHOLE) & (present == np.trunc(present))
-    if len(present) and whole.all() and known and not any(text.lstrip("-").isdecimal() for text in known):
+    numbers = not are_codes or bool(((np.abs(present) <= LARGEST_WHOLE) & (present == np.trunc(present))).all())
+    if len(present) and numbers and known and not any(map(is_number_text, known)):
         raise TrainingDataRejected(
-            f"column {name!r} holds numbers such as {code_name(float(present[0]))}, but the ranker knows categories such as"
-            f" {shorten(known[0])!r}; give the texts that it was fitted on (numbers that are meant: as text)"
+            f"column {name!r} holds numbers, but the ranker knows categories such as {shorten(known[0])!r}; give the texts that"
+            " it was fitted on (numbers that are meant: as text)"
         )
+
+
+def is_number_text(text: str) -> bool:
+    """Whether ``text`` is a number.
+
+    >>> is_number_text("1e3"), is_number_text("acme")
+    (True, False)
+    """
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -22,7 +22,7 @@ from rankmill.arrays import (
     name_of_column,
     names_of,
 )
-from rankmill.categorical_columns import Texts, check_numbers, codes_of, known_texts, with_names
+from rankmill.categorical_columns import Texts, check_numbers, codes_of, is_number_text, known_texts, with_names
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binspec import BinSpec, matrix_bins
 from rankmill.pipeline.sources.batch import shorten
@@ -152,12 +152,17 @@ class _Columns:
             if self.known is not None and _is_all_missing(column):
                 return np.full(len(column), np.nan, dtype=np.float32)
             if self.known is not None or not is_text or _looks_wrong(name, column):
-                raise TrainingDataRejected(_no_numbers(name, kind, _items_of(column), convert, is_text=is_text))
+                cures = [f"make it numbers, as the ranker was fitted on, for example with {convert}"]
+                if self.known is None:
+                    meant = ["name it in categorical if it holds categories"] if is_text else []
+                    cures = ["leave it out", f"make it numbers, for example with {convert}", *meant]
+                raise TrainingDataRejected(_no_numbers(name, kind, _items_of(column), cures))
         if not isinstance(column, np.ndarray) and not (is_number or are_categories(column.type)):
             raise TrainingDataRejected(f"column {name!r} holds {kind}; make it text or whole numbers, or leave it out")
         codes, self.texts[name] = codes_of(name, column)
         if is_number:
-            check_numbers(name, codes, (self.known or {}).get(name, ()))
+            are_codes = pa.types.is_float32(column.type)
+            check_numbers(name, codes, (self.known or {}).get(name, ()), are_codes=are_codes)
         return codes
 
 
@@ -227,7 +232,7 @@ def _looks_wrong(name: str, column: Any) -> bool:
     usual = name.lower().replace("_", "").replace(" ", "")
     values = _items_of(column if isinstance(column, np.ndarray) else column.unique())
     texts = {value for value in values if isinstance(value, str) and value}
-    return usual in (*HABITS["qid"], *HABITS["doc_id"]) or 2 * sum(map(_is_number, texts)) > len(texts)
+    return usual in (*HABITS["qid"], *HABITS["doc_id"]) or 2 * sum(map(is_number_text, texts)) > len(texts)
 
 
 def _items_of(column: Any) -> list[Any]:
@@ -243,24 +248,15 @@ def _plain_numbers(column: Any) -> Matrix:
     return found
 
 
-def _no_numbers(name: str, kind: str, values: Iterable[object], convert: str, *, is_text: bool) -> str:
+def _no_numbers(name: str, kind: str, values: Iterable[object], cures: Iterable[str]) -> str:
     """Say that the column ``name`` of type ``kind`` holds no numbers, with the first of its ``values`` that is none."""
     if name in HABITS["qid"]:
         return f"column {name!r} holds {kind}; if it is the query, give qid=X[{name!r}] and leave it out of X"
     odd = next(
-        ((row, value) for row, value in enumerate(values) if isinstance(value, str) and not _is_number(value)), None
+        ((row, value) for row, value in enumerate(values) if isinstance(value, str) and not is_number_text(value)), None
     )
     what = kind if odd is None else f"text, for example {shorten(odd[1])!r} in row {odd[0]}"
-    meant = "; if it holds categories, name it in categorical" if is_text else ""
-    return f"column {name!r} holds {what}; leave it out, or make it numbers, for example with {convert}{meant}"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return f"column {name!r} holds {what}; {', or '.join(cures)}"
 
 
 def _plain(values: Any) -> npt.NDArray[Any]:

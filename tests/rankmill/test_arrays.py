@@ -50,8 +50,8 @@ def test_pandas_is_the_same_matrix():
     same(matrix_of(frame.astype({"a": "Int64", "c": "boolean", "d": "float32"})))
     same(matrix_of(frame[["d", "c", "b", "a"]], ("a", "b", "c", "d")))
     for column, kind, facts in (
-        ("text", ["1.5", "TBD", "2"], ("'TBD' in row 1", "leave it out", "to_numeric")),
-        ("kind", pandas.Categorical([1, 2, 1]), ("category", "leave it out")),
+        ("text", ["1.5", "TBD", "2"], ("'TBD' in row 1", "make it numbers", "to_numeric")),
+        ("kind", pandas.Categorical([1, 2, 1]), ("category", "make it numbers")),
         ("query", ["red shoes", "lamp", "lamp"], ("qid=X['query']",)),
     ):
         with refused(TrainingDataRejected, f"'{column}'", *facts):
@@ -61,7 +61,7 @@ def test_pandas_is_the_same_matrix():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (pl.DataFrame({"a": [1.0], "s": ["x"]}), ("'s'", "'x' in row 0", "leave it out")),
+        (pl.DataFrame({"a": [1.0], "s": ["x"]}), ("'s'", "'x' in row 0", "make it numbers")),
         (pl.DataFrame({"s": pl.Series(["x"], dtype=pl.Categorical)}), ("'s'", "'x' in row 0")),
         (pa.table({"t": pa.array([0], pa.timestamp("s"))}), ("'t'", "timestamp[s]")),
         (np.array([["1", "2"]]), ("X", "<U1")),

@@ -260,8 +260,11 @@ def test_a_model_knows_its_categories_when_it_is_used():
     forest = ranker.forest_
     with refused(TrainingDataRejected, "'price'", "'cheap' in row 0"):
         ranker.predict(frame.with_columns(price=pl.lit("cheap")))
-    with refused(TrainingDataRejected, "'brand'", "numbers such as 2", "'"):
-        ranker.predict(frame.with_columns(brand=pl.lit(2)))
+    for number in (2, 2.5, np.float32(2)):
+        with refused(TrainingDataRejected, "'brand'", "holds numbers", "texts"):
+            ranker.predict(frame.with_columns(brand=pl.lit(number)))
+    codes_alone = pl.Series(matrix_for(forest, frame)[:, 1])
+    assert (ranker.predict(frame.with_columns(brand=codes_alone)) == expected).all()
     np.testing.assert_array_equal(
         matrix_for(forest, frame.with_columns(shop=pl.lit(5)))[:2, 2], [5.0, 5.0]
     )  # the model knows numbers of it
