@@ -128,7 +128,9 @@ def category_numbers(column: pa.Array[Any]) -> tuple[npt.NDArray[np.float32], di
     found = [_category(text) if text else _MISSING for text in _texts(encoded.dictionary)]
     codes = np.array([*(code for _, code in found), np.nan], dtype=np.float32)
     place = encoded.indices.cast(pa.int64()).fill_null(len(found)).to_numpy(zero_copy_only=False)
-    return codes[place], {text: code for text, code in found if text}
+    used = np.zeros(len(codes), dtype=np.bool_)
+    used[place] = True  # a dictionary may have more texts than its rows
+    return codes[place], {text: code for (text, code), here in zip(found, used.tolist(), strict=False) if text and here}
 
 
 _MISSING = ("", float("nan"))

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from rankmill.foundation.errors import DataRejected, InputError, UnusableColumns
+from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, UnusableColumns
 from rankmill.pipeline import vocabulary
 from rankmill.pipeline.binning import bin_dataset, bin_plan, find_bins
 from rankmill.pipeline.binspec import apply_bins
@@ -172,6 +173,21 @@ def test_dictionaries_are_categories_without_being_named_in_all_files(tmp_path):
             tmp_path / "none",
             ReadOptions(),
         )
+
+
+def test_a_dictionary_may_have_more_texts_than_rows(tmp_path):
+    rows = some_rows()
+    table = pa.Table.from_pylist(rows)
+    place = table.schema.get_field_index("brand")
+    more = pa.array(["never", *sorted({row["brand"] for row in rows if row["brand"] is not None}, reverse=True)])
+    indices = pc.index_in(table["brand"].combine_chunks(), value_set=more)
+    encoded = table.set_column(place, "brand", pa.DictionaryArray.from_arrays(indices, more))
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    with pa.OSFile(str(tmp_path / "b.arrow"), "wb") as file, pa.ipc.new_file(file, encoded.schema) as writer:
+        writer.write_table(encoded)
+    plain, other = (made([tmp_path / f"{name}.arrow"], tmp_path / name) for name in "ab")
+    assert bytes_of(other) == bytes_of(plain)
 
 
 def test_values_of_letor_text_are_their_own_codes(tmp_path):
@@ -349,3 +365,42 @@ def test_a_maximum_that_equals_that_of_all_features_changes_nothing(tmp_path):
     assert spec.digest == bin_dataset(Dataset.open(dataset.path), 20).digest
     assert b"max_bin_of" not in (dataset.path / "_manifest.json").read_bytes()
     assert "max_bin_of" not in spec.to_json()
+
+
+@pytest.mark.parametrize("form", ["flat", "object"])
+def test_json_lines_may_mix_texts_and_numbers(tmp_path, form):
+    cells = ["17", 17, 17.0, "acme", 2**40, str(2**40), True, None, "", "0.5", 0.5, 2**63]
+    lines = []
+    for i, cell in enumerate(cells * 3):
+        features = {"a": i, "brand": cell}
+        row = {"qid": f"q{i // 4}", "doc_id": f"{i:03}", "grade": i % 2}
+        lines.append(json.dumps(row | (features if form == "flat" else {"features": features})))
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
+    dataset = made([tmp_path / "a.jsonl"], tmp_path / "dataset", ReadOptions(categorical=("brand",)))
+    values = dict(zip(*(column.to_pylist() for column in dataset.rows(None, ("doc_id", "brand")).columns), strict=True))
+    texts = ["17", "17", "17", "acme", str(2**40), str(2**40), "1", None, None, "0.5", "0.5", str(2**63)]
+    np.testing.assert_array_equal([values[f"{i:03}"] for i in range(36)], category_codes(texts * 3))
+
+
+@pytest.mark.parametrize(
+    ("cell", "facts"),
+    [("[1]", ("category", "'brand'")), ('{"a": 1}', ("category",)), ("99999999999999999999", ("2^64",))],
+)
+def test_a_json_value_that_is_no_category_is_a_malformed_row(tmp_path, cell, facts):
+    line = '{{"qid": "a", "grade": 1, "x": 1, "brand": {}}}\n'
+    (tmp_path / "a.jsonl").write_text(line.format('"b"') + line.format(cell))
+    with refused(MalformedLine, ":2:", *facts):
+        made([tmp_path / "a.jsonl"], tmp_path / "dataset", ReadOptions(categorical=("brand",)))
+
+
+def test_a_time_is_no_category(tmp_path):
+    table = pa.table({"qid": ["a", "a"], "grade": [0, 1], "x": [1.0, 2.0], "day": pa.array([1, 2], pa.timestamp("us"))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with refused(UnusableColumns, "'day'", "categories: text or whole numbers", "timestamp"):
+        made([tmp_path / "a.parquet"], tmp_path / "dataset", ReadOptions(categorical=("day",)))
+
+
+def test_a_column_named_as_category_is_no_id(tmp_path):
+    (tmp_path / "a.csv").write_text("qid,grade,x,product\na,1,2,acme\na,0,3,other\n")
+    dataset = made([tmp_path / "a.csv"], tmp_path / "dataset", ReadOptions(categorical=("product",)))
+    assert dataset.manifest.features == ["x", "product"]
