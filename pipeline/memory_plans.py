@@ -14,6 +14,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.process_memory import checked_memory, fitting_threads
 from rankmill.pipeline.sources.batch import BATCH_BYTES
+from rankmill.pipeline.vocabulary import MOST_BYTES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +39,11 @@ class MemoryShare:
 
     threads: int
     values: int
+
+
+def bytes_of_texts(memory: int, features: int) -> int:
+    """Return how much of ``memory`` the texts of categorical ``features`` may take: half of what the process leaves, at most."""
+    return min(features * MOST_BYTES, max(0, memory - RESIDENT) // 2)
 
 
 def reading_threads(memory: int, threads: int, block_bytes: int) -> int:

@@ -1,8 +1,8 @@
 """The vocabulary of a dataset: the codes of its categories with their texts, and the number of rows with each.
 
 Texts come from the files, counts from the shards as they are written.  So neither depends on the order of the rows, and a dataset
-that was extended has the same vocabulary as one made at once.  A feature has at most 100,000 categories and 25 MB of texts, which
-bounds the memory: as much again is held for the counts.
+that was extended has the same vocabulary as one made at once.  A feature has at most 100,000 categories and 25 MB of texts, and
+all texts together have a limit that depends on the memory of the ingest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rankmill.foundation.errors import DataRejected
+from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import schema_of
 from rankmill.pipeline.categories import code_name
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MOST_TEXT_BYTES = 25 << 20  # of a feature
 _SHOWN = 8  # features that a line lists
 _A_CATEGORY = 250  # bytes of a text in a dict besides its letters, and of its counts
+MOST_BYTES = MOST_CATEGORIES * _A_CATEGORY + MOST_TEXT_BYTES
+"""Memory of the texts of a feature, at most."""
 SCHEMA = schema_of(
     [
         ("feature", pa.string(), False),
@@ -41,11 +43,6 @@ Codes = npt.NDArray[np.float32]
 Tally = tuple[Codes, npt.NDArray[np.int64]]
 """Ascending codes (c,) and the number of rows with each (c,)."""
 EMPTY: Codes = np.empty(0, dtype=np.float32)
-
-
-def reading_bytes(features: int) -> int:
-    """Return how much memory the texts of so many categorical ``features`` take at most."""
-    return features * (MOST_CATEGORIES * _A_CATEGORY + MOST_TEXT_BYTES)
 
 
 def tally_of(values: Codes) -> Tally:
@@ -83,29 +80,36 @@ class Vocabulary:
         The rows with each code, by feature.
     """
 
-    def __init__(self, features: Iterable[str] = ()) -> None:
+    def __init__(self, features: Iterable[str] = (), memory: int | None = None) -> None:
+        """Begin without categories of ``features``; their texts may take so many bytes of ``memory``."""
+        self._memory = memory
         self.texts: dict[str, dict[str, float]] = {name: {} for name in features}
         self.tallies: dict[str, Tally] = {}
         self._bytes: Counter[str] = Counter()
         self._adding = threading.Lock()
 
     def add(self, categories: Mapping[str, Mapping[str, float]]) -> None:
-        """Add the codes of texts, by feature; DataRejected if a feature has too many."""
+        """Add the codes of texts, by feature; DataRejected if a feature has too many, InputError if they do not fit in memory."""
         with self._adding:
             for name, found in categories.items():
                 known = self.texts.setdefault(name, {})
                 new = {text: code for text, code in found.items() if text not in known}
                 known.update(new)
                 self._bytes[name] += sum(map(len, new))
-                _check_number(name, len(known))
+                check_number(name, len(known))
                 if self._bytes[name] > MOST_TEXT_BYTES:
                     raise _too_many(name, f"more than {MOST_TEXT_BYTES >> 20} MB of texts")
+            if self._memory is not None and self.bytes_held > self._memory:
+                raise InputError(
+                    f"the texts of the categories take more than {self._memory >> 20} MB; increase {spelled('memory')}, or leave"
+                    f" features of many categories out of {spelled('categorical')}"
+                )
 
     def count(self, tallies: Mapping[str, Iterable[Tally]]) -> None:
         """Set the rows with each code, by feature; DataRejected if a feature has too many."""
         for name, parts in tallies.items():
             self.tallies[name] = summed(parts)
-            _check_number(name, len(self.tallies[name][0]))
+            check_number(name, len(self.tallies[name][0]))
 
     @property
     def bytes_held(self) -> int:
@@ -189,7 +193,8 @@ class Vocabulary:
         return found
 
 
-def _check_number(feature: str, number: int) -> None:
+def check_number(feature: str, number: int) -> None:
+    """Raise DataRejected if ``number`` categories of ``feature`` are too many."""
     if number > MOST_CATEGORIES:
         raise _too_many(feature, f"more than {MOST_CATEGORIES:,} categories")
 

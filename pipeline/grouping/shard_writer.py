@@ -83,11 +83,13 @@ def write_shards(
     memory: int,
     before: Callable[[int], None] | None = None,
     done: Callable[[int], None] | None = None,
+    count: Callable[[Sequence[Tallied]], None] | None = None,
 ) -> list[ShardSummary]:
     """Write ``buckets`` to ``folder`` and remove them from ``spill``; return their summaries in order.
 
     ``threads`` buckets are written in parallel, each with ``memory`` bytes for its values: see :func:`write_shard`.  Calls
     ``before`` with each bucket, which may add rows to it, and ``done`` with the number of rows written after each.
+    ``count`` gets the tallies of the categorical features of each, in any order, which the summaries are without.
     """
     summaries: dict[int, ShardSummary] = {}
     idle: list[Scratch] = []
@@ -99,7 +101,10 @@ def write_shards(
             scratch = idle.pop()
         except IndexError:  # checking first would be a race with other threads
             scratch = Scratch()
-        summaries[bucket] = write_shard(spill, bucket, layout, folder, memory, scratch)
+        summary = write_shard(spill, bucket, layout, folder, memory, scratch)
+        if count is not None and summary.tallies:
+            count(summary.tallies)
+        summaries[bucket] = replace(summary, tallies=())
         idle.append(scratch)
         spill.drop(bucket)
         if done is not None:

@@ -28,16 +28,16 @@ from rankmill.pipeline.ingest.read_rows import read_all
 from rankmill.pipeline.judgments.judgment_counts import Tally
 from rankmill.pipeline.judgments.judgment_files import SPILLED as JUDGMENTS
 from rankmill.pipeline.judgments.judgment_files import judgment_set, read_judgments
-from rankmill.pipeline.memory_plans import reading_threads, writing_share
+from rankmill.pipeline.memory_plans import bytes_of_texts, reading_threads, writing_share
 from rankmill.pipeline.pairs.add_pairs import pair_set, read_ids, read_pairs, source_files
 from rankmill.pipeline.pairs.pair_join import SPILLED, join_pairs
 from rankmill.pipeline.query_spill import QuerySpill
 from rankmill.pipeline.sources.column_roles import TYPES
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
-from rankmill.pipeline.vocabulary import Vocabulary, reading_bytes
+from rankmill.pipeline.vocabulary import Vocabulary, check_number, summed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from rankmill.pipeline.options import IngestOptions
     from rankmill.pipeline.pairs.pair_files import PairSource
     from rankmill.pipeline.sources.batch import Quarantine, Reject, RowBatch, Source
+    from rankmill.pipeline.vocabulary import Tally as Tallied
 
 
 class Building:
@@ -91,7 +92,10 @@ class Building:
         self._pair_spill = QuerySpill(staging / "pairs-spill", options.buckets, SPILLED)
         self._rejected_rows = self._rejected_judgments = 0
 
-        self._vocabulary = Vocabulary()
+        self._of_texts = bytes_of_texts(options.memory, len(inputs.categorical))
+        self._vocabulary = Vocabulary(memory=self._of_texts)
+        self._tallies: list[Tallied] = []  # of each categorical feature
+        self._counting = threading.Lock()
         self._layout: Layout
         self._summaries: list[ShardSummary] = []
         self._judged = Tally()
@@ -106,9 +110,7 @@ class Building:
             inputs.columns,
             self._add_rows,
             self._quarantine,
-            threads=reading_threads(
-                options.memory - reading_bytes(len(inputs.categorical)), options.allowed_threads, options.block_size
-            ),
+            threads=reading_threads(options.memory - self._of_texts, options.allowed_threads, options.block_size),
             block_bytes=options.block_size,
             advance=self._advance,
         )
@@ -177,6 +179,7 @@ class Building:
             memory=share.values,
             before=bring_stored,
             done=self._written(int(rows_of_bucket.sum())),
+            count=self._count,
         )
         self._judged = sum((summary.judgments_tally for summary in self._summaries), Tally())
         if settling is not None:
@@ -243,10 +246,7 @@ class Building:
     def _categories(self) -> CategorySet:
         """Write the vocabulary, and return the manifest's entry."""
         features = [self._layout.features[number] for number in self._layout.categorical]
-        tallies = {
-            name: [summary.tallies[place] for summary in self._summaries if summary.tallies]
-            for place, name in enumerate(features)
-        }
+        tallies = {name: [self._tallies[place]] if self._tallies else [] for place, name in enumerate(features)}
         if self._base is not None:
             self._base.add_categories(self._vocabulary, tallies)
         self._vocabulary.count(tallies)
@@ -254,6 +254,14 @@ class Building:
             self._vocabulary.table(features), self._staging / "categories.parquet", self.staged / CATEGORIES
         )
         return CategorySet(features=features, digest=digest, size=size)
+
+    def _count(self, tallies: Sequence[Tallied]) -> None:
+        """Add the rows of a shard with each category, by categorical feature; called by several threads."""
+        with self._counting:
+            pairs = zip(self._tallies, tallies, strict=True) if self._tallies else ((tally,) for tally in tallies)
+            self._tallies = [summed(pair) for pair in pairs]
+            for number, (codes, _) in zip(self._layout.categorical, self._tallies, strict=True):
+                check_number(self._layout.features[number], len(codes))
 
     def _add_rows(self, batch: RowBatch, source: int) -> None:
         """Spill rows of source number ``source``; called by several threads."""

@@ -229,6 +229,13 @@ def test_too_many_categories_are_refused_and_nothing_is_left(tmp_path, monkeypat
     assert {path.name for path in tmp_path.iterdir()} == {"a.csv", "b.csv"}
 
 
+def test_texts_that_take_too_much_memory_are_refused(tmp_path):
+    words = Vocabulary(["a", "b"], memory=1 << 20)
+    words.add({"a": {f"text-{k}": 0.5 for k in range(3000)}})
+    with refused(InputError, "1 MB", "memory", "categorical"):
+        words.add({"b": {f"text-{k}": 0.5 for k in range(3000)}})
+
+
 def test_texts_with_the_same_code_are_reported(tmp_path, monkeypatch):
     def code(text):
         return text, category_code("acme" if text == "Acme" else text)
