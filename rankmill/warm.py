@@ -87,6 +87,7 @@ inspect dependence warm f1 --registry {folder}/registry
 inspect dependence warm f1 f2 --registry {folder}/registry --on {folder}/dataset
 inspect interaction warm f1 f2 --registry {folder}/registry --on {folder}/dataset --over documents
 inspect shap warm --registry {folder}/registry --on {folder}/dataset
+inspect shap warm --registry {folder}/registry --on {folder}/dataset --interactions
 inspect why warm --registry {folder}/registry --on {folder}/dataset --qid 1
 inspect combine warm warm@2 --registry {folder}/registry --on {folder}/dataset
 inspect optimality warm --registry {folder}/registry --on {folder}/dataset --p0 0.5 --delta 0.5

@@ -197,6 +197,12 @@ def shap(
         typer.Option("--out", "-o", help="Write the contributions of every document to this .parquet file."),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Do not subtract the mean contribution over the query.")] = False,
+    interactions: Annotated[
+        bool,
+        typer.Option(
+            "--interactions", help="Divide the contributions into those of features alone and of pairs of features."
+        ),
+    ] = False,
     top: Top = 20,
     selection: Annotated[Selection, With(n_queries=100)],
     overwrite: Overwrite = False,
@@ -208,17 +214,23 @@ def shap(
     Example: rankmill inspect shap web@latest --on web.dataset --split test -o contributions.parquet
     """
     from rankmill.foundation.errors import InputError
-    from rankmill.scorer.inspect.contributions import checked_name, explain_documents
-    from rankmill.scorer.inspect.reports import shap_report
+    from rankmill.scorer.inspect.contributions import checked_name, explain_documents, explain_pairs
+    from rankmill.scorer.inspect.reports import pairs_report, shap_report
     from rankmill.scorer.inspect.shap import Explainer
 
     if out is not None:
+        if interactions:
+            raise InputError("--out writes contributions of features, not of pairs; leave out --interactions or --out")
         checked_name(out)
         if out.exists() and not overwrite:
             raise InputError(f"{out}: exists already; choose another name, or replace it with --overwrite")
     inspected = _Inspected(model, registry, selection)
     explainer = Explainer(inspected.paths)
     documents = inspected.read(on, selection)
+    if interactions:
+        divided = explain_pairs(explainer, documents, by_query=not raw, n_threads=selection.threads)
+        _print(pairs_report(divided, inspected.identity, top=top), documents, as_json=as_json)
+        return
     result = explain_documents(explainer, documents, centred=not raw, out=out, n_threads=selection.threads)
     report = shap_report(result, inspected.identity, top=top, out=None if out is None else str(out))
     _print(report, documents, as_json=as_json)

@@ -58,6 +58,26 @@ def shapley(forest, x, output=0):
     return out
 
 
+def shapley_interactions(forest, x, output=0):
+    """The interaction of each two features, by all subsets; the diagonal is what is left of the Shapley values."""
+    n = forest.n_features
+
+    def worth(*parts):
+        return expected_output(forest, x, set().union(*parts), output)
+
+    out = [[0.0] * n for _ in range(n)]
+    for i, j in itertools.combinations(range(n), 2):
+        others = [f for f in range(n) if f not in (i, j)]
+        for k in range(n - 1):
+            weight = factorial(k) * factorial(n - k - 2) / (2 * factorial(n - 1))
+            for s in itertools.combinations(others, k):
+                out[i][j] += weight * (worth(s, {i, j}) - worth(s, {i}) - worth(s, {j}) + worth(s))
+        out[j][i] = out[i][j]
+    for i, single in enumerate(shapley(forest, x, output)):
+        out[i][i] = single - sum(out[i])
+    return out
+
+
 def dependence(forest, known, values, documents=None, output=0):
     """Partial dependence where the features ``known`` have ``values``: over the training rows, or over ``documents``."""
     if documents is None:

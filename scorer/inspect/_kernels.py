@@ -258,6 +258,69 @@ def _is_met(mask, e, d):
 
 
 @kernel
+def find_interactions(codes, first, last, conditions, share, value, output, points, weights, out):
+    """Add the SHAP interaction values of the rows ``first`` .. ``last`` - 1 of ``codes`` to ``out`` (n, outputs, slots, slots).
+
+    With a_k = 1 for a met element and 0 for others, two elements i and j of a path interact by
+
+        value * (a_i - share_i) * (a_j - share_j) * integral of prod over k != i, j of (t a_k + (1 - t) share_k),
+
+    half of which is the value of (i, j), and half that of (j, i).  That of (i, i) is the Shapley value of i less those of its
+    pairs.  Each (a_k - share_k) is divided by its own factor of the product over all k: met, this is (1 - share) / (t + (1 - t)
+    share); not met, -1 / (1 - t), so that nothing is divided by a share.
+    """
+    starts, slot = conditions.starts, conditions.slot
+    widest = 0
+    for p in range(value.shape[0]):
+        widest = max(widest, starts[p + 1] - starts[p])
+    most = (widest + 1) // 2
+    factor = np.empty((widest, most))
+    effect = np.empty((widest, most))
+    base = np.empty(most)
+    for p in range(value.shape[0]):
+        begin = starts[p]
+        d = starts[p + 1] - begin
+        n_points = (d + 1) // 2
+        at = n_points * (n_points - 1) // 2
+        for e in range(d):
+            for q in range(n_points):
+                factor[e, q] = points[at + q] + (1.0 - points[at + q]) * share[begin + e]
+        for i in range(first, last):
+            product = value[p]
+            for q in range(n_points):
+                base[q] = weights[at + q]
+            for e in range(d):
+                if _follows(codes[i, slot[begin + e]], begin + e, conditions):
+                    for q in range(n_points):
+                        base[q] *= factor[e, q]
+                        effect[e, q] = (1.0 - share[begin + e]) / factor[e, q]
+                else:
+                    product *= share[begin + e]
+                    for q in range(n_points):
+                        base[q] *= 1.0 - points[at + q]
+                        effect[e, q] = -1.0 / (1.0 - points[at + q])
+            if product == 0.0:
+                continue
+            table = out[i, output[p]]
+            for e in range(d):
+                s = slot[begin + e]
+                single = 0.0
+                for q in range(n_points):
+                    single += base[q] * effect[e, q]
+                table[s, s] += product * single
+                for f in range(e):
+                    pair = 0.0
+                    for q in range(n_points):
+                        pair += base[q] * effect[e, q] * effect[f, q]
+                    pair *= 0.5 * product
+                    other = slot[begin + f]
+                    table[s, other] += pair
+                    table[other, s] += pair
+                    table[s, s] -= pair
+                    table[other, other] -= pair
+
+
+@kernel
 def count_met(codes, first, last, chosen, conditions, a, b, counts):
     """Add to ``counts`` (n_paths,) the rows that meet every element of a path except those of the slots ``a`` and ``b``.
 

@@ -24,6 +24,7 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect.documents import Documents
 from rankmill.scorer.inspect.paths import Paths
 from rankmill.scorer.inspect.shap import Explainer
+from rankmill.scorer.inspect.shap import centred as less_means
 from rankmill.scorer.predict import Predictor
 
 BATCH_BYTES = 64 << 20  # contributions per batch; at least one query
@@ -178,6 +179,45 @@ class Explained:
     """(n_outputs, n_slots) greatest absolute value."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedPairs:
+    """A summary of the SHAP interaction values of all documents; arrays by output and slots of `Paths.features`.
+
+    Off the diagonal they are of whole interactions: the values of both orders of a pair.
+    """
+
+    features: tuple[str, ...]
+    centred: bool
+    """Whether the mean of each query was subtracted."""
+    n_documents: int
+    n_queries: int
+    mean_size: npt.NDArray[np.float64]
+    """(n_outputs, n_slots, n_slots) mean of the absolute values."""
+    greatest: npt.NDArray[np.float64]
+    """(n_outputs, n_slots, n_slots) greatest absolute value."""
+
+
+def explain_pairs(
+    explainer: Explainer, documents: Documents, *, by_query: bool = True, n_threads: int = 1
+) -> ExplainedPairs:
+    """Explain every document by features and pairs of features; ``by_query`` subtracts the mean of its query from each value."""
+    n_outputs, n_slots = explainer.paths.forest.n_outputs, len(explainer.paths.features)
+    sums, greatest = np.zeros((n_outputs, n_slots, n_slots)), np.zeros((n_outputs, n_slots, n_slots))
+    both = np.full((n_slots, n_slots), 2.0) - np.eye(n_slots)
+    codes = explainer.paths.codes(documents.values)
+    for rows, first in _whole_queries(documents, 8 * n_outputs * max(1, n_slots) ** 2):
+        values = explainer.interactions(codes[rows], n_threads=n_threads)
+        query = documents.query[rows] - first if by_query else None
+        sizes = np.abs(less_means(values, explainer.expected, query)[0]) * both
+        sums += sizes.sum(axis=0)
+        np.maximum(greatest, sizes.max(axis=0, initial=0.0), out=greatest)
+    n = len(documents.doc_ids)
+    return ExplainedPairs(
+        features=explainer.paths.feature_names, centred=by_query, n_documents=n, n_queries=len(documents.qids),
+        mean_size=sums / n, greatest=greatest,
+    )  # fmt: skip
+
+
 def explain_documents(
     explainer: Explainer, documents: Documents, *, centred: bool = True, out: Path | None = None, n_threads: int = 1
 ) -> Explained:
@@ -211,7 +251,7 @@ def explain_documents(
     sums, greatest = np.zeros((n_outputs, len(names))), np.zeros((n_outputs, len(names)))
 
     def batches() -> Iterator[tuple[slice, npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-        for rows, values, base in _batches(explainer, documents, centred=centred, n_threads=n_threads):
+        for rows, values, base in _batches(explainer, documents, by_query=centred, n_threads=n_threads):
             sizes = np.abs(values)
             sums[:] += sizes.sum(axis=0)
             np.maximum(greatest, sizes.max(axis=0, initial=0.0), out=greatest)
@@ -272,20 +312,25 @@ def checked_name(out: Path) -> None:
 
 
 def _batches(
-    explainer: Explainer, documents: Documents, *, centred: bool, n_threads: int
+    explainer: Explainer, documents: Documents, *, by_query: bool, n_threads: int
 ) -> Iterator[tuple[slice, npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
     """Yield rows, contributions (m, n_outputs, n_slots) and bases (m, n_outputs) of whole queries."""
     codes = explainer.paths.codes(documents.values)
     width = 8 * explainer.paths.forest.n_outputs * max(1, len(explainer.paths.features))
+    for rows, first in _whole_queries(documents, width):
+        query = documents.query[rows] - first if by_query else None
+        yield rows, *explainer.explain(codes[rows], query, n_threads=n_threads)
+
+
+def _whole_queries(documents: Documents, width: int) -> Iterator[tuple[slice, int]]:
+    """Yield the rows of some queries, of ``width`` bytes each, and the number of the first of these queries."""
     starts = documents.starts
     first = 0
     while first < len(documents.qids):
         last = first + 1
         while last < len(documents.qids) and (starts[last + 1] - starts[first]) * width <= BATCH_BYTES:
             last += 1
-        rows = slice(int(starts[first]), int(starts[last]))
-        query = documents.query[rows] - first if centred else None
-        yield rows, *explainer.explain(codes[rows], query, n_threads=n_threads)
+        yield slice(int(starts[first]), int(starts[last])), first
         first = last
 
 

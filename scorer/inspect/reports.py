@@ -16,7 +16,7 @@ from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import text_table
 from rankmill.scorer.forest import Forest, feature_importance
 from rankmill.scorer.inspect.combine import Combination
-from rankmill.scorer.inspect.contributions import Explained, Why
+from rankmill.scorer.inspect.contributions import Explained, ExplainedPairs, Why
 from rankmill.scorer.inspect.dependence import Dependence, Interaction
 from rankmill.scorer.inspect.optimality import Optimality
 from rankmill.scorer.model_service import ModelIdentity
@@ -56,6 +56,15 @@ class FeatureSize:
     """Mean and greatest absolute value of a feature's contributions."""
 
     feature: str
+    mean_size: float
+    greatest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairSize:
+    """Mean and greatest absolute value of what a feature adds alone, or of the interaction of two."""
+
+    features: tuple[str, ...]
     mean_size: float
     greatest: float
 
@@ -176,6 +185,39 @@ def shap_report(result: Explained, model: ModelIdentity, *, top: int, out: str |
     what = "contributions less the mean of their query" if result.centred else "contributions"
     head = f"{model}: {what}, {result.n_documents:,} documents of {result.n_queries:,} queries"
     return InspectionReport(facts, [head, *tables, *([] if out is None else [f"wrote {out}"])])
+
+
+def pairs_report(result: ExplainedPairs, model: ModelIdentity, *, top: int) -> InspectionReport:
+    """Report the features alone, and the pairs of features, by the mean size of their SHAP interaction values."""
+    outputs, tables = [], []
+    names = result.features
+    for k, sizes in enumerate(result.mean_size):
+        tables += [f"output {k}"] if len(result.mean_size) > 1 else []
+        singles = [(i, i) for i in range(len(names))]
+        pairs = [(j, i) for i in range(len(names)) for j in range(i)]
+        facts = {}
+        for kind, title, cells in (("features", "feature alone", singles), ("pairs", "pair", pairs)):
+            order = sorted(cells, key=lambda cell: -sizes[cell])
+            shown = [
+                PairSize(
+                    features=tuple(dict.fromkeys((names[i], names[j]))),
+                    mean_size=float(sizes[i, j]),
+                    greatest=float(result.greatest[k, i, j]),
+                )
+                for i, j in _first(order, top)
+            ]
+            facts[kind] = shown
+            table = [
+                [" x ".join(row.features), f"{row.mean_size:.6g}", f"{row.greatest:.6g}", bar]
+                for row, bar in zip(shown, _bars([row.mean_size for row in shown]), strict=True)
+            ]
+            header = [title, "mean |contribution|", "greatest", ""]
+            tables += ["", text_table(header, table), *_more(len(shown), len(order), "rows")] if shown else []
+        outputs.append({"output": k, **facts})
+    facts_of = {"n_documents": result.n_documents, "n_queries": result.n_queries, "centred": result.centred}
+    what = "SHAP interactions less the mean of their query" if result.centred else "SHAP interactions"
+    head = f"{model}: {what}, {result.n_documents:,} documents of {result.n_queries:,} queries"
+    return InspectionReport({"model": model, **facts_of, "outputs": outputs}, [head, *tables])
 
 
 def leaves_report(forest: Forest, model: ModelIdentity, *, n_documents: int, out: str) -> InspectionReport:

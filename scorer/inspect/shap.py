@@ -33,13 +33,13 @@ _STEPS = 100  # Newton's method takes about six
 
 @dataclass(frozen=True, slots=True)
 class ShapValues:
-    """Contributions of features to each output of a forest; ``values.sum(axis=2) + base`` are the outputs.
+    """Contributions of features to each output of a forest; the sums of ``values`` over features, plus ``base``, are the outputs.
 
     For a forest with one output and no link, the output is the score.
     """
 
     values: npt.NDArray[np.float64]
-    """(n, n_outputs, n_features) contributions."""
+    """(n, n_outputs, n_features) contributions, or (n, n_outputs, n_features, n_features) interactions."""
     base: npt.NDArray[np.float64]
     """(n, n_outputs) base to which they are added: the expected output, or the mean output of the document's query."""
 
@@ -86,6 +86,24 @@ class Explainer:
             in_spans(len(codes), n_threads, work)
         return out
 
+    def interactions(self, codes: Codes, *, n_threads: int = 1) -> npt.NDArray[np.float64]:
+        """Return (n, n_outputs, n_slots, n_slots) SHAP interaction values of the used features, for ``codes`` from `Paths.codes`.
+
+        Rows and columns of a document sum to its `contributions`.  The same bits for any batch size and ``n_threads``.
+        """
+        paths = self.paths
+        n_slots = len(paths.features)
+        out = np.zeros((len(codes), paths.forest.n_outputs, n_slots, n_slots), dtype=np.float64)
+
+        def work(_thread: int, first: int, last: int) -> None:
+            _kernels.find_interactions(
+                codes, first, last, paths.conditions, paths.share, paths.value, paths.output, self._points, self._weights, out
+            )  # fmt: skip
+
+        if paths.features:
+            in_spans(len(codes), n_threads, work)
+        return out
+
     def explain(
         self, codes: Codes, query: npt.NDArray[np.int64] | None, *, n_threads: int = 1
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -93,15 +111,7 @@ class Explainer:
 
         With ``query`` (n,), the number of each row's query from 0, the mean of each query is moved from the contributions to the base.
         """
-        values = self.contributions(codes, n_threads=n_threads)
-        base = np.repeat(self.expected[np.newaxis], len(values), axis=0)
-        if query is None:
-            return values, base
-        sizes = np.bincount(query)
-        sums = np.zeros((len(sizes), *values.shape[1:]))
-        np.add.at(sums, query, values)
-        means = sums / np.maximum(sizes, 1)[:, np.newaxis, np.newaxis]
-        return values - means[query], base + means.sum(axis=2)[query]
+        return centred(self.contributions(codes, n_threads=n_threads), self.expected, query)
 
 
 def shap_values(
@@ -141,16 +151,66 @@ def shap_values(
     """
     explainer = Explainer(forest, n_rounds=n_rounds)
     codes = explainer.paths.codes(values)
-    query = None
-    if qid is not None:
-        column = np.asarray(qid)
-        if column.shape != (len(codes),):
-            raise ValueError(f"qid has the shape {column.shape}, expected ({len(codes)},)")
-        query = np.unique(column, return_inverse=True)[1].astype(np.int64)
+    query = _numbered(qid, len(codes))
     contributions, base = explainer.explain(codes, query, n_threads=n_threads)
     out = np.zeros((len(codes), forest.n_outputs, forest.n_features), dtype=np.float64)
     out[:, :, list(explainer.paths.features)] = contributions
     return ShapValues(values=out, base=base)
+
+
+def shap_interactions(
+    forest: Forest,
+    values: npt.NDArray[np.float32],
+    *,
+    qid: npt.ArrayLike | None = None,
+    n_rounds: int | None = None,
+    n_threads: int = 1,
+) -> ShapValues:
+    r"""Explain the outputs of ``forest`` at the rows of ``values`` by features and pairs of features.
+
+    The interaction of the features i and j (Lundberg et al. 2020, doi:10.1038/s42256-019-0138-9) is divided equally,
+
+    .. math:: \Phi_{ij} = \Phi_{ji} = \sum_{S \subseteq N \setminus \{i, j\}} \frac{|S|! (|N| - |S| - 2)!}{2 (|N| - 1)!}
+        (v(S \cup ij) - v(S \cup i) - v(S \cup j) + v(S)), \quad \Phi_{ii} = \phi_i - \sum_{j \neq i} \Phi_{ij}.
+
+    Parameters and errors are those of `shap_values`.
+
+    Returns
+    -------
+    ShapValues with ``values`` (n, n_outputs, n_features, n_features), which are symmetric; rows sum to those of `shap_values`.
+    """
+    explainer = Explainer(forest, n_rounds=n_rounds)
+    codes = explainer.paths.codes(values)
+    query = _numbered(qid, len(codes))
+    found, base = centred(explainer.interactions(codes, n_threads=n_threads), explainer.expected, query)
+    out = np.zeros((len(codes), forest.n_outputs, forest.n_features, forest.n_features), dtype=np.float64)
+    used = np.array(explainer.paths.features, dtype=np.int64)
+    out[:, :, used[:, np.newaxis], used] = found
+    return ShapValues(values=out, base=base)
+
+
+def centred(
+    values: npt.NDArray[np.float64], expected: npt.NDArray[np.float64], query: npt.NDArray[np.int64] | None
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return ``values`` (n, n_outputs, ..) less their means by ``query`` (n,), and the base (n, n_outputs): ``expected`` and these means."""
+    base = np.repeat(expected[np.newaxis], len(values), axis=0)
+    if query is None:
+        return values, base
+    sizes = np.bincount(query)
+    sums = np.zeros((len(sizes), *values.shape[1:]))
+    np.add.at(sums, query, values)
+    means = sums / np.maximum(sizes, 1).reshape(-1, *[1] * (values.ndim - 1))
+    return values - means[query], base + means.sum(axis=tuple(range(2, values.ndim)))[query]
+
+
+def _numbered(qid: npt.ArrayLike | None, n: int) -> npt.NDArray[np.int64] | None:
+    """Return the number of each row's query from 0, (n,); None without queries."""
+    if qid is None:
+        return None
+    column = np.asarray(qid)
+    if column.shape != (n,):
+        raise ValueError(f"qid has the shape {column.shape}, expected ({n},)")
+    return np.unique(column, return_inverse=True)[1].astype(np.int64)
 
 
 @lru_cache(maxsize=8)

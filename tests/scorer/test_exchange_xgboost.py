@@ -20,7 +20,7 @@ from rankmill.scorer.exchange.conversion import float32_sums
 from rankmill.scorer.exchange.formats import read_from
 from rankmill.scorer.forest import COVER
 from rankmill.scorer.inspect.dependence import interactions, partial_dependence
-from rankmill.scorer.inspect.shap import shap_values
+from rankmill.scorer.inspect.shap import shap_interactions, shap_values
 from rankmill.scorer.predict import predict
 from tests.refusals import refused
 from tests.scorer.exchange_cases import NUMBERS, awkward_forest, numbered, peer, rows_for, same_model
@@ -174,6 +174,9 @@ def test_models_with_categories_that_xgboost_has_trained_keep_their_scores(colum
     assert {0, 1} == set(forest.node_missing_left[forest.splits_by_set].tolist())
     assert sorted(forest.categories) == ["brand", "size"]
     assert np.max(np.abs(predict(forest, ours) - model.predict(data))) <= float32_sums(forest)
+    contributions = model.predict(data, pred_contribs=True)
+    scale = float(np.abs(contributions).max())
+    assert shap_values(forest, ours).values[:, 0] == pytest.approx(contributions[:, :-1], rel=1e-4, abs=2e-5 * scale)
     if columns == "numbers":
         odd = rng.choice(np.float32([np.nan, -1, -3, 0, 4, 5, 39, 40, 1000, 2**24, 3e9]), size=(400, 3))
         assert np.max(np.abs(predict(forest, odd) - with_types(model.save_raw(kind), odd))) <= float32_sums(forest)
@@ -267,6 +270,8 @@ def test_contributions_by_cover_are_those_of_a_booster(parameters):
     scale = float(np.abs(there).max())
     assert found.values[:, 0] == pytest.approx(there[:, :-1], rel=1e-4, abs=2e-5 * scale)
     assert found.base[:, 0] == pytest.approx(there[:, -1], rel=1e-4, abs=2e-5 * scale)
+    pairs = model.predict(data, pred_interactions=True)[:, :-1, :-1]
+    assert shap_interactions(forest, rows).values[:, 0] == pytest.approx(pairs, rel=1e-3, abs=5e-5 * scale)
     again = exchange.read(exchange.write(forest, "m").data, "m.json").forest
     assert again.info.get(COVER) == forest.info.get(COVER)
     assert shap_values(again, rows).values == pytest.approx(found.values, rel=1e-4, abs=2e-5 * scale)

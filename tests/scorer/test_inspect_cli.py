@@ -14,7 +14,7 @@ from rankmill.scorer.cli_inspect import app
 from rankmill.scorer.inspect.combine import combine
 from rankmill.scorer.inspect.contributions import explain_documents
 from rankmill.scorer.inspect.reports import _places
-from rankmill.scorer.inspect.shap import shap_values
+from rankmill.scorer.inspect.shap import shap_interactions, shap_values
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.predict import Predictor, predict
 from tests.refusals import refused
@@ -66,6 +66,21 @@ def test_categories_have_names(workplace):
     assert len(facts["categories"]["f1"]) == len(facts["points"][0])
     assert "other" in call("why", "named.rankmill", "--on", "c.txt", "--qid", ROWS[0][1])
     assert found("why", "named.rankmill", "--on", "c.txt", "--qid", ROWS[0][1])["features"][0].keys() >= {"values"}
+
+
+def test_shap_interactions(workplace, forests):
+    whole = shap_interactions(forests[0], VALUES, qid=[row[1] for row in ROWS]).values[:, 0]
+    facts = found("shap", "m.rankmill", "--on", "c.txt", "--interactions", "--top", 0)
+    (output,) = facts["outputs"]
+    assert (len(output["features"]), len(output["pairs"])) == (5, 10)
+    names = list(forests[0].feature_names)
+    for row in [*output["features"], *output["pairs"]]:
+        i, j = (names.index(row["features"][k]) for k in (0, -1))
+        sizes = np.abs(whole[:, i, j]) * (1 if i == j else 2)
+        assert [row["mean_size"], row["greatest"]] == pytest.approx([sizes.mean(), sizes.max()])
+    assert " x " in call("shap", "m.rankmill", "--on", "c.txt", "--interactions", "--raw")
+    with pytest.raises(InputError, match="--interactions"):
+        call("shap", "m.rankmill", "--on", "c.txt", "--interactions", "-o", "x.parquet")
 
 
 def test_leaves(workplace, forests):

@@ -10,9 +10,9 @@ from rankmill.foundation.errors import InputError
 from rankmill.scorer.exchange.lightgbm import read
 from rankmill.scorer.inspect.dependence import partial_dependence
 from rankmill.scorer.inspect.paths import leaf_paths
-from rankmill.scorer.inspect.shap import Explainer, rules_up_to, shap_values
+from rankmill.scorer.inspect.shap import Explainer, rules_up_to, shap_interactions, shap_values
 from rankmill.scorer.predict import predict
-from tests.naive_inspect import expected_output, shapley
+from tests.naive_inspect import expected_output, shapley, shapley_interactions
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
 from tests.scorer.inspect_case import random_values, several_outputs
@@ -41,6 +41,42 @@ def test_the_values_are_shapleys_over_all_subsets(seed: int, categorical: int) -
     for row in range(len(x)):
         assert found.values[row, 0] == pytest.approx(shapley(forest, x[row].tolist()), rel=1e-11, abs=1e-12)
     assert found.base[:, 0] == pytest.approx(expected_output(forest, [0.0] * 6, set()), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("categorical", [0, 3])
+def test_interactions_are_shapleys_over_all_subsets(seed: int, categorical: int) -> None:
+    forest = random_forest(seed, n_features=4, n_trees=4, max_leaves=3 + seed, categorical=categorical)
+    if seed == 1:
+        rows = np.where(forest.node_rows < 50, 0, forest.node_rows)  # shares of 0
+        rows[forest.tree_starts[:-1]] = 100
+        forest = replace(forest, node_rows=rows)
+    x = random_values(seed, forest, 6)
+    found = shap_interactions(forest, x)
+    for row in range(len(x)):
+        expected = np.array(shapley_interactions(forest, x[row].tolist()))
+        assert found.values[row, 0] == pytest.approx(expected, rel=1e-11, abs=1e-12)
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_interactions_are_symmetric_and_sum_to_the_shap_values(linked: bool) -> None:
+    forest = several_outputs(3) if linked else random_forest(3, n_features=12, n_trees=30, max_leaves=40, categorical=4)
+    x = random_values(3, forest, 1100)
+    qid = np.arange(len(x)) % 7
+    for queries in (None, qid):
+        found, single = shap_interactions(forest, x, qid=queries), shap_values(forest, x, qid=queries)
+        assert np.array_equal(found.values, found.values.swapaxes(2, 3))
+        assert found.values.sum(axis=3) == pytest.approx(single.values, rel=1e-9, abs=1e-11)
+        assert found.base == pytest.approx(single.base, rel=1e-12, abs=1e-12)
+    whole = shap_interactions(forest, x).values
+    assert np.array_equal(shap_interactions(forest, x, n_threads=3).values, whole)
+    assert np.array_equal(shap_interactions(forest, x[500:600]).values, whole[500:600])
+
+
+def test_features_that_share_no_path_do_not_interact() -> None:
+    forest = random_forest(1, n_trees=30, max_leaves=2)
+    values = shap_interactions(forest, random_values(1, forest)).values[:, 0]
+    assert not values[:, ~np.eye(5, dtype=bool)].any()
 
 
 @pytest.mark.parametrize("link", ["softmax_grade", "ordinal_gain"])
