@@ -22,7 +22,7 @@ from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.parameters import MachineOptions, TrainParameters
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.train_on_dataset import facts_of_data
-from rankmill.trainer.training_rows import read_rows
+from rankmill.trainer.training_rows import categories_of, read_rows
 from rankmill.trainer.workers import workers_for
 
 
@@ -79,6 +79,8 @@ class BinnedRows:
     max_grade: int
     info: Mapping[str, Any]
     given_names: tuple[str, ...] | None  # None: the columns have no names
+    categories: Mapping[str, Sequence[str]]
+    """The categorical features, with the texts of all their categories that are not numbers."""
 
     @classmethod
     def of_given(
@@ -103,15 +105,15 @@ class BinnedRows:
             max_grade=int(rows.grades.max(initial=0)),
             info={"dataset_digest": rows.digest, "binspec_digest": binspec.digest},
             given_names=given.given_names,
+            categories={name: [*texts] for name, texts in given.table.texts.items()},
         )
 
     @classmethod
     def of_dataset(cls, dataset: Dataset, split: str) -> BinnedRows:
         """Read a split of a binned dataset; TrainingDataRejected if it has no rows."""
         binspec = dataset.binspec()
-        rows = read_rows(
-            dataset, split, binspec, TrainParameters(objective="l2")
-        )  # with labels, which others leave out
+        # with labels, which other objectives leave out, and with all categories
+        rows = read_rows(dataset, split, binspec, TrainParameters(objective="l2", encode_above=1))
         if not rows.n_rows:
             raise TrainingDataRejected(f"{dataset.path}: the {split} split is empty")
         return cls(
@@ -120,6 +122,7 @@ class BinnedRows:
             max_grade=dataset.max_grade,
             info=facts_of_data(dataset, binspec.digest),
             given_names=dataset.feature_names,
+            categories=categories_of(dataset, binspec),
         )
 
     def blocked(self) -> BinnedRows:
@@ -159,7 +162,7 @@ class BinnedRows:
             train=rows,
             eval_sets=[(name, binned.watched) for name, binned in eval_sets],
             edges=[feature.edges for feature in self.binspec.features],
-            categories=self.binspec.categories,
+            categories=self.categories,
             feature_names=self.feature_names,
             max_grade=max(self.max_grade, *(binned.max_grade for _, binned in eval_sets))
             if eval_sets

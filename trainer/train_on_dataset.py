@@ -35,6 +35,7 @@ from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.training_result import CrossValidation, TrainingResult
 from rankmill.trainer.training_rows import (
     bin_batches,
+    categories_of,
     given_pairs,
     learnt_from_facts,
     read_columns,
@@ -324,7 +325,7 @@ def _training_data(
     return TrainingData(
         train=rows,
         edges=[feature.edges for feature in binspec.features],
-        categories=binspec.categories,
+        categories=categories_of(dataset, binspec),
         feature_names=dataset.feature_names,
         max_grade=dataset.max_grade,
         info=facts_of_data(dataset, binspec.digest),

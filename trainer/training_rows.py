@@ -35,6 +35,12 @@ def read_rows(dataset: Dataset, split: str, binspec: BinSpec, parameters: TrainP
     )
 
 
+def categories_of(dataset: Dataset, binspec: BinSpec) -> dict[str, list[str]]:
+    """Return the categorical features of the bins, with the texts of all categories in the dataset."""
+    texts = dataset.vocabulary.texts
+    return {name: [*texts.get(name, {})] for name in binspec.categories}
+
+
 def read_columns(dataset: Dataset, split: str, parameters: TrainParameters) -> RankedRows:
     """Return the rows of ``split`` without their bins."""
     queries = dataset.queries(split)

@@ -5,20 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter
+from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.binspec import apply_bins, matrix_bins
+from rankmill.pipeline.categories import category_code
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.scorer.predict import predict
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.sampling import order_of_queries
 from rankmill.trainer.target_encoding import with_encoded_columns
+from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from tests import naive
 from tests.refusals import refused
-from tests.trainer.fixed import fixed
+from tests.trainer.fixed import FIXED, fixed
 
 GROWTHS = ("best_first", "breadth_first", "depth_first", "oblivious")
 ENCODE = {"encode_above": 10, "early_stopping_rounds": 0}
@@ -138,3 +145,21 @@ def test_many_categories_are_encoded_by_default_and_few_are_left_alone(k):
     assert "encoded_splits" not in plain.info
     assert ("encoded_splits" in forest.info) == (k == 400)
     assert ndcg > without + 0.02 if k == 400 else ndcg == without
+
+
+def test_the_model_names_all_categories_that_it_uses(tmp_path):
+    x, y, _ = table(0, 300, k=500)
+    shop = [None if np.isnan(code) else f"shop {code:g}" for code in x[:, 1]]
+    qid = np.repeat(np.arange(300), 12)
+    frame = pl.DataFrame({"qid": qid, "grade": y, "number": x[:, 0], "shop": pl.Series(shop, dtype=pl.String)})
+    frame.write_parquet(tmp_path / "judged.parquet")
+    ingest(
+        [tmp_path / "judged.parquet"], tmp_path / "d", options=IngestOptions(read=ReadOptions(categorical=("shop",)))
+    )
+    bin_dataset(Dataset.open(tmp_path / "d"))
+    asked = fixed(n_rounds=40, encode_above=200)
+    of_arrays = Ranker(**FIXED, n_rounds=40, encode_above=200, verbose=0).fit(frame[["number", "shop"]], y, qid=qid)
+    for forest in (train(Dataset.open(tmp_path / "d"), asked).forest, of_arrays.forest_):
+        shops = forest.cuts[forest.cut_starts[forest.feature_names.index("shop")] :][:500]
+        assert len(shops) > 254  # more than there are bins
+        assert sorted(map(category_code, forest.categories["shop"])) == shops.tolist()
