@@ -9,7 +9,14 @@ import typer
 
 from rankmill.foundation.command_line import AsJson, Overwrite, given_names, takes_options
 from rankmill.foundation.options import Without, values_of
-from rankmill.trainer.parameters import MachineOptions, SelectOptions, SpaceOptions, TrainParameters, TuneOptions
+from rankmill.trainer.parameters import (
+    CheckpointOptions,
+    MachineOptions,
+    SelectOptions,
+    SpaceOptions,
+    TrainParameters,
+    TuneOptions,
+)
 
 if TYPE_CHECKING:
     from rankmill.trainer.tuning.trials import Outcome, Task
@@ -101,7 +108,7 @@ def select_features(
     ],
     rules: SelectOptions,
     parameters: Annotated[TrainParameters, Without("rounds_by", "holdout_fraction", "keep_rounds", "refit", "folds")],
-    machine: Annotated[MachineOptions, Without("eval_metrics")],
+    machine: Annotated[CheckpointOptions, Without("eval_metrics", "profile")],
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:

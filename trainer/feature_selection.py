@@ -25,6 +25,7 @@ from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer import _kernels
 from rankmill.trainer.boosting import boost
+from rankmill.trainer.checkpoints import Checkpoints, training_key
 from rankmill.trainer.early_stopping import Measure, stop_measure
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.objectives.registry import objective_of
@@ -104,7 +105,7 @@ def select_features(
 ) -> FeatureSelection:
     """Select features of a binned dataset, by trainings on its train split and metrics on its valid split.
 
-    The same for any threads.  The valid split chooses rounds and features, so its metrics look better than they are: judge on another one.
+    The same for any threads.  With ``options.checkpoint`` a killed selection resumes from there.  The valid split chooses rounds and features, so its metrics look better than they are: judge on another one.
     For errors see :func:`select_features_of_rows`.
 
     Raises
@@ -118,7 +119,13 @@ def select_features(
     data = data_of(dataset, parameters, options)
     if not data.eval_sets:
         raise TrainingDataRejected(f"{dataset.path}: selecting features needs a valid split; ingest one")
-    return select_features_of_rows(data, parameters, rules, options)
+    if options.checkpoint is None:
+        return select_features_of_rows(data, parameters, rules, options)
+    key = training_key(dataset, parameters, (), None)
+    checkpoints = Checkpoints(options.checkpoint, key, options.checkpoint_every, options.on_message)
+    found = select_features_of_rows(data, parameters, rules, options, checkpoints)
+    checkpoints.clear()
+    return found
 
 
 def select_features_of_rows(
@@ -126,6 +133,7 @@ def select_features_of_rows(
     parameters: TrainParameters,
     rules: SelectOptions | None = None,
     options: TrainingOptions = DEFAULT_OPTIONS,
+    checkpoints: Checkpoints | None = None,
 ) -> FeatureSelection:
     """Select features of rows in memory; the first eval set measures.
 
@@ -139,6 +147,8 @@ def select_features_of_rows(
         How many features each step drops, and the tolerance.
     options
         ``on_message`` gets a line after every step.
+    checkpoints
+        Where to write the training of each step, and where a killed one resumes.
 
     Raises
     ------
@@ -159,8 +169,9 @@ def select_features_of_rows(
     while True:
         part = data if len(kept) == len(data.feature_names) else with_features(data, kept)
         own = replace(parameters, monotone={n: d for n, d in parameters.monotone.items() if n in part.feature_names})
-        result = boost(part, own, replace(options, on_round=None, profile=False))
         names = list(part.feature_names)
+        checkpoint = None if checkpoints is None else checkpoints.of(f"{len(names)}-features")
+        result = boost(part, own, replace(options, on_round=None, profile=False), checkpoint=checkpoint)
         losses = None
         if len(kept) > rules.least_features:
             losses = permutation_losses(result.forest, part, own, kept, rules.repeats, n_threads)

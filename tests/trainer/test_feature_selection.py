@@ -211,3 +211,22 @@ def test_a_ranker_selects_as_rows_do():
     assert len(found.forest.feature_names) == len(found.features)
     with refused(InvalidParameter, "eval set"):
         rankmill.select_features(ranker, x, grades, qid=qid, eval_set=None)
+
+
+def test_a_killed_selection_resumes(tmp_path):
+    dataset = small_dataset(tmp_path)
+    given = fixed(n_rounds=8), SelectOptions(drop_fraction=0.5)
+    expected = select_features(dataset, *given)
+    lines = []
+
+    def dies(line):
+        lines.append(line)
+        if len(lines) == 2:
+            raise KeyboardInterrupt
+
+    kept = {"checkpoint": tmp_path / "kept", "checkpoint_every": 0.0}
+    with pytest.raises(KeyboardInterrupt):
+        select_features(dataset, *given, TrainingOptions(on_message=dies, **kept))
+    assert len(list((tmp_path / "kept").iterdir())) == 2
+    assert select_features(dataset, *given, TrainingOptions(**kept)).to_dict() == expected.to_dict()
+    assert not list((tmp_path / "kept").iterdir())
