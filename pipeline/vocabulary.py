@@ -51,7 +51,8 @@ def tally_of(values: Codes) -> Tally:
     >>> [part.tolist() for part in tally_of(np.array([2, np.nan, 1, 2], dtype=np.float32))]
     [[1.0, 2.0], [1, 2]]
     """
-    codes, rows = np.unique(values[~np.isnan(values)], return_counts=True)
+    present = values[~np.isnan(values)] + np.float32(0)  # -0.0 is 0.0
+    codes, rows = np.unique(present, return_counts=True)
     return codes, rows.astype(np.int64)
 
 

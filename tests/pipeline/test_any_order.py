@@ -24,7 +24,7 @@ from rankmill.pipeline.grouping import settled_bucket as layout
 from rankmill.pipeline.ingest import dataset_builder as building
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.memory_plans import MemoryShare
-from rankmill.pipeline.options import IngestOptions
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 
 WIDTH = 5
 ROW_GROUP = 1 << 10  # bytes: 32 rows of 5 numbers
@@ -171,12 +171,13 @@ def build(rows: list[Row], kinds: tuple[str, ...], way: Way, folder: Path, monke
 @pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
 def test_order_files_threads_memory_and_blocks_do_not_show(tmp_path, monkeypatch, kinds):
     rows = judgments(1, 900)
-    options = IngestOptions(buckets=3, split={"train": 0.7, "valid": 0.2, "test": 0.1})
+    read = ReadOptions(categorical=("2", "4") if kinds == (".txt",) else ("x1", "x3"))
+    options = IngestOptions(read=read, buckets=3, split={"train": 0.7, "valid": 0.2, "test": 0.1})
     if kinds != (".txt",):
         options = replace(options, read=replace(options.read, unjudged="keep"))
     out = build(rows, kinds[:1], ONE, tmp_path / "one", monkeypatch, options)
     expected, digest = contents(out), Dataset.open(out).digest
-    assert {name.split("/")[0] for name in expected} >= {"features", "_queries", "_bins"}
+    assert {name.split("/")[0] for name in expected} >= {"features", "_queries", "_bins", "_categories"}
     shard = max((out / "features").iterdir(), key=lambda path: path.stat().st_size)
     assert pq.read_metadata(shard).num_row_groups > 3
     for way in WAYS:
@@ -203,10 +204,11 @@ ways = st.builds(
     st.integers(8, 150),
     st.integers(1, 4),
     st.sampled_from([None, None, "mean", "median", "max", "majority"]),
+    st.booleans(),
     ways,
 )
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_rows_in_any_way(tmp_path_factory, monkeypatch, kind, seed, n, buckets, aggregate, way):
+def test_any_rows_in_any_way(tmp_path_factory, monkeypatch, kind, seed, n, buckets, aggregate, categories, way):
     folder = tmp_path_factory.mktemp("any")
     rows = judgments(seed, n)
     if aggregate is not None:  # several judges of a document
@@ -215,7 +217,9 @@ def test_any_rows_in_any_way(tmp_path_factory, monkeypatch, kind, seed, n, bucke
         told = {(row.qid, row.doc_id, row.grade) for row in rows}
         # a judgment that is there already could make a second file of the same bytes, which is refused
         rows += {key: row for row in again if (key := (row.qid, row.doc_id, row.grade)) not in told}.values()
-    options = IngestOptions(buckets=buckets, aggregate=aggregate)
+    named = ("f5", "f1") if kind == "letor" else ("x4", "x0")
+    read = ReadOptions(categorical=named if categories else ())
+    options = IngestOptions(read=read, buckets=buckets, aggregate=aggregate)
     if kind != "letor":
         options = replace(options, read=replace(options.read, unjudged="keep"))
         rows = [replace(rows[0], grade=1), *rows[1:]]
