@@ -92,8 +92,9 @@ def grown(files, out, options):
         IngestOptions(buckets=1, split={"train": 0.5, "valid": 0.2, "test": 0.3}),
         IngestOptions(buckets=5, folds=4, fold=3, read=ReadOptions(max_grade=9)),
         IngestOptions(buckets=5, read=ReadOptions(n_features=6)),
+        IngestOptions(buckets=5, read=ReadOptions(categorical=("2", "f3"))),
     ],
-    ids=["plain", "missing", "shares", "folds", "n_features"],
+    ids=["plain", "missing", "shares", "folds", "n_features", "categories"],
 )
 def test_text_in_any_number_of_appends_and_any_order(tmp_path, options):
     rows = judgments(160, 1)
@@ -109,7 +110,8 @@ def test_text_in_any_number_of_appends_and_any_order(tmp_path, options):
 def test_wider_text_is_as_if_it_had_been_there_from_the_start(tmp_path_factory, seed, buckets, missing):
     folder = tmp_path_factory.mktemp("wider")
     rng = random.Random(seed)
-    options = IngestOptions(buckets=buckets, read=ReadOptions(absent="missing" if missing else "zero"))
+    read = ReadOptions(absent="missing" if missing else "zero", categorical=("1",) if buckets % 2 else ())
+    options = IngestOptions(buckets=buckets, read=read)
     files = [
         letor(folder / f"{k}.txt", judgments(rng.randrange(1, 15), seed + k, queries=6, features=rng.randrange(1, 6)))
         for k in range(3)
