@@ -23,7 +23,7 @@ class BinnedDataset:
     """Rows with their bins, a byte a value: bin once, train many times.
 
     ``Ranker.fit(binned)`` makes the same model as ``Ranker.fit(X, y, ..)`` and, from a dataset folder, as ``rankmill train``.
-    The values themselves are not kept.
+    Of the values themselves only codes of categories are kept.
 
     Parameters
     ----------
@@ -89,7 +89,8 @@ class BinnedDataset:
         """Bin rows that do not fit into memory; the same for pieces of any size, and as from all rows at once.
 
         The pieces are read once.  Their features wait in a temporary file of 4 bytes a value; memory holds a piece, the bins
-        (a byte a value), up to 60 bytes a row besides, two columns for each thread, and the texts of categories.
+        (a byte a value), codes of categories (4 bytes each) and their texts, about 60 bytes a row besides, and two columns for
+        each thread.
 
         Parameters
         ----------

@@ -226,6 +226,35 @@ def dataset(tmp_path_factory):
     return folder / "web"
 
 
+def test_many_categories_are_encoded_alike(tmp_path, capsys):
+    rng = np.random.default_rng(5)
+    category = rng.integers(0, 300, 1500)
+    frame = pl.DataFrame({"n": rng.normal(size=1500).astype(np.float32), "shop": category})
+    y, qid = rng.integers(0, 2, 300)[category] + rng.integers(0, 2, 1500), np.repeat(np.arange(150), 10)
+    frame.with_columns(qid=qid, grade=y).write_csv(tmp_path / "rows.csv")
+    path, shares = str(tmp_path / "web"), "train=0.6,valid=0.2,test=0.2"
+    assert (
+        execute(["data", "ingest", str(tmp_path / "rows.csv"), "-o", path, "--categorical", "shop", "--split", shares])
+        == 0
+    )
+    assert execute(["data", "bin", path]) == 0
+    capsys.readouterr()
+    command = ["train", path, "--name", "web", "--registry", str(tmp_path / "r"), "--n-rounds", "9", "--json"]
+    assert execute(command) == 0
+    train, valid = BinnedDataset.open(path), BinnedDataset.open(path, "valid")
+    forest = Ranker(n_rounds=9, verbose=0).fit(train, eval_set=valid).forest_
+    assert forest.sha256 == json.loads(capsys.readouterr().out)["sha256"]
+    assert "encoded_splits" in forest.info
+    expected = bytes_of(Ranker(n_rounds=9, verbose=0, categorical=["shop"]).fit(frame, y, qid=qid))
+    pieces = pieces_of([700, 800], frame, y, qid)
+    for binned in (
+        BinnedDataset(frame, y, qid=qid, categorical=[1]),
+        BinnedDataset.from_pieces(pieces, categorical=[1]),
+    ):
+        for _ in range(2):
+            assert bytes_of(Ranker(n_rounds=9, verbose=0).fit(binned)) == expected
+
+
 @pytest.mark.parametrize("preset", ["defaults-1", "auto-1"])
 def test_a_folder_makes_the_model_of_the_command_line(dataset, preset, tmp_path, capsys):
     command = ["train", dataset, "--name", "web", "--registry", tmp_path / "r", "--preset", preset, "--n-rounds", "9"]
