@@ -112,7 +112,9 @@ def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every f
 def _notes(forest: Forest) -> Iterator[str]:
     if forest.base_score != 0.0 and forest.n_trees:
         yield "the base score is tree 0, so predict(num_iteration=n) there takes n - 1 trees of this model"
-    if np.any((forest.cuts >= -ZERO) & (forest.cuts < ZERO)):
+    with np.errstate(invalid="ignore"):
+        near_zero = (forest.thresholds >= -ZERO) & (forest.thresholds < ZERO)
+    if np.any(near_zero):
         yield "LightGBM takes values within 1e-35 of 0 for 0: such a value, other than 0, may go elsewhere than here"
     if forest.categories:
         yield FRACTIONS

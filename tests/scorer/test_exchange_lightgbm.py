@@ -107,6 +107,7 @@ def test_fractions_of_categories_are_cut_off_by_a_booster_and_that_is_said():
     assert np.array_equal(booster(written.data).predict(rows), predict(forest, np.trunc(rows)))
     assert not np.array_equal(predict(forest, rows), predict(forest, np.trunc(rows)))
     assert any("fraction" in note for note in written.notes)
+    assert not any("1e-35" in note for note in written.notes)  # 0 is a category, no threshold
 
 
 def test_columns_of_pandas_with_the_texts_of_categories_score_alike():
