@@ -176,7 +176,7 @@ def _checked_table(what: str, text: str, known: tuple[str, ...]) -> str:
             f"{spelled(what)} {text}: expected numbers between the brackets, such as {example}"
         ) from None
     if table is None:
-        raise InvalidParameter.unknown(f"value of {what}", str(text), (*known, example))
+        raise InvalidParameter.unknown(f"value of {spelled(what)}", str(text), (*known, example))
     if not all(math.isfinite(x) and x >= 0.0 for x in table):
         raise InvalidParameter(f"{spelled(what)} {text}: expected numbers of 0 or more, such as {example}")
     if what == "gain" and (table[0] != 0.0 or any(b < a for a, b in itertools.pairwise(table))):

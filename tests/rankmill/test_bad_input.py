@@ -153,7 +153,7 @@ def test_judgments_that_break_the_format(place: Path, capsys, content: str | byt
         (["evaluate", "good.txt", "--model", "web", "--metric", "ndcg@x"], "metric 'ndcg@x': expected a whole number"),
         (
             ["evaluate", "good.txt", "--model", "web", "--gain", "expo"],
-            "unknown value of gain 'expo'; did you mean 'exp'?",
+            "unknown value of --gain 'expo'; did you mean 'exp'?",
         ),
         (
             ["evaluate", "good.txt", "--model", "web", "--nothing-relevant", "zer"],
