@@ -79,9 +79,11 @@ class TableColumns:
         ignored += f"; if it holds categories: --categorical {name}" * text
         return ignored if self.of_judgments else "the model needs numbers there, or empty cells (missing)"
 
-    def cure_of_cell(self, feature: str, empty: str = "make the cell empty") -> str:
-        """Return how to fix a cell that is not a number; ``empty`` says how it becomes missing."""
-        ignored = f"to leave out the column: --ignore {shlex.quote(feature)}"
+    def cure_of_cell(self, feature: str, empty: str = "make the cell empty", *, text: bool = True) -> str:
+        """Return how to fix a cell that is not a number; ``empty`` says how it becomes missing, ``text`` that it is text."""
+        name = shlex.quote(feature)
+        ignored = f"to leave out the column: --ignore {name}"
+        ignored += f"; if it holds categories: --categorical {name}" * text
         allowed = f"; to leave out such rows: --max-rejects N; {ignored}" if self.of_judgments else ""
         return f"correct it, or {empty} (missing){allowed}"
 

@@ -138,7 +138,7 @@ def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: 
     if good and text and not _is_unicode(value):
         good, expected = False, "text without half a surrogate pair"
     if not good:
-        cure = "" if part else columns.cure_of_cell(key, "make it null")
+        cure = "" if part else columns.cure_of_cell(key, "make it null", text=text)
         yield LineExplanation(at, shown(value), f"{expected} as {key!r}", cure)
 
 
