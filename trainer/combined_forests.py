@@ -28,6 +28,7 @@ from rankmill.scorer.forest import COVER, DATASETS_OF_BASE, Forest, NodeSets, co
 from rankmill.scorer.predict import Predictor
 from rankmill.trainer.layout import EDGE
 from rankmill.trainer.resuming import MERGED
+from rankmill.trainer.target_encoding import ENCODED
 
 SHA256, TREES, START, TREES_A_ROUND = "base_model", "base_trees", "start_after_base", "trees_a_round_after_base"
 _OF_BASE = (SHA256, TREES, START, TREES_A_ROUND)
@@ -279,7 +280,7 @@ def merged(forests: Sequence[Forest], weights: Sequence[float] | None = None, *,
     alike = {
         name: value
         for name, value in first.info.items()
-        if name not in {*OF_ONE, *_OF_BASE, DATASETS_OF_BASE, "seeds", "best_rounds"}
+        if name not in {*OF_ONE, *_OF_BASE, DATASETS_OF_BASE, ENCODED, "seeds", "best_rounds"}
         and all(forest.info.get(name) == value for forest in forests)
     }
     datasets = list(dict.fromkeys(digest for forest in forests for digest in datasets_of(forest)))

@@ -35,6 +35,7 @@ from rankmill.trainer.resuming import trees_of
 from rankmill.trainer.round_metrics import policy_of
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.sampling import PERMUTED, random_keys
+from rankmill.trainer.target_encoding import with_encoded_columns
 from rankmill.trainer.train_on_dataset import data_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.training_rows import rows_learnt_from
@@ -265,9 +266,15 @@ def permutation_losses(
     ``forest`` was trained on ``data``, whose eval set can be read again.  ``numbers`` (n_features,) stand for the features in the random draws.
     Each thread has a copy of the bins.  Trees are added in their order, as in prediction, so that documents of one score tie here, too.
     """
-    rows = data.eval_sets[0][1]
-    bins = rows.row_major(data.n_bins)
-    trees = [tree.times(weight) for tree, weight in zip(trees_of(forest, data.edges), forest.tree_weights, strict=True)]
+    coded, encoded = with_encoded_columns(data, parameters)
+    rows = coded.eval_sets[0][1]
+    bins = rows.row_major(coded.n_bins)
+    grown = trees_of(forest, coded.edges, encoded)
+    trees = [tree.times(weight) for tree, weight in zip(grown, forest.tree_weights, strict=True)]
+    n_features = len(data.feature_names)
+    columns = [
+        [f, *(n_features + i for i, column in enumerate(encoded) if column.source == f)] for f in range(n_features)
+    ]
     measure = stop_measure(parameters, graded=data.train.graded)
     value_of = _measured_by(measure, rows, parameters, data.max_grade, forest.link)
     of_query = np.repeat(np.arange(rows.n_queries), np.diff(rows.starts))
@@ -284,11 +291,13 @@ def permutation_losses(
         binned, found = bins.copy(), []
         for repeat in range(repeats):
             keys = random_keys(parameters.seed, PERMUTED, int(numbers[f]) * repeats + repeat, np.arange(rows.n_rows))
-            binned[:, f] = bins[np.lexsort((keys, of_query)), f]
+            order = np.lexsort((keys, of_query))
+            for column in columns[f]:
+                binned[:, column] = bins[order, column]
             found.append(outputs_of(binned))
         return found
 
-    used, losses = sorted(forest.used_features), np.zeros(len(data.feature_names))
+    used, losses = sorted(forest.used_features), np.zeros(n_features)
     base, sign = value_of(outputs_of(bins)), 1.0 if measure.higher_is_better else -1.0
     with ThreadPoolExecutor(n_threads) as pool:
         for first in range(0, len(used), n_threads):  # a few at a time: each holds scores of its own

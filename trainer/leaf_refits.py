@@ -34,6 +34,7 @@ from rankmill.trainer.layout import BIN, EDGE, ROW
 from rankmill.trainer.parameters import NONE, RefitLeavesOptions, TrainParameters, all_parameters
 from rankmill.trainer.resuming import LEAVES_REFITTED, MERGED, trees_of
 from rankmill.trainer.rows import RankedRows, TrainingData
+from rankmill.trainer.target_encoding import ENCODED
 from rankmill.trainer.train_on_dataset import facts_of_data
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, StartingModel, TrainingOptions
 from rankmill.trainer.training_result import TrainingResult
@@ -41,7 +42,7 @@ from rankmill.trainer.training_rows import LEARNT_FROM, read_columns
 from rankmill.trainer.version_facts import attachments_of, facts_of
 
 _WHOLE: Mapping[str, Any] = {
-    "query_fraction": 1.0, "row_fraction": 1.0, "bootstrap": NONE, "leaf_rows": "sample", "rounds_by": "valid", "early_stopping_rounds": 0, "keep_rounds": "all", "refit": NONE,
+    "query_fraction": 1.0, "row_fraction": 1.0, "bootstrap": NONE, "leaf_rows": "sample", "encode_above": 0, "rounds_by": "valid", "early_stopping_rounds": 0, "keep_rounds": "all", "refit": NONE,
     "feature_fraction": 0.5,  # of splits, which are known; a random forest asks for something random
 }  # fmt: skip
 
@@ -80,8 +81,6 @@ class LeafRefitter(Grower):
 
     def _take(self, tree: Tree) -> None:
         """Make ``tree`` the one that has been grown, with the rows in the order of its leaves."""
-        if not np.array_equal(tree.right[tree.feature >= 0], tree.left[tree.feature >= 0] + 1):
-            raise InvalidParameter("the model has nodes in another order than those trained by rankmill")
         n, n_rows = len(tree.feature), self._bins.n_rows
         places = np.zeros(n, dtype=np.float64)
         leaves = _leaves_from_the_left(tree)
@@ -93,7 +92,7 @@ class LeafRefitter(Grower):
         ends = np.cumsum(np.bincount(leaf_of_row, minlength=len(leaves)))
         nodes = self._nodes.table
         nodes[:n] = 0
-        nodes[:n, table.LEFT] = tree.left
+        nodes[:n, table.LEFT] = np.minimum(tree.left, tree.right)  # splits of encoded categories may have them swapped
         nodes[:n, table.FEATURE], nodes[:n, table.THRESHOLD] = tree.feature, tree.threshold
         nodes[:n, table.MISSING_LEFT] = tree.missing_left
         nodes[:n, table.SET :] = tree.sets.view(np.int64)
@@ -101,7 +100,7 @@ class LeafRefitter(Grower):
         nodes[leaves, table.FIRST] = np.concatenate(([0], ends[:-1]))
         for node in np.flatnonzero(tree.feature >= 0)[::-1].tolist():  # children come after their parent
             nodes[node, table.FIRST] = nodes[tree.left[node], table.FIRST]
-            nodes[node, table.LAST] = nodes[tree.left[node] + 1, table.LAST]
+            nodes[node, table.LAST] = nodes[tree.right[node], table.LAST]
         self._nodes.state[table.N_NODES] = n
         self._nodes.gains[:n] = tree.gain
 
@@ -132,7 +131,8 @@ def refit_leaves_on_rows(
     """
     decay = RefitLeavesOptions(decay=decay).decay
     parameters = check_refittable(forest)
-    trees = trees_of(forest, data.edges)
+    plain = {name: value for name, value in forest.info.items() if name != ENCODED}  # their splits are sets like others
+    trees = trees_of(replace(forest, info=plain), data.edges)
     result = boost(
         data,
         replace(parameters, **_WHOLE, learn_from=str(forest.info.get(LEARNT_FROM, parameters.learn_from))),
@@ -180,7 +180,8 @@ def bins_of_cuts(forest: Forest) -> BinSpec:
         cuts = cuts[np.isfinite(cuts)].astype(EDGE)
         if len(cuts) >= MAX_BIN:
             raise InvalidParameter(
-                f"the leaves of the model cannot be refitted: {name!r} has {len(cuts)} cuts, the maximum is {MAX_BIN - 1}"
+                f"the leaves of the model cannot be refitted: its trees split {name!r} at {len(cuts)} values or"
+                f" categories, the maximum is {MAX_BIN - 1}"
             )
         counts, names = np.zeros(len(cuts) + 2, dtype=np.int64), forest.categories.get(name)
         found.append(FeatureBins(name, cuts, counts, None, None, names is not None, tuple(names or ())))

@@ -36,6 +36,7 @@ from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, rows_of, small_data
 from tests.trainer.small_dataset import small_dataset
+from tests.trainer.test_target_encoding import ENCODE, training
 
 WAYS = [
     {}, {"objective": "mcrank"}, {"objective": "l2", "boosting": "dart", "skip_drop": 0.0, "drop_rate": 0.5},
@@ -230,3 +231,17 @@ def test_a_killed_selection_resumes(tmp_path):
     assert len(list((tmp_path / "kept").iterdir())) == 2
     assert select_features(dataset, *given, TrainingOptions(**kept)).to_dict() == expected.to_dict()
     assert not list((tmp_path / "kept").iterdir())
+
+
+def test_encoded_categories_are_permuted_with_their_feature():
+    data, _, (x, grades, starts) = training()
+    own = fixed(n_rounds=6, max_leaves=4, **ENCODE)
+    blocked = replace(data.blocked(), eval_sets=[("valid", replace(data.eval_sets[0][1]))])
+    found = select_features_of_rows(blocked, own, SelectOptions(repeats=1, drop_fraction=0.1))
+    assert "encoded_splits" in found.forests[0].info
+    queries, metric = PreparedQueries(grades, starts, Policy()), parse_metric("ndcg@10")
+    for f, name in enumerate(("number", "shop")):
+        other = x.copy()
+        other[:, f] = permuted(x[:, f], starts, own.seed, f)
+        base, worse = (queries.means([metric], predict(found.forests[0], values))[metric] for values in (x, other))
+        assert found.steps[0].losses[name] == pytest.approx(base - worse, abs=1e-12)

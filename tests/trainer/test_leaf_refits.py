@@ -14,14 +14,17 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.binspec import apply_bins
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import predict
+from rankmill.trainer.boosting import boost
 from rankmill.trainer.combined_forests import average
 from rankmill.trainer.leaf_refits import bins_of_cuts, refit_leaves_on_rows
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.training_options import TrainingOptions
 from tests.refusals import refused
+from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, planted, small_data
 from tests.trainer.small_dataset import small_dataset
 from tests.trainer.test_dart_and_forests import scores_of_one_tree
+from tests.trainer.test_target_encoding import ENCODE, training
 
 KEPT = ("node_feature", "thresholds", "node_left", "node_right", "node_missing_left", "node_gain", "tree_weights")
 WAYS = [
@@ -157,3 +160,31 @@ def test_the_command_registers_the_model_with_its_lineage(tmp_path):
     assert json.loads(again.stdout)["new"] is False
     shown = json.loads(run.invoke(app, ["models", "show", "web@2", *common]).stdout)
     assert "web@1" in json.dumps(shown)
+
+
+@pytest.mark.parametrize("grow", ["best_first", "oblivious"])
+def test_splits_of_categories_are_kept(grow):
+    data, (x, grades, starts), _ = training(k=60)
+    own = {"n_rounds": 6, "max_leaves": 6, "max_depth": 3, "grow": grow, "objective": "l2"}
+    plain, coded = (boost(replace(data), fixed(**own, **more)).forest for more in ({"encode_above": 0}, ENCODE))
+    assert "encoded_splits" in coded.info
+    for forest in (plain, coded):
+        spec = bins_of_cuts(forest)
+        rows = RankedRows(grades, starts, [apply_bins(x, spec)])
+        own_data = TrainingData(
+            train=rows, edges=[each.edges for each in spec.features], categories=spec.categories,
+            feature_names=forest.feature_names, max_grade=3,
+        )  # fmt: skip
+        found = refit_leaves_on_rows(forest, own_data, 0.0).forest
+        for name in (*KEPT, "set_members", "set_starts"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(forest, name))
+        assert np.array_equal(found.node_value, forest.node_value) == (forest is plain)
+        assert predict(found, x) == pytest.approx(predict(forest, x), abs=0.5)
+        assert found.node_rows[found.tree_starts[:-1]].tolist() == [len(x)] * found.n_trees
+
+
+def test_too_many_categories_are_refused():
+    data, _, _ = training(k=400)
+    forest = boost(data, fixed(n_rounds=4, max_leaves=4, **ENCODE)).forest
+    with refused(InvalidParameter, "shop", "254"):
+        bins_of_cuts(forest)

@@ -47,14 +47,14 @@ def rows_of(x, grades, starts, spec):
     return RankedRows(grades, starts, [apply_bins(x, spec)], codes={"shop": np.ascontiguousarray(x[:, 1])})
 
 
-def training(seed=0, n_queries=60, order=None):
+def training(seed=0, n_queries=60, order=None, k=400):
     """Return training data with an eval set whose categories are partly unseen, and its table."""
-    x, grades, starts = table(seed, n_queries)
+    x, grades, starts = table(seed, n_queries, k)
     if order is not None:
         within = np.concatenate([q * 12 + np.random.default_rng(order).permutation(12) for q in range(n_queries)])
         x, grades = x[within], grades[within]
     spec = matrix_bins(["number", "shop"], x, 40, categorical=["shop"])
-    watched = table(seed + 1, 30, k=400)
+    watched = table(seed + 1, 30, k)
     watched[0][::7, 1] += 1000  # unseen
     data = TrainingData(
         train=rows_of(x, grades, starts, spec),
