@@ -41,7 +41,7 @@ class ColumnDrift:
     missing: tuple[float, float]
     """Share of missing values in the old and in the new dataset."""
     beyond: float
-    """Share of new values outside the range of the old ones; of a categorical feature, of new categories if it had few."""
+    """Share of new values outside the range of the old ones; of a categorical feature, of new categories."""
 
     @property
     def alarm(self) -> bool:
@@ -114,7 +114,7 @@ def compare(dataset: Dataset, old: Dataset) -> DriftComparison:
 
     The newest bins of ``old`` (without bins: exact quantiles of the rows compared) are joined into 20 cells of about equal mass
     (fewer for less than 200 queries).  Heavy values, missing values, and values below and above the range of ``old`` have their
-    own cells.  The cells of a categorical feature are its most frequent categories, all others, and missing.  `rankmill.pipeline.statistics.psi` defines the index and its distribution by chance.  An alarm is an index above 0.1
+    own cells.  The cells of a categorical feature are its most frequent categories, all others, new ones, and missing.  `rankmill.pipeline.statistics.psi` defines the index and its distribution by chance.  An alarm is an index above 0.1
     that chance exceeds once in a thousand comparisons of this many features.
 
     Raises

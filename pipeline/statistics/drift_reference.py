@@ -1,7 +1,7 @@
 """Drift reference: a small Parquet file with what is needed to compare later datasets with a deleted one.
 
 The first row is for the grades, the others for the features: cell edges and the values of `rankmill.pipeline.statistics.psi.Sums`
-(only the upper triangle of the symmetric products, row by row).  The metadata key ``rankmill`` has the rest as JSON.
+(only the upper triangle of the symmetric products, row by row), and ``known`` if there are categorical features.  The metadata key ``rankmill`` has the rest as JSON.
 """
 
 from __future__ import annotations
@@ -125,8 +125,12 @@ class DriftReference:
         }  # fmt: skip
         facts = _Facts(FORMAT, self.digest, self.split, self.rows, self.queries, self.grades.sums.squares)
         metadata = {_METADATA: to_line(facts).encode()}
-        arrays = [pa.array(columns[field.name], field.type) for field in _SCHEMA]
-        table = pa.Table.from_arrays(arrays, schema=_SCHEMA.with_metadata(metadata))
+        schema = _SCHEMA
+        if any(len(sample.known) for sample in samples):
+            columns["known"] = [sample.known for sample in samples]
+            schema = schema.append(pa.field("known", pa.list_(pa.float32()), nullable=False))
+        arrays = [pa.array(columns[field.name], field.type) for field in schema]
+        table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(metadata))
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd", use_dictionary=False)
         write_atomically(path, sink.getvalue().to_pybytes())
@@ -146,7 +150,8 @@ class DriftReference:
             with pq.ParquetFile(path) as file:
                 facts = _facts(file.schema_arrow.metadata, path)
                 table = file.read()
-            grades, *features = [_sample(row, facts.squares) for row in table.select(_SCHEMA.names).to_pylist()]
+            names = [*_SCHEMA.names, *(["known"] if "known" in table.column_names else [])]
+            grades, *features = [_sample(row, facts.squares) for row in table.select(names).to_pylist()]
             return cls(facts.dataset, facts.split, facts.rows, facts.queries, grades, tuple(features))
         except (pa.ArrowException, IntegrityError, KeyError, TypeError, ValueError) as error:
             raise DatasetFormatError(f"{path}: not a valid drift reference ({error}); {_CURE}") from error
@@ -191,6 +196,5 @@ def _sample(row: Mapping[str, Any], squares: int) -> FeatureSample:
     products = np.zeros((n_cells, n_cells), dtype=np.int64)
     products[np.triu_indices(n_cells)] = row["products"]
     products += np.triu(products, 1).T
-    return FeatureSample(
-        str(row["name"]), edges, EDGE(row["low"]), EDGE(row["high"]), Sums(counts, weighted, products, squares)
-    )
+    sums, known = Sums(counts, weighted, products, squares), np.array(row.get("known", ()), dtype=EDGE)
+    return FeatureSample(str(row["name"]), edges, EDGE(row["low"]), EDGE(row["high"]), sums, known)

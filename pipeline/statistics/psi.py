@@ -17,7 +17,7 @@ square of the number of rows.  The effective rows of a sample are the number of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -180,7 +180,7 @@ class FeatureSample:
 
     Cell 0 has the missing values, cell 1 those below ``low``, the last one those above ``high``; ``edges`` separate the others.
     A categorical feature has NaN for ``low`` and ``high``: cell 2 + i has the values equal to ``edges[i]``, the one after these has
-    all other values, and nothing is below or above.
+    the other ones of ``known``, all categories of the sample, and the last one has new categories.
     """
 
     name: str
@@ -188,6 +188,8 @@ class FeatureSample:
     low: np.float32
     high: np.float32
     sums: Sums
+    known: Values = field(default_factory=lambda: np.empty(0, dtype=EDGE))
+    """Ascending codes of all categories; empty if the feature is a number."""
 
     @classmethod
     def of(
@@ -203,7 +205,8 @@ class FeatureSample:
         """Divide ``values`` (n,), whose queries begin at ``starts`` (q + 1,), into at most ``most`` cells, using ``bins`` if given."""
         bins = feature_bins(name, values, categorical=categorical) if bins is None else bins
         edges, low, high = cell_edges(bins, most)
-        return cls(name, edges, low, high, _sums(values, starts, edges, low, high))
+        known = np.unique(values[~np.isnan(values)] + EDGE(0)) if bins.categorical else values[:0].copy()
+        return cls(name, edges, low, high, _sums(values, starts, edges, low, high, known), known)
 
     @property
     def categorical(self) -> bool:
@@ -211,14 +214,12 @@ class FeatureSample:
         return bool(np.isnan(self.low))
 
     def beyond(self, sums: Sums) -> int:
-        """Return how many rows of ``sums`` are outside the range, or of other categories if all old ones have cells of their own."""
-        if not self.categorical:
-            return int(sums.counts[[1, -1]].sum())
-        return 0 if self.sums.counts[-2] else int(sums.counts[-2])
+        """Return how many rows of ``sums`` are outside the range, or of new categories."""
+        return int(sums.counts[[1, -1]].sum())
 
     def placed(self, values: Values, starts: Starts) -> Sums:
         """Return the distribution of other ``values`` over these cells."""
-        return _sums(values, starts, self.edges, self.low, self.high)
+        return _sums(values, starts, self.edges, self.low, self.high, self.known)
 
     def joined(self, most: int) -> FeatureSample:
         """Join neighbouring cells, so that there are at most ``most`` value cells."""
@@ -229,7 +230,7 @@ class FeatureSample:
             values = np.full(len(self.edges) + 1, len(kept))
             values[kept] = np.arange(len(kept))
             into = np.concatenate(([0, 1], 2 + values, [3 + len(kept)])).astype(np.int64)
-            return FeatureSample(self.name, self.edges[kept], self.low, self.high, self.sums.joined(into))
+            return replace(self, edges=self.edges[kept], sums=self.sums.joined(into))
         cumulative = np.concatenate(([0], np.cumsum(self.sums.counts[2:-1])))
         ends = bin_ends(cumulative.astype(np.int64), most)
         values = np.repeat(np.arange(len(ends)), np.diff(np.concatenate(([0], ends))))
@@ -237,12 +238,18 @@ class FeatureSample:
         return FeatureSample(self.name, self.edges[ends[:-1] - 1], self.low, self.high, self.sums.joined(into))
 
 
-def _sums(values: Values, starts: Starts, edges: Values, low: np.float32, high: np.float32) -> Sums:
+def _sums(values: Values, starts: Starts, edges: Values, low: np.float32, high: np.float32, known: Values) -> Sums:
     found = np.empty(len(values), dtype=np.uint8)
     if np.isnan(low):
-        place = np.searchsorted(edges, values)
-        known = np.append(edges, EDGE(np.nan))[place] == values
-        found[:] = np.where(np.isnan(values), 0, 2 + np.where(known, place, len(edges)))
+        others = len(edges) + (~_among(values, known) if len(known) else 0)
+        cells = 2 + np.where(_among(values, edges), np.searchsorted(edges, values), others)
+        found[:] = np.where(np.isnan(values), 0, cells)
     else:
         _kernels.place(values, edges, low, high, found)
     return Sums.of(found, starts, len(edges) + 1 + _OTHERS)
+
+
+def _among(values: Values, codes: Values) -> npt.NDArray[np.bool_]:
+    """Return which of ``values`` (n,) are among the ascending ``codes`` (c,)."""
+    found: npt.NDArray[np.bool_] = np.append(codes, EDGE(np.nan))[np.searchsorted(codes, values)] == values
+    return found

@@ -89,6 +89,16 @@ def test_a_new_category_is_an_alarm_and_its_share_is_told(tmp_path):
     assert found.features[1].beyond == pytest.approx(counts["new"] / sum(counts.values()))
 
 
+def test_a_new_category_shows_up_among_many_rare_ones(tmp_path):
+    old, _ = made(tmp_path / "a", MANY)
+    new, counts = made(tmp_path / "b", MANY | {"new": 0.3}, seed=2)
+    (_, drift) = compare(new, old).features
+    assert drift.beyond == pytest.approx(counts["new"] / sum(counts.values()))
+    assert drift.alarm
+    gone = compare(old, new).features[1]
+    assert gone.beyond == 0.0
+
+
 def test_a_shift_between_categories_is_an_alarm(tmp_path):
     old, _ = made(tmp_path / "a", MANY)
     new, _ = made(tmp_path / "b", MANY | {"b0": 0.05}, seed=2)
