@@ -21,6 +21,7 @@ from rankmill.trainer import _kernels as row_kernels
 from rankmill.trainer.assembly import forest_of, trees_a_round
 from rankmill.trainer.checkpoints import Checkpoint
 from rankmill.trainer.early_stopping import EarlyStopping
+from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.grower import Grower, LeafRules
 from rankmill.trainer.growing.histogram import total_of
 from rankmill.trainer.growing.tree import Tree, add_tree
@@ -95,7 +96,7 @@ def boost(
     Raises
     ------
     InvalidParameter
-        ``n_threads`` is negative, the metric cannot be optimised or evaluated, ``monotone`` names a feature that is not
+        ``n_threads`` is negative, the metric cannot be optimised or evaluated, a constraint names a feature that is not
         there or the score is made of probabilities, sets share a name, or ``resume`` was trained in another way.
     TrainingDataRejected
         No rows, no query with two grades, bad weights, edges or names that are none, an eval set with the bins of other
@@ -172,6 +173,7 @@ class _Training:
         self._check_categories()
         self._check_link()
         self.data, self.encoded = with_encoded_columns(data, self.parameters)
+        self.controls = Controls.of(parameters, data.feature_names, [column.source for column in self.encoded])
         data, train = self.data, self.data.train
         self.rows = train
         self.replayed = self._trained_before()  # trees of the first rounds
@@ -200,6 +202,10 @@ class _Training:
     def _check_pairs(self) -> None:
         """Refuse options that do not work with sums over pairs."""
         p = self.parameters
+        if self.criterion == "ole" and p.extra_trees:
+            raise InvalidParameter(
+                f"{spelled('extra_trees')} does not work with {spelled('criterion')} 'ole'; use rwse or se, or leave it out"
+            )
         if self.criterion == "ole" and p.random_strength > 0.0:
             raise InvalidParameter(
                 "random_strength does not work with criterion 'ole'; use rwse or se, or set random_strength to 0"
@@ -248,9 +254,10 @@ class _Training:
             raise InvalidParameter(
                 f"boosting must be gbdt with {self.objective.name}, whose score is already an average over rounds"
             )
-        fraction = min(p.query_fraction, p.row_fraction, p.feature_fraction)
+        of_features = min(p.feature_fraction, p.feature_fraction_by_level, p.feature_fraction_by_node)
+        fraction = min(p.query_fraction, p.row_fraction, of_features)
         weighted = p.bootstrap != NONE and not (p.bootstrap == MVS and min(p.query_fraction, p.row_fraction) == 1.0)
-        if p.boosting == RF and fraction == 1.0 and not weighted and p.random_strength == 0.0:
+        if p.boosting == RF and fraction == 1.0 and not weighted and p.random_strength == 0.0 and not p.extra_trees:
             raise InvalidParameter(
                 "boosting rf: all trees would be the same; set query_fraction, row_fraction or feature_fraction below 1, or"
                 " bootstrap to bayesian"
@@ -344,8 +351,8 @@ class _Training:
         p, metrics, stopwatch, options = self.parameters, self.metrics, self.stopwatch, self.options
         whole_steps = replace(p, learning_rate=1.0) if p.boosting == RF else p
         grower = self.make_grower(
-            self.bins, whole_steps, team, monotone=self.monotone, categorical=self.categorical, pool_bytes=options.histogram_memory,
-            timed=stopwatch.on,
+            self.bins, whole_steps, team, monotone=self.monotone, categorical=self.categorical, controls=self.controls,
+            pool_bytes=options.histogram_memory, timed=stopwatch.on,
         )  # fmt: skip
         round_grower = _RoundGrower(self, grower, team)
         stopping = self._stopping()

@@ -169,7 +169,7 @@ def select_features_of_rows(
     kept, n_threads = np.arange(len(data.feature_names)), workers_for(options.n_threads)
     while True:
         part = data if len(kept) == len(data.feature_names) else with_features(data, kept)
-        own = replace(parameters, monotone={n: d for n, d in parameters.monotone.items() if n in part.feature_names})
+        own = parameters.for_features(part.feature_names)
         names = list(part.feature_names)
         checkpoint = None if checkpoints is None else checkpoints.of(f"{len(names)}-features")
         result = boost(part, own, replace(options, on_round=None, profile=False), checkpoint=checkpoint)

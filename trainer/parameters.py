@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import csv
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,36 @@ def without_zeros(monotone: Any) -> dict[str, int]:
         if direction not in {-1, 0, 1}:
             raise InvalidParameter(f"monotone[{name!r}] must be -1, 0 or 1, got {direction}")
     return {name: direction for name, direction in found.items() if direction}
+
+
+def parse_groups(texts: Iterable[str]) -> list[list[str]]:
+    """Read groups of names separated by commas; a name with a comma stands in double quotes, as in CSV.
+
+    >>> parse_groups(["bm25,title", '"a,b",age'])
+    [['bm25', 'title'], ['a,b', 'age']]
+    """
+    return [[name.strip() for name in next(csv.reader([text]), [])] for text in texts]
+
+
+def as_groups(groups: Any) -> list[list[str]]:
+    """Return groups of names as lists.
+
+    >>> as_groups([("bm25", "title"), ["age"]])
+    [['bm25', 'title'], ['age']]
+
+    Raises
+    ------
+    InvalidParameter
+        Not a sequence of sequences of names, a group is empty, or has a name twice.
+    """
+    name = spelled("interaction_constraints")
+    listed = isinstance(groups, Sequence) and not isinstance(groups, str)
+    if not listed or not all(isinstance(group, Sequence) and not isinstance(group, str) for group in groups):
+        raise InvalidParameter(f"{name} must be lists of feature names, such as [['bm25', 'title'], ['age']]")
+    for group in groups:
+        if not group or not all(isinstance(each, str) and each for each in group) or len(set(group)) < len(group):
+            raise InvalidParameter(f"{name}: expected different feature names in each group, found {list(group)!r}")
+    return [list(group) for group in groups]
 
 
 def parse_seeds(written: str) -> tuple[int, ...]:
@@ -371,12 +402,42 @@ class TrainParameters:
         repeat=True,
         convert=without_zeros,
     )
+    interaction_constraints: Sequence[Sequence[str]] = option(
+        default_factory=list,
+        help="Group of features that may occur together on a path of a tree; repeat for several. A feature in no group occurs"
+        " with no other.",
+        metavar="NAME,NAME,..",
+        read=parse_groups,
+        repeat=True,
+        convert=as_groups,
+        always_stored=False,
+    )
     feature_fraction: float = option(
         default=1.0,
         by_preset=True,
         help="Share of the features to sample for each tree, in (0, 1].",
         above=0.0,
         most=1.0,
+    )
+    feature_fraction_by_level: float = option(
+        default=1.0,
+        help="Share of the features of a tree to sample for each depth, in (0, 1].",
+        above=0.0,
+        most=1.0,
+        always_stored=False,
+    )
+    feature_fraction_by_node: float = option(
+        default=1.0,
+        help="Share of the features of a depth to sample for each node, in (0, 1]. Not with oblivious trees, whose nodes of a"
+        " depth share a condition.",
+        above=0.0,
+        most=1.0,
+        always_stored=False,
+    )
+    extra_trees: bool = option(
+        default=False,
+        help="Try one random threshold for each feature and node (extremely randomised trees), instead of all.",
+        always_stored=False,
     )
     query_fraction: float = option(
         default=1.0,
@@ -491,6 +552,11 @@ class TrainParameters:
         if self.bootstrap in BY_GRADIENT:
             self._check_drawn_by_gradient()
         if self.grow == "oblivious":
+            if self.feature_fraction_by_node < 1.0:
+                raise InvalidParameter(
+                    f"{spelled('feature_fraction_by_node')} does not work with {spelled('grow')} 'oblivious', whose nodes of a"
+                    f" depth share a condition; use {spelled('feature_fraction_by_level')}"
+                )
             if self.monotone:
                 raise InvalidParameter(
                     f"monotone constraints do not work with {spelled('grow')} 'oblivious'; use best_first, or leave monotone out"
@@ -556,6 +622,15 @@ class TrainParameters:
     def leaves(self) -> int:
         """Maximum number of leaves per tree."""
         return 2**self.depth if self.grow == "oblivious" else self.max_leaves
+
+    def for_features(self, names: Collection[str]) -> TrainParameters:
+        """Return a copy without constraints of features other than ``names``."""
+        groups = [[name for name in group if name in names] for group in self.interaction_constraints]
+        return replace(
+            self,
+            monotone={name: direction for name, direction in self.monotone.items() if name in names},
+            interaction_constraints=[group for group in groups if group],
+        )
 
     def completed(self, values: Mapping[str, Any]) -> TrainParameters:
         """Return a copy in which options that were left out have these ``values``, or that of the oldest preset."""

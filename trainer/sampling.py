@@ -19,8 +19,8 @@ from rankmill.trainer.objectives.protocol import QUERIES, Objective
 from rankmill.trainer.parameters import BAYESIAN, DOCUMENT, GOSS, MVS, NONE, QUERY, TrainParameters
 from rankmill.trainer.workers import Team
 
-_QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE, DROPPED, PERMUTED, _ORDER = range(
-    1, 11
+_QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE, DROPPED, PERMUTED, _ORDER, _CONTROLS = range(
+    1, 12
 )  # disjoint random streams of one seed
 
 
@@ -193,13 +193,16 @@ def chances_of(sizes: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[n
 
 
 def noise_of(parameters: TrainParameters, round_number: int, tree: int, n_rows: int) -> SplitNoise:
-    """Return the noise on the splits of tree ``tree`` (1, 2, .. over all rounds), which belongs to this round.
+    """Return the noise on the splits of tree ``tree`` (1, 2, .. over all rounds), which belongs to this round, and its keys.
 
     It fades as in CatBoost, by ``n / (n + exp(L))`` with n documents and L = completed rounds * learning rate.
     """
-    key = np.uint64(random_bits(np.uint64(random_bits(np.uint64(parameters.seed), _NOISE)), tree))
+    key, tree_key = (
+        np.uint64(random_bits(np.uint64(random_bits(np.uint64(parameters.seed), stream)), tree))
+        for stream in (_NOISE, _CONTROLS)
+    )
     left = n_rows * exp_negative(-(round_number - 1) * parameters.learning_rate)
-    return SplitNoise(parameters.random_strength * left / (1.0 + left), key)
+    return SplitNoise(parameters.random_strength * left / (1.0 + left), key, tree_key)
 
 
 def queries_apart(

@@ -20,6 +20,7 @@ from rankmill.trainer.boosting import FEWEST_DRAWN_PAIRS, directions_of
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.early_stopping import DEVIANCE, parse_measure
+from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import HistogramPool
 from rankmill.trainer.layout import BLOCK_WIDTH, blocks_shape
@@ -158,7 +159,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
     rankmill.foundation.errors.InputError
         A metric is unknown.
     InvalidParameter
-        The objective permits no such option or criterion, ``bin_cache`` is a file, or ``monotone`` names a feature that the dataset has not, or ``resume`` was trained in another way;
+        The objective permits no such option or criterion, ``bin_cache`` is a file, or a constraint names a feature that the dataset has not, or ``resume`` was trained in another way;
         or ``base_model`` asks for a feature that the dataset lacks, or moves against ``monotone``.
     rankmill.foundation.errors.InputError
         The dataset has not been binned.
@@ -172,6 +173,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
     parse_metric(parameters.metric)
     measures = [parse_measure(each) for each in (parameters.stop_metric or parameters.metric, *options.eval_metrics)]
     directions_of(parameters.monotone, dataset.feature_names)
+    Controls.of(parameters, dataset.feature_names)
     bins = dataset.bin_set()
     base, bin_cache = _base_of(dataset, parameters, options), options.bin_cache
     mapped = bin_cache is not None and CachedBins.of(bin_cache, dataset, bins.binspec, "train").can_be_mapped()

@@ -16,6 +16,7 @@ import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.trainer.growing._category_kernels import sum_of_set
+from rankmill.trainer.growing._control_kernels import narrow_groups
 from rankmill.trainer.growing._gain_kernels import value_of
 from rankmill.trainer.growing._histogram_kernels import add_edges, count_node, subtract
 from rankmill.trainer.growing._pair_search_kernels import search_node_by_pairs
@@ -157,9 +158,9 @@ def _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
         return False
     if rules.paired:
         if search_small:
-            search_node_by_pairs(crew, one, small, bins, rows, rules, table, histograms, pairs, search)
+            search_node_by_pairs(crew, one, small, bins, rows, rules, nodes, histograms, pairs, search)
         if search_large:
-            search_node_by_pairs(crew, other, large, bins, rows, rules, table, histograms, pairs, search)
+            search_node_by_pairs(crew, other, large, bins, rows, rules, nodes, histograms, pairs, search)
         if not meet(crew):
             return False
     if crew.worker == 0:
@@ -199,6 +200,8 @@ def _split(node, n_left, bins, rules, nodes):
     table[node, LEFT] = left
     make_children(table, node, left, n_left)
     _bound_children(node, bins, rules, nodes)
+    for child in range(left, left + 2):
+        narrow_groups(node, child, table[node, FEATURE], bins, nodes)
     if state[N_LEAVES] == rules.max_leaves or not (may_split(table, left, rules) or may_split(table, left + 1, rules)):
         release_slot(nodes, node)
         return
@@ -439,7 +442,7 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
         if not _count_level(crew, level, bins, rows, table, histograms):
             return
         tick(crew, COUNTING)
-        search_level(crew, level, first_feature, last_feature, bins, rules, table, histograms, search)
+        search_level(crew, level, first_feature, last_feature, bins, rules, nodes, histograms, search)
         counted = False
         while True:
             if not meet(crew):
@@ -471,10 +474,11 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
                 break
             counted = True
             search_level_counted(
-                crew, level, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, table,
+                crew, level, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
                 histograms, search,
             )  # fmt: skip
         if crew.worker == 0:
             for node in range(first_node, first_node + n_nodes):
                 table[node, LEFT] = 2 * node + 1
+            narrow_groups(first_node, 2 * first_node + 1, table[first_node, FEATURE], bins, nodes)
             state[N_NODES] = 4 * n_nodes - 1

@@ -17,6 +17,7 @@ import numpy as np
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.elementary import MAGIC
 from rankmill.foundation.kernels.instructions import bits_of, float_of
+from rankmill.trainer.growing._control_kernels import usable_features
 from rankmill.trainer.growing._gain_kernels import highest_of, left_is_heavier
 from rankmill.trainer.growing._histogram_kernels import column_of, count_bins
 from rankmill.trainer.growing._state_kernels import FIRST, INSIDE, LAST, LOW, PAIRS_FIRST, PAIRS_LAST, SLOT, TOTAL
@@ -203,13 +204,14 @@ def choose_features(screen, enabled, many, chosen):
 
 
 @kernel
-def search_node_by_pairs(crew, child, node, bins, rows, rules, table, histograms, pairs, search):
+def search_node_by_pairs(crew, child, node, bins, rows, rules, nodes, histograms, pairs, search):
     """Search this worker's share of the features that are best in the first search, as :func:`search_paired`."""
-    worker, slot, words = crew.worker, table[node, SLOT], bins.words
+    table, worker, slot, words = nodes.table, crew.worker, nodes.table[node, SLOT], bins.words
     search.gains[child, worker] = 0.0
     search.splits[child, worker, 0] = -1
     chosen = pairs.chosen[worker]
-    n_chosen = choose_features(search.uppers[slot], bins.enabled, rules.screened, chosen)
+    usable = usable_features(crew, node, bins, rules, nodes, search)
+    n_chosen = choose_features(search.uppers[slot], usable, rules.screened, chosen)
     for i in range(worker, n_chosen, crew.size):
         f = chosen[i]
         search_paired(

@@ -29,6 +29,7 @@ from rankmill.trainer.growing._category_kernels import (
     tried_alone,
     write_set,
 )
+from rankmill.trainer.growing._control_kernels import bins_in_use, keep_drawn_split, usable_features
 from rankmill.trainer.growing._gain_kernels import (
     best_of_feature,
     feature_gains,
@@ -80,13 +81,26 @@ def compared_by(gain, score, node, f, rules):
     return np.sqrt(score + gain) + rules.noise * normal(uniform(bits))
 
 
+# -- random thresholds ------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _keep_one(f, node, last, histogram, bins, rules, work):
+    """Forbid all splits of a feature of one node except a random one: of the order of categories, or between bins in use."""
+    first, end = np.int64(1), np.int64(last)
+    if not bins.categorical[f]:
+        first, end = bins_in_use(histogram, last)
+        end += np.int64(histogram[0] != 0)  # all others left, the missing right
+    keep_drawn_split(f, node, first, end, rules, work)
+
+
 # -- one node --------------------------------------------------------------------------------------------------------
 
 
 @kernel
 def best_split(
-    histogram, total, n_rows, needed, node, bins, first_feature, last_feature, rules, low, high, work, gain_out, key_out, split_out,
-    of_feature,
+    histogram, total, n_rows, needed, node, bins, usable, first_feature, last_feature, rules, low, high, work, gain_out, key_out,
+    split_out, of_feature,
 ):  # fmt: skip
     """Find the best (feature, bin, side of missing values) of one node over a range of features, without counting rows.
 
@@ -104,7 +118,7 @@ def best_split(
         return
     score = score_of(total, rules)
     for f in range(first_feature, last_feature):
-        if not bins.enabled[f]:
+        if not usable[f]:
             continue
         last = bins.n_bins[f]  # one past the last bin that may end the left side
         both_sides = bins.categorical[f] != 0 or histogram[f, 0] != 0
@@ -112,6 +126,8 @@ def best_split(
             last = categories_of_node(histogram[f], last, total, n_rows, needed, low, high, rules, work)
         else:
             feature_gains(histogram[f], last, total, needed, bins.monotone[f], low, high, rules, work)
+        if rules.random_splits:
+            _keep_one(f, node, last, histogram[f], bins, rules, work)
         highest = best_of_feature(work[1], work[2], both_sides, last)
         key = compared_by(highest, score, node, f, rules)
         of_feature[f] = key
@@ -134,7 +150,8 @@ def search_node(crew, child, node, first_feature, last_feature, bins, rules, nod
     if rules.paired:  # only a screen, rows are counted later: estimate them from hessians
         needed = max(needed, (rules.min_rows - 0.5) * np.float64(table[node, TOTAL] & LOW) / n_rows)
     best_split(
-        histograms.pool[slot], table[node, TOTAL], n_rows, needed, node, bins, first_feature, last_feature, rules,
+        histograms.pool[slot], table[node, TOTAL], n_rows, needed, node, bins,
+        usable_features(crew, node, bins, rules, nodes, search), first_feature, last_feature, rules,
         nodes.ranges[node, 0], nodes.ranges[node, 1], search.work[worker], search.gains[child, worker:],
         search.keys[child, worker:], search.splits[child, worker], search.uppers[slot],
     )  # fmt: skip
@@ -180,8 +197,9 @@ def search_counted(
     split[0] = -1
     search.gains[0, worker] = 0.0
     counts[1] = 0
+    usable = usable_features(crew, node, bins, rules, nodes, search)
     while True:
-        f = _next_to_count(uppers, bins.enabled, first_feature, last_feature, least, best, split[0])
+        f = _next_to_count(uppers, usable, first_feature, last_feature, least, best, split[0])
         if f < 0:
             break
         uppers[f] = -np.inf
@@ -211,6 +229,8 @@ def search_counted(
             forbid_small_sides(counts, prefix, total_h, NO, YES, alone, last, rules.min_rows, least_h, work[2])
         if bins.categorical[f]:
             limit_sets(bins.n_bins[f], last, total, n_rows, rules, work)
+        if rules.random_splits:
+            _keep_one(f, node, last, histogram[f], bins, rules, work)
         highest = best_of_feature(work[1], work[2], both_sides, last)
         key = compared_by(highest, score, node, f, rules)
         if highest > 0.0 and (key > best or (key == best and f < split[0])):
@@ -297,6 +317,15 @@ def _level_gains(f, level, counts, counted, least_h, bins, rules, table, pool, w
         whole, n_rows = _sum_level(f, level, n_bins, table, pool, summed)
         put_in_order(summed, whole, last, work, ordered)
         limit_sets(n_bins, last, whole, n_rows, rules, work)
+    if rules.random_splits:
+        first, end = np.int64(1), np.int64(last)
+        if not by_set:
+            first, final, end = np.int64(last), np.int64(0), np.int64(both_sides)
+            for node in range(first_node, last_node):
+                lowest, highest = bins_in_use(pool[table[node, SLOT], f], last)
+                first, final = min(first, lowest), max(final, highest)
+            end += final
+        keep_drawn_split(f, first_node, first, end, rules, work)
     return last, both_sides and not alone
 
 
@@ -319,17 +348,18 @@ def _write_level_choice(f, highest, both_sides, last, bins, rules, work, split_o
 
 
 @kernel
-def search_level(crew, level, first_feature, last_feature, bins, rules, table, histograms, search):
+def search_level(crew, level, first_feature, last_feature, bins, rules, nodes, histograms, search):
     """Search one worker's features for the split with the highest sum of gains over all leaves, without counting rows.
 
     ``level`` is (first node, last node).  ``search.splits[0, worker]`` gets [feature, bin, missing left].
     """
-    work, split, best = search.work[crew.worker], search.splits[0, crew.worker], -np.inf
+    table, work, split, best = nodes.table, search.work[crew.worker], search.splits[0, crew.worker], -np.inf
+    usable = usable_features(crew, level[0], bins, rules, nodes, search)
     score = level_score(level, rules, table)
     split[0] = -1
     search.gains[0, crew.worker] = 0.0
     for f in range(first_feature, last_feature):
-        if not bins.enabled[f]:
+        if not usable[f]:
             continue
         last, both_sides = _level_gains(
             f, level, search.counts[crew.worker], NO, 0.0, bins, rules, table, histograms.pool, work
@@ -346,10 +376,11 @@ def search_level(crew, level, first_feature, last_feature, bins, rules, table, h
 
 @kernel
 def search_level_counted(
-    crew, level, first_feature, last_feature, bins, rows, hessians, rules, table, histograms, search
+    crew, level, first_feature, last_feature, bins, rows, hessians, rules, nodes, histograms, search
 ):
     """As :func:`search_level`, with the rows of each side counted, as in :func:`search_counted`."""
-    with_hessians = not rules.by_h
+    table, with_hessians = nodes.table, not rules.by_h
+    usable = usable_features(crew, level[0], bins, rules, nodes, search)
     least_h = rules.fine_least_h if with_hessians else 0.0
     counts, uppers = search.counts[crew.worker], search.uppers[0]
     work, split = search.work[crew.worker], search.splits[0, crew.worker]
@@ -360,7 +391,7 @@ def search_level_counted(
     search.gains[0, crew.worker] = 0.0
     counts[: last_node - first_node, 1] = 0
     while True:
-        f = _next_to_count(uppers, bins.enabled, first_feature, last_feature, least, best, split[0])
+        f = _next_to_count(uppers, usable, first_feature, last_feature, least, best, split[0])
         if f < 0:
             break
         uppers[f] = -np.inf

@@ -80,6 +80,11 @@ class Rules(NamedTuple):
     fine_least_h: float = 0.0  # minimum sum of hessians of a side in fine steps
     noise: float = 0.0  # standard deviation of the noise on square roots of scores, 0: none
     noise_key: Any = np.uint64(0)  # of the tree, uint64
+    restricted: bool = False  # not every enabled feature is usable at every node
+    by_level: float = 1.0  # share of the features that are usable at a depth
+    by_node: float = 1.0  # .. of these at a node
+    random_splits: bool = False  # one random threshold a feature and node is tried
+    tree_key: Any = np.uint64(0)  # of these draws, uint64
 
 
 class Crew(NamedTuple):
@@ -104,6 +109,10 @@ class Bins(NamedTuple):
     enabled: Any  # (n_features,) uint8: 1 if the feature may be used
     monotone: Any  # (n_features,) int8: direction of the scores, 0: any
     categorical: Any  # (n_features,) uint8: 1 if its bins are categories, the last one all others
+    sources: Any  # (n_features,) int32: the feature that a column is made from, itself if none
+    groups: (
+        Any  # (n_features, n_words) uint64: bits of the groups that have the feature; no words: all may occur together
+    )
 
 
 class Rows(NamedTuple):
@@ -135,6 +144,7 @@ class Nodes(NamedTuple):
     heap: Any  # (most_nodes,) int64
     free: Any  # (n_slots,) int64
     state: Any  # (STATE_FIELDS,) int64
+    groups: Any  # (most_nodes, n_words) uint64: bits of the groups that have all features of the path
 
 
 class Histograms(NamedTuple):
@@ -154,6 +164,8 @@ class Search(NamedTuple):
     uppers: Any  # (n_slots, n_features): the key of each feature's best split: its gain, or that with noise
     work: Any  # (size, 8, 256), see `_split_kernels` and `_category_kernels`
     counts: Any  # (size, 2, 256) int64; (size, n_leaves, 2, 256) for levels
+    usable: Any  # (size, n_features) uint8
+    drawn: Any  # (size, n_features) uint64
 
 
 class PairLists(NamedTuple):

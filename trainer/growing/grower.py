@@ -16,6 +16,7 @@ from rankmill.trainer.growing import _growth_kernels
 from rankmill.trainer.growing import _state_kernels as table
 from rankmill.trainer.growing._histogram_kernels import total_and_least
 from rankmill.trainer.growing._pair_search_kernels import KEYS, PAIR_STEPS, pack_pairs
+from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool, PackingScale, scales_of, total_of
 from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.layout import BIN, BINS_A_FEATURE, PACKED, ROW, SCORE, BlockedBins, aligned_empty
@@ -70,11 +71,13 @@ class SplitNoise:
     """Noise on the scores by which the split search compares features, for one tree.
 
     ``strength`` times sqrt(sum g^2 / sum h) is its standard deviation, on the scale of sqrt(sum of G^2 / H): the
-    expected score of rows whose gradients are independent with mean 0.  ``key`` identifies the tree.
+    expected score of rows whose gradients are independent with mean 0.  ``key`` identifies the tree, and so does
+    ``tree_key``, from which samples of features and thresholds are drawn.
     """
 
     strength: float
     key: np.uint64
+    tree_key: int | np.uint64 = 0
 
 
 _NEWTON, _SILENCE = LeafRules(), SplitNoise(0.0, np.uint64(0))
@@ -96,6 +99,7 @@ class Grower:
         *,
         monotone: npt.NDArray[np.int8] | None = None,
         categorical: npt.NDArray[np.bool_] | None = None,
+        controls: Controls | None = None,
         pool_bytes: int = DEFAULT_POOL_BYTES,
         timed: bool = False,
     ) -> None:
@@ -110,9 +114,10 @@ class Grower:
         self._categorical = np.zeros(n_features, dtype=np.uint8)
         if categorical is not None:
             self._categorical[: len(categorical)] = categorical
+        self._controls = (controls or Controls.none(bins.n_features)).padded(n_features)
         self._blocks = np.arange(bins.words.shape[0], dtype=np.int64)
         self._used_words = bins.used_words
-        self._nodes = _nodes_for(p.leaves, pool.n_slots)
+        self._nodes = _nodes_for(p.leaves, pool.n_slots, self._controls)
         self._rows = table.Rows(
             rows=np.zeros(n + table.LOOK_AHEAD, dtype=ROW),
             packed=aligned_empty((n,), PACKED),
@@ -134,6 +139,8 @@ class Grower:
             uppers=np.zeros((pool.n_slots, n_features)),
             work=aligned_empty((size, 8, BINS_A_FEATURE), np.float64),
             counts=aligned_empty((size, *counted_leaves, 2, BINS_A_FEATURE), np.int64),
+            usable=np.zeros((size, n_features), dtype=np.uint8),
+            drawn=np.zeros((size, n_features), dtype=np.uint64),
         )
         no_pairs = np.empty((2, 0, 2), dtype=np.int64)
         self._pairs = table.PairLists(
@@ -182,7 +189,8 @@ class Grower:
         leaves
             How leaf values differ from Newton steps over ``rows``.
         noise
-            Added to the score by which features are compared; the tree keeps the true gains.
+            Added to the score by which features are compared; the tree keeps the true gains.  Its ``tree_key`` decides all
+            other draws of the tree.
         """
         histogram_scale, leaf_scale = scales_of(gradients, hessians, self._team)
         searched, fine_scale = hessians, leaf_scale
@@ -199,7 +207,7 @@ class Grower:
         self._choose(features)
         n = self._start(gradients, searched, histogram_scale, rows)
         rules = self._rules(n, histogram_scale, fine_scale, leaf_scale, by_h=weights is None, paired=pairs is not None)
-        rules = rules._replace(noise=deviation, noise_key=noise.key)
+        rules = rules._replace(noise=deviation, noise_key=noise.key, tree_key=np.uint64(noise.tree_key))
         if pairs is not None:
             self._start_pairs(pairs, histogram_scale, rows)
         self._grow_nodes(n, table.Derivatives(gradients, searched, hessians), rules)
@@ -265,6 +273,7 @@ class Grower:
         root[:] = -1
         root[table.FIRST], root[table.LAST], root[table.DEPTH], root[table.SLOT] = 0, n, 0, 0
         nodes.ranges[0] = -np.inf, np.inf
+        nodes.groups[0] = ~np.uint64(0)
         nodes.free[: n_slots - 1] = np.arange(n_slots - 1, 0, -1)
         nodes.state[:] = 0
         nodes.state[table.N_NODES] = nodes.state[table.N_LEAVES] = 1
@@ -311,6 +320,11 @@ class Grower:
             fine_w=fine.hessian,
             fine_h=leaf.hessian,
             fine_least_h=float(p.min_hessian_in_leaf * leaf.hessian),
+            restricted=self._controls.groups.shape[1] > 0
+            or min(p.feature_fraction_by_level, p.feature_fraction_by_node) < 1.0,
+            by_level=p.feature_fraction_by_level,
+            by_node=p.feature_fraction_by_node,
+            random_splits=p.extra_trees,
         )
 
     def _scaled(self, added: float, hessians: npt.NDArray[np.float64]) -> float:
@@ -355,6 +369,8 @@ class Grower:
             self._enabled,
             self._monotone,
             self._categorical,
+            self._controls.sources,
+            self._controls.groups,
         )
         shared = crew, bins, self._rows, derivatives, rules, self._nodes, self._histograms, self._search
         if self._oblivious:
@@ -520,7 +536,7 @@ class Grower:
         add_tree(tree, self._bins, np.flatnonzero(outside).astype(ROW), scores, self._team)
 
 
-def _nodes_for(leaves: int, n_slots: int) -> table.Nodes:
+def _nodes_for(leaves: int, n_slots: int, controls: Controls) -> table.Nodes:
     """Return the table of nodes for trees with ``leaves`` leaves and a pool of ``n_slots`` histograms."""
     most = 2 * leaves - 1
     return table.Nodes(
@@ -531,6 +547,7 @@ def _nodes_for(leaves: int, n_slots: int) -> table.Nodes:
         heap=np.zeros(most, dtype=np.int64),
         free=np.zeros(n_slots, dtype=np.int64),
         state=np.zeros(table.STATE_FIELDS, dtype=np.int64),
+        groups=np.zeros((most, controls.groups.shape[1]), dtype=np.uint64),
     )
 
 
