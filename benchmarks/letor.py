@@ -32,9 +32,10 @@ class Parts:
     train: Split
     valid: Split
     test: Split
+    categorical: tuple[int, ...] = ()  # columns
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Fold(Parts):
     dataset: Dataset
 
@@ -50,7 +51,7 @@ def make_fold(folder: Path, number: int, work: Path, read: ReadOptions | None = 
     ingest(part[:3], path, valid=part[3:4], test=part[4:], options=IngestOptions(read=read or ReadOptions()))
     bin_dataset(Dataset.open(path))
     dataset = Dataset.open(path)
-    return Fold(*(_read_split(dataset, split) for split in ("train", "valid", "test")), dataset)
+    return Fold(*(_read_split(dataset, split) for split in ("train", "valid", "test")), dataset=dataset)
 
 
 def _read_split(dataset: Dataset, split: str) -> Split:

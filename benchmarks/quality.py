@@ -77,7 +77,7 @@ def ours(parts: Parts, settings: Mapping[str, Any], seed: int) -> stopped.Scored
     members = given.pop(AVERAGE, 1)
     total, rounds = np.zeros(len(parts.test.grades)), 0
     for member in range(members):
-        ranker = Ranker(**given, seed=seed * 100 + member)
+        ranker = Ranker(**{"categorical": [*parts.categorical] or None, **given}, seed=seed * 100 + member)
         ranker.fit(
             parts.train.x, parts.train.grades, group=parts.train.sizes,
             eval_set=[(parts.valid.x, parts.valid.grades)], eval_group=[parts.valid.sizes],
@@ -99,6 +99,7 @@ BUILT_IN = {
         System("ours", OURS, {}),
         System("ours without refit", OURS, {"refit": "none"}),
         System("ours defaults-1", OURS, {"preset": "defaults-1"}),
+        System("ours, codes as numbers", OURS, {"categorical": None}),
         System("lightgbm", "lightgbm", _LIGHTGBM),
         System("lightgbm modest", "lightgbm", {**_LIGHTGBM, "num_leaves": 16, "learning_rate": 0.05}),
         System("xgboost", "xgboost", _XGBOOST),
@@ -178,7 +179,9 @@ def measure(system: System, parts: Parts, seed: int) -> Outcome:
 
 def warm_up(system: System, parts: Parts) -> None:
     """Train two rounds on a few queries, so that libraries are loaded and our kernels are compiled."""
-    few = Parts(*(_first_queries(split, 40) for split in (parts.train, parts.valid, parts.test)))
+    few = Parts(
+        *(_first_queries(split, 40) for split in (parts.train, parts.valid, parts.test)), categorical=parts.categorical
+    )
     if system.kind == OURS:
         ours(few, {**system.settings, "n_rounds": 2, AVERAGE: 1}, 1)
     else:
@@ -267,10 +270,10 @@ class Report:
         theirs, found = self._outcomes(self.reference, name), self._outcomes(system, name)
         folds: dict[int, list[npt.NDArray[np.float64]]] = {}
         for unit in found.keys() & theirs.keys():  # of generated sets each seed is a fold: other data
-            place = unit.seed if name in GENERATED else unit.fold
+            place = unit.seed if name not in REAL else unit.fold
             folds.setdefault(place, []).append(found[unit].ndcg - theirs[unit].ndcg)
         means = [np.mean(values, axis=0) for _, values in sorted(folds.items())]
-        return Differences([mean[np.isfinite(mean)] for mean in means], redraw_folds=name in GENERATED)
+        return Differences([mean[np.isfinite(mean)] for mean in means], redraw_folds=name not in REAL)
 
     def _seconds(self, system: System, names: Sequence[str]) -> str:
         return self._over_trainings(system, names, "seconds", np.mean, ".1f")

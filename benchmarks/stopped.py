@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,9 @@ Peer = Callable[[Parts, Mapping[str, object], int, int], Scored]  # (parts, para
 def lightgbm(parts: Parts, parameters: Mapping[str, object], rounds: int, patience: int) -> Scored:
     import lightgbm as lgb
 
-    rows = lgb.Dataset(parts.train.x, parts.train.grades, group=parts.train.sizes)
+    rows = lgb.Dataset(
+        parts.train.x, parts.train.grades, group=parts.train.sizes, categorical_feature=[*parts.categorical]
+    )
     watched = lgb.Dataset(parts.valid.x, parts.valid.grades, group=parts.valid.sizes, reference=rows)
     booster = lgb.train(
         {"verbosity": -1, **parameters}, rows, rounds, [watched],
@@ -36,7 +39,8 @@ def xgboost(parts: Parts, parameters: Mapping[str, object], rounds: int, patienc
     import xgboost as xgb
 
     def matrix(split: Split) -> xgb.DMatrix:
-        found = xgb.DMatrix(split.x, split.grades)
+        kinds = ["c" if f in parts.categorical else "q" for f in range(split.x.shape[1])]
+        found = xgb.DMatrix(split.x, split.grades, feature_types=kinds, enable_categorical=True)
         found.set_group(split.sizes)
         return found
 
@@ -54,7 +58,12 @@ def catboost(parts: Parts, parameters: Mapping[str, object], rounds: int, patien
     import catboost as cb
 
     def pool(split: Split) -> cb.Pool:
-        return cb.Pool(split.x, split.grades, group_id=np.repeat(np.arange(len(split.sizes)), split.sizes))
+        x: Any = split.x
+        if parts.categorical:  # categories are text or whole numbers
+            x = np.array(split.x, dtype=object)
+            x[:, parts.categorical] = split.x[:, parts.categorical].astype(np.int64)
+        queries = np.repeat(np.arange(len(split.sizes)), split.sizes)
+        return cb.Pool(x, split.grades, group_id=queries, cat_features=[*parts.categorical])
 
     given = {"random_seed" if name == "seed" else name: value for name, value in parameters.items()}
     model = cb.CatBoost(
@@ -62,4 +71,4 @@ def catboost(parts: Parts, parameters: Mapping[str, object], rounds: int, patien
          "logging_level": "Silent"},
     )  # fmt: skip
     model.fit(pool(parts.train), eval_set=pool(parts.valid), use_best_model=True)
-    return Scored(np.asarray(model.predict(parts.test.x), dtype=np.float64), model.tree_count_)
+    return Scored(np.asarray(model.predict(pool(parts.test)), dtype=np.float64), model.tree_count_)
