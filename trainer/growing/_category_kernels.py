@@ -12,7 +12,7 @@ The best set is a prefix or a suffix of the order (Fisher, "On grouping for maxi
 ``_gain_kernels`` finds it with the rest in the place of missing values.  What is in no set, unseen categories too, goes right.
 With few categories each is tried alone.  The limits are those of LightGBM (``FindBestThresholdCategorical``).
 
-    work[4] ordered | work[5] order | work[6] keys | work[7] scratch     each (256,)
+    work[4] ordered | work[5] order | work[6] keys | work[7] scratch | work[8] sums of a level | work[9] an earlier order
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.trainer._kernels import is_in
-from rankmill.trainer.growing._gain_kernels import first_of, gains_bounded, gains_of, parent_of, sum_to
+from rankmill.trainer.growing._gain_kernels import first_of, gain_of, gains_bounded, gains_of, parent_of, sum_to
 from rankmill.trainer.growing._state_kernels import LOW
 
 
 @kernel
-def _sort(n, keys, order, spare):
+def sort_by(n, keys, order, spare):
     """Sort order[1 .. n] by ``keys[bin]``, ascending; equal ones keep their order.  ``spare`` is scratch."""
     width = 1
     while width < n:
@@ -67,7 +67,7 @@ def order_categories(histogram, n_bins, total, n_rows, rules, work):
             order[used] = b
             h = np.float64(packed & LOW) * rules.unit_h + rules.category_smoothing
             keys[b] = np.float64(packed >> np.int64(32)) * rules.unit_g / h
-    _sort(used, keys, order, work[7].view(np.int64))
+    sort_by(used, keys, order, work[7].view(np.int64))
     return used + 1
 
 
@@ -163,6 +163,29 @@ def categories_of_node(histogram, n_bins, total, n_rows, needed, low, high, rule
     category_gains(histogram, n_bins, last, total, needed, low, high, rules, parent, work)
     limit_sets(n_bins, last, total, n_rows, rules, work)
     return last
+
+
+@kernel
+def prefer_sides(histogram, total, b, from_end, last, rules, order, keys):
+    """keys[c] += how much more a leaf gains if category c goes left than if it goes right.
+
+    The values of the sides are those of the set of the first ``b`` categories in order, or, if ``from_end``, of those after.
+    """
+    lambda_l2, left = rules.lambda_l2 + rules.category_l2, np.int64(0)
+    for i in range(b + 1 if from_end else 1, last if from_end else b + 1):
+        left += histogram[order[i]]
+    value_left, value_right = _value_of(left, lambda_l2, rules), _value_of(total - left, lambda_l2, rules)
+    for i in range(1, last):
+        packed = histogram[order[i]]
+        g, h = np.float64(packed >> np.int64(32)) * rules.unit_g, np.float64(packed & LOW) * rules.unit_h
+        keys[order[i]] += gain_of(g, h, value_left) - gain_of(g, h, value_right)
+
+
+@kernel
+def _value_of(packed, lambda_l2, rules):
+    """Return the Newton step of a packed sum."""
+    h = np.float64(packed & LOW) * rules.unit_h + lambda_l2
+    return -np.float64(packed >> np.int64(32)) * rules.unit_g / h if h > 0.0 else 0.0
 
 
 @kernel

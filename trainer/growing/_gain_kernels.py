@@ -48,7 +48,7 @@ def value_of(packed, rules, low, high):
 
 
 @kernel
-def _gain_of(g, h, value):
+def gain_of(g, h, value):
     """Return the gain of the step ``value``: -(2 g v + h v^2), which is g^2 / h at the Newton step."""
     return -(2.0 * g + h * value) * value
 
@@ -58,7 +58,7 @@ def gains_bounded(prefix, extra, last, total_g, total_h, needed, lambda_l2, rule
     """As ``gains_of``, but the values of the children must be in low .. high and rise (1) or fall (-1) with the feature."""
     unit_g, unit_h = rules.unit_g, rules.unit_h
     whole_g, whole_h = total_g * unit_g, total_h * unit_h + rules.lambda_l2
-    parent = _gain_of(whole_g, whole_h, _value(whole_g, whole_h, low, high)) + rules.min_gain
+    parent = gain_of(whole_g, whole_h, _value(whole_g, whole_h, low, high)) + rules.min_gain
     for b in range(1, last):
         left = prefix[b] + extra
         h_left, g_left = np.float64(left & LOW), np.float64(left >> np.int64(32))
@@ -68,7 +68,7 @@ def gains_bounded(prefix, extra, last, total_g, total_h, needed, lambda_l2, rule
             g_right, h_right = (total_g - g_left) * unit_g, (total_h - h_left) * unit_h + lambda_l2
             value, value_right = _value(g, h, low, high), _value(g_right, h_right, low, high)
             if direction * (value_right - value) >= 0.0:
-                out[b] = _gain_of(g, h, value) + _gain_of(g_right, h_right, value_right) - parent
+                out[b] = gain_of(g, h, value) + gain_of(g_right, h_right, value_right) - parent
 
 
 @kernel

@@ -24,7 +24,9 @@ from rankmill.trainer.growing._category_kernels import (
     limit_sets,
     order_categories,
     order_counts,
+    prefer_sides,
     put_in_order,
+    sort_by,
     sum_ordered,
     tried_alone,
     write_set,
@@ -54,6 +56,8 @@ from rankmill.trainer.growing._state_kernels import (
     TOTAL,
     YES,
 )
+
+_REFINEMENTS = 3  # times that the categories of a level are ordered anew
 
 # -- noise -----------------------------------------------------------------------------------------------------------
 
@@ -106,7 +110,7 @@ def best_split(
 
     ``histogram`` (n_features, 256) int64 sums to ``total`` over ``n_rows``; each side needs ``needed`` packed steps of hessian.  ``gain_out[0]`` gets the gain above ``min_gain`` (0: no split), ``key_out[0]`` its key, ``split_out``
     [feature, bin, missing left, packed sum of the left side, set of bins (4 words)], ``of_feature`` (n_features,) the key of each feature.  With
-    ``rules.constrained`` the children's values lie in ``low`` .. ``high`` and obey ``bins.monotone``.  ``work`` (8, 256)
+    ``rules.constrained`` the children's values lie in ``low`` .. ``high`` and obey ``bins.monotone``.  ``work`` (10, 256)
     float64 is scratch space.
     """
     best = -np.inf
@@ -267,27 +271,14 @@ def _sum_level(f, level, n_bins, table, pool, out):
 
 
 @kernel
-def _level_gains(f, level, counts, counted, least_h, bins, rules, table, pool, work):
-    """Add up the gains of all leaves of a level by one feature, as :func:`feature_gains`.
-
-    Returns one past the last bin, or the last category in order, and whether missing values may go left.  Categories are
-    ordered by their sums over all leaves.  A leaf adds nothing if the split makes one of its sides too small.  If rows are
-    not ``counted``, a leaf counts if its sides may be large enough, with a gain of 0 or more, so that the sum is an upper
-    bound.
-    """
-    first_node, last_node = level
+def _add_level_gains(f, level, last, both_sides, counts, counted, least_h, bins, rules, table, pool, work):
+    """Add up the gains of all leaves of a level in work[1] and work[2]; categories are in the order of work[5]."""
     n_bins, floor, by_set = bins.n_bins[f], -np.inf if counted else 0.0, bins.categorical[f] != 0
-    prefix, of_leaf, ordered, summed = work[0].view(np.int64), work[3], work[4].view(np.int64), work[3].view(np.int64)
-    last, both_sides, alone = n_bins, by_set, NO
-    if by_set:
-        whole, n_rows = _sum_level(f, level, n_bins, table, pool, summed)
-        alone = tried_alone(n_bins, rules)
-        last = order_categories(summed, n_bins, whole, n_rows, rules, work) if whole & LOW != 0 else np.int64(1)
-    for node in range(first_node, last_node):
-        both_sides |= pool[table[node, SLOT], f, 0] != 0
-    work[1, :last] = 0.0
-    work[2, :last] = 0.0
-    for node in range(first_node, last_node):
+    prefix, of_leaf, ordered = work[0].view(np.int64), work[3], work[4].view(np.int64)
+    alone = by_set and tried_alone(n_bins, rules)
+    work[1, :last] = -rules.min_gain
+    work[2, :last] = -np.inf if alone else -rules.min_gain
+    for node in range(level[0], level[1]):
         total = table[node, TOTAL]
         total_g, total_h = np.float64(total >> np.int64(32)), np.float64(total & LOW)
         if total_h == 0.0:
@@ -298,7 +289,7 @@ def _level_gains(f, level, counts, counted, least_h, bins, rules, table, pool, w
             lambda_l2 = sum_ordered(histogram, n_bins, last, total, rules, work)
             rest = ordered[0]
             if counted:
-                order_counts(n_bins, last, counts[node - first_node], work)
+                order_counts(n_bins, last, counts[node - level[0]], work)
         else:
             sum_to(histogram, last, prefix)
         parent = parent_of(total, rules)
@@ -307,26 +298,79 @@ def _level_gains(f, level, counts, counted, least_h, bins, rules, table, pool, w
             gains_of(prefix, extra, last, total_g, total_h, rules.least_side, lambda_l2, rules, parent, of_leaf)
             if counted:
                 forbid_small_sides(
-                    counts[node - first_node], prefix, total_h, NO, side == 1, alone, last, rules.min_rows, least_h, of_leaf
+                    counts[node - level[0]], prefix, total_h, NO, side == 1, alone, last, rules.min_rows, least_h, of_leaf
                 )  # fmt: skip
             _add_allowed(of_leaf, last, floor, work[2] if side == 1 else work[1])
-    for b in range(1, last):
-        work[1, b] -= rules.min_gain
-        work[2, b] -= rules.min_gain
-    if by_set:
-        whole, n_rows = _sum_level(f, level, n_bins, table, pool, summed)
+
+
+@kernel
+def _order_for_level(f, level, last, highest, summed, bins, rules, table, pool, work):
+    """Order categories anew: by how much more all leaves gain if one goes left, with the values of the sides as they are.
+
+    They are those of the set whose gain is ``highest``; ``summed`` are the sums of all leaves.
+    """
+    order, keys, n_bins = work[5].view(np.int64), work[6], bins.n_bins[f]
+    b, from_end = first_of(highest, work[1], work[2], YES, last)
+    keys[:n_bins] = 0.0
+    for node in range(level[0], level[1]):
+        if table[node, TOTAL] & LOW != 0:
+            prefer_sides(pool[table[node, SLOT], f], table[node, TOTAL], b, from_end, last, rules, order, keys)
+    for i in range(1, last):
+        h = np.float64(summed[order[i]] & LOW) * rules.unit_h + rules.category_smoothing
+        keys[order[i]] = -keys[order[i]] / h
+    sort_by(last - 1, keys, order, work[7].view(np.int64))
+
+
+@kernel
+def _level_gains(f, level, counts, counted, least_h, bins, rules, table, pool, work):
+    """Add up the gains of all leaves of a level by one feature, as :func:`feature_gains`.
+
+    Returns one past the last bin, or the last category in order, and whether missing values may go left.  A leaf adds
+    nothing if the split makes one of its sides too small.  If rows are not ``counted``, a leaf counts if its sides may be
+    large enough, with a gain of 0 or more, so that the sum is an upper bound.
+
+    Categories are first ordered by their sums over all leaves, and then, as long as a set gains more, by the sides that the
+    leaves of the best set so far prefer.
+    """
+    n_bins = bins.n_bins[f]
+    if not bins.categorical[f]:
+        any_missing = False
+        for node in range(level[0], level[1]):
+            any_missing |= pool[table[node, SLOT], f, 0] != 0
+        _add_level_gains(f, level, n_bins, any_missing, counts, counted, least_h, bins, rules, table, pool, work)
+        if rules.random_splits:
+            first, final = np.int64(n_bins), np.int64(0)
+            for node in range(level[0], level[1]):
+                lowest, highest = bins_in_use(pool[table[node, SLOT], f], n_bins)
+                first, final = min(first, lowest), max(final, highest)
+            keep_drawn_split(f, level[0], first, final + np.int64(any_missing), rules, work)
+        return n_bins, any_missing
+    ordered, summed = work[4].view(np.int64), work[8].view(np.int64)
+    order, before = work[5].view(np.int64), work[9].view(np.int64)
+    whole, n_rows = _sum_level(f, level, n_bins, table, pool, summed)
+    if whole & LOW == 0:
+        return np.int64(1), True
+    last = order_categories(summed, n_bins, whole, n_rows, rules, work)
+    best, refinements = -np.inf, 0 if rules.random_splits else _REFINEMENTS
+    for attempt in range(1 + refinements):
+        _add_level_gains(f, level, last, YES, counts, counted, least_h, bins, rules, table, pool, work)
         put_in_order(summed, whole, last, work, ordered)
         limit_sets(n_bins, last, whole, n_rows, rules, work)
+        highest = best_of_feature(work[1], work[2], YES, last)
+        if highest <= best and attempt > 0:  # the order before was better
+            order[:last] = before[:last]
+            _add_level_gains(f, level, last, YES, counts, counted, least_h, bins, rules, table, pool, work)
+            put_in_order(summed, whole, last, work, ordered)
+            limit_sets(n_bins, last, whole, n_rows, rules, work)
+            break
+        if highest <= 0.0 or level[1] - level[0] == 1 or tried_alone(n_bins, rules) or attempt == refinements:
+            break
+        best = highest
+        before[:last] = order[:last]
+        _order_for_level(f, level, last, highest, summed, bins, rules, table, pool, work)
     if rules.random_splits:
-        first, end = np.int64(1), np.int64(last)
-        if not by_set:
-            first, final, end = np.int64(last), np.int64(0), np.int64(both_sides)
-            for node in range(first_node, last_node):
-                lowest, highest = bins_in_use(pool[table[node, SLOT], f], last)
-                first, final = min(first, lowest), max(final, highest)
-            end += final
-        keep_drawn_split(f, first_node, first, end, rules, work)
-    return last, both_sides and not alone
+        keep_drawn_split(f, level[0], np.int64(1), np.int64(last), rules, work)
+    return last, True
 
 
 @kernel
