@@ -165,3 +165,66 @@ def test_xgboost_has_these_names_and_defaults():
             continue
         assert name in known, name
         assert not default or same(default, known[name]), f"{name}={default}, found {known[name]}"
+
+
+def parameters_of_lightgbm():
+    return set(peer("lightgbm").basic._ConfigAliases._get_all_param_aliases())
+
+
+def parameters_of_xgboost():
+    """The names in the configuration of a trained model, and those of the scikit-learn interface."""
+    xgboost = peer("xgboost")
+    data = xgboost.DMatrix(np.eye(4), [0, 1, 0, 1], group=[2, 2], nthread=1)
+    found = set(inspect.signature(xgboost.XGBModel.__init__).parameters) - {"self", "kwargs"}
+
+    def collect(part):
+        for key, value in part.items() if isinstance(part, dict) else enumerate(part):
+            if isinstance(value, dict | list):
+                collect(value)
+            elif isinstance(value, str) and isinstance(key, str) and key != "name":
+                found.add(key)
+
+    for asked in ({"booster": "dart"}, {"tree_method": "hist"}, {"tree_method": "exact"}, {"tree_method": "approx"}):
+        model = xgboost.train({"objective": "rank:ndcg", **asked}, data, 1)
+        collect(json.loads(model.save_config())["learner"])
+    return found
+
+
+def parameters_of_catboost():
+    catboost = peer("catboost")
+    models = (catboost.CatBoostRanker, catboost.CatBoostRegressor, catboost.CatBoostClassifier)
+    return set().union(*(inspect.signature(model.__init__).parameters for model in models)) - {"self"}
+
+
+PARAMETERS = {"LightGBM": parameters_of_lightgbm, "XGBoost": parameters_of_xgboost, "CatBoost": parameters_of_catboost}
+
+
+def listed(section):
+    """Return the names of theirs that the page has, and which of them are translated to one of ours."""
+    text = re.sub(r"```.*?```", "", SECTIONS[section] + SECTIONS[f"{section}'s other parameters"], flags=re.DOTALL)
+    everywhere = set(re.findall(r"[a-z]\w*", " ".join(code(text))))
+    translated = set()
+    for theirs, ours, remarks in cells(section) + cells(f"{section}'s other parameters"):
+        mine = {written.partition("=")[0] for written in code(ours) + code(remarks)}
+        if mine & (DEFAULTS.keys() | OF_FIT):
+            translated |= set(re.findall(r"[a-z]\w*", " ".join(code(theirs))))
+    return everywhere, translated
+
+
+@pytest.mark.parametrize("section", PARAMETERS)
+def test_every_parameter_of_theirs_is_listed(section):
+    names, (found, translated) = PARAMETERS[section](), listed(section)
+    unlisted = sorted(names - found)
+    assert not unlisted, (
+        f"{section}: say in docs/coming-from.md what stands for {', '.join(unlisted)}, or why nothing does"
+    )
+    assert len(names) > 70
+    print(
+        f"{section}: {len(names)} parameters, {len(names & translated)} translated, {len(names - translated)} refused"
+    )
+
+
+@pytest.mark.parametrize("section", [f"{section}'s other parameters" for section in PARAMETERS])
+def test_other_parameters_are_translated_to_ours_with_our_defaults(section):
+    test_the_second_column_has_our_names_with_our_defaults(section)
+    test_what_is_to_be_set_can_be_set(section)
