@@ -57,7 +57,7 @@ train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --m
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --bootstrap mvs --query-fraction 0.8 --random-strength 1
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --boosting dart --skip-drop 0 --drop-rate 1
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --boosting rf
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --interaction-constraints f1,f2,f3 --feature-fraction-by-level 0.8 --extra-trees
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --interaction-constraints f1,f2,f3 --feature-fraction-by-level 0.8 --extra-trees --split-cost 0.001
 TRAININGS
 data synth -o {folder}/many.parquet --queries 900 --docs-per-query 80 --features 10
 data ingest {folder}/many.parquet -o {folder}/many

@@ -206,6 +206,11 @@ class _Training:
             raise InvalidParameter(
                 f"{spelled('extra_trees')} does not work with {spelled('criterion')} 'ole'; use rwse or se, or leave it out"
             )
+        for name in ("feature_weights", "feature_costs", "split_cost"):
+            if self.criterion == "ole" and getattr(p, name):
+                raise InvalidParameter(
+                    f"{spelled(name)} does not work with {spelled('criterion')} 'ole'; use rwse or se, or leave it out"
+                )
         if self.criterion == "ole" and p.random_strength > 0.0:
             raise InvalidParameter(
                 "random_strength does not work with criterion 'ole'; use rwse or se, or set random_strength to 0"
@@ -443,6 +448,7 @@ class _RoundGrower:
     def replay(self, round_number: int, trees: Sequence[Tree]) -> list[Tree]:
         """Add the trees of a round that is already trained."""
         many, self._changes = len(trees) // len(self._members), []
+        self._grower.note(trees)
         for member in range(len(self._members)):
             own = list(trees[member * many : (member + 1) * many])
             self._add_round(round_number, member, partial(self._known, round_number, own), own)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import InvalidParameter, name_hint
 from rankmill.foundation.options import declared_in, option, option_like, option_of, options, spelled
-from rankmill.foundation.scalars import whole_number
+from rankmill.foundation.scalars import real_number, whole_number
 from rankmill.foundation.toml_files import read_toml
 from rankmill.foundation.training_facts import DEFAULTS, STORED_DEFAULTS, with_option_names
 from rankmill.scorer.metrics.metric_options import Policy
@@ -83,6 +85,54 @@ def without_zeros(monotone: Any) -> dict[str, int]:
         if direction not in {-1, 0, 1}:
             raise InvalidParameter(f"monotone[{name!r}] must be -1, 0 or 1, got {direction}")
     return {name: direction for name, direction in found.items() if direction}
+
+
+def parse_amounts(option_name: str, texts: Iterable[str]) -> dict[str, float]:
+    """Read ``NAME:NUMBER``.
+
+    >>> parse_amounts("feature_weights", ["bm25:0.5", "age:days:2"])
+    {'bm25': 0.5, 'age:days': 2.0}
+
+    Raises
+    ------
+    InvalidParameter
+        A text has another form, or a feature is given twice.
+    """
+    amounts: dict[str, float] = {}
+    for text in texts:
+        name, _, written = text.rpartition(":")
+        try:
+            amount = float(written)
+        except ValueError:
+            name, amount = "", 0.0
+        if not name:
+            raise InvalidParameter(f"{spelled(option_name)}: expected NAME:NUMBER, such as bm25:0.5, found {text!r}")
+        if name in amounts:
+            raise InvalidParameter(f"{spelled(option_name)}: the feature {name!r} is given twice")
+        amounts[name] = amount
+    return amounts
+
+
+def as_amounts(option_name: str, amounts: Any) -> dict[str, float]:
+    """Return numbers of 0 or more by feature name, as plain float.
+
+    >>> as_amounts("feature_weights", {"bm25": 2})
+    {'bm25': 2.0}
+
+    Raises
+    ------
+    InvalidParameter
+        Not a mapping from names to such numbers.
+    """
+    if not isinstance(amounts, Mapping) or not all(isinstance(name, str) for name in amounts):
+        raise InvalidParameter(
+            f"{spelled(option_name)} must be numbers by feature name, such as {{'bm25': 0.5}}, got {amounts!r}"
+        )
+    found = {str(name): real_number(f"{spelled(option_name)}[{name!r}]", amount) for name, amount in amounts.items()}
+    for name, amount in found.items():
+        if not 0.0 <= amount < inf:
+            raise InvalidParameter(f"{spelled(option_name)}[{name!r}] must be 0 or more, got {amount}")
+    return found
 
 
 def parse_groups(texts: Iterable[str]) -> list[list[str]]:
@@ -412,6 +462,31 @@ class TrainParameters:
         convert=as_groups,
         always_stored=False,
     )
+    feature_weights: Mapping[str, float] = option(
+        default_factory=dict,
+        help="Weight of a feature: factor of the gains of its splits where splits are compared; 0: never use it. Repeat for several.",
+        metavar="NAME:WEIGHT",
+        read=partial(parse_amounts, "feature_weights"),
+        repeat=True,
+        convert=partial(as_amounts, "feature_weights"),
+        always_stored=False,
+    )
+    feature_costs: Mapping[str, float] = option(
+        default_factory=dict,
+        help="Cost of a feature that no tree of the model uses yet: taken off the gains of its splits where splits are compared."
+        " Repeat for several.",
+        metavar="NAME:COST",
+        read=partial(parse_amounts, "feature_costs"),
+        repeat=True,
+        convert=partial(as_amounts, "feature_costs"),
+        always_stored=False,
+    )
+    split_cost: float = option(
+        default=0.0,
+        help="Cost of a split for each document of its node: taken off its gain where splits are compared.",
+        least=0,
+        always_stored=False,
+    )
     feature_fraction: float = option(
         default=1.0,
         by_preset=True,
@@ -630,6 +705,8 @@ class TrainParameters:
             self,
             monotone={name: direction for name, direction in self.monotone.items() if name in names},
             interaction_constraints=[group for group in groups if group],
+            feature_weights={name: amount for name, amount in self.feature_weights.items() if name in names},
+            feature_costs={name: amount for name, amount in self.feature_costs.items() if name in names},
         )
 
     def completed(self, values: Mapping[str, Any]) -> TrainParameters:

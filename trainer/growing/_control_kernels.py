@@ -1,5 +1,7 @@
 """What a node may be split by: features that may occur together on a path, random samples of features, random thresholds.
 
+Also what a split is worth: its gain after the weight and the cost of its feature.
+
     path      f3 -- f7 -- this node        groups of f3 and f7: {f3, f7, f9}, {f3, f7}, ..
     usable    f3, f7, f9                   every feature that one of these groups has, of which a sample may be drawn
 
@@ -13,7 +15,7 @@ import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.randoms import random_bits, uniform
-from rankmill.trainer.growing._state_kernels import DEPTH
+from rankmill.trainer.growing._state_kernels import DEPTH, FIRST, LAST
 
 _OF_LEVEL, _OF_NODE, _OF_SPLIT = 1, 2, 3  # disjoint random streams of a tree
 
@@ -81,6 +83,32 @@ def keep_drawn_split(f, node, first, end, rules, work):
         if b != drawn:
             work[1, b] = -np.inf
             work[2, b] = -np.inf
+
+
+@kernel
+def worth_of(gain, f, node, bins, rules, nodes):
+    """Return what the ``gain`` of the best split by feature ``f`` is worth, of ``node`` or the level that begins with it.
+
+    It rises with the gain.  The cost of a first use depends on what the trees used when the node was made, so that it is
+    the same whenever the node is searched.
+    """
+    if not rules.weighed or gain <= 0.0:
+        return gain
+    n_rows = nodes.table[node, LAST] - nodes.table[node, FIRST]
+    if rules.by_depth:
+        n_rows = nodes.table[0, LAST] - nodes.table[0, FIRST]
+    cost = 0.0 if nodes.used[node, bins.sources[f]] else bins.costs[f]
+    return gain * bins.weights[f] - rules.split_cost * n_rows - cost
+
+
+@kernel
+def note_use(f, children, end, bins, rules, nodes):
+    """Note that a tree uses feature ``f``, for the nodes children .. end - 1 and all that are made later.  By worker 0."""
+    if not rules.weighed:
+        return
+    bins.used[bins.sources[f]] = 1
+    for child in range(children, end):
+        nodes.used[child] = bins.used
 
 
 @kernel

@@ -16,7 +16,7 @@ import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.trainer.growing._category_kernels import sum_of_set
-from rankmill.trainer.growing._control_kernels import narrow_groups
+from rankmill.trainer.growing._control_kernels import narrow_groups, note_use, worth_of
 from rankmill.trainer.growing._gain_kernels import value_of
 from rankmill.trainer.growing._histogram_kernels import add_edges, count_node, subtract
 from rankmill.trainer.growing._pair_search_kernels import search_node_by_pairs
@@ -82,10 +82,10 @@ def _count(crew, node, bins, rows, table, histograms):
 
 
 @kernel
-def _settle(child, node, crew, rules, nodes, search):
+def _settle(child, node, crew, bins, rules, nodes, search):
     """Enqueue the node with the best split of all workers (on ties the lowest feature), or make it a leaf."""
     splits, table, best = search.splits, nodes.table, 0
-    keys = search.gains if rules.noise == 0.0 else search.keys
+    keys = search.keys if rules.noise != 0.0 or rules.weighed else search.gains
     for worker in range(1, crew.size):
         key, best_key = keys[child, worker], keys[child, best]
         if key > best_key or (key == best_key and splits[child, worker, 0] < splits[child, best, 0]):
@@ -102,7 +102,7 @@ def _settle(child, node, crew, rules, nodes, search):
     table[node, SET:] = split[4:]
     nodes.gains[node] = gain + rules.min_gain  # the search returns the gain above min_gain
     if rules.policy == BEST_FIRST:
-        nodes.priority[node] = gain
+        nodes.priority[node] = worth_of(gain, split[0], node, bins, rules, nodes)
     elif rules.policy == BREADTH_FIRST:
         nodes.priority[node] = -table[node, DEPTH]
     else:
@@ -128,7 +128,7 @@ def _search_refused(crew, node, bins, rows, derivatives, rules, nodes, histogram
         return False
     if crew.worker == 0:
         tick(crew, SEARCHING)
-        _settle(child, node, crew, rules, nodes, search)
+        _settle(child, node, crew, bins, rules, nodes, search)
     return True
 
 
@@ -165,9 +165,9 @@ def _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
             return False
     if crew.worker == 0:
         tick(crew, SEARCHING)
-        _settle(one, small, crew, rules, nodes, search)
+        _settle(one, small, crew, bins, rules, nodes, search)
         if large >= 0:
-            _settle(other, large, crew, rules, nodes, search)
+            _settle(other, large, crew, bins, rules, nodes, search)
     return True
 
 
@@ -202,6 +202,7 @@ def _split(node, n_left, bins, rules, nodes):
     _bound_children(node, bins, rules, nodes)
     for child in range(left, left + 2):
         narrow_groups(node, child, table[node, FEATURE], bins, nodes)
+    note_use(table[node, FEATURE], left, left + 2, bins, rules, nodes)
     if state[N_LEAVES] == rules.max_leaves or not (may_split(table, left, rules) or may_split(table, left + 1, rules)):
         release_slot(nodes, node)
         return
@@ -357,7 +358,7 @@ def _write_level_split(split, level, n_bins, table, pool):
 def _choose_level_split(crew, level, n_bins, rules, nodes, histograms, search):
     """Take the best split of all workers, on ties the lowest feature; ``state[NODE]`` -1: there is none."""
     best = 0
-    keys = search.gains if rules.noise == 0.0 else search.keys
+    keys = search.keys if rules.noise != 0.0 or rules.weighed else search.gains
     for worker in range(1, crew.size):
         if keys[0, worker] > keys[0, best]:
             best = worker
@@ -480,5 +481,7 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
         if crew.worker == 0:
             for node in range(first_node, first_node + n_nodes):
                 table[node, LEFT] = 2 * node + 1
-            narrow_groups(first_node, 2 * first_node + 1, table[first_node, FEATURE], bins, nodes)
+            f, below = table[first_node, FEATURE], 2 * first_node + 1
+            narrow_groups(first_node, below, f, bins, nodes)
+            note_use(f, below, below + 1, bins, rules, nodes)
             state[N_NODES] = 4 * n_nodes - 1

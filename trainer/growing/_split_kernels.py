@@ -31,7 +31,7 @@ from rankmill.trainer.growing._category_kernels import (
     tried_alone,
     write_set,
 )
-from rankmill.trainer.growing._control_kernels import bins_in_use, keep_drawn_split, usable_features
+from rankmill.trainer.growing._control_kernels import bins_in_use, keep_drawn_split, usable_features, worth_of
 from rankmill.trainer.growing._gain_kernels import (
     best_of_feature,
     feature_gains,
@@ -72,7 +72,7 @@ def score_of(total, rules):
 
 @kernel
 def compared_by(gain, score, node, f, rules):
-    """Return the key by which features are compared: the gain of their best split, or that with noise.
+    """Return the key by which features are compared: what the gain of their best split is worth, or that with noise.
 
     With noise the key is sqrt(score + gain) plus a normal number of (tree, node, feature), where ``score`` is that of the
     node.  It increases with the gain, so an upper bound of the gain gives an upper bound of the key.
@@ -103,14 +103,14 @@ def _keep_one(f, node, last, histogram, bins, rules, work):
 
 @kernel
 def best_split(
-    histogram, total, n_rows, needed, node, bins, usable, first_feature, last_feature, rules, low, high, work, gain_out, key_out,
+    histogram, total, n_rows, needed, node, bins, usable, first_feature, last_feature, rules, nodes, work, gain_out, key_out,
     split_out, of_feature,
 ):  # fmt: skip
     """Find the best (feature, bin, side of missing values) of one node over a range of features, without counting rows.
 
     ``histogram`` (n_features, 256) int64 sums to ``total`` over ``n_rows``; each side needs ``needed`` packed steps of hessian.  ``gain_out[0]`` gets the gain above ``min_gain`` (0: no split), ``key_out[0]`` its key, ``split_out``
     [feature, bin, missing left, packed sum of the left side, set of bins (4 words)], ``of_feature`` (n_features,) the key of each feature.  With
-    ``rules.constrained`` the children's values lie in ``low`` .. ``high`` and obey ``bins.monotone``.  ``work`` (10, 256)
+    ``rules.constrained`` the children's values lie in the range of the node and obey ``bins.monotone``.  ``work`` (10, 256)
     float64 is scratch space.
     """
     best = -np.inf
@@ -120,7 +120,7 @@ def best_split(
     of_feature[first_feature:last_feature] = -np.inf
     if total & LOW == 0:
         return
-    score = score_of(total, rules)
+    score, low, high = score_of(total, rules), nodes.ranges[node, 0], nodes.ranges[node, 1]
     for f in range(first_feature, last_feature):
         if not usable[f]:
             continue
@@ -133,9 +133,10 @@ def best_split(
         if rules.random_splits:
             _keep_one(f, node, last, histogram[f], bins, rules, work)
         highest = best_of_feature(work[1], work[2], both_sides, last)
-        key = compared_by(highest, score, node, f, rules)
+        worth = worth_of(highest, f, node, bins, rules, nodes)
+        key = compared_by(worth, score, node, f, rules)
         of_feature[f] = key
-        if highest > 0.0 and key > best:
+        if worth > 0.0 and key > best:
             best = key
             gain_out[0] = highest
             if bins.categorical[f]:
@@ -156,7 +157,7 @@ def search_node(crew, child, node, first_feature, last_feature, bins, rules, nod
     best_split(
         histograms.pool[slot], table[node, TOTAL], n_rows, needed, node, bins,
         usable_features(crew, node, bins, rules, nodes, search), first_feature, last_feature, rules,
-        nodes.ranges[node, 0], nodes.ranges[node, 1], search.work[worker], search.gains[child, worker:],
+        nodes, search.work[worker], search.gains[child, worker:],
         search.keys[child, worker:], search.splits[child, worker], search.uppers[slot],
     )  # fmt: skip
 
@@ -236,8 +237,9 @@ def search_counted(
         if rules.random_splits:
             _keep_one(f, node, last, histogram[f], bins, rules, work)
         highest = best_of_feature(work[1], work[2], both_sides, last)
-        key = compared_by(highest, score, node, f, rules)
-        if highest > 0.0 and (key > best or (key == best and f < split[0])):
+        worth = worth_of(highest, f, node, bins, rules, nodes)
+        key = compared_by(worth, score, node, f, rules)
+        if worth > 0.0 and (key > best or (key == best and f < split[0])):
             best = key
             search.gains[0, worker] = highest
             if bins.categorical[f]:
@@ -409,9 +411,10 @@ def search_level(crew, level, first_feature, last_feature, bins, rules, nodes, h
             f, level, search.counts[crew.worker], NO, 0.0, bins, rules, table, histograms.pool, work
         )
         highest = best_of_feature(work[1], work[2], both_sides, last)
-        key = compared_by(highest, score, level[0], f, rules)
+        worth = worth_of(highest, f, level[0], bins, rules, nodes)
+        key = compared_by(worth, score, level[0], f, rules)
         search.uppers[0, f] = key
-        if highest > 0.0 and key > best:
+        if worth > 0.0 and key > best:
             best = key
             search.gains[0, crew.worker] = highest
             _write_level_choice(f, highest, both_sides, last, bins, rules, work, split)
@@ -446,8 +449,9 @@ def search_level_counted(
             )  # fmt: skip
         last, both_sides = _level_gains(f, level, counts, YES, least_h, bins, rules, table, histograms.pool, work)
         highest = best_of_feature(work[1], work[2], both_sides, last)
-        key = compared_by(highest, score, first_node, f, rules)
-        if highest > 0.0 and (key > best or (key == best and f < split[0])):
+        worth = worth_of(highest, f, first_node, bins, rules, nodes)
+        key = compared_by(worth, score, first_node, f, rules)
+        if worth > 0.0 and (key > best or (key == best and f < split[0])):
             best = key
             search.gains[0, crew.worker] = highest
             _write_level_choice(f, highest, both_sides, last, bins, rules, work, split)

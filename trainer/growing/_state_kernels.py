@@ -85,6 +85,9 @@ class Rules(NamedTuple):
     by_node: float = 1.0  # .. of these at a node
     random_splits: bool = False  # one random threshold a feature and node is tried
     tree_key: Any = np.uint64(0)  # of these draws, uint64
+    weighed: bool = False  # gains are compared after weights and costs
+    by_depth: bool = False  # one split for all nodes of a depth
+    split_cost: float = 0.0  # of a split for each document of its node
 
 
 class Crew(NamedTuple):
@@ -110,9 +113,10 @@ class Bins(NamedTuple):
     monotone: Any  # (n_features,) int8: direction of the scores, 0: any
     categorical: Any  # (n_features,) uint8: 1 if its bins are categories, the last one all others
     sources: Any  # (n_features,) int32: the feature that a column is made from, itself if none
-    groups: (
-        Any  # (n_features, n_words) uint64: bits of the groups that have the feature; no words: all may occur together
-    )
+    groups: Any  # (n_features, n_words) uint64: bits of the groups that have the feature; no words: no groups
+    weights: Any  # (n_features,) float64: factors of gains
+    costs: Any  # (n_features,) float64: of the first use of a feature
+    used: Any  # (n_features,) uint8: 1 if a tree uses the feature already; only worker 0 reads and writes it
 
 
 class Rows(NamedTuple):
@@ -145,6 +149,7 @@ class Nodes(NamedTuple):
     free: Any  # (n_slots,) int64
     state: Any  # (STATE_FIELDS,) int64
     groups: Any  # (most_nodes, n_words) uint64: bits of the groups that have all features of the path
+    used: Any  # (most_nodes, n_features) uint8: features in use when the node was made; empty if nothing is weighed
 
 
 class Histograms(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,15 +25,34 @@ class Controls:
         (n_columns,) int32, the feature that a column is made from; of a feature itself.
     groups
         (n_columns, n_words) uint64, bits of the groups that have the feature; no words: all features may occur together.
+    weights
+        (n_columns,), factors of gains.
+    costs
+        (n_columns,), taken off the gain where no tree uses the feature yet.
+    split_cost
+        Taken off a gain for each document of the node.
     """
 
     sources: npt.NDArray[np.int32]
     groups: npt.NDArray[np.uint64]
+    weights: npt.NDArray[np.float64]
+    costs: npt.NDArray[np.float64]
+    split_cost: float = 0.0
 
     @classmethod
     def none(cls, n_columns: int) -> Controls:
         """Return controls that allow everything."""
-        return cls(np.arange(n_columns, dtype=np.int32), np.zeros((n_columns, 0), dtype=np.uint64))
+        return cls(
+            np.arange(n_columns, dtype=np.int32),
+            np.zeros((n_columns, 0), dtype=np.uint64),
+            np.ones(n_columns),
+            np.zeros(n_columns),
+        )
+
+    @property
+    def weighed(self) -> bool:
+        """Whether gains are compared after weights and costs."""
+        return bool(self.split_cost > 0.0 or (self.weights != 1.0).any() or (self.costs != 0.0).any())
 
     @classmethod
     def of(cls, parameters: TrainParameters, names: Sequence[str], made_from: Sequence[int] = ()) -> Controls:
@@ -42,14 +61,31 @@ class Controls:
         InvalidParameter for an unknown name.
         """
         sources = np.array([*range(len(names)), *made_from], dtype=np.int32)
-        return cls(sources, _groups(parameters.interaction_constraints, names)[sources])
+        weights = _by_feature("feature_weights", parameters.feature_weights, names, 1.0)
+        costs = _by_feature("feature_costs", parameters.feature_costs, names, 0.0)
+        groups = _groups(parameters.interaction_constraints, names)
+        return cls(sources, groups[sources], weights[sources], costs[sources], parameters.split_cost)
 
     def padded(self, n_columns: int) -> Controls:
         """Return the same for more columns, which have no source."""
         more = n_columns - len(self.sources)
         return Controls(
-            np.concatenate([self.sources, np.full(more, -1, dtype=np.int32)]), np.pad(self.groups, ((0, more), (0, 0)))
+            np.concatenate([self.sources, np.full(more, -1, dtype=np.int32)]),
+            np.pad(self.groups, ((0, more), (0, 0))),
+            np.concatenate([self.weights, np.ones(more)]),
+            np.concatenate([self.costs, np.zeros(more)]),
+            self.split_cost,
         )
+
+
+def _by_feature(
+    option: str, values: Mapping[str, float], names: Sequence[str], default: float
+) -> npt.NDArray[np.float64]:
+    """Return the value of each feature, (n_features,); InvalidParameter for an unknown name."""
+    for name in values:
+        if name not in names:
+            raise InvalidParameter(f"{spelled(option)}: unknown feature {name!r}; {name_hint(name, names)}")
+    return np.array([values.get(name, default) for name in names], dtype=np.float64)
 
 
 def _groups(groups: Sequence[Sequence[str]], names: Sequence[str]) -> npt.NDArray[np.uint64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import ClassVar
@@ -115,6 +115,7 @@ class Grower:
         if categorical is not None:
             self._categorical[: len(categorical)] = categorical
         self._controls = (controls or Controls.none(bins.n_features)).padded(n_features)
+        self._used = np.zeros(n_features, dtype=np.uint8)  # features of the trees so far
         self._blocks = np.arange(bins.words.shape[0], dtype=np.int64)
         self._used_words = bins.used_words
         self._nodes = _nodes_for(p.leaves, pool.n_slots, self._controls)
@@ -216,6 +217,11 @@ class Grower:
             _, leaf_scale = scales_of(gradients, hessians, self._team)
         return self._finish(gradients, hessians, leaf_scale, n, rows, scores, leaves, by_h=weights is None)
 
+    def note(self, trees: Sequence[Tree]) -> None:
+        """Note which features are used by ``trees`` that were grown elsewhere: their first use costs nothing any more."""
+        for tree in trees:
+            self._used[self._controls.sources[tree.feature[tree.feature >= 0]]] = 1
+
     def _grow_nodes(self, n: int, derivatives: table.Derivatives, rules: table.Rules) -> None:
         """Split nodes from the root down, with several workers if the tree is large enough."""
         size = 1 if n * len(self._chosen_blocks) < _LEAST_VISITS * self._team.size else self._team.size
@@ -274,6 +280,8 @@ class Grower:
         root[table.FIRST], root[table.LAST], root[table.DEPTH], root[table.SLOT] = 0, n, 0, 0
         nodes.ranges[0] = -np.inf, np.inf
         nodes.groups[0] = ~np.uint64(0)
+        if nodes.used.size:
+            nodes.used[0] = self._used
         nodes.free[: n_slots - 1] = np.arange(n_slots - 1, 0, -1)
         nodes.state[:] = 0
         nodes.state[table.N_NODES] = nodes.state[table.N_LEAVES] = 1
@@ -325,6 +333,9 @@ class Grower:
             by_level=p.feature_fraction_by_level,
             by_node=p.feature_fraction_by_node,
             random_splits=p.extra_trees,
+            weighed=self._controls.weighed,
+            by_depth=self._oblivious,
+            split_cost=self._controls.split_cost,
         )
 
     def _scaled(self, added: float, hessians: npt.NDArray[np.float64]) -> float:
@@ -371,6 +382,9 @@ class Grower:
             self._categorical,
             self._controls.sources,
             self._controls.groups,
+            self._controls.weights,
+            self._controls.costs,
+            self._used,
         )
         shared = crew, bins, self._rows, derivatives, rules, self._nodes, self._histograms, self._search
         if self._oblivious:
@@ -548,6 +562,7 @@ def _nodes_for(leaves: int, n_slots: int, controls: Controls) -> table.Nodes:
         free=np.zeros(n_slots, dtype=np.int64),
         state=np.zeros(table.STATE_FIELDS, dtype=np.int64),
         groups=np.zeros((most, controls.groups.shape[1]), dtype=np.uint64),
+        used=np.zeros((most, len(controls.sources) if controls.weighed else 0), dtype=np.uint8),
     )
 
 
