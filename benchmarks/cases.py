@@ -23,6 +23,7 @@ class Case:
     queries: int = 0  # 0: read from a LETOR folder
     features: int = 0
     missing: float = 0.0  # share of missing cells
+    categorical: int = 0  # so many of the first columns are categories: codes of their quantiles in a random order
     leaves: tuple[int, ...] = (31,)
 
     def seeds(self, asked: list[int]) -> list[int]:
@@ -39,6 +40,7 @@ CASES = {
     case.name: case
     for case in (
         Case(name="mslr", queries=6000, features=136, leaves=(31, 255)),  # 720,000 rows
+        Case(name="mslr-categories", queries=6000, features=136, categorical=20),  # of 10, 100 or 1,000 each
         Case(name="mq2008"),
         Case(name="wide", queries=833, features=700, missing=0.5),  # 100,000 rows
     )
@@ -52,6 +54,7 @@ class Data:
         self.x: npt.NDArray[np.float32] = np.load(folder / f"{part}-x.npy")  # (n_rows, n_features), row-major
         self.y: npt.NDArray[np.int32] = np.load(folder / f"{part}-y.npy")
         self.sizes: npt.NDArray[np.int64] = np.load(folder / f"{part}-sizes.npy")
+        self.categorical: list[int] = np.load(folder / "categorical.npy").tolist()  # columns
 
     @property
     def starts(self) -> npt.NDArray[np.int64]:
@@ -75,6 +78,8 @@ def prepare(case: Case, seed: int, root: Path, letor: Path | None = None) -> Pat
             _read(letor, Path(work), made)
         else:
             raise ValueError(f"{case.name} needs a LETOR folder")
+        np.save(made / "categorical.npy", np.arange(case.categorical))
+        _make_categories(case, seed, made)
         _cut_tiny(made)
         made.rename(folder)
     return folder
@@ -100,6 +105,17 @@ def _generate(case: Case, part: str, queries: int, seed: int, folder: Path) -> N
     x.flush()
     np.save(folder / f"{part}-y.npy", np.concatenate([block.grades for block in blocks]).astype(np.int32))
     np.save(folder / f"{part}-sizes.npy", np.concatenate([np.diff(block.starts) for block in blocks]))
+
+
+def _make_categories(case: Case, seed: int, folder: Path) -> None:
+    """Replace the first columns by categories: the quantiles of their train values, numbered at random."""
+    parts = [np.load(folder / f"{part}-x.npy", mmap_mode="r+") for part in ("train", "test")]
+    for f in range(case.categorical):
+        k = (10, 100, 1000)[f % 3]
+        cuts = np.quantile(parts[0][:, f], np.arange(1, k) / k)
+        numbers = np.random.default_rng([seed, f]).permutation(k)
+        for x in parts:
+            x[:, f] = numbers[np.searchsorted(cuts, x[:, f])]
 
 
 def _spans(first: int, last: int, rows: int = 4096) -> Iterator[tuple[int, int]]:

@@ -1,11 +1,12 @@
 """Time scoring of raw features, compared with predict() of other tools on the same trees.
 
-    python benchmarks/predict.py [--documents 120000] [--repeats 5] [--lleaves PYTHON]
+    python benchmarks/predict.py [--documents 120000] [--repeats 5] [--categorical 20] [--lleaves PYTHON]
 
 Two models trained by LightGBM (500 trees of 64 leaves, 1,000 of 31; 136 features) are scored by LightGBM and, after conversion
 with the reader of ``rankmill convert``, by us; the scores must agree.  Oblivious trees (1,000 of depth 6) are scored by CatBoost
 and by us, each with its own model of the same shape.  The systems take turns; results are medians.  lleaves compiles for
-minutes and needs its own environment: PYTHON is an interpreter with lleaves and numpy.
+minutes and needs its own environment: PYTHON is an interpreter with lleaves and numpy.  With ``--categorical`` so many of the
+first columns are categories, of 10, 100 or 1,000 each, which LightGBM splits by sets; CatBoost is then left out.
 """
 
 from __future__ import annotations
@@ -55,6 +56,14 @@ Timed = Callable[[int, int], float]
 """Returns the seconds for a number of documents on a number of threads."""
 
 
+def with_categories(values: np.ndarray, columns: int) -> None:
+    """Replace the first ``columns`` by the numbers of their quantiles, in a random order."""
+    for f in range(columns):
+        k = (10, 100, 1000)[f % 3]
+        numbers = np.random.default_rng(f).permutation(k)
+        values[:, f] = numbers[np.searchsorted(np.quantile(values[:, f], np.arange(1, k) / k), values[:, f])]
+
+
 def made(documents: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return features for training and scoring, and labels that depend on half of the features."""
     generator = np.random.Generator(np.random.PCG64(3))
@@ -78,14 +87,15 @@ def ours(forest: Forest, values: np.ndarray) -> Timed:
     return run
 
 
-def lightgbm(trees: int, leaves: int, train: np.ndarray, label: np.ndarray, path: Path) -> None:
+def lightgbm(trees: int, leaves: int, train: np.ndarray, label: np.ndarray, path: Path, categorical: int) -> None:
     import lightgbm as lgb
 
     parameters = {
         "objective": "regression", "num_leaves": leaves, "learning_rate": 0.05, "min_data_in_leaf": 20, "verbose": -1,
         "num_threads": 2, "boost_from_average": False,
     }  # fmt: skip
-    lgb.train(parameters, lgb.Dataset(train, label), trees).save_model(path)
+    rows = lgb.Dataset(train, label, categorical_feature=[*range(categorical)])
+    lgb.train(parameters, rows, trees).save_model(path)
 
 
 def lightgbm_predict(path: Path, values: np.ndarray) -> Timed:
@@ -212,16 +222,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--documents", type=int, default=120_000)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--categorical", type=int, default=0, help="number of categorical columns")
     parser.add_argument("--lleaves", metavar="PYTHON", help="an interpreter that has lleaves")
     options = parser.parse_args()
     train, label, values = made(options.documents)
+    if options.categorical:
+        both = np.concatenate([train, values])
+        with_categories(both, options.categorical)
+        train, values = both[:TRAINED_ON], np.ascontiguousarray(both[TRAINED_ON:])
     rows, notes = [], []
     with tempfile.TemporaryDirectory() as folder:
         table_path = Path(folder) / "values.npy"
         np.save(table_path, values)
         for trees, leaves in SHAPES:
             path = Path(folder) / f"{trees}x{leaves}.txt"
-            lightgbm(trees, leaves, train, label, path)
+            lightgbm(trees, leaves, train, label, path, options.categorical)
             forest = read_from("lightgbm", path.read_bytes(), str(path)).forest
             import lightgbm as lgb
 
@@ -234,13 +249,18 @@ def main() -> None:
                 systems["lleaves"] = peer
                 notes.append(f"{trees} x {leaves}: lleaves compiled for {peer.compiled_in:.0f} s")
             rows += rows_of(f"{trees} x {leaves} leaves", systems, trees, options.documents, options.repeats)
-            notes.append(f"{trees} x {leaves}: {after_binning(forest):.2f} ns a document and tree after binning")
+            by_set = float(forest.splits_by_set[forest.node_feature >= 0].mean())
+            notes.append(
+                f"{trees} x {leaves}: {after_binning(forest):.2f} ns a document and tree after binning; {by_set:.0%} of the"
+                " splits by sets"
+            )
             if peer is not None:
                 peer.close()
-    forest, peer_model = oblivious(train, label)
-    systems = {"rankmill": ours(forest, values), "CatBoost": catboost_predict(peer_model, values)}
-    rows += rows_of("1000 x depth 6, oblivious", systems, forest.n_trees, options.documents, options.repeats)
-    notes.append(f"oblivious: {after_binning(forest):.2f} ns a document and tree after binning")
+    if not options.categorical:
+        forest, peer_model = oblivious(train, label)
+        systems = {"rankmill": ours(forest, values), "CatBoost": catboost_predict(peer_model, values)}
+        rows += rows_of("1000 x depth 6, oblivious", systems, forest.n_trees, options.documents, options.repeats)
+        notes.append(f"oblivious: {after_binning(forest):.2f} ns a document and tree after binning")
     print(render(surroundings(["lightgbm", "catboost"])))
     headings = ["model", "threads", "system", "ms", "ns a document, tree and core", "times ours"]
     print(table(headings, rows))

@@ -79,7 +79,8 @@ def _run_rankmill(data: Data, task: Task, settings: Settings, built: Built) -> t
 
     parameters = TrainParameters(**settings)  # raises before anything is built
     names = [f"f{i}" for i in range(data.x.shape[1])]
-    spec = matrix_bins(names, data.x, MAX_BIN, n_threads=task.threads)
+    categorical = [names[f] for f in data.categorical]
+    spec = matrix_bins(names, data.x, MAX_BIN, n_threads=task.threads, categorical=categorical)
     clock = Clock()
 
     def batches() -> Iterator[npt.NDArray[np.uint8]]:
@@ -92,6 +93,7 @@ def _run_rankmill(data: Data, task: Task, settings: Settings, built: Built) -> t
     rows = TrainingData(
         train=RankedRows(data.y, data.starts, batches()),
         edges=[feature.edges for feature in spec.features],
+        categories=spec.categories,
         feature_names=names,
         max_grade=int(data.y.max()),
     )
@@ -110,7 +112,9 @@ def _lightgbm(task: Task, *, quantised: bool = False) -> Settings:
 def _run_lightgbm(data: Data, task: Task, settings: Settings, built: Built) -> tuple[Clock, Scorer]:
     import lightgbm as lgb
 
-    rows = lgb.Dataset(data.x, data.y, group=data.sizes, params=settings).construct()
+    rows = lgb.Dataset(
+        data.x, data.y, group=data.sizes, params=settings, categorical_feature=data.categorical
+    ).construct()
     built()
     clock = Clock()
     booster = lgb.train(settings, rows, task.rounds, callbacks=[clock])
@@ -132,7 +136,11 @@ def _run_xgboost(data: Data, task: Task, settings: Settings, built: Built) -> tu
             clock()
             return False
 
-    rows = xgb.QuantileDMatrix(data.x, data.y, group=data.sizes, max_bin=MAX_BIN, nthread=task.threads)
+    kinds = ["c" if f in data.categorical else "q" for f in range(data.x.shape[1])]
+    rows = xgb.QuantileDMatrix(
+        data.x, data.y, group=data.sizes, max_bin=MAX_BIN, nthread=task.threads, feature_types=kinds,
+        enable_categorical=True,
+    )  # fmt: skip
     built()
     clock = Clock()
     booster = xgb.train(settings, rows, task.rounds, callbacks=[Callback()])
