@@ -46,9 +46,9 @@ def sort_by(n, keys, order, spare):
 
 
 @kernel
-def _rows_of(packed, total, n_rows):
-    """Return about how many of ``n_rows`` rows have the hessian of ``packed``, whose share of ``total`` they are taken to be."""
-    return np.rint(np.float64(packed & LOW) * (n_rows / np.float64(total & LOW)))
+def _rows_of(packed, rows_a_step):
+    """Return about how many rows have the hessian of ``packed``, if each has an equal share."""
+    return np.rint(np.float64(packed & LOW) * rows_a_step)
 
 
 @kernel
@@ -58,11 +58,11 @@ def order_categories(histogram, n_bins, total, n_rows, rules, work):
     ``histogram`` (256,) are the packed sums of a feature of ``n_bins`` bins, ``total`` those of the node's ``n_rows`` rows.
     Left out are those of less than ``category_rows``.
     """
-    order, keys = work[5].view(np.int64), work[6]
+    order, keys, rows_a_step = work[5].view(np.int64), work[6], n_rows / np.float64(total & LOW)
     used = np.int64(0)
     for b in range(1, n_bins - 1):
         packed = histogram[b]
-        if packed & LOW != 0 and _rows_of(packed, total, n_rows) >= rules.category_rows:
+        if packed & LOW != 0 and _rows_of(packed, rows_a_step) >= rules.category_rows:
             used += 1
             order[used] = b
             h = np.float64(packed & LOW) * rules.unit_h + rules.category_smoothing
@@ -136,10 +136,10 @@ def limit_sets(n_bins, last, total, n_rows, rules, work):
     """
     if tried_alone(n_bins, rules):
         return
-    ordered = work[4].view(np.int64)
+    ordered, rows_a_step = work[4].view(np.int64), n_rows / np.float64(total & LOW)
     group, left = 0.0, 0.0
     for b in range(1, last):
-        rows = _rows_of(ordered[b], total, n_rows)
+        rows = _rows_of(ordered[b], rows_a_step)
         group, left = group + rows, left + rows
         if b > rules.most_categories or group < rules.group_rows or n_rows - left < rules.group_rows:
             work[1, b] = -np.inf
@@ -151,7 +151,7 @@ def limit_sets(n_bins, last, total, n_rows, rules, work):
             work[2, b] = -np.inf
         if group >= rules.group_rows:
             group = 0.0
-        rows = _rows_of(ordered[b], total, n_rows)
+        rows = _rows_of(ordered[b], rows_a_step)
         group, left = group + rows, left + rows
 
 
