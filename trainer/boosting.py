@@ -206,7 +206,7 @@ class _Training:
             raise InvalidParameter(
                 f"{spelled('extra_trees')} does not work with {spelled('criterion')} 'ole'; use rwse or se, or leave it out"
             )
-        for name in ("feature_weights", "feature_costs", "split_cost"):
+        for name in ("lambda_l1", "max_delta_step", "path_smooth", "feature_weights", "feature_costs", "split_cost"):
             if self.criterion == "ole" and getattr(p, name):
                 raise InvalidParameter(
                     f"{spelled(name)} does not work with {spelled('criterion')} 'ole'; use rwse or se, or leave it out"

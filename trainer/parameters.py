@@ -387,6 +387,24 @@ class TrainParameters:
         help="L2 regularisation of leaf values, added to the hessian sum of a leaf.",
         least=0,
     )
+    lambda_l1: float = option(
+        default=0.0,
+        help="L1 regularisation of leaf values: the sum of gradients of a leaf is drawn towards 0 by as much.",
+        least=0,
+        always_stored=False,
+    )
+    max_delta_step: float = option(
+        default=0.0,
+        help="Maximum absolute value of a leaf, before the learning rate; 0: unlimited.",
+        least=0,
+        always_stored=False,
+    )
+    path_smooth: float = option(
+        default=0.0,
+        help="Average the value of each node with that of the node above it, as if that had this many documents; 0: do not.",
+        least=0,
+        always_stored=False,
+    )
     l2_scale: str = option(
         default="none",
         by_preset=True,
@@ -631,10 +649,6 @@ class TrainParameters:
                 raise InvalidParameter(
                     f"{spelled('feature_fraction_by_node')} does not work with {spelled('grow')} 'oblivious', whose nodes of a"
                     f" depth share a condition; use {spelled('feature_fraction_by_level')}"
-                )
-            if self.monotone:
-                raise InvalidParameter(
-                    f"monotone constraints do not work with {spelled('grow')} 'oblivious'; use best_first, or leave monotone out"
                 )
             if (self.max_depth or 0) > MOST_OBLIVIOUS_DEPTH:
                 raise InvalidParameter(

@@ -57,6 +57,29 @@ def test_no_leaf_rule_and_no_criterion_moves_scores_against_a_constraint(objecti
     assert moves_against(free) > 0  # or the test could not fail
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"criterion": "se"},
+        {"leaf": "exact"},
+        {"objective": "laplace"},
+        {"objective": "gbrank(trees=3)"},
+        {"min_rows_in_leaf": 40},
+        {"path_smooth": 20.0},
+        {"max_delta_step": 0.2, "lambda_l1": 0.1},
+        {"row_fraction": 0.6, "leaf_rows": "all"},
+    ],
+    ids=str,
+)
+def test_oblivious_trees_move_no_scores_against_a_constraint(options):
+    given = {"grow": "oblivious", "max_depth": 5, "n_rounds": 12, "min_rows_in_leaf": 3, "watch": False, **options}
+    forest = fit(small_data(), monotone=DIRECTIONS, **given).forest
+    assert (forest.node_feature == 0).any()
+    assert moves_against(forest) == 0
+    assert moves_against(fit(small_data(), **given).forest) > 0
+
+
 @pytest.mark.parametrize("objective", ["laplace", "quantile(alpha=0.7)", "huber"])
 def test_constrained_leaves_are_on_the_scale_of_the_labels(objective):
     """Gradients of these losses do not grow with the labels; their steps do."""

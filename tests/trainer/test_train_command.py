@@ -145,12 +145,44 @@ def test_options_reach_the_model(dataset: str, capsys) -> None:
     assert {name: forest.parameters[name] for name in expected} == expected
 
 
+def test_controls_of_features_reach_the_model(dataset: str, capsys) -> None:
+    options = [
+        "--interaction-constraints",
+        "f1,f2",
+        "--interaction-constraints",
+        "f2, f3",
+        "--feature-weights",
+        "f1:0.5",
+    ]
+    options += [
+        "--feature-costs",
+        "f2:3",
+        "--feature-costs",
+        "f3:1e-2",
+        "--feature-fraction-by-node",
+        "0.5",
+        "--extra-trees",
+    ]
+    assert facts(capsys, "train", dataset, "--name", "web", *SMALL, *options)["new"]
+    forest = Forest.from_bytes(Path(facts(capsys, "models", "show", "web")["model_path"]).read_bytes())
+    expected = {"interaction_constraints": [["f1", "f2"], ["f2", "f3"]], "feature_weights": {"f1": 0.5}}
+    expected |= {"feature_costs": {"f2": 3.0, "f3": 0.01}, "feature_fraction_by_node": 0.5, "extra_trees": True}
+    assert {name: forest.parameters[name] for name in expected} == expected
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--monotone", "f1"], "monotone: expected NAME:1 or NAME:-1, found 'f1'"),
         (["--monotone", "f1:1", "--monotone", "f1:-1"], "monotone: the feature 'f1' is given twice"),
         (["--monotone", "f99:1"], "monotone: unknown feature 'f99'"),
+        (["--interaction-constraints", "f1,f99"], "--interaction-constraints: unknown feature 'f99'"),
+        (["--feature-costs", "f1"], "--feature-costs: expected NAME:NUMBER, such as bm25:0.5, found 'f1'"),
+        (
+            ["--feature-weights", "f1:1", "--feature-weights", "f1:2"],
+            "--feature-weights: the feature 'f1' is given twice",
+        ),
+        (["--feature-fraction-by-node", "0.5", "--grow", "oblivious"], "--feature-fraction-by-level"),
         (["--grow", "best"], "unknown value of --grow 'best'"),
         (["--eval-metric", "nddg"], "unknown metric 'nddg'"),
         (["--histogram-memory", "much"], "--histogram-memory: expected a size such as 2GB or 512MiB, found 'much'"),

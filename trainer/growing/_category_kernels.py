@@ -110,7 +110,7 @@ def sum_ordered(histogram, n_bins, last, total, rules, work):
 
 
 @kernel
-def category_gains(histogram, n_bins, last, total, needed, low, high, rules, parent, work):
+def category_gains(histogram, n_bins, last, total, needed, limits, rules, parent, work):
     """Write the gains of all sets of the ordered categories of a node to work[1] and work[2], as ``feature_gains``.
 
     ``parent`` is taken off each gain.
@@ -123,7 +123,9 @@ def category_gains(histogram, n_bins, last, total, needed, low, high, rules, par
     for side in range(1 if alone else 2):
         extra, out = (np.int64(0), work[1]) if side == 0 else (ordered[0], work[2])
         if rules.constrained:
-            gains_bounded(prefix, extra, last, total_g, total_h, needed, lambda_l2, rules, 0, low, high, out)
+            gains_bounded(
+                prefix, extra, last, total_g, total_h, needed, lambda_l2, rules.min_gain, rules, 0, limits, out
+            )
         else:
             gains_of(prefix, extra, last, total_g, total_h, needed, lambda_l2, rules, parent, out)
 
@@ -156,11 +158,11 @@ def limit_sets(n_bins, last, total, n_rows, rules, work):
 
 
 @kernel
-def categories_of_node(histogram, n_bins, total, n_rows, needed, low, high, rules, work):
+def categories_of_node(histogram, n_bins, total, n_rows, needed, limits, rules, work):
     """Order the categories of a node and write the gains of their sets to ``work``; returns 1 + how many are in order."""
     last = order_categories(histogram, n_bins, total, n_rows, rules, work)
     parent = parent_of(total, rules) + rules.min_gain
-    category_gains(histogram, n_bins, last, total, needed, low, high, rules, parent, work)
+    category_gains(histogram, n_bins, last, total, needed, limits, rules, parent, work)
     limit_sets(n_bins, last, total, n_rows, rules, work)
     return last
 

@@ -36,39 +36,83 @@ def gains_of(prefix, extra, last, total_g, total_h, needed, lambda_l2, rules, pa
 
 
 @kernel
-def _value(g, h, low, high):
-    """Return the Newton step (h with lambda), kept within the range of the node."""
-    return min(max(-g / h, low), high) if h > 0.0 else 0.0
+def _shrunk(g, rules):
+    """Return g drawn towards 0 by lambda_l1."""
+    return g if rules.lambda_l1 == 0.0 else np.sign(g) * max(abs(g) - rules.lambda_l1, 0.0)
 
 
 @kernel
-def value_of(packed, rules, low, high):
+def _value(g, h, n_rows, above, low, high, rules):
+    """Return the value of a node: a step (g shrunk, h with lambda), averaged with that of the node ``above`` it, in its range."""
+    value = -g / h if h > 0.0 else 0.0
+    if rules.max_step > 0.0:
+        value = min(max(value, -rules.max_step), rules.max_step)
+    if rules.smooth > 0.0:
+        value = (value * n_rows + above * rules.smooth) / (n_rows + rules.smooth)
+    elif h <= 0.0:
+        return 0.0
+    return min(max(value, low), high)
+
+
+@kernel
+def value_of(packed, n_rows, above, rules, low, high):
+    """Return the value of a node of ``n_rows`` rows, whose parent has the value ``above``."""
     g, h = np.float64(packed >> np.int64(32)) * rules.unit_g, np.float64(packed & LOW) * rules.unit_h
-    return _value(g, h + rules.lambda_l2, low, high)
+    return _value(_shrunk(g, rules), h + rules.lambda_l2, n_rows, above, low, high, rules)
 
 
 @kernel
 def gain_of(g, h, value):
-    """Return the gain of the step ``value``: -(2 g v + h v^2), which is g^2 / h at the Newton step."""
+    """Return the gain of the step ``value`` (g shrunk): -(2 g v + h v^2), which is g^2 / h at the Newton step."""
     return -(2.0 * g + h * value) * value
 
 
 @kernel
-def gains_bounded(prefix, extra, last, total_g, total_h, needed, lambda_l2, rules, direction, low, high, out):
-    """As ``gains_of``, but the values of the children must be in low .. high and rise (1) or fall (-1) with the feature."""
+def gains_bounded(prefix, extra, last, total_g, total_h, needed, lambda_l2, min_gain, rules, direction, limits, out):
+    """As ``gains_of``, but with the values that nodes get.  Those of the children must rise (1) or fall (-1) with the feature.
+
+    ``limits`` (4,) are the range of values, the own value and the number of rows of the node.  Rows of sides are estimated by
+    their hessian.
+    """
+    low, high, own, rows = limits[0], limits[1], limits[2], limits[3] / total_h
     unit_g, unit_h = rules.unit_g, rules.unit_h
     whole_g, whole_h = total_g * unit_g, total_h * unit_h + rules.lambda_l2
-    parent = gain_of(whole_g, whole_h, _value(whole_g, whole_h, low, high)) + rules.min_gain
+    if rules.smooth == 0.0:
+        own = _value(_shrunk(whole_g, rules), whole_h, 0.0, 0.0, low, high, rules)
+    parent = gain_of(_shrunk(whole_g, rules), whole_h, own) + min_gain
     for b in range(1, last):
         left = prefix[b] + extra
         h_left, g_left = np.float64(left & LOW), np.float64(left >> np.int64(32))
         out[b] = -np.inf
         if min(h_left, total_h - h_left) >= needed:
-            g, h = g_left * unit_g, h_left * unit_h + lambda_l2
-            g_right, h_right = (total_g - g_left) * unit_g, (total_h - h_left) * unit_h + lambda_l2
-            value, value_right = _value(g, h, low, high), _value(g_right, h_right, low, high)
+            g, h = _shrunk(g_left * unit_g, rules), h_left * unit_h + lambda_l2
+            g_right, h_right = _shrunk((total_g - g_left) * unit_g, rules), (total_h - h_left) * unit_h + lambda_l2
+            value = _value(g, h, h_left * rows, own, low, high, rules)
+            value_right = _value(g_right, h_right, (total_h - h_left) * rows, own, low, high, rules)
             if direction * (value_right - value) >= 0.0:
                 out[b] = gain_of(g, h, value) + gain_of(g_right, h_right, value_right) - parent
+
+
+@kernel
+def bounded_gain_of(left, total, direction, limits, rules):
+    """Return the gain of one split as :func:`gains_bounded`, without ``min_gain``; -inf where not allowed."""
+    total_h = np.float64(total & LOW)
+    prefix, out = np.full(2, left), np.empty(2)
+    gains_bounded(
+        prefix,
+        np.int64(0),
+        2,
+        np.float64(total >> np.int64(32)),
+        total_h,
+        0.0,
+        rules.lambda_l2,
+        0.0,
+        rules,
+        direction,
+        limits,
+        out,
+    )
+    return out[1]
 
 
 @kernel
@@ -148,7 +192,7 @@ def parent_of(total, rules):
 
 
 @kernel
-def feature_gains(histogram, last, total, needed, direction, low, high, rules, work):
+def feature_gains(histogram, last, total, needed, direction, limits, rules, work):
     """Write the gains of all bins of a feature of one node to ``work``: work[1] missing right, work[2] missing left."""
     prefix = work[0].view(np.int64)
     total_g, total_h = np.float64(total >> np.int64(32)), np.float64(total & LOW)
@@ -158,7 +202,7 @@ def feature_gains(histogram, last, total, needed, direction, low, high, rules, w
         extra, out = (np.int64(0), work[1]) if side == 0 else (histogram[0], work[2])
         if rules.constrained:
             gains_bounded(
-                prefix, extra, last, total_g, total_h, needed, rules.lambda_l2, rules, direction, low, high, out
+                prefix, extra, last, total_g, total_h, needed, rules.lambda_l2, rules.min_gain, rules, direction, limits, out
             )  # fmt: skip
         else:
             gains_of(prefix, extra, last, total_g, total_h, needed, rules.lambda_l2, rules, parent, out)

@@ -17,7 +17,7 @@ import numpy as np
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.trainer.growing._category_kernels import sum_of_set
 from rankmill.trainer.growing._control_kernels import narrow_groups, note_use, worth_of
-from rankmill.trainer.growing._gain_kernels import value_of
+from rankmill.trainer.growing._gain_kernels import bounded_gain_of, value_of
 from rankmill.trainer.growing._histogram_kernels import add_edges, count_node, subtract
 from rankmill.trainer.growing._pair_search_kernels import search_node_by_pairs
 from rankmill.trainer.growing._partition_kernels import divide_pairs, partition_alone, partition_node, rows_left
@@ -173,15 +173,25 @@ def _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
 
 @kernel
 def _bound_children(node, bins, rules, nodes):
-    """Bound the values of the children: by the midpoint of the two values after a monotone split, else as the node."""
+    """Write value, rows and bounds of the children: the midpoint of the two values after a monotone split, else as the node."""
+    if not rules.constrained:
+        nodes.ranges[nodes.table[node, LEFT]] = nodes.ranges[node]
+        nodes.ranges[nodes.table[node, LEFT] + 1] = nodes.ranges[node]
+        return
     table, ranges, direction = nodes.table, nodes.ranges, bins.monotone[nodes.table[node, FEATURE]]
     left, right = table[node, LEFT], table[node, LEFT] + 1
     ranges[left] = ranges[node]
     ranges[right] = ranges[node]
-    if not rules.constrained or direction == 0:
+    low, high, own = ranges[node, 0], ranges[node, 1], ranges[node, 2]
+    for child in range(left, left + 2):
+        n_rows = np.float64(table[child, LAST] - table[child, FIRST])
+        ranges[child, 3] = n_rows
+        # of an oblivious tree: a side that is too small keeps the value of the node
+        if n_rows >= rules.min_rows and np.float64(table[child, TOTAL] & LOW) >= rules.least_side:
+            ranges[child, 2] = value_of(table[child, TOTAL], n_rows, own, rules, low, high)
+    if direction == 0:
         return
-    low, high = ranges[node, 0], ranges[node, 1]
-    middle = 0.5 * (value_of(table[left, TOTAL], rules, low, high) + value_of(table[right, TOTAL], rules, low, high))
+    middle = 0.5 * (ranges[left, 2] + ranges[right, 2])
     if direction > 0:
         ranges[left, 1], ranges[right, 0] = middle, middle
     else:
@@ -385,7 +395,7 @@ def _partition_level(crew, level, words, rows, rules, table):
 
 
 @kernel(inline="always")
-def _write_level_gains(level, rows, hessians, rules, nodes):
+def _write_level_gains(level, rows, hessians, bins, rules, nodes):
     """Write the gain of each leaf of a partitioned level, 0 where a side is too small.
 
     Returns whether these are the gains that the search assumed without counting rows.
@@ -403,6 +413,10 @@ def _write_level_gains(level, rows, hessians, rules, nodes):
             + (g - g_left) * (g - g_left) / (h - h_left + rules.lambda_l2)
             - g * g / (h + rules.lambda_l2)
         )
+        if rules.constrained:
+            gain = bounded_gain_of(left, total, bins.monotone[table[node, FEATURE]], nodes.ranges[node], rules)
+            if gain == -np.inf:  # against a constraint: the two sides get about the same value
+                continue
         first, middle, last = table[node, FIRST], table[2 * node + 1, LAST], table[node, LAST]
         enough = min(middle - first, last - middle) >= rules.min_rows
         if enough and sides_have_hessian(node, middle, rows, hessians, rules, table):
@@ -460,7 +474,7 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
                 return
             if crew.worker == 0:
                 tick(crew, PARTING)
-                seen = _write_level_gains(level, rows.rows, derivatives.hessians, rules, nodes)
+                seen = _write_level_gains(level, rows.rows, derivatives.hessians, bins, rules, nodes)
                 state[REFUSED] = first_node if not (seen or counted) else -1
                 if state[REFUSED] < 0 and not _level_gains_something(
                     level, bins.words, rows, derivatives, rules, nodes
@@ -481,6 +495,7 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
         if crew.worker == 0:
             for node in range(first_node, first_node + n_nodes):
                 table[node, LEFT] = 2 * node + 1
+                _bound_children(node, bins, rules, nodes)
             f, below = table[first_node, FEATURE], 2 * first_node + 1
             narrow_groups(first_node, below, f, bins, nodes)
             note_use(f, below, below + 1, bins, rules, nodes)

@@ -37,6 +37,7 @@ from rankmill.trainer.growing._gain_kernels import (
     feature_gains,
     first_of,
     forbid_small_sides,
+    gains_bounded,
     gains_of,
     parent_of,
     sum_to,
@@ -120,16 +121,16 @@ def best_split(
     of_feature[first_feature:last_feature] = -np.inf
     if total & LOW == 0:
         return
-    score, low, high = score_of(total, rules), nodes.ranges[node, 0], nodes.ranges[node, 1]
+    score, limits = score_of(total, rules), nodes.ranges[node]
     for f in range(first_feature, last_feature):
         if not usable[f]:
             continue
         last = bins.n_bins[f]  # one past the last bin that may end the left side
         both_sides = bins.categorical[f] != 0 or histogram[f, 0] != 0
         if bins.categorical[f]:
-            last = categories_of_node(histogram[f], last, total, n_rows, needed, low, high, rules, work)
+            last = categories_of_node(histogram[f], last, total, n_rows, needed, limits, rules, work)
         else:
-            feature_gains(histogram[f], last, total, needed, bins.monotone[f], low, high, rules, work)
+            feature_gains(histogram[f], last, total, needed, bins.monotone[f], limits, rules, work)
         if rules.random_splits:
             _keep_one(f, node, last, histogram[f], bins, rules, work)
         highest = best_of_feature(work[1], work[2], both_sides, last)
@@ -214,17 +215,17 @@ def search_counted(
         )
         if total_h == 0.0:
             continue
-        low, high = nodes.ranges[node, 0], nodes.ranges[node, 1]
+        limits = nodes.ranges[node]
         both_sides, weightless, alone, n_rows = missing != 0, missing == 0, NO, table[node, LAST] - table[node, FIRST]
         if bins.categorical[f]:
             both_sides, weightless, alone = True, False, tried_alone(last, rules)
             last = order_categories(histogram[f], last, total, n_rows, rules, work)
             parent = parent_of(total, rules) + rules.min_gain
-            category_gains(histogram[f], bins.n_bins[f], last, total, rules.least_side, low, high, rules, parent, work)
+            category_gains(histogram[f], bins.n_bins[f], last, total, rules.least_side, limits, rules, parent, work)
             order_counts(bins.n_bins[f], last, counts, work)
         else:
             feature_gains(
-                histogram[f], last, total, rules.least_side, bins.monotone[f], low, high, rules, work
+                histogram[f], last, total, rules.least_side, bins.monotone[f], limits, rules, work
             )  # fmt: skip
         prefix = work[0].view(np.int64)
         forbid_small_sides(
@@ -273,9 +274,9 @@ def _sum_level(f, level, n_bins, table, pool, out):
 
 
 @kernel
-def _add_level_gains(f, level, last, both_sides, counts, counted, least_h, bins, rules, table, pool, work):
+def _add_level_gains(f, level, last, both_sides, counts, counted, least_h, bins, rules, nodes, pool, work):
     """Add up the gains of all leaves of a level in work[1] and work[2]; categories are in the order of work[5]."""
-    n_bins, floor, by_set = bins.n_bins[f], -np.inf if counted else 0.0, bins.categorical[f] != 0
+    table, n_bins, floor, by_set = nodes.table, bins.n_bins[f], -np.inf if counted else 0.0, bins.categorical[f] != 0
     prefix, of_leaf, ordered = work[0].view(np.int64), work[3], work[4].view(np.int64)
     alone = by_set and tried_alone(n_bins, rules)
     work[1, :last] = -rules.min_gain
@@ -297,7 +298,13 @@ def _add_level_gains(f, level, last, both_sides, counts, counted, least_h, bins,
         parent = parent_of(total, rules)
         for side in range(2 if both_sides and not alone else 1):
             extra = rest if side == 1 else np.int64(0)
-            gains_of(prefix, extra, last, total_g, total_h, rules.least_side, lambda_l2, rules, parent, of_leaf)
+            if rules.constrained:
+                gains_bounded(
+                    prefix, extra, last, total_g, total_h, rules.least_side, lambda_l2, 0.0, rules, bins.monotone[f],
+                    nodes.ranges[node], of_leaf,
+                )  # fmt: skip
+            else:
+                gains_of(prefix, extra, last, total_g, total_h, rules.least_side, lambda_l2, rules, parent, of_leaf)
             if counted:
                 forbid_small_sides(
                     counts[node - level[0]], prefix, total_h, NO, side == 1, alone, last, rules.min_rows, least_h, of_leaf
@@ -324,22 +331,22 @@ def _order_for_level(f, level, last, highest, summed, bins, rules, table, pool, 
 
 
 @kernel
-def _level_gains(f, level, counts, counted, least_h, bins, rules, table, pool, work):
+def _level_gains(f, level, counts, counted, least_h, bins, rules, nodes, pool, work):
     """Add up the gains of all leaves of a level by one feature, as :func:`feature_gains`.
 
     Returns one past the last bin, or the last category in order, and whether missing values may go left.  A leaf adds
-    nothing if the split makes one of its sides too small.  If rows are not ``counted``, a leaf counts if its sides may be
+    nothing if the split makes one of its sides too small, or goes against a monotone constraint.  If rows are not ``counted``, a leaf counts if its sides may be
     large enough, with a gain of 0 or more, so that the sum is an upper bound.
 
     Categories are first ordered by their sums over all leaves, and then, as long as a set gains more, by the sides that the
     leaves of the best set so far prefer.
     """
-    n_bins = bins.n_bins[f]
+    table, n_bins = nodes.table, bins.n_bins[f]
     if not bins.categorical[f]:
         any_missing = False
         for node in range(level[0], level[1]):
             any_missing |= pool[table[node, SLOT], f, 0] != 0
-        _add_level_gains(f, level, n_bins, any_missing, counts, counted, least_h, bins, rules, table, pool, work)
+        _add_level_gains(f, level, n_bins, any_missing, counts, counted, least_h, bins, rules, nodes, pool, work)
         if rules.random_splits:
             first, final = np.int64(n_bins), np.int64(0)
             for node in range(level[0], level[1]):
@@ -355,13 +362,13 @@ def _level_gains(f, level, counts, counted, least_h, bins, rules, table, pool, w
     last = order_categories(summed, n_bins, whole, n_rows, rules, work)
     best, refinements = -np.inf, 0 if rules.random_splits else _REFINEMENTS
     for attempt in range(1 + refinements):
-        _add_level_gains(f, level, last, YES, counts, counted, least_h, bins, rules, table, pool, work)
+        _add_level_gains(f, level, last, YES, counts, counted, least_h, bins, rules, nodes, pool, work)
         put_in_order(summed, whole, last, work, ordered)
         limit_sets(n_bins, last, whole, n_rows, rules, work)
         highest = best_of_feature(work[1], work[2], YES, last)
         if highest <= best and attempt > 0:  # the order before was better
             order[:last] = before[:last]
-            _add_level_gains(f, level, last, YES, counts, counted, least_h, bins, rules, table, pool, work)
+            _add_level_gains(f, level, last, YES, counts, counted, least_h, bins, rules, nodes, pool, work)
             put_in_order(summed, whole, last, work, ordered)
             limit_sets(n_bins, last, whole, n_rows, rules, work)
             break
@@ -408,7 +415,7 @@ def search_level(crew, level, first_feature, last_feature, bins, rules, nodes, h
         if not usable[f]:
             continue
         last, both_sides = _level_gains(
-            f, level, search.counts[crew.worker], NO, 0.0, bins, rules, table, histograms.pool, work
+            f, level, search.counts[crew.worker], NO, 0.0, bins, rules, nodes, histograms.pool, work
         )
         highest = best_of_feature(work[1], work[2], both_sides, last)
         worth = worth_of(highest, f, level[0], bins, rules, nodes)
@@ -447,7 +454,7 @@ def search_level_counted(
                 f, bins.words, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians,
                 counts[node - first_node],
             )  # fmt: skip
-        last, both_sides = _level_gains(f, level, counts, YES, least_h, bins, rules, table, histograms.pool, work)
+        last, both_sides = _level_gains(f, level, counts, YES, least_h, bins, rules, nodes, histograms.pool, work)
         highest = best_of_feature(work[1], work[2], both_sides, last)
         worth = worth_of(highest, f, first_node, bins, rules, nodes)
         key = compared_by(worth, score, first_node, f, rules)

@@ -57,7 +57,12 @@ class Rules(NamedTuple):
     max_depth: int = 0  # 0: any
     min_rows: int = 1  # of a leaf
     policy: int = BEST_FIRST
-    constrained: bool = False  # at least one feature is monotone
+    constrained: bool = (
+        False  # values of nodes are not always Newton steps: a feature is monotone, or one of the next three
+    )
+    lambda_l1: float = 0.0
+    max_step: float = 0.0  # of a leaf, 0: any
+    smooth: float = 0.0  # rows of the node above that a value is averaged with, 0: none
     shared_rows: int = 2**31  # all workers partition nodes with at least this many rows
     paired: bool = False  # splits are searched again by the loss itself (criterion ole)
     screened: int = 0  # .. over this many features, the best of the first search; 0: all
@@ -142,7 +147,7 @@ class Nodes(NamedTuple):
     """The tree as it grows; see the columns above."""
 
     table: Any  # (most_nodes, NODE_FIELDS) int64
-    ranges: Any  # (most_nodes, 2): range of values that monotone constraints allow
+    ranges: Any  # (most_nodes, 4): lowest and highest value that monotone constraints allow, own value, number of rows
     gains: Any  # (most_nodes,)
     priority: Any  # (most_nodes,)
     heap: Any  # (most_nodes,) int64

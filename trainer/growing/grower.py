@@ -278,7 +278,7 @@ class Grower:
         root = nodes.table[0]
         root[:] = -1
         root[table.FIRST], root[table.LAST], root[table.DEPTH], root[table.SLOT] = 0, n, 0, 0
-        nodes.ranges[0] = -np.inf, np.inf
+        nodes.ranges[0] = -np.inf, np.inf, 0.0, n
         nodes.groups[0] = ~np.uint64(0)
         if nodes.used.size:
             nodes.used[0] = self._used
@@ -301,13 +301,20 @@ class Grower:
         p = self._parameters
         total, least = total_and_least(self._rows.packed[:n])
         self._nodes.table[0, table.TOTAL] = total
+        g, h = (total >> 32) / scale.gradient, (total & 0xFFFFFFFF) / scale.hessian + self._lambdas[0]
+        step = float(self._shrunk(np.array(g)) / -h) if h > 0.0 else 0.0
+        most = p.max_delta_step if by_h and p.max_delta_step else np.inf
+        self._nodes.ranges[0, 2] = min(max(step, -most), most)  # the root has none above it
         least_h = max(1.0, p.min_hessian_in_leaf * scale.hessian) if by_h else 1.0
         return table.Rules(
             max_leaves=p.leaves,
             max_depth=p.depth,
             min_rows=p.min_rows_in_leaf,
             policy=_POLICIES.get(p.grow, table.BEST_FIRST),
-            constrained=bool(self._monotone.any()),
+            constrained=bool(self._monotone.any()) or max(p.lambda_l1, p.max_delta_step, p.path_smooth) > 0.0,
+            lambda_l1=p.lambda_l1,
+            max_step=p.max_delta_step if by_h else 0.0,  # sums of weights have another scale than leaf values
+            smooth=p.path_smooth,
             shared_rows=_SHARED_ROWS,
             paired=paired,
             screened=p.ole_features,
@@ -422,7 +429,8 @@ class Grower:
         # may be false in a tree of one leaf, or in oblivious trees
         enough = sums[:, 1] >= p.min_hessian_in_leaf * scale.hessian
         values = np.zeros(len(nodes), dtype=SCORE)
-        np.divide(-(sums[:, 0] / scale.gradient), hessian, out=values, where=enough & (hessian > 0.0))
+        slopes = self._shrunk(sums[:, 0] / scale.gradient)
+        np.divide(-slopes, hessian, out=values, where=enough & (hessian > 0.0))
         if rules.inside is not None:
             inside = rules.inside(self._leaf_of_row(order, starts), len(leaves))
             values[leaves] = self._exact_steps(sums[leaves], scale, inside)
@@ -431,10 +439,14 @@ class Grower:
         if own is not None:
             values[leaves] = own
             _average_over_children(nodes, values)
+        if p.max_delta_step > 0.0:
+            np.clip(values, -p.max_delta_step, p.max_delta_step, out=values)
+        if p.path_smooth > 0.0:
+            self._smooth(nodes, values, bounded=by_h and not self._oblivious)
         if self._oblivious:
             self._keep_parents_value(nodes, enough & (sums[:, 1] > 0), values)
-        elif by_h:
-            np.clip(values, *self._nodes.ranges[: len(nodes)].T, out=values)
+        if by_h and not self._oblivious:
+            np.clip(values, *self._nodes.ranges[: len(nodes), :2].T, out=values)
         elif self._monotone.any():
             self._keep_directions(nodes, values)
         values *= p.learning_rate
@@ -508,7 +520,7 @@ class Grower:
         # both are 0 in a leaf of whole queries, except for the rounding of rows and pairs
         sound = (exact > 1e-9 * sums[:, 1] / scale.hessian) & (exact >= p.min_hessian_in_leaf)
         steps = np.zeros(len(sums), dtype=SCORE)
-        np.divide(-(sums[:, 0] / scale.gradient), exact + self._lambdas[1], out=steps, where=sound)
+        np.divide(-self._shrunk(sums[:, 0] / scale.gradient), exact + self._lambdas[1], out=steps, where=sound)
         return steps
 
     def _leaf_of_row(self, order: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
@@ -526,8 +538,23 @@ class Grower:
         for node in np.flatnonzero(small[1:]) + 1:  # a parent comes before its children
             values[node] = values[(node - 1) // 2]
 
+    def _shrunk(self, slopes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return sums of gradients drawn towards 0 by lambda_l1."""
+        least = self._parameters.lambda_l1
+        return slopes if least == 0.0 else np.sign(slopes) * np.maximum(np.abs(slopes) - least, 0.0)
+
+    def _smooth(self, nodes: npt.NDArray[np.int64], values: npt.NDArray[np.float64], *, bounded: bool) -> None:
+        """Average the value of each node with that of its parent, as if that had ``path_smooth`` rows."""
+        rows, left = nodes[:, table.LAST] - nodes[:, table.FIRST], nodes[:, table.LEFT]
+        smooth = self._parameters.path_smooth
+        for node in np.flatnonzero(left >= 0).tolist():  # a parent comes before its children
+            for child in (left[node], left[node] + 1):
+                values[child] = (values[child] * rows[child] + values[node] * smooth) / (rows[child] + smooth)
+                if bounded:
+                    values[child] = np.clip(values[child], *self._nodes.ranges[child, :2])
+
     def _keep_directions(self, nodes: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> None:
-        """Enforce monotone constraints if splits were searched by weights, whose steps have another scale.
+        """Enforce monotone constraints in oblivious trees, and if splits were searched by weights, whose steps have another scale.
 
         As in the kernels, the midpoint of the two values bounds the children of a constrained split.
         """
@@ -555,7 +582,7 @@ def _nodes_for(leaves: int, n_slots: int, controls: Controls) -> table.Nodes:
     most = 2 * leaves - 1
     return table.Nodes(
         table=np.zeros((most, table.NODE_FIELDS), dtype=np.int64),
-        ranges=np.zeros((most, 2)),
+        ranges=np.zeros((most, 4)),
         gains=np.zeros(most),
         priority=np.zeros(most),
         heap=np.zeros(most, dtype=np.int64),
