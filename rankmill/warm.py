@@ -111,6 +111,7 @@ _SPELLED = (
     "logistrank(leaf=newton)",
     "mcrank(score=gain)",
     "yetirank(noise=gumbel)",
+    "yetirank(mode=metric)",
 )
 _NO_LOSS = ("gbrank",)
 _NO_OFFSETS = ("mcrank", "ordinal")
@@ -151,6 +152,7 @@ def _trainings() -> Iterator[str]:
         yield line("dataset", objective, "")
     for metric in _SWAPPED:
         yield line("dataset", "lambdamart", f"--metric {shlex.quote(metric)}")
+    yield line("dataset", "stochasticrank", "--metric err")
     for options in (
         "--criterion ole --ole-pairs 0 --ole-features 0",
         "--leaf exact",

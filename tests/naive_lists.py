@@ -71,6 +71,33 @@ def dcg(order, gains, k=None) -> float:
     return math.fsum(gains[i] / math.log2(place + 2) for place, i in enumerate(order[:k]))
 
 
+def cascade(order, chances, k=None) -> float:
+    """ERR@k: the reader stops at a document with its chance, which is worth 1/rank; MRR@k if the chances are 0 and 1."""
+    return math.fsum(
+        chances[i] / (place + 1) * math.prod(1 - chances[above] for above in order[:place])
+        for place, i in enumerate(order[:k])
+    )
+
+
+def smoothed_slopes(scores, noisy, noise, value) -> tuple[list[float], list[float]]:
+    """Derivatives of E[value(order)] by each score for one draw ``noisy`` of the others, before the mean is taken off, and sizes.
+
+    The score of i is integrated out: where it passes j, the value jumps from that of the order with j above i to that with i
+    above j.
+    """
+    slopes, sizes = [], []
+    for i in range(len(scores)):
+        others = sorted((j for j in range(len(scores)) if j != i), key=lambda j: -noisy[j])
+        terms = []
+        for r, j in enumerate(others):
+            above = value([*others[:r], i, *others[r:]]) - value([*others[: r + 1], i, *others[r + 1 :]])
+            distance = (noisy[j] - scores[i]) / noise
+            terms.append(above * math.exp(-(distance**2) / 2) / math.sqrt(2 * math.pi) / noise)
+        slopes.append(math.fsum(terms))
+        sizes.append(math.fsum(abs(term) for term in terms) / noise)
+    return slopes, sizes
+
+
 def expected_dcg(scores, gains, k=None) -> float:
     """Mean of DCG@k over all orders of the documents, each as likely as Plackett and Luce's model makes it."""
     orders = itertools.permutations(range(len(scores)))

@@ -228,8 +228,9 @@ class TrainParameters:
     metric: str = option(
         default="ndcg@10",
         help="Metric that lambdamart optimises: ndcg, dcg, err, map, mrr, precision, recall, wta,"
-        " rbp(p) or concordance, with @k. lambdaloss supports ndcg; apxdcg and stochasticrank"
-        " support ndcg and dcg. Other objectives use it for early stopping only.",
+        " rbp(p) or concordance, with @k. yetirank(mode=metric) supports all but concordance,"
+        " stochasticrank ndcg, dcg, err and mrr, apxdcg ndcg and dcg, lambdaloss ndcg. Other"
+        " objectives use it for early stopping only.",
     )
     stop_metric: str = option(
         default="",

@@ -9,9 +9,11 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
 from rankmill.foundation.kernels import elementary
+from rankmill.foundation.kernels.randoms import random_bits, uniform
 from rankmill.trainer.objectives.listwise import expected_dcg
+from rankmill.trainer.objectives.listwise.list_loss import DRAWS, key_of
 from rankmill.trainer.workers import with_team
 from tests import naive_lists as naive
 from tests.refusals import refused
@@ -28,6 +30,19 @@ def gains_of(grades):
 
 def ideal(grades, k=None):
     return naive.dcg(np.argsort(-np.asarray(grades), kind="stable"), gains_of(grades), k)
+
+
+def chances_of(metric, grades):
+    """Chances to stop the reader of err and mrr, by their definitions."""
+    if metric.startswith("mrr"):
+        return [float(grade >= 1) for grade in grades]
+    return [(2.0**grade - 1) / 2.0 ** max(grades) for grade in grades]
+
+
+def best(metric, grades, k=None):
+    return max(
+        naive.cascade(order, chances_of(metric, grades), k) for order in itertools.permutations(range(len(grades)))
+    )
 
 
 def one_list(seed, n, spread=1.0):
@@ -140,8 +155,11 @@ def test_losses_of_long_lists_are_estimated_by_many_orders():
     assert found == pytest.approx(exact, abs=5 * 0.3 / math.sqrt(20000))
 
 
-def smoothed(scores, gains, noise, k=None):
-    """Mean of DCG@k of scores + noise z: given its own score, i is beaten by the others independently."""
+def smoothed(scores, gains, noise, k=None, cascade=False):
+    """Mean of DCG@k, or ERR@k, of scores + noise z: given its own score, i is beaten by the others independently.
+
+    A cascade counts an order only as far as the documents above i let the reader pass.
+    """
     total, n = 0.0, len(scores)
     grid = np.linspace(-9.0, 9.0, 1801)
     for i in range(n):
@@ -151,10 +169,12 @@ def smoothed(scores, gains, noise, k=None):
             if j != i:
                 at = (scores[i] - scores[j]) / noise + grid
                 above = np.array([0.5 * math.erfc(x / math.sqrt(2)) for x in at])
-                beaten[1:] = beaten[1:] * (1 - above) + beaten[:-1] * above
+                passing = above * (1 - gains[j] if cascade else 1.0)
+                beaten[1:] = beaten[1:] * (1 - above) + beaten[:-1] * passing
                 beaten[0] *= 1 - above
         density = np.exp(-(grid**2) / 2) / math.sqrt(2 * math.pi) * (grid[1] - grid[0])
-        total += gains[i] * sum((beaten[r] * density).sum() / math.log2(r + 2) for r in range(min(n, k or n)))
+        worth = [1 / (r + 1) if cascade else 1 / math.log2(r + 2) for r in range(min(n, k or n))]
+        total += gains[i] * sum((beaten[r] * density).sum() * worth[r] for r in range(len(worth)))
     return total
 
 
@@ -177,6 +197,78 @@ def test_noisy_scores_are_right_on_average(k, noise, samples):
     assert many.losses(scores)[0] == pytest.approx(expected, abs=5 * ideal(grades, k) / math.sqrt(20000))
 
 
+@pytest.mark.parametrize("metric", ["err", "err@2", "mrr", "mrr@1", "mrr@3", "dcg", "dcg@2"])
+@pytest.mark.parametrize("noise", [1.0, 0.4])
+def test_each_draw_of_noise_agrees_with_the_change_of_the_metric(metric, noise):
+    name, _, k = metric.partition("@")
+    k = int(k) if k else None
+    for seed, n in ((1, 2), (2, 5), (3, 9)):
+        scores, grades = one_list(seed, n)
+        key = int(random_bits(np.uint64(random_bits(key_of(7, 4, DRAWS), 0)), 0))
+        z = [NormalDist().inv_cdf(uniform(np.uint64(random_bits(np.uint64(key), i)))) for i in range(n)]
+        noisy = scores + noise * np.array(z)
+        if name == "dcg":
+            gains = gains_of(grades)
+            slopes, sizes = naive.smoothed_slopes(scores, noisy, noise, lambda at, gains=gains: naive.dcg(at, gains, k))
+        else:
+            chances = chances_of(name, grades)
+            slopes, sizes = naive.smoothed_slopes(
+                scores, noisy, noise, lambda at, chances=chances: naive.cascade(at, chances, k)
+            )
+        g, h = derivatives(
+            objective_for(f"stochasticrank(noise={noise}, samples=1)", grades, metric=metric), scores, step=4
+        )
+        assert g == pytest.approx(np.mean(slopes) - np.array(slopes), rel=1e-8, abs=1e-11)
+        assert h == pytest.approx(sizes, rel=1e-8, abs=1e-11)
+
+
+@pytest.mark.parametrize("metric", ["err", "err@2", "mrr", "mrr@2"])
+def test_noisy_cascades_are_right_on_average(metric):
+    name, _, k = metric.partition("@")
+    k = int(k) if k else None
+    scores, grades = one_list(8, 5)
+    chances = chances_of(name, grades)
+    mean, error = mean_and_error(objective_for("stochasticrank(noise=0.8, samples=2)", grades, metric=metric), scores)
+    for i in range(5):
+        expected = -naive.slope(lambda at: smoothed(at, chances, 0.8, k, cascade=True), scores, i)
+        assert mean[0][i] == pytest.approx(expected, abs=4.5 * error[0][i])
+    many = objective_for("stochasticrank(noise=0.8, samples=20000)", grades, metric=metric)
+    expected = best(name, grades, k) - smoothed(scores, chances, 0.8, k, cascade=True)
+    assert many.losses(scores)[0] == pytest.approx(expected, abs=5 / math.sqrt(20000))
+
+
+@pytest.mark.parametrize("metric", ["err", "mrr@3"])
+def test_without_noise_to_speak_of_the_loss_of_a_cascade_is_that_of_the_metric(metric):
+    name, _, k = metric.partition("@")
+    k = int(k) if k else None
+    scores, grades = one_list(9, 6)
+    chances, order = chances_of(name, grades), np.argsort(-scores).tolist()
+    loss = objective_for("stochasticrank(noise=0.000001)", grades, metric=metric)
+    assert loss.losses(scores)[0] == pytest.approx(best(name, grades, k) - naive.cascade(order, chances, k), abs=1e-12)
+    assert loss.losses(np.array(grades) + scores / 100)[0] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_max_grade_is_the_scale_of_err():
+    scores, grades = random_lists(5)
+    built = [objective_for(f"stochasticrank(max_grade={top})", grades, SIZES, metric="err") for top in (0, 3, 4)]
+    of_data, same, higher = (derivatives(loss, scores)[0] for loss in built)
+    assert np.array_equal(of_data, same)
+    assert not np.array_equal(of_data, higher)
+    with refused(InputError, "grade 3", "max_grade 2"):
+        objective_for("stochasticrank(max_grade=2)", grades, SIZES, metric="err")
+
+
+def test_a_list_whose_orders_are_all_worth_the_same_counts_nothing():
+    loss = objective_for("stochasticrank", [1, 2, 3, 0, 1, 0], [3, 3], metric="mrr")
+    g, h = derivatives(loss, np.arange(6.0))
+    assert not g[:3].any()
+    assert not h[:3].any()
+    assert (h[3:] > 0).all()
+    assert loss.weights.tolist() == [0.0, 1.0]
+    with refused(TrainingDataRejected, "nothing to learn"):
+        objective_for("stochasticrank", [1, 2, 3], metric="mrr")
+
+
 def test_two_documents_with_noise_have_a_closed_form():
     loss = objective_for("stochasticrank(noise=0.5, samples=20000)", [0, 1], metric="dcg")
     for difference in (0.0, 0.3, -1.0):
@@ -188,15 +280,17 @@ def test_two_documents_with_noise_have_a_closed_form():
         assert h == pytest.approx([slope / 0.5] * 2, rel=0.03)  # |jump| phi / noise^2
 
 
-@pytest.mark.parametrize("objective", BOTH)
-@pytest.mark.parametrize("metric", ["ndcg", "dcg@3"])
+@pytest.mark.parametrize(
+    ("objective", "metric"),
+    [*itertools.product(BOTH, ["ndcg", "dcg@3"]), *itertools.product(BOTH[2:], ["err", "err@3", "mrr"])],
+)
 def test_gradients_of_a_query_sum_to_zero_and_ignore_a_shift(objective, metric):
     scores, grades = random_lists(5)
     scores = np.round(scores * 64) / 64  # sums with 8 are exact
     loss = objective_for(objective, grades, SIZES, metric=metric)
     g, h = derivatives(loss, scores)
     assert np.add.reduceat(g, starts_of(SIZES)[:-1]) == pytest.approx(0.0, abs=1e-12)
-    assert (h[1:] > 0).all()
+    assert (h[1:] > 0).all() or metric == "mrr"  # a document that is always below a relevant one changes nothing
     assert g[0] == h[0] == 0.0  # a list of one
     assert loss.start() == 0.0
     shifted = derivatives(loss, scores + 8.0)
@@ -214,21 +308,25 @@ def test_row_order_does_not_matter_where_nothing_is_drawn():
     assert other[1] == pytest.approx(h[shuffle], rel=1e-10)
 
 
-@pytest.mark.parametrize("objective", SAMPLED)
-def test_row_order_does_not_matter_on_average_where_orders_are_drawn(objective):
+@pytest.mark.parametrize(
+    ("objective", "metric"), [*((name, "ndcg@10") for name in SAMPLED), (SAMPLED[1], "err@5"), (SAMPLED[1], "mrr")]
+)
+def test_row_order_does_not_matter_on_average_where_orders_are_drawn(objective, metric):
     scores, grades = one_list(6, 8)
     shuffle = np.random.default_rng(6).permutation(8)
-    mean, error = mean_and_error(objective_for(objective, grades), scores, 1500)
-    other, other_error = mean_and_error(objective_for(objective, grades[shuffle]), scores[shuffle], 1500)
+    mean, error = mean_and_error(objective_for(objective, grades, metric=metric), scores, 1500)
+    other, other_error = mean_and_error(objective_for(objective, grades[shuffle], metric=metric), scores[shuffle], 1500)
     assert (np.abs(other - mean[:, shuffle]) <= 4.5 * np.hypot(other_error, error[:, shuffle])).all()
 
 
-@pytest.mark.parametrize("objective", BOTH)
-def test_threads_do_not_change_a_bit_and_steps_draw_anew(objective, monkeypatch):
+@pytest.mark.parametrize(
+    ("objective", "metric"), [*((name, "ndcg@10") for name in BOTH), (BOTH[2], "err"), (BOTH[2], "mrr@5")]
+)
+def test_threads_do_not_change_a_bit_and_steps_draw_anew(objective, metric, monkeypatch):
     monkeypatch.setattr(expected_dcg, "_LEAST_WORK", 1)  # let small work be shared out as well
     sizes = np.random.default_rng(4).integers(1, 30, size=40).tolist()
     scores, grades = random_lists(4, sizes)
-    loss = objective_for(objective, grades, sizes)
+    loss = objective_for(objective, grades, sizes, metric=metric)
     alone, next_step = derivatives(loss, scores), derivatives(loss, scores, step=2)
     assert not np.array_equal(alone[0], next_step[0])
 
@@ -237,7 +335,7 @@ def test_threads_do_not_change_a_bit_and_steps_draw_anew(objective, monkeypatch)
 
     for n_threads in (2, 3):
         with_team(n_threads, together)
-    other = objective_for(objective, grades, sizes, seed=8)
+    other = objective_for(objective, grades, sizes, metric=metric, seed=8)
     assert not np.array_equal(derivatives(other, scores)[0], alone[0])
 
 
@@ -255,8 +353,10 @@ def test_only_ratios_of_weights_matter(objective):
         assert loss.deviance(scores) == plain.deviance(scores)
 
 
-@pytest.mark.parametrize("objective", BOTH)
-@pytest.mark.parametrize("metric", ["ndcg", "dcg@2"])
+@pytest.mark.parametrize(
+    ("objective", "metric"),
+    [*itertools.product(BOTH, ["ndcg", "dcg@2"]), *itertools.product(BOTH[2:], ["err", "mrr@2"])],
+)
 def test_scores_far_apart_stay_finite(objective, metric):
     for scores in ([0.0, -600.0, -750.0, 40.0, -1e5], [1e6, 0.0, -1e6, -2e6, 1e6], [-800.0, 0.0, 800.0, 1600.0, 3.0]):
         loss = objective_for(objective, [0, 1, 3, 0, 2], metric=metric)
@@ -282,6 +382,8 @@ def test_what_cannot_be_learnt_from_is_refused(name):
         objective_for(name, [1, 1, 0], [2, 1])
     with refused(InvalidParameter, "metric 'map'", name):
         objective_for(name, [1, 0], metric="map")
+    with refused(InvalidParameter, "metric 'err'", "apxdcg"):
+        objective_for("apxdcg", [1, 0], metric="err")
 
 
 @pytest.mark.parametrize(
@@ -291,6 +393,7 @@ def test_what_cannot_be_learnt_from_is_refused(name):
         ("apxdcg(exact=13)", ("apxdcg(exact)", "0 .. 12", "13")),
         ("stochasticrank(noise=0)", ("stochasticrank(noise)", "0")),
         ("stochasticrank(samples=0)", ("stochasticrank(samples)", "1 .. 100000")),
+        ("stochasticrank(max_grade=53)", ("stochasticrank(max_grade)", "0 .. 52")),
     ],
 )
 def test_options_out_of_bounds_are_refused(objective, message):
@@ -307,3 +410,17 @@ def test_a_planted_signal_is_found(objective):
     assert history[0]["valid"]["ndcg@10"] < 0.75
     assert max(of_round["valid"]["ndcg@10"] for of_round in history) > 0.82
     assert history[-1]["train"]["deviance"] < 0.6 * history[0]["train"]["deviance"]
+
+
+@pytest.mark.parametrize(("metric", "relevant"), [("err", None), ("mrr", 3)])
+def test_optimising_a_cascade_finds_a_planted_signal(metric, relevant):
+    train, valid, bins = small_data()
+    if relevant is not None:  # few relevant documents, or the first is found without learning much
+        train, valid = ((x, (grades >= relevant).astype(np.int32), starts) for x, grades, starts in (train, valid))
+    result = fit(
+        (train, valid, bins), objective="stochasticrank", metric=metric, n_rounds=40, learning_rate=0.2,
+        early_stopping_rounds=0, options={"eval_metrics": ["deviance", metric]},
+    )  # fmt: skip
+    first, last = result.history[0].metrics, result.history[-1].metrics
+    assert last["train"]["deviance"] < 0.6 * first["train"]["deviance"]
+    assert last["valid"][metric] > first["valid"][metric] + 0.05, (first, last)

@@ -10,14 +10,20 @@ from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, rows_of, small_data
 
 
-@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "user"])  # which needs a function
-def test_two_halves_are_the_same_bytes_as_one_go(name):
-
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [
+        *((name, "ndcg@10") for name in OBJECTIVES if name != "user"),  # which needs a function
+        ("stochasticrank", "err"),
+        ("yetirank(mode=metric)", "map@5"),
+    ],
+)
+def test_two_halves_are_the_same_bytes_as_one_go(name, metric):
     data = small_data()
     objective = objective_of(rows_of(data[0], data[2]), fixed(objective=name))
     searched = {} if objective.steps_a_round > 1 else {"step_search": "line"}
     parameters = {
-        "objective": name, "query_fraction": 0.5, "rounds_by": "oob", "early_stopping_rounds": 0, "watch": False,
+        "objective": name, "metric": metric, "query_fraction": 0.5, "rounds_by": "oob", "early_stopping_rounds": 0, "watch": False,
         "learning_rate": 0.05, **searched,
     }  # fmt: skip
     whole = fit(data, n_rounds=6, **parameters)

@@ -8,18 +8,36 @@ import math
 import numpy as np
 import pytest
 
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.trainer.objectives.pairwise import _kernels, yetirank
 from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team, with_team
+from tests import naive_lists, naive_pairs
+from tests.refusals import refused
+from tests.trainer import planted
 from tests.trainer.fixed import fixed
 from tests.trainer.pair_case import case, derivatives
+
+METRICS = ["ndcg", "ndcg@3", "dcg", "mrr", "mrr@2", "map", "map@4", "err", "err@3", "precision@3", "rbp(0.8)", "wta"]
 
 
 def build(rows, options="", **parameters):
     return objective_of(rows, fixed(objective=f"yetirank{options}", **parameters))
 
 
-def frozen(rows, scores, step, *, permutations=10, decay=0.85, gumbel=False, sigma=1.0, seed=7):
+def change(rows, metric):
+    """How much the metric of the rows in an order changes if the one at ``place`` swaps with the next."""
+    policy = Policy(max_grade=int(rows.grades.max()))
+
+    def of(order, place):
+        return naive_pairs.swap_delta(parse_metric(metric), rows.grades[order].tolist(), place, place + 1, policy)
+
+    return of
+
+
+def frozen(rows, scores, step, *, permutations=10, decay=0.85, gumbel=False, sigma=1.0, seed=7, metric=None):
     """(row above, row below, weight) of all pairs, from noise written out by its definition."""
     key, found = _kernels.random_bits(np.uint64(seed), step), []
     gains = 2.0**rows.grades - 1
@@ -35,7 +53,10 @@ def frozen(rows, scores, step, *, permutations=10, decay=0.85, gumbel=False, sig
             order = sorted(noisy, key=lambda row: -noisy[row])
             for place, (a, b) in enumerate(itertools.pairwise(order)):
                 high, low = (a, b) if gains[a] >= gains[b] else (b, a)
-                weight = decay**place * (gains[high] - gains[low]) / permutations
+                size = decay**place * (gains[high] - gains[low])
+                if metric is not None:
+                    size = change(rows, metric)(order, place) if gains[high] > gains[low] else 0.0
+                weight = size / permutations
                 weight *= weights[a] * weights[b] * of_query[q]
                 if weight > 0:
                     found.append((high, low, weight))
@@ -53,11 +74,13 @@ def loss(pairs, scores, sigma=1.0):
         ({}, "", 1.0),
         ({"permutations": 3, "decay": 0.5}, "(permutations=3, decay=0.5)", 2.0),
         ({"gumbel": True}, "(noise=gumbel)", 1.0),
+        *(({"metric": metric}, "(mode=metric)", 1.0) for metric in METRICS),
+        ({"metric": "err", "gumbel": True, "permutations": 3}, "(permutations=3, noise=gumbel, mode=metric)", 2.0),
     ],
 )
 def test_gradients_hessians_and_losses_agree_with_the_definition(options, written, sigma, weighted):
     rows, scores = case(1, weighted=weighted)
-    built = build(rows, written, sigma=sigma)
+    built = build(rows, written, sigma=sigma, **({"metric": options["metric"]} if "metric" in options else {}))
     g, h = derivatives(built, scores, step=4)
     pairs = frozen(rows, scores, 4, sigma=sigma, **options)
     step = 1e-5
@@ -94,12 +117,16 @@ def test_gumbel_noise_draws_from_the_plackett_luce_model():
     assert firsts / n == pytest.approx(expected, abs=5 * math.sqrt(0.25 / n))
 
 
-def test_threads_do_not_change_a_bit_and_steps_do(monkeypatch):
+@pytest.mark.parametrize("metric", [None, "ndcg@5", "err", "map", "mrr"])
+def test_threads_do_not_change_a_bit_and_steps_do(metric, monkeypatch):
     monkeypatch.setattr(yetirank, "_LEAST_WORK", 1)
     rows, scores = case(2)
 
+    def new():
+        return build(rows) if metric is None else build(rows, "(mode=metric)", metric=metric)
+
     def run(team):
-        built = build(rows)
+        built = new()
         g, h = derivatives(built, scores, step=2, team=team)
         return g, h, built.pair_hessians(2, scores, 0.1, team).hessian
 
@@ -107,7 +134,7 @@ def test_threads_do_not_change_a_bit_and_steps_do(monkeypatch):
     for n_threads in (2, 3):
         for one, other in zip(alone, with_team(n_threads, run), strict=True):
             assert np.array_equal(one, other)
-    assert not np.array_equal(alone[0], derivatives(build(rows), scores, step=3)[0])
+    assert not np.array_equal(alone[0], derivatives(new(), scores, step=3)[0])
 
 
 def test_drawn_hessians_are_right_on_average():
@@ -121,3 +148,76 @@ def test_drawn_hessians_are_right_on_average():
         for rows_of_pair in (pairs.first, pairs.second):
             mean += np.bincount(rows_of_pair, pairs.hessian, len(scores)) / 600
     assert mean == pytest.approx(sums, rel=0.1, abs=1e-3)
+
+
+def on_average(built, scores, n=2000):
+    drawn = np.array([derivatives(built, scores, step=step)[0] for step in range(1, n + 1)])
+    return drawn.mean(axis=0), drawn.std(axis=0) / math.sqrt(n)
+
+
+@pytest.mark.parametrize("metric", ["ndcg@2", "dcg", "mrr", "map", "map@3", "err", "err@2"])
+def test_gumbel_noise_gives_on_average_the_sum_over_all_orders(metric):
+    rows = RankedRows(np.array([1, 0, 2, 0, 1], np.int32), np.array([0, 5]), [])
+    scores, delta = np.array([0.4, 0.9, -0.2, 0.0, 0.6]), change(rows, metric)
+    expected = np.zeros(5)
+    for order in itertools.permutations(range(5)):
+        chance = math.exp(naive_lists.log_likelihood(scores, order))
+        for place, (a, b) in enumerate(itertools.pairwise(order)):
+            high, low = (a, b) if rows.grades[a] > rows.grades[b] else (b, a)
+            slope = chance * delta(list(order), place) / (1 + math.exp(scores[high] - scores[low]))
+            expected[high] -= slope
+            expected[low] += slope
+    mean, error = on_average(build(rows, "(permutations=4, noise=gumbel, mode=metric)", metric=metric), scores)
+    assert (np.abs(mean - expected) <= 4.5 * error + 1e-12).all()
+
+
+@pytest.mark.parametrize("metric", ["ndcg@5", "err", "map", "mrr@3"])
+def test_a_shift_changes_nothing_and_the_order_of_rows_nothing_on_average(metric):
+    rows, scores = case(4)
+    scores = np.round(scores * 64) / 64
+    built = build(rows, "(mode=metric)", metric=metric)
+    g, h = derivatives(built, scores)
+    shifted = derivatives(built, scores + 8.0)
+    assert shifted[0] == pytest.approx(g, rel=1e-9, abs=1e-12)
+    assert shifted[1] == pytest.approx(h, rel=1e-9, abs=1e-12)
+    rng = np.random.default_rng(4)
+    shuffle = np.concatenate([first + rng.permutation(last - first) for first, last in itertools.pairwise(rows.starts)])
+    other = build(RankedRows(rows.grades[shuffle], rows.starts, []), "(mode=metric)", metric=metric)
+    (mean, error), (moved, moved_error) = on_average(built, scores, 1500), on_average(other, scores[shuffle], 1500)
+    assert (np.abs(moved - mean[shuffle]) <= 4.5 * np.hypot(moved_error, error[shuffle]) + 1e-12).all()
+
+
+def test_queries_that_no_swap_changes_count_nothing():
+    grades = np.array([1, 2, 3, 0, 1, 0], np.int32)
+    built = build(RankedRows(grades, np.array([0, 3, 6]), []), "(mode=metric)", metric="map")
+    g, h = derivatives(built, np.arange(6.0))
+    assert not g[:3].any()
+    assert not h[:3].any()
+    assert g[4] < 0
+    assert built.losses(np.zeros(6))[0] == 0.0
+    assert built.deviance(np.zeros(6)) == built.losses(np.zeros(6))[1]
+    with refused(TrainingDataRejected, "no swap", "map"):
+        build(RankedRows(grades[:3], np.array([0, 3]), []), "(mode=metric)", metric="map")
+
+
+def test_metrics_without_a_change_for_neighbours_and_unknown_modes_are_refused():
+    rows, _ = case(0)
+    for metric in ("concordance", "balanced_error"):
+        with refused(InvalidParameter, metric, "yetirank(mode=metric)", "ndcg"):
+            build(rows, "(mode=metric)", metric=metric)
+        build(rows, metric=metric)  # which only stops training
+    with refused(InvalidParameter, "yetirank(mode)", "'ndcg'", "classic, metric"):
+        build(rows, "(mode=ndcg)")
+
+
+@pytest.mark.parametrize(("metric", "least"), [("ndcg@10", 0.8), ("map", 0.8), ("mrr", 0.7), ("err", 0.8)])
+def test_optimising_a_metric_finds_a_planted_signal(metric, least):
+    best = {}
+    for objective in ("yetirank", "yetirank(mode=metric)"):
+        result = planted.fit(
+            planted.small_data(), objective=objective, n_rounds=60, metric=metric, learning_rate=0.2,
+            min_hessian_in_leaf=0.0, early_stopping_rounds=0, options={"eval_metrics": ["ndcg@10", metric]},
+        )  # fmt: skip
+        best[objective] = {m: max(r.metrics["valid"][m] for r in result.history) for m in ("ndcg@10", metric)}
+    assert best["yetirank(mode=metric)"]["ndcg@10"] > least
+    assert best["yetirank(mode=metric)"][metric] > best["yetirank"][metric] - 0.02

@@ -257,7 +257,7 @@ def expected_dcg_losses(
         out[q] = scales[q] * (ideal[q] - expected)
 
 
-# ---- DCG of scores with Gaussian noise -----------------------------------------------------------------------------
+# ---- DCG, ERR and MRR of scores with Gaussian noise ------------------------------------------------------------------
 
 
 @kernel
@@ -271,9 +271,20 @@ def _noisy_order(scores, first, n, noise, key, places, x, keys, items, placed):
 
 
 @kernel
-def smoothed_dcg_gradients(
-    scores, starts, first_query, last_query, gains, discounts, cutoff, scales, noise, samples, key, floats, whole,
-    gradients, hessians,
+def best_cascades(starts, chances, discounts, cutoff, out):
+    """Write out[q] = ERR@cutoff of the list as it stands: each document stops the reader with its chance (n_rows,)."""
+    for q in range(out.shape[0]):
+        out[q], passed = 0.0, 1.0
+        for place in range(min(starts[q + 1] - starts[q], cutoff)):
+            chance = chances[starts[q] + place]
+            out[q] += passed * chance * discounts[place]
+            passed *= 1.0 - chance
+
+
+@kernel
+def smoothed_gradients(
+    scores, starts, first_query, last_query, gains, discounts, cutoff, cascade, scales, noise, samples, key, floats,
+    whole, gradients, hessians,
 ):  # fmt: skip
     """Gradient of -scale E[DCG@cutoff of s + noise z], a sample of z at a time, each document's own z integrated out.
 
@@ -281,6 +292,10 @@ def smoothed_dcg_gradients(
     among the others, DCG gains (gain_i - gain_j) (discount_r - discount_{r+1}), and the density of i there is
     phi((x_j - s_i) / noise) / noise.  The sum over j is d/ds_i of the mean over z_i.  The mean over the list, 0 for the true
     gradient, is subtracted.  h = sum of |jump| phi / noise^2.
+
+    With ``cascade`` the gains are chances to stop the reader, and a jump counts with the chance to pass all others above j:
+    with i above j the two ranks have R_i d_r + (1 - R_i) R_j d_{r+1}, and with j above i the same with i and j exchanged;
+    the products R_i R_j cancel in the difference.
     """
     for q in range(first_query, last_query):
         first, n, scale = starts[q], starts[q + 1] - starts[q], scales[q]
@@ -300,16 +315,21 @@ def smoothed_dcg_gradients(
                 rank[placed[place]] = place
             for i in range(n):
                 centre, gain = (scores[first + i] - scores[first]) / noise, gains[first + i]
-                slope, size = 0.0, 0.0
+                slope, size, passed = 0.0, 0.0, 1.0
                 for place in range(places):
                     j = placed[place]
                     among_others = place - 1 if rank[i] < place else place
-                    if j == i or among_others >= cutoff or gains[first + j] == gain:
+                    if j == i or among_others >= cutoff:
+                        continue
+                    reached = passed
+                    if cascade:
+                        passed *= 1.0 - gains[first + j]
+                    if gains[first + j] == gain:
                         continue
                     below = discounts[among_others + 1] if among_others + 1 < cutoff else 0.0
                     distance = x[j] - centre
                     density = exp_negative(-0.5 * distance * distance)
-                    jump = (gain - gains[first + j]) * (discounts[among_others] - below) * density
+                    jump = (gain - gains[first + j]) * (discounts[among_others] - below) * density * reached
                     slope += jump
                     size += abs(jump)
                 gradients[first + i] += slope
@@ -324,10 +344,10 @@ def smoothed_dcg_gradients(
 
 
 @kernel
-def smoothed_dcg_losses(
-    scores, starts, gains, discounts, cutoff, scales, ideal, noise, samples, key, floats, whole, out
+def smoothed_losses(
+    scores, starts, gains, discounts, cutoff, cascade, scales, ideal, noise, samples, key, floats, whole, out
 ):
-    """Write out[q] = scale (ideal - the mean over samples of DCG@cutoff of s + noise z)."""
+    """Write out[q] = scale (ideal - the mean over samples of DCG@cutoff, or ERR@cutoff, of s + noise z)."""
     for q in range(out.shape[0]):
         first, n = starts[q], starts[q + 1] - starts[q]
         out[q] = 0.0
@@ -338,6 +358,10 @@ def smoothed_dcg_losses(
             _noisy_order(
                 scores, first, n, noise, random_bits(of_query, sample), places, floats[0], floats[1], whole[0], whole[2]
             )
+            passed = 1.0
             for place in range(places):
-                expected += gains[first + whole[2][place]] * discounts[place] / samples
+                gain = gains[first + whole[2][place]]
+                expected += passed * gain * discounts[place] / samples
+                if cascade:
+                    passed *= 1.0 - gain
         out[q] = scales[q] * (ideal[q] - expected)

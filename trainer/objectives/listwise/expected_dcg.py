@@ -1,4 +1,4 @@
-"""Expected DCG or nDCG over random orders, sampled from the Plackett-Luce model or by adding noise to scores."""
+"""Expected metrics over random orders, sampled from the Plackett-Luce model (DCG) or by adding noise to scores (ERR and MRR too)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import ClassVar
 import numpy as np
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.foundation.options import option, options
-from rankmill.scorer.metrics.discount import discounts
+from rankmill.foundation.options import option, option_like, options
+from rankmill.scorer.metrics.arrangement import queries_of
+from rankmill.scorer.metrics.discount import discounts, stop_probabilities
 from rankmill.scorer.metrics.metric import Metric, parse_metric
-from rankmill.scorer.metrics.metric_options import Policy
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer.objectives.listwise import _expected_kernels
 from rankmill.trainer.objectives.listwise.list_loss import (
@@ -21,6 +21,7 @@ from rankmill.trainer.objectives.listwise.list_loss import (
     key_of,
     mixed_lists,
 )
+from rankmill.trainer.objectives.pairwise.lambdamart import LambdaMartOptions, policy_of
 from rankmill.trainer.objectives.protocol import Floats
 from rankmill.trainer.objectives.query_shares import QueryShares, Workspaces
 from rankmill.trainer.objectives.weights import list_weights
@@ -29,32 +30,40 @@ from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 _WHOLE_LIST = 2**31 - 1
+_CASCADES = frozenset({"err", "mrr"})
 
 
 class ExpectedDcg(ListLoss):
     """``w (1 - E nDCG@k)`` or ``w (ideal DCG@k - E DCG@k)``, as ``metric`` says, summed over the lists of two grades.
 
+    A subclass may have ``err`` and ``mrr`` among its ``metrics``; these are ``cascade``: a reader goes down the list, each
+    document stops the reader with a chance, which stands for its gain, and a stop at rank r is worth 1/r.  For ``mrr`` the
+    chance is 1 for relevant documents and 0 for others.
+
     Attributes
     ----------
     gains
-        (n_rows,) of the documents.
+        (n_rows,) of the documents; chances of a cascade.
     rewards
         (n_rows,) gains minus the smallest of the list, which changes DCG by a constant per list.
     scales
         (n_queries,) factor of (ideal DCG - DCG), 0 if a list does not count.
     ideal
-        (n_queries,) DCG@k of the best order.
+        (n_queries,) DCG@k, ERR@k or MRR@k of the best order.
     """
 
+    metrics: ClassVar[tuple[str, ...]] = ("ndcg", "dcg")
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")  # a surrogate h is no exact second derivative of the loss
 
-    def __init__(self, rows: RankedRows, parameters: TrainParameters) -> None:
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, max_grade: int = 0) -> None:
         metric = parse_metric(parameters.metric)
-        if metric.name not in {"ndcg", "dcg"}:
+        if metric.name not in self.metrics:
             raise InvalidParameter(
-                f"metric {parameters.metric!r} cannot be optimised by {self.name}; expected ndcg, dcg,"
-                " ndcg@k or dcg@k (any metric can be the stop metric)"
+                f"metric {parameters.metric!r} cannot be optimised by {self.name}; expected one of"
+                f" {', '.join(self.metrics)}, with or without @k (any metric can be the stop metric)"
             )
+        policy = policy_of(metric, rows, parameters, max_grade)
+        self.cascade = metric.name in _CASCADES
         self._starts, self._seed = rows.starts, parameters.seed
         self.cutoff = metric.k or _WHOLE_LIST
         sizes = np.diff(rows.starts)
@@ -62,13 +71,23 @@ class ExpectedDcg(ListLoss):
         self.places = min(self.longest, self.cutoff)
         self.discounts = discounts(self.longest + 1)
         self.gains = gains_of(rows, parameters)
+        if self.cascade:
+            self.discounts = 1.0 / np.arange(1.0, self.longest + 2.0)
+            relevant = (rows.grades >= policy.relevant_from).astype(np.float64)
+            self.gains = stop_probabilities(rows.grades, policy.max_grade) if metric.name == "err" else relevant
         self.rewards = self.gains.copy()
         filled = sizes > 0
         lowest = np.minimum.reduceat(self.gains, rows.starts[:-1][filled])
         self.rewards -= np.repeat(lowest, sizes[filled])
-        policy = Policy(gain=parameters.gain)
-        self.ideal = PreparedQueries(rows.grades, rows.starts, policy).divisor(Metric("ndcg", metric.k))
-        self.weights = np.where(mixed_lists(rows) & (self.ideal > 0.0), list_weights(rows), 0.0)
+        counts = mixed_lists(rows)
+        if self.cascade:
+            self.ideal = np.zeros(rows.n_queries)
+            best_first = self.gains[np.lexsort((-self.gains, queries_of(rows.starts)))]
+            _expected_kernels.best_cascades(rows.starts, best_first, self.discounts, self.cutoff, self.ideal)
+            counts[filled] &= np.maximum.reduceat(self.rewards, rows.starts[:-1][filled]) > 0.0
+        else:
+            self.ideal = PreparedQueries(rows.grades, rows.starts, policy).divisor(Metric("ndcg", metric.k))
+        self.weights = np.where(counts & (self.ideal > 0.0), list_weights(rows), 0.0)
         if not self.weights.any():
             raise TrainingDataRejected(
                 "no query with a weight above 0 has documents of two different gains,"
@@ -177,10 +196,11 @@ class StochasticRankOptions:
 
     noise: float = option(default=1.0, above=0, help="Standard deviation of the noise added to scores.")
     samples: int = option(default=8, least=1, most=_MOST_SAMPLES, help="Number of noise samples per list and step.")
+    max_grade: int = option_like(LambdaMartOptions, "max_grade", default=0)
 
 
 class StochasticRank(ExpectedDcg):
-    r"""Maximise the mean of DCG@k or nDCG@k of ``s + noise z``, z independent and standard normal.
+    r"""Maximise the mean of DCG@k, nDCG@k, ERR@k or MRR@k of ``s + noise z``, z independent and standard normal.
 
     From Ustimenko & Prokhorenkova come the smoothed metric and the estimate of its gradient by **coordinate conditional
     sampling**: for each of ``samples`` draws of z and each document i, its own z_i is integrated out.  With the others fixed at
@@ -189,14 +209,15 @@ class StochasticRank(ExpectedDcg):
 
         d/ds_i = mean over draws of  sum_j jump_ij phi((x_j - s_i) / noise) / noise,
 
-    which is unbiased.  The mean over the list, 0 for the true gradient, is subtracted.  **Not** used are their scale-free
+    which is unbiased.  For ERR and MRR the gains are the chances R to stop the reader (0 or 1 for MRR), the discount is 1/r, and
+    a jump counts times the product of 1 - R over the other documents above j.  The mean over the list, 0 for the true gradient, is subtracted.  **Not** used are their scale-free
     smoothing (noise that grows with the scores, and the shift that makes it consistent) and the Langevin noise of their
     boosting.  Draws are keyed by (seed, step, query, place in the list), so they depend on the order of rows.
 
     The loss is not convex: **h is a surrogate**, the same sum with \|jump\| phi / noise^2, as a pair of LambdaMART has
     sigma times its slope.  ``ole`` is therefore not available.  A list of one grade does not count; ``losses`` are estimated
-    with draws that are the same for all steps, and are step functions of the scores.  Uses ``metric`` (ndcg, dcg, with or
-    without cutoff), ``gain`` and ``seed``.
+    with draws that are the same for all steps, and are step functions of the scores.  Uses ``metric`` (ndcg, dcg, err, mrr,
+    with or without cutoff), ``gain`` and ``seed``.
 
     Raises
     ------
@@ -207,10 +228,11 @@ class StochasticRank(ExpectedDcg):
     """
 
     name: ClassVar[str] = "stochasticrank"
+    metrics: ClassVar[tuple[str, ...]] = ("ndcg", "dcg", "err", "mrr")
     Options: ClassVar[type[StochasticRankOptions]] = StochasticRankOptions
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: StochasticRankOptions) -> None:
-        super().__init__(rows, parameters)
+        super().__init__(rows, parameters, options.max_grade)
         self._options = options
         sizes = np.diff(rows.starts)
         work = options.samples * sizes * (np.minimum(sizes, self.cutoff) + 4)
@@ -223,8 +245,8 @@ class StochasticRank(ExpectedDcg):
 
         def share(first: int, last: int, worker: int) -> None:
             floats, whole = self._work.of(worker)
-            _expected_kernels.smoothed_dcg_gradients(
-                scores, self._starts, first, last, self.gains, self.discounts, self.cutoff, self.scales,
+            _expected_kernels.smoothed_gradients(
+                scores, self._starts, first, last, self.gains, self.discounts, self.cutoff, self.cascade, self.scales,
                 options.noise, options.samples, key, floats, whole, g, h,
             )  # fmt: skip
 
@@ -234,8 +256,8 @@ class StochasticRank(ExpectedDcg):
         """Return the ideal minus the estimated metric, times the weight, (n_queries,)."""
         out, options = np.empty(len(self.weights)), self._options
         floats, whole = self._work.of(0)
-        _expected_kernels.smoothed_dcg_losses(
-            scores, self._starts, self.gains, self.discounts, self.cutoff, self.scales, self.ideal, options.noise,
-            options.samples, key_of(self._seed, AT_REST, DRAWS), floats, whole, out,
+        _expected_kernels.smoothed_losses(
+            scores, self._starts, self.gains, self.discounts, self.cutoff, self.cascade, self.scales, self.ideal,
+            options.noise, options.samples, key_of(self._seed, AT_REST, DRAWS), floats, whole, out,
         )  # fmt: skip
         return out

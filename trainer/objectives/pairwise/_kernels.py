@@ -19,6 +19,7 @@ from numba.extending import intrinsic
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.elementary import LOG2_E, exp_negative, log2_positive
 from rankmill.foundation.kernels.randoms import random_bits, uniform
+from rankmill.scorer.metrics._kernels import err_swaps, map_swaps, mrr_swaps
 
 LANES = 8  # cells of one vector read; arrays are longer than a list by as many
 _WIDEST = 600.0  # exp(-600) is far from the smallest double, and so are its products with gains
@@ -28,6 +29,7 @@ _UNIT = 2.0**-53
 _DRAW = 0x7061697273  # key of the draws of pairs, besides the round
 BY_RANK, BY_PLACE, BY_STEP, TABLE, EVEN = 0, 1, 2, 3, 4  # layouts of pair weights
 LOGISTIC, EXPONENTIAL = 0, 1
+DECAYS, OF_RANKS, OF_ERR, OF_MAP, OF_MRR = 0, 1, 2, 3, 4  # what neighbours in an order weigh
 GRADIENTS, LOSSES, HESSIANS = 0, 1, 2
 NO_ROWS, NONE = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float64)
 
@@ -631,11 +633,14 @@ def user_swaps(function, order, starts, first_query, last_query, grades, depth, 
 @kernel
 def neighbours(
     what, scores, starts, first_query, last_query, values, weights, query_weights, counts, sigma, permutations, decay,
-    gumbel, key, noisy, order, spare, gradients, hessians, losses, room, pairs, pair_hessian,
+    gumbel, rule, scales, cut, upper, lower, lift, key, noisy, order, spare, gradients, hessians, losses, room, pairs,
+    pair_hessian,
 ):  # fmt: skip
     """YetiRank: logistic losses of neighbours in ``permutations`` orders by sigma s + noise; ``what`` selects the output.
 
-    A pair at the ranks r, r + 1 (from 0) has the weight decay^r |x_i - x_j| / permutations times all weights.  ``HESSIANS``
+    A pair at the ranks r, r + 1 (from 0) has the weight decay^r |x_i - x_j| / permutations times all weights.  If ``rule`` is
+    not ``DECAYS``, dZ of the metric replaces decay^r |x_i - x_j|; ``values``, ``scales``, ``upper``, ``lower`` and ``lift`` are
+    those of `SwapDeltas`, by rank for ``OF_RANKS`` and else by place, which the passes of the metric write.  ``HESSIANS``
     writes from cell ``room[q]`` on (lower row << 32 | higher row) and the hessian of every pair of every permutation.
     ``counts`` (n_queries,): false for queries to skip.
     """
@@ -664,13 +669,24 @@ def neighbours(
                     noise -= log2_positive(1.0 - u)
                 noisy[row] = sigma * scores[row] + noise / LOG2_E
             order_by_score(noisy, shuffle, first, last, order, spare)
+            if rule == OF_ERR:
+                err_swaps(order, starts, q, q + 1, scales, values, cut, upper, lower, lift)
+            elif rule == OF_MAP:
+                map_swaps(order, starts, q, q + 1, scales, values, cut, upper, lower, lift)
+            elif rule == OF_MRR:
+                mrr_swaps(order, starts, q, q + 1, scales, values, cut, upper, lower, lift)
             weight = scale
             for place in range(first, last - 1):
                 high, low = order[place], order[place + 1]
                 if values[high] < values[low]:
                     high, low = low, high
                 w = weight * (values[high] - values[low])
-                weight *= decay
+                if rule == DECAYS:
+                    weight *= decay
+                elif rule == OF_RANKS:
+                    w *= scales[q] * (upper[place - first] - lower[place - first + 1])
+                else:
+                    w *= scales[q] * lift[place] * (upper[place] - lower[place + 1])
                 if weighted:
                     w *= weights[high] * weights[low]
                 if w == 0.0:

@@ -9,7 +9,7 @@ import numpy as np
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import option, option_like, options
 from rankmill.scorer.metrics.discount import discounts, gains
-from rankmill.scorer.metrics.metric import parse_metric
+from rankmill.scorer.metrics.metric import Metric, parse_metric
 from rankmill.scorer.metrics.metric_options import Policy
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.metrics.swaps import SWAPPABLE, swap_deltas
@@ -37,6 +37,12 @@ class LambdaMartOptions:
     delta: str = option(
         default="", help="Name of a user-defined swap delta (see Ranker) that replaces that of the metric."
     )
+
+
+def policy_of(metric: Metric, rows: RankedRows, parameters: TrainParameters, max_grade: int) -> Policy:
+    """Return the conventions by which a loss over ``rows`` optimises ``metric``; ``max_grade`` 0: the highest grade of the rows."""
+    highest = max_grade or max(1, int(rows.grades.max(initial=0)))
+    return Policy(gain=parameters.gain, max_grade=highest if metric.name == "err" else None)
 
 
 class LambdaMart(PairObjective):
@@ -89,8 +95,7 @@ class LambdaMart(PairObjective):
                 f"metric {parameters.metric!r} cannot be optimised by lambdamart; expected one of"
                 f" {', '.join(SWAPPABLE)} (any metric can be the stop metric)"
             )
-        highest = options.max_grade or max(1, int(rows.grades.max(initial=0)))
-        policy = Policy(gain=parameters.gain, max_grade=highest if metric.name == "err" else None)
+        policy = policy_of(metric, rows, parameters, options.max_grade)
         deltas = swap_deltas(metric, rows.grades, rows.starts, policy, tail=options.tail, spare=_kernels.LANES)
         return Weighing.of_swaps(deltas)
 

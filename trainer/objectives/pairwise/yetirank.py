@@ -1,4 +1,4 @@
-"""YetiRank (Gulin, Kuralenok & Pavlov, JMLR W&CP 14, 2011): neighbours in orders that are shuffled by noise."""
+"""YetiRank (Gulin, Kuralenok & Pavlov, JMLR W&CP 14, 2011) and YetiLoss: neighbours in orders that are shuffled by noise."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.kernels.randoms import all_random_bits, random_bits
-from rankmill.foundation.options import option, options
+from rankmill.foundation.options import option, option_like, options
 from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels
 from rankmill.scorer.metrics.discount import gains
+from rankmill.scorer.metrics.metric import parse_metric
+from rankmill.scorer.metrics.swaps import BY_RANK, SWAPPABLE, SwapDeltas, swap_deltas
 from rankmill.trainer.objectives.pairwise import _kernels
+from rankmill.trainer.objectives.pairwise.lambdamart import LambdaMartOptions, policy_of
 from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
@@ -23,6 +26,9 @@ from rankmill.trainer.workers import Team
 
 Floats = npt.NDArray[np.float64]
 _LEAST_WORK = 5_000  # minimum documents times permutations per worker: some 300 us
+_OF_METRIC = "metric"
+_METRICS = tuple(name for name in SWAPPABLE if not name.startswith("concordance"))
+_RULES = {"err": _kernels.OF_ERR, "map": _kernels.OF_MAP, "mrr": _kernels.OF_MRR}
 
 
 @options
@@ -39,6 +45,13 @@ class YetiRankOptions:
         help="Noise added to sigma s: logistic, log(u / (1 - u)), as published; or gumbel, -log(-log"
         " u), which samples from the Plackett-Luce model.",
     )
+    mode: str = option(
+        default="classic",
+        choices=("classic", _OF_METRIC),
+        help="Weight of a pair of neighbours in a random order: classic, by decay and gains; or metric, the"
+        " change of the training metric if the two swap.",
+    )
+    max_grade: int = option_like(LambdaMartOptions, "max_grade", default=0)
 
 
 class YetiRank(Objective):
@@ -49,13 +62,19 @@ class YetiRank(Objective):
     fixed within it: h is the derivative of g at fixed w.  The paper weights a pair by the certainty of its grades, which is
     not known here, and by 1/r; CatBoost by |y_i - y_j| and powers of a decay, as linear gain does.
 
+    In the mode ``metric`` (YetiLoss, Lyzhin et al., ICML 2023) w_ij is the mean over permutations of \|dZ_ij\|, the change of
+    ``metric`` if i and j swap in the permutation, else 0; pairs beyond a cutoff change nothing, and ``decay`` is not used.  See
+    :mod:`rankmill.scorer.metrics.swaps`; ``concordance`` has no such mode.
+
     A pair counts with the product of the weights of its documents, relative to their mean, and with that of its query.
-    Of the parameters ``gain``, ``sigma`` and ``seed`` count; given pairs do not.
+    Of the parameters ``gain``, ``sigma``, ``seed`` and, in the mode ``metric``, ``metric`` count; given pairs do not.
 
     Raises
     ------
+    InvalidParameter
+        The mode is ``metric`` and the metric has no swap deltas of neighbours.
     TrainingDataRejected
-        No query holds two grades.
+        No query holds two grades, or no swap changes the metric.
     """
 
     name: ClassVar[str] = "yetirank"
@@ -76,6 +95,10 @@ class YetiRank(Objective):
                 "no query has documents of two different grades, so there is nothing to learn; check"
                 " the grades, or the query ids if every query has one document"
             )
+        self._rule = _kernels.DECAYS
+        self._deltas: SwapDeltas | None = None
+        if options.mode == _OF_METRIC:
+            self._weigh_by_metric(rows, parameters, options.max_grade)
         sizes = np.diff(rows.starts)
         self._shares = QueryShares(sizes * options.permutations, _LEAST_WORK)
         # a query of n documents has n - 1 pairs of neighbours in every permutation
@@ -83,6 +106,24 @@ class YetiRank(Objective):
         self._order = np.arange(rows.n_rows, dtype=np.uint32)
         self._noisy = np.empty(rows.n_rows)
         self._longest = int(sizes.max(initial=0))
+
+    def _weigh_by_metric(self, rows: RankedRows, parameters: TrainParameters, max_grade: int) -> None:
+        metric = parse_metric(parameters.metric)
+        if metric.name not in _METRICS:
+            raise InvalidParameter(
+                f"metric {parameters.metric!r} cannot be optimised by yetirank(mode=metric); expected one of"
+                f" {', '.join(_METRICS)} (any metric can be the stop metric)"
+            )
+        deltas = swap_deltas(metric, rows.grades, rows.starts, policy_of(metric, rows, parameters, max_grade))
+        self._rule = _kernels.OF_RANKS if deltas.shape == BY_RANK else _RULES[metric.name]
+        self._deltas, self._values = deltas, deltas.values
+        numbers = np.unique(deltas.values, return_inverse=True)[1].astype(np.int32)  # of the values, from the least
+        self._mixed &= (count_pairs(grade_levels(numbers, rows.starts), rows.starts) > 0) & (deltas.scales > 0.0)
+        if not self._mixed.any():
+            raise TrainingDataRejected(
+                f"no swap of documents changes the metric {parameters.metric}, so there is nothing to learn; check"
+                " the grades, or choose another metric"
+            )
 
     def start(self) -> float:
         """Return 0: only differences of scores matter to this loss."""
@@ -149,15 +190,18 @@ class YetiRank(Objective):
         pairs: npt.NDArray[np.int64] | None = None,
         hessian: Floats | None = None,
     ) -> None:
-        options, none = self._options, np.empty(0)
+        options, none, deltas = self._options, np.empty(0), self._deltas
+        of_metric = (none, 0, none, none, none)
+        if deltas is not None:
+            of_metric = (deltas.scales, deltas.depth, deltas.upper, deltas.lower, deltas.lift)
         noisy = self._noisy if what != _kernels.LOSSES else np.empty(len(scores))
         order = self._order if what != _kernels.LOSSES else np.arange(len(scores), dtype=np.uint32)
         _kernels.neighbours(
             what, scores, self._starts, first, last, self._values, self._weights, self._query_weights, self._mixed,
-            self._sigma, options.permutations, options.decay, options.noise == "gumbel", self._key(step), noisy,
-            order, np.empty(self._longest, dtype=np.uint32), none if g is None else g, none if h is None else h,
-            none if losses is None else losses, self._room, np.empty(0, np.int64) if pairs is None else pairs,
-            none if hessian is None else hessian,
+            self._sigma, options.permutations, options.decay, options.noise == "gumbel", self._rule, *of_metric,
+            self._key(step), noisy, order, np.empty(self._longest, dtype=np.uint32), none if g is None else g,
+            none if h is None else h, none if losses is None else losses, self._room,
+            np.empty(0, np.int64) if pairs is None else pairs, none if hessian is None else hessian,
         )  # fmt: skip
 
 
