@@ -65,7 +65,7 @@ class TrainingPlan:
     train_rows: int
     train_queries: int
     valid_rows: int
-    n_features: int
+    n_features: int  # with the columns of encoded categories
     parameters: TrainParameters
     pool_bytes: int  # bound of the memory for histograms
     column_bytes: int  # of the columns read for the train split, except grades and bins
@@ -81,6 +81,7 @@ class TrainingPlan:
     bins: str  # which binned copy of the dataset is used
     mapped_from: Path | None = None  # cache folder whose bins are memory-mapped; None: bins are in memory
     choices: str = ""  # what the preset chose, in words
+    n_encoded: int = 0  # columns of encoded categories
 
     @property
     def bin_bytes(self) -> int:
@@ -132,7 +133,8 @@ class TrainingPlan:
         return (
             f"{self.choices}\n"
             * bool(self.choices)
-            + f"training on {self.train_rows:,} documents of {self.train_queries:,} queries, {self.n_features} features;"
+            + f"training on {self.train_rows:,} documents of {self.train_queries:,} queries, "
+            f"{self.n_features - self.n_encoded} features{f' ({self.n_encoded} also encoded)' * bool(self.n_encoded)};"
             f" {self.learnt_from}; {self.bins}; "
             + (f"bins {self.bin_bytes / 1e6:,.0f} MB mapped from {self.mapped_from}; " if self.mapped_from else "")
             + f"about {self.bytes_needed / 1e6:,.0f} MB without the interpreter"
@@ -209,6 +211,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
         bins=f"{bins.max_bin} bins ({bins.binspec[:12]})",
         mapped_from=bin_cache if mapped and not encoded else None,  # with more columns they are copied
         choices=choices_line(given, parameters),
+        n_encoded=len(encoded),
     )
 
 
