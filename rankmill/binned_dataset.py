@@ -14,6 +14,7 @@ from rankmill.binned_rows import BinnedRows, BinningOptions, check_binned_alike
 from rankmill.foundation.errors import InputError, InvalidParameter
 from rankmill.foundation.options import declared_in, defaults_of, documented, made_from, signature_of
 from rankmill.given_rows import Expected, FitColumns, GivenRows, Pieces
+from rankmill.other_libraries import unknown_name
 from rankmill.pipeline.dataset import Dataset
 
 _WHERE = "BinnedDataset "
@@ -71,6 +72,10 @@ class BinnedDataset:
     ) -> None:
         known = {each.name for each in declared_in(BinningOptions)}
         own = made_from(BinningOptions, {name: more.pop(name) for name in known & more.keys()})
+        for name in more.keys() - FitColumns.__annotations__.keys():
+            raise InvalidParameter(
+                unknown_name("argument of BinnedDataset", name, [*known, *FitColumns.__annotations__])
+            )
         expected = _expected(reference, own)
         given = GivenRows.of_arrays(
             X, y, qid, group, more, where=_WHERE, expected=expected, categorical=own.categorical

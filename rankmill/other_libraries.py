@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ OURS = {
         "learning_rate": "eta shrinkage shrinkage_rate",
         "early_stopping_rounds": "early_stopping_round n_iter_no_change od_wait early_stopping",
         "min_improvement": "early_stopping_min_delta tol min_delta",
+        "folds": "nfold n_splits",
         "criterion": "score_function",
         "grow": "grow_policy",
         "max_leaves": "num_leaves num_leaf n_leaves max_leaf_nodes max_leaf leaves",
@@ -75,13 +76,27 @@ OURS = {
 }
 """Our name for each name in LightGBM, XGBoost, CatBoost or scikit-learn; see docs/coming-from.md for other differences."""
 
+_NOT_HERE = (
+    "auc_mu_weights auto_class_weights bagging_freq class_weights data default_direction device device_type diffusion_temperature "
+    "embedding_features feature_calcers feature_pre_filter force_col_wise force_row_wise ignored_features "
+    "linear_tree metric_freq min_data_in_bin model_shrink_rate monotone_penalty neg_bagging_fraction "
+    "normalize_type num_feature one_drop poisson_max_delta_step pos_bagging_fraction position process_type sample_type "
+    "saved_feature_importance_type scale_pos_weight sparse_features_conflict_fraction text_features top_k two_round"
+)
+NOT_HERE = frozenset(_NOT_HERE.split())
+"""Names of theirs that none of ours stands for, but that are spelled like one of ours or are passed so often that a guess would mislead."""
+
 
 def unknown_name(what: str, name: str, known: Iterable[str], where: str = "") -> str:
     """Describe the unknown ``what`` called ``name``: our name for it, the nearest spelling, or all of ``known``.
 
     >>> unknown_name("parameter", "n_estimators", ["n_rounds", "seed"])
     "unknown parameter 'n_estimators'; did you mean 'n_rounds'?"
+    >>> unknown_name("parameter", "linear_tree", ["extra_trees", "seed"])
+    "unknown parameter 'linear_tree'; none of ours stands for it, see docs/coming-from.md"
     """
+    if name.lower() in NOT_HERE:
+        return f"unknown {what} {name!r}{where}; none of ours stands for it, see docs/coming-from.md"
     choices = list(known)
     ours = OURS.get(name.lower())
     near = [ours] if ours in choices else get_close_matches(name, choices, n=1)
@@ -90,12 +105,24 @@ def unknown_name(what: str, name: str, known: Iterable[str], where: str = "") ->
     )
 
 
-def unknown_argument(name: str, of_fit: Iterable[str], of_ranker: Iterable[str]) -> str:
-    """Describe ``name``, an unknown argument of ``fit``, which may be a parameter of the ranker."""
+def unknown_argument(name: str, of_fit: Iterable[str], of_ranker: Iterable[str], where: str = "fit") -> str:
+    """Describe ``name``, an unknown argument of ``fit`` or of the function ``where``, which may be a parameter of the ranker."""
     ours = OURS.get(name, name)
     if ours in of_ranker:
-        return f"fit takes no {name!r}; it is a parameter of the ranker: Ranker({ours}=..)"
-    return unknown_name("argument of fit", name, of_fit)
+        return f"{where} takes no {name!r}; it is a parameter of the ranker: Ranker({ours}=..)"
+    return unknown_name(f"argument of {where}", name, of_fit)
+
+
+def unknown_parameter(name: str, of_ranker: Collection[str], of_fit: Collection[str]) -> str:
+    """Describe ``name``, an unknown parameter of the ranker, which may be an argument of ``fit``.
+
+    >>> unknown_parameter("valid_sets", ["metric", "seed"], ["eval_set", "qid"])
+    "Ranker takes no 'valid_sets'; it is an argument of fit: fit(X, y, eval_set=..)"
+    """
+    ours = OURS.get(name, name)
+    if ours in of_fit and ours not in of_ranker:
+        return f"Ranker takes no {name!r}; it is an argument of fit: fit(X, y, {ours}=..)"
+    return unknown_name("parameter", name, of_ranker)
 
 
 def checked_callbacks(callbacks: Any) -> list[Callable[..., Any]]:

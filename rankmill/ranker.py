@@ -37,7 +37,7 @@ from rankmill.other_libraries import (
     keywords_of,
     refuse_function,
     unknown_argument,
-    unknown_name,
+    unknown_parameter,
 )
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.scorer.forest import Forest, importance_table
@@ -163,7 +163,7 @@ class Ranker(Routed):
         known = cls._parameter_names()
         for name in given:
             if name not in known:
-                raise InvalidParameter(unknown_name("parameter", name, known))
+                raise InvalidParameter(unknown_parameter(name, known, keywords_of(cls.fit)))
 
     def __repr__(self) -> str:
         """Return the parameters that differ from their defaults."""

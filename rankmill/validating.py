@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy.typing as npt
@@ -10,8 +10,9 @@ import numpy.typing as npt
 from rankmill.binned_dataset import given_rows
 from rankmill.binned_rows import BinnedRows
 from rankmill.eval_sets import eval_sets_of
-from rankmill.given_rows import GivenRows
-from rankmill.other_libraries import checked_metrics
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.given_rows import FitColumns, GivenRows
+from rankmill.other_libraries import checked_metrics, keywords_of, unknown_argument
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.ranker import Ranker
 from rankmill.trainer.feature_selection import FeatureSelection, select_features_of_rows
@@ -72,6 +73,7 @@ def cross_validate(
     """
     metrics = checked_metrics(eval_metrics)
     own = ranker.checked_options().binning
+    _check_names(ranker, columns, cross_validate)
     given, parameters = _binned(ranker, given_rows(X, y, qid, group, columns, own, _CROSS_VALIDATE), _CROSS_VALIDATE)
     data = given.training_data(parameters.objective)
     del X, given
@@ -134,6 +136,7 @@ def select_features(
     ('f2',)
     """
     own = ranker.checked_options()
+    _check_names(ranker, columns, select_features)
     train, parameters = _binned(
         ranker, given_rows(X, y, qid, group, columns, own.binning, _SELECT_FEATURES), _SELECT_FEATURES
     )
@@ -148,6 +151,14 @@ def select_features(
 
 
 _CROSS_VALIDATE, _SELECT_FEATURES = "cross_validate ", "select_features "  # begin messages
+
+
+def _check_names(ranker: Ranker, columns: Iterable[str], function: Callable[..., object]) -> None:
+    """Raise InvalidParameter for the name of an argument that ``function`` does not take."""
+    known = [*keywords_of(function), *FitColumns.__annotations__]
+    for name in columns:
+        if name not in known:
+            raise InvalidParameter(unknown_argument(name, known, ranker.get_params(), function.__name__))
 
 
 def _binned(

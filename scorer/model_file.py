@@ -115,7 +115,10 @@ def decode(
         raise ModelFormatError(f"{where}: expected a rankmill model, found only {len(data)} bytes")
     magic, number, zero, header_bytes = _PREFIX.unpack_from(data)
     if magic != MAGIC:
-        raise ModelFormatError(f"{where}: not a rankmill model: the first bytes are {magic!r}, expected {MAGIC!r}")
+        raise ModelFormatError(
+            f"{where}: not a rankmill model: the first bytes are {magic!r}, expected {MAGIC!r}; "
+            "rankmill convert FILE --from lightgbm|xgboost reads models of other tools"
+        )
     if number not in FORMATS:
         raise ModelFormatError(
             f"{where}: model format number {number}, this version reads {', '.join(map(str, FORMATS[:-1]))} and {FORMATS[-1]}; "

@@ -11,13 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankmill import Ranker
-from rankmill.other_libraries import OURS
+from rankmill import BinnedDataset, Ranker, cross_validate
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.other_libraries import NOT_HERE, OURS
 from rankmill.scorer.exchange.formats import READERS, WRITERS
 from rankmill.scorer.metrics.metric import parse_metric
 from rankmill.trainer.objectives.registry import objective_class
 from rankmill.trainer.objectives.spelling import OBJECTIVES
 from rankmill.trainer.parameters import OLDEST, TrainParameters
+from tests.refusals import refused
 from tests.scorer.exchange_cases import peer
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -66,6 +68,32 @@ def test_a_ranker_that_is_given_their_names_answers_with_ours(section):
                 there.add(name)
         assert not mine or any(name in OURS or name in DEFAULTS or name in OF_FIT for name in names), theirs
     assert len(there) > 8
+
+
+@pytest.mark.parametrize("tool", ["LightGBM", "XGBoost", "CatBoost"])
+def test_no_guess_is_made_for_a_name_that_none_of_ours_stands_for(tool):
+    lost = re.search(r"No counterpart: (.*?)\. ", SECTIONS[tool], flags=re.DOTALL)[1]
+    rows = cells(tool) + cells(f"{tool}'s other parameters")
+    names = {name for theirs, ours, _ in rows if not ours for name in code(theirs)} | set(code(lost))
+    for name in names - OURS.keys() - DEFAULTS.keys() - OF_FIT:
+        if re.fullmatch(r"[a-z]\w+", name):
+            with refused(InvalidParameter, name) as found:
+                Ranker(**{name: 1})
+            assert "did you mean" not in str(found.value), name
+    assert not NOT_HERE & OURS.keys()
+
+
+def test_a_misplaced_argument_is_told_its_place():
+    rows = np.zeros((4, 1)), [0, 1, 0, 1]
+    with refused(InvalidParameter, "'valid_sets'", "fit(X, y, eval_set=..)"):
+        Ranker(valid_sets=[])
+    with refused(InvalidParameter, "did you mean 'early_stopping_rounds'"):  # which fit takes too
+        Ranker(early_stopping_round=3)
+    for name in ("nfold", "folds"):
+        with refused(InvalidParameter, f"'{name}'", "Ranker(folds=..)"):
+            cross_validate(Ranker(), *rows, group=[4], **{name: 3})
+    with refused(InvalidParameter, "'categorical_feature'", "'categorical'"):
+        BinnedDataset(*rows, group=[4], categorical_feature=[0])
 
 
 @pytest.mark.parametrize("section", [*TOOLS, "Everybody"])
