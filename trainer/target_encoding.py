@@ -23,7 +23,10 @@ from math import frexp
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.binspec import BinSpec, feature_bins
+from rankmill.scorer.model_file import MAX_CUTS_OF_A_FEATURE
 from rankmill.trainer import _kernels
 from rankmill.trainer.layout import BIN, EDGE
 from rankmill.trainer.parameters import TrainParameters
@@ -75,6 +78,11 @@ def with_encoded_columns(
     """Return ``data`` with a column after the features for each of those to encode, and these columns.
 
     Encoded are the categorical features with more than ``encode_above`` categories whose codes the rows have.
+
+    Raises
+    ------
+    TrainingDataRejected
+        One of them has more categories than a model can hold.
     """
     names, columns, of_train = [], [], []
     order = order_of_queries(data.train.n_queries, parameters.seed)
@@ -82,7 +90,13 @@ def with_encoded_columns(
         codes = data.train.codes.get(name) if name in data.categories else None
         if codes is None or not parameters.encode_above:
             continue
-        if len(np.unique(codes[~np.isnan(codes)])) > parameters.encode_above:
+        categories = len(np.unique(codes[np.isfinite(codes)]))
+        if categories > MAX_CUTS_OF_A_FEATURE:
+            raise TrainingDataRejected(
+                f"feature {name!r} has {categories:,} categories, and a model can hold {MAX_CUTS_OF_A_FEATURE:,}; make fewer of"
+                f" them, or set {spelled('encode_above')} to 0"
+            )
+        if categories > parameters.encode_above:
             column, bins = _encode(
                 source, codes, data.train.targets, data.train.starts, order, parameters.encoding_smoothing
             )
@@ -125,7 +139,7 @@ def _encode(
     smoothing: float,
 ) -> tuple[EncodedColumn, npt.NDArray[np.uint8]]:
     """Return a column, and the bins of the training rows in it."""
-    present = ~np.isnan(codes)
+    present = np.isfinite(codes)
     categories, inverse = np.unique(codes[present], return_inverse=True)
     index = np.full(len(codes), -1, dtype=np.int64)
     index[present] = inverse

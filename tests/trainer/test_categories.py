@@ -127,6 +127,39 @@ def test_no_side_has_fewer_rows_than_asked_for(seed, min_rows):
         assert tree.gain[0] <= max(gains) * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("min_rows", [25, 60, 90])
+def test_a_level_gains_at_least_what_the_order_of_the_whole_level_offers(seed, min_rows):
+    """Rows are counted here, as hessians say little about them; sets that are tried later may only gain more."""
+    rng = np.random.default_rng(seed)
+    column, _, _ = case(seed, 12, n=400)
+    side = rng.integers(1, 3, size=400).astype(np.uint8)
+    effect = rng.normal(size=(3, 14))
+    g = np.round((effect[side, column] + rng.normal(size=400)) * 64) / 64
+    h = rng.choice([1 / 1024, 1.0], size=400)
+    bins = np.stack([side, column], axis=1)
+    tree, _ = grow(
+        bins, g, h, [3, 14], [False, True], grow="oblivious", max_depth=2, min_rows_in_leaf=min_rows, lambda_l2=1.0,
+        min_hessian_in_leaf=0.5, **FREE,
+    )  # fmt: skip
+    if tree.n_leaves < 4 or tree.feature[1] != 1:
+        pytest.skip("the second split is none by categories")
+    first = side <= tree.threshold[0] if tree.feature[0] == 0 else np.isin(column, list(set_of(tree)))
+
+    def summed(left):
+        gain = 0.0
+        for rows in (first, ~first):
+            sides = left & rows, ~left & rows
+            if min(s.sum() for s in sides) >= min_rows and min(h[s].sum() for s in sides) >= 0.5:
+                gain += naive.split_gain(g[rows], h[rows], left[rows], 1.0)
+        return gain
+
+    chosen = summed(np.isin(column, list(set_of(tree, 1))))
+    assert tree.gain[1] + tree.gain[2] == pytest.approx(chosen, rel=1e-6)
+    offered = max(summed(left) for _, left in naive.sets_in_order(column, 14, g, h))
+    assert chosen >= offered * (1 - 1e-6)
+
+
 def training(seed=0, n_queries=40, k=30, codes=None, order=None, edges_from=None):
     """Ranked rows of two numbers and two categorical features, of which one has rare categories and missing values."""
     rng = np.random.default_rng(seed)

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from rankmill import Ranker
-from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.binspec import apply_bins, matrix_bins
 from rankmill.pipeline.categories import category_code
@@ -130,6 +130,21 @@ def test_same_bytes_for_threads_the_order_of_rows_and_resume(grow_by, other):
         other_data = training()[0]
         moved = replace(other_data, train=replace(other_data.train, grades=other_data.train.grades[::-1].copy()))
         boost(moved, fixed(n_rounds=8, **given), TrainingOptions(resume=part))
+
+
+def test_more_categories_than_a_model_can_hold_are_refused_before_the_first_round():
+    codes = np.arange(70_000, dtype=np.float32)
+    x, y = np.stack([codes % 7, codes], axis=1), (codes % 3).astype(int)
+    with refused(TrainingDataRejected, "70,000", "65,534", "encode_above"):
+        Ranker(n_rounds=2, categorical=[1], verbose=0).fit(x, y, group=[100] * 700)
+
+
+def test_infinite_categories_have_no_mean_of_their_own():
+    data, (x, _, _), _ = training()
+    x[::9, 1] = np.inf
+    data = replace(data, train=replace(data.train, codes={"shop": x[:, 1].copy()}))
+    forest = boost(data, fixed(n_rounds=5, **ENCODE)).forest
+    assert np.isfinite(forest.cuts).all()
 
 
 @pytest.mark.parametrize("k", [400, 100])

@@ -13,6 +13,7 @@ The best set is a prefix or a suffix of the order (Fisher, "On grouping for maxi
 With few categories each is tried alone.  The limits are those of LightGBM (``FindBestThresholdCategorical``).
 
     work[4] ordered | work[5] order | work[6] keys | work[7] scratch | work[8] sums of a level | work[9] an earlier order
+    work[10], work[11] ordered counts
 """
 
 from __future__ import annotations
@@ -90,11 +91,11 @@ def tried_alone(n_bins, rules):
 
 @kernel
 def order_counts(n_bins, last, counts, work):
-    """Put the ``counts`` (2, 256) of rows and hessians by bin in the order of the categories, the rest first."""
-    spare = work[7].view(np.int64)
+    """Return the ``counts`` (2, 256) of rows and hessians by bin in the order of the categories, the rest first."""
+    out = work[10:12].view(np.int64)
     for k in range(2):
-        put_in_order(counts[k], counts[k, :n_bins].sum(), last, work, spare)
-        counts[k, :last] = spare[:last]
+        put_in_order(counts[k], counts[k, :n_bins].sum(), last, work, out[k])
+    return out
 
 
 @kernel

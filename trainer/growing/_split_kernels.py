@@ -111,7 +111,7 @@ def best_split(
 
     ``histogram`` (n_features, 256) int64 sums to ``total`` over ``n_rows``; each side needs ``needed`` packed steps of hessian.  ``gain_out[0]`` gets the gain above ``min_gain`` (0: no split), ``key_out[0]`` its key, ``split_out``
     [feature, bin, missing left, packed sum of the left side, set of bins (4 words)], ``of_feature`` (n_features,) the key of each feature.  With
-    ``rules.constrained`` the children's values lie in the range of the node and obey ``bins.monotone``.  ``work`` (10, 256)
+    ``rules.constrained`` the children's values lie in the range of the node and obey ``bins.monotone``.  ``work`` (12, 256)
     float64 is scratch space.
     """
     best = -np.inf
@@ -217,22 +217,23 @@ def search_counted(
             continue
         limits = nodes.ranges[node]
         both_sides, weightless, alone, n_rows = missing != 0, missing == 0, NO, table[node, LAST] - table[node, FIRST]
+        sides = counts
         if bins.categorical[f]:
             both_sides, weightless, alone = True, False, tried_alone(last, rules)
             last = order_categories(histogram[f], last, total, n_rows, rules, work)
             parent = parent_of(total, rules) + rules.min_gain
             category_gains(histogram[f], bins.n_bins[f], last, total, rules.least_side, limits, rules, parent, work)
-            order_counts(bins.n_bins[f], last, counts, work)
+            sides = order_counts(bins.n_bins[f], last, counts, work)
         else:
             feature_gains(
                 histogram[f], last, total, rules.least_side, bins.monotone[f], limits, rules, work
             )  # fmt: skip
         prefix = work[0].view(np.int64)
         forbid_small_sides(
-            counts, prefix, total_h, weightless, NO, alone, last, rules.min_rows, least_h, work[1]
+            sides, prefix, total_h, weightless, NO, alone, last, rules.min_rows, least_h, work[1]
         )  # fmt: skip
         if both_sides:
-            forbid_small_sides(counts, prefix, total_h, NO, YES, alone, last, rules.min_rows, least_h, work[2])
+            forbid_small_sides(sides, prefix, total_h, NO, YES, alone, last, rules.min_rows, least_h, work[2])
         if bins.categorical[f]:
             limit_sets(bins.n_bins[f], last, total, n_rows, rules, work)
         if rules.random_splits:
@@ -287,12 +288,12 @@ def _add_level_gains(f, level, last, both_sides, counts, counted, least_h, bins,
         if total_h == 0.0:
             continue
         histogram, lambda_l2 = pool[table[node, SLOT], f], rules.lambda_l2
-        rest = histogram[0]
+        rest, sides = histogram[0], counts[node - level[0]]
         if by_set:
             lambda_l2 = sum_ordered(histogram, n_bins, last, total, rules, work)
             rest = ordered[0]
             if counted:
-                order_counts(n_bins, last, counts[node - level[0]], work)
+                sides = order_counts(n_bins, last, sides, work)
         else:
             sum_to(histogram, last, prefix)
         parent = parent_of(total, rules)
@@ -307,7 +308,7 @@ def _add_level_gains(f, level, last, both_sides, counts, counted, least_h, bins,
                 gains_of(prefix, extra, last, total_g, total_h, rules.least_side, lambda_l2, rules, parent, of_leaf)
             if counted:
                 forbid_small_sides(
-                    counts[node - level[0]], prefix, total_h, NO, side == 1, alone, last, rules.min_rows, least_h, of_leaf
+                    sides, prefix, total_h, NO, side == 1, alone, last, rules.min_rows, least_h, of_leaf
                 )  # fmt: skip
             _add_allowed(of_leaf, last, floor, work[2] if side == 1 else work[1])
 

@@ -172,7 +172,7 @@ class Search(NamedTuple):
     keys: Any  # (2, size): by which splits are compared if there is noise
     splits: Any  # (2, size, 4 + SET_WORDS) int64: feature, bin, missing left, packed sum of the left side, set of bins
     uppers: Any  # (n_slots, n_features): the key of each feature's best split: its gain, or that with noise
-    work: Any  # (size, 10, 256), see `_split_kernels` and `_category_kernels`
+    work: Any  # (size, 12, 256), see `_split_kernels` and `_category_kernels`
     counts: Any  # (size, 2, 256) int64; (size, n_leaves, 2, 256) for levels
     usable: Any  # (size, n_features) uint8
     drawn: Any  # (size, n_features) uint64

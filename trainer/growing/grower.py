@@ -138,7 +138,7 @@ class Grower:
             keys=np.zeros((2, size)),
             splits=np.zeros((2, size, 4 + table.SET_WORDS), dtype=np.int64),
             uppers=np.zeros((pool.n_slots, n_features)),
-            work=aligned_empty((size, 10, BINS_A_FEATURE), np.float64),
+            work=aligned_empty((size, 12, BINS_A_FEATURE), np.float64),
             counts=aligned_empty((size, *counted_leaves, 2, BINS_A_FEATURE), np.int64),
             usable=np.zeros((size, n_features), dtype=np.uint8),
             drawn=np.zeros((size, n_features), dtype=np.uint64),
