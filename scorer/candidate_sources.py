@@ -11,15 +11,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from rankmill.foundation.errors import InputError
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import made_of, spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import Format, ReadOptions
 from rankmill.pipeline.sources.batch import RowBatch, Source
 from rankmill.pipeline.sources.columns import TableColumns, guesses_line, guesses_of
 from rankmill.pipeline.sources.files import find_files
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest import Forest, check_kinds
 from rankmill.scorer.options import CandidateOptions
+from rankmill.scorer.predict import Predictor
 
 PathLike = str | os.PathLike[str]
 BATCH_ROWS = 65_536  # rows per batch when reading a dataset
@@ -122,6 +123,13 @@ def say(line: str) -> None:
 
 class DatasetSource:
     """A dataset, or one split of it, as a source of candidates; all columns but the features are held in memory."""
+
+    @classmethod
+    def of_model(cls, dataset: Dataset, split: str | None, predictor: Predictor) -> DatasetSource:
+        """Open what a model reads; CandidatesRejected if a feature is categorical in one of the two, and a number in the other."""
+        categorical, where = dataset.manifest.categorical, f"{dataset.path}: "
+        check_kinds(predictor.forest, dataset.feature_names, categorical, CandidatesRejected, where=where)
+        return cls(dataset, split, predictor.feature_names)
 
     def __init__(self, dataset: Dataset, split: str | None, features: Sequence[str]) -> None:
         self.path = dataset.path

@@ -190,7 +190,7 @@ def _score_candidates(
         sources = open_sources(files_of(paths), options.format, reading, announce=options.announce)
         column = partial(column_of_candidates, files_of(paths), options.format, reading)
     else:
-        sources = [DatasetSource(dataset, scope.split, predictor.feature_names)]
+        sources = [DatasetSource.of_model(dataset, scope.split, predictor)]
         column = partial(column_of_dataset, dataset, scope.split)
     rows: list[pa.RecordBatch] = []
 

@@ -22,7 +22,7 @@ import hashlib
 import json
 import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import InputError, ModelFormatError
+from rankmill.foundation.errors import InputError, ModelFormatError, RankmillError
 from rankmill.foundation.notebook_html import HtmlTable, ShareCell, card
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON, canonical_json
@@ -469,6 +469,26 @@ def used_names(
             by_code = {category_code(text): text for text in sorted(categories[feature])}
             used[feature] = [by_code[code] for code in sorted(codes & by_code.keys()) if not is_number(by_code[code])]
     return used
+
+
+def check_kinds(
+    forest: Forest,
+    names: Sequence[str],
+    categorical: Container[str],
+    error: type[RankmillError],
+    *,
+    model: str = "the model",
+    where: str = "",
+) -> None:
+    """Raise ``error`` if a feature that ``forest`` uses is a number in the data, but categorical in the forest, or the reverse.
+
+    ``names`` are the features of the data, ``categorical`` those of them that are; ``model`` and ``where`` are for the message.
+    Features that the data lack are no concern of this check.
+    """
+    for name in (forest.feature_names[f] for f in forest.used_features):
+        if name in names and (name in categorical) != (name in forest.categories):
+            kinds = ("categorical", "a number") if name in categorical else ("a number", "categorical")
+            raise error(f"{where}the feature {name!r} is {kinds[0]} in the data, but {kinds[1]} in {model}")
 
 
 def feature_importance(forest: Forest) -> npt.NDArray[np.float64]:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.records import JSON
-from rankmill.scorer.forest import COVER, DATASETS_OF_BASE, Forest, NodeSets, compact_splits, used_names
+from rankmill.scorer.forest import COVER, DATASETS_OF_BASE, Forest, NodeSets, check_kinds, compact_splits, used_names
 from rankmill.scorer.predict import Predictor
 from rankmill.trainer.layout import EDGE
 from rankmill.trainer.resuming import MERGED
@@ -77,12 +77,7 @@ class BaseModel:
                 " feature, or pass the scores of the base model as offsets (they are then not part of"
                 " the new model)"
             )
-        for name in asked:
-            if (name in categorical) != (name in forest.categories):
-                kinds = ("categorical", "a number") if name in categorical else ("a number", "categorical")
-                raise InvalidParameter(
-                    f"the feature {name!r} is {kinds[0]} in the data, but {kinds[1]} in the base model"
-                )
+        check_kinds(forest, self.feature_names, categorical, InvalidParameter, model="the base model")
         against = [name for name, direction in (monotone or {}).items() if _moves_against(forest, name, direction)]
         if against:
             raise InvalidParameter(

@@ -23,7 +23,7 @@ from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import MAX_BIN
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
-from rankmill.scorer.forest import DATASETS_OF_BASE, Forest
+from rankmill.scorer.forest import DATASETS_OF_BASE, Forest, check_kinds
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.combined_forests import SHA256, datasets_of
 from rankmill.trainer.growing import _state_kernels as table
@@ -202,7 +202,7 @@ def refit_leaves(
 ) -> RefittedLeaves:
     """Refit the leaves of ``model`` on the train split of a binned dataset, and measure its valid split if it has one.
 
-    The dataset needs the features that the model uses; its bins are not used.  Errors are those of :func:`refit_leaves_on_rows`.
+    The dataset needs the features that the model uses, of the same kind (numbers or categories); its bins are not used.  Errors are those of :func:`refit_leaves_on_rows`.
     """
     forest, parameters = model.forest, check_refittable(model.forest)
     spec = bins_of_cuts(forest)
@@ -212,6 +212,8 @@ def refit_leaves(
         raise InvalidParameter(
             f"{dataset.path}: the model asks for the feature {lacking[0]!r}, which the dataset lacks"
         )
+    categorical = dataset.manifest.categorical
+    check_kinds(forest, dataset.feature_names, categorical, InvalidParameter, where=f"{dataset.path}: ")
     train, valid = (_rows(dataset, split, parameters, forest, spec) for split in ("train", "valid"))
     if not train.n_rows:
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")

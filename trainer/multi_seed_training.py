@@ -288,7 +288,10 @@ def _averaged(
     splits: Sequence[str],
 ) -> tuple[Forest, TrainingFacts]:
     """Return the average of all seeds and its facts; it is measured again. ``parameters`` are those of the first seed."""
-    base = None if options.base_model is None else BaseModel(options.base_model.forest, dataset.feature_names)
+    base = None
+    if options.base_model is not None:
+        categorical = dataset.manifest.categorical
+        base = BaseModel(options.base_model.forest, dataset.feature_names, categorical=categorical)
     info = {
         "seeds": [each.seed for each in trainings],
         "best_rounds": [each.result.best_round for each in trainings],

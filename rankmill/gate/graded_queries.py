@@ -16,7 +16,7 @@ from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.binning import columns_of
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import SPLITS
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest import Forest, check_kinds
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
 from rankmill.scorer.metrics.per_query import PreparedQueries
@@ -142,6 +142,8 @@ def scores_of(
     for predictor, name in zip(predictors, names, strict=True):
         if lacking := [feature for feature in predictor.feature_names if feature not in has]:
             raise CandidatesRejected(_missing_features_message(dataset, name, lacking))
+        categorical, where = dataset.manifest.categorical, f"{dataset.path}: "
+        check_kinds(predictor.forest, dataset.feature_names, categorical, CandidatesRejected, model=name, where=where)
     used = {feature for predictor in predictors for feature in predictor.feature_names}
     features = [feature for feature in dataset.feature_names if feature in used] or [dataset.feature_names[0]]
     places = [np.array([features.index(f) for f in p.feature_names], dtype=np.int64) for p in predictors]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,9 +13,23 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.cli import execute
-from rankmill.pipeline.options import SynthParameters
+from rankmill.foundation.errors import CandidatesRejected, InvalidParameter
+from rankmill.gate.graded_queries import scores_of
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic
+from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest
+from rankmill.scorer.inspect.documents import read_documents
+from rankmill.scorer.inspect.paths import leaf_paths
+from rankmill.scorer.options import Selection
+from rankmill.trainer.leaf_refits import refit_leaves
+from rankmill.trainer.training_options import StartingModel
+from tests.refusals import refused
+from tests.scorer.forests import random_forest
+from tests.trainer.fixed import fixed
 
 
 def facts(capsys, *command: object) -> dict:
@@ -84,3 +100,36 @@ def test_slices_by_a_category_are_named_by_its_text(table: pa.Table, tmp_path: P
         found = facts(capsys, "evaluate", subject, "-m", "web@latest", "--by", "country")
         (slices,) = found["slices"]
         assert {each["name"] for each in slices["slices"]} == {"c0", "c1", "c2"}
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_a_feature_that_is_categorical_in_one_of_model_and_data_is_refused(text: bool, tmp_path: Path) -> None:
+    rows = [{"qid": f"{i // 5}", "doc_id": str(i), "grade": i % 3, "c1": i % 7, "x": i / 9} for i in range(200)]
+    pq.write_table(
+        pa.Table.from_pylist([row | {"c1": f"c{row['c1']}"} if text else row for row in rows]), tmp_path / "d.parquet"
+    )
+    read = ReadOptions(categorical=("c1",) if text else ())
+    ingest([tmp_path / "d.parquet"], tmp_path / "d", options=IngestOptions(read=read, split={"train": 1.0}))
+    bin_dataset(Dataset.open(tmp_path / "d"))
+    dataset = Dataset.open(tmp_path / "d")
+    kinds = ("categorical in the data", "a number in") if text else ("a number in the data", "categorical in")
+
+    def model(categorical: int) -> Forest:
+        forest = random_forest(3, n_features=2, n_trees=9, categorical=categorical, names=["c1", "x"])
+        return replace(forest, parameters=fixed().as_dict())
+
+    def uses(forest: Forest) -> list[tuple[type[Exception], Callable[[], object]]]:
+        return [
+            (CandidatesRejected, lambda: evaluate(dataset.path, model=forest, split="all", metrics=["ndcg@10"])),
+            (CandidatesRejected, lambda: read_documents([dataset.path], leaf_paths(forest), Selection(split="all"))),
+            (CandidatesRejected, lambda: scores_of(dataset, "train", [forest], ["the candidate"])),
+            (InvalidParameter, lambda: refit_leaves(dataset, StartingModel(forest), 0.5)),
+        ]
+
+    for error, use in uses(model(int(not text))):
+        with refused(error, "'c1'", *kinds):
+            use()
+    evaluate(dataset.path, model=model(int(text)), split="all", metrics=["ndcg@10"])
+    scores_of(dataset, "train", [model(int(text))], ["the candidate"])
+    unused = random_forest(3, n_features=2, n_trees=0, categorical=int(not text), names=["c1", "x"])
+    evaluate(dataset.path, model=unused, split="all", metrics=["ndcg@10"])  # nothing compares it
