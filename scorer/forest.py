@@ -63,6 +63,7 @@ ARRAYS: tuple[tuple[str, np.dtype[Any]], ...] = (
 SETS: tuple[tuple[str, np.dtype[Any]], ...] = (("set_starts", np.dtype("<i4")), ("set_members", np.dtype("<u2")))
 """Arrays that format 3 adds."""
 
+FIRST_ROUND = "first_round"  # key of a forest's info: the rounds of a whole forest that are missing before it
 DATASETS_OF_BASE = "base_dataset_digests"  # key of a forest's info: what the base model was trained on
 COVER = "cover"
 """Key of a forest's ``info``: what ``node_rows`` holds if not counts of training rows.
@@ -182,6 +183,12 @@ class Forest:
         return self.n_trees // self.trees_a_round
 
     @property
+    def is_mean_of_rounds(self) -> bool:
+        """Whether it is a random forest, whose trees all weigh 1 / n of n rounds."""
+        equal = np.allclose(self.tree_weights, 1.0 / max(1, self.n_rounds), rtol=1e-12, atol=0.0)
+        return self.parameters.get("boosting") == "rf" and FIRST_ROUND not in self.info and equal
+
+    @property
     def score_bound(self) -> float:
         """Upper bound of the absolute score of any document: absolute base score plus the greatest absolute leaf value of each tree."""
         leaves = np.where(self.node_feature < 0, np.abs(self.node_value), 0.0)
@@ -250,6 +257,7 @@ class Forest:
         """Return ``n_rounds`` rounds (None: all) from ``start_round`` on as a forest of their own, with only the cuts that they use.
 
         The base score belongs to round 0: with a later ``start_round`` it is 0, so that outputs of the parts of a forest add up.
+        The first k rounds of a random forest are their mean, of trees of weight 1 / k, and its parts do not add up.
 
         Raises
         ------
@@ -265,10 +273,17 @@ class Forest:
         splits = compact_splits(kept["node_feature"], self.thresholds[nodes], self.n_features, sets)
         other = {f.name: getattr(self, f.name) for f in fields(self)}
         arrays = kept | splits | {"categories": used_names(self.categories, self.feature_names, splits)}
+        weights, info = self.tree_weights[first:last], dict(self.info)
+        if start_round:
+            info.pop("encoded_splits", None)  # numbers of nodes, for resuming, which is refused
+            info[FIRST_ROUND] = int(str(info.get(FIRST_ROUND, 0))) + start_round
+        elif self.is_mean_of_rounds:
+            weights = np.full(last, 1.0 / max(1, last // self.trees_a_round))
         arrays |= {
             "tree_starts": self.tree_starts[first : last + 1] - nodes.start,
-            "tree_weights": self.tree_weights[first:last],
+            "tree_weights": weights,
             "base_score": 0.0 if start_round else self.base_score,
+            "info": info,
         }
         return Forest(**(other | arrays))
 

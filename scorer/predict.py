@@ -40,7 +40,7 @@ class Predictor:
     forest
         The trained model.
     n_rounds
-        Use this number of rounds only, from ``start_round`` on; None: all.
+        Use this number of rounds only, from ``start_round`` on; None: all.  The first k of a random forest are their mean.
     start_round
         Skip this number of rounds.  The base score belongs to round 0 and is skipped, too.
 
@@ -51,7 +51,7 @@ class Predictor:
     """
 
     def __init__(self, forest: Forest, *, n_rounds: int | None = None, start_round: int = 0) -> None:
-        if start_round:
+        if start_round or (n_rounds is not None and forest.is_mean_of_rounds):
             forest, n_rounds = forest.truncated(n_rounds, start_round), None
         _, n_trees = checked_rounds(forest, n_rounds)
         n_nodes = int(forest.tree_starts[n_trees])

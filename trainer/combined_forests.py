@@ -27,7 +27,7 @@ from rankmill.foundation.records import JSON
 from rankmill.scorer.forest import COVER, DATASETS_OF_BASE, Forest, NodeSets, check_kinds, compact_splits, used_names
 from rankmill.scorer.predict import Predictor
 from rankmill.trainer.layout import EDGE
-from rankmill.trainer.resuming import MERGED
+from rankmill.trainer.resuming import MERGED, check_whole
 from rankmill.trainer.target_encoding import ENCODED
 
 SHA256, TREES, START, TREES_A_ROUND = "base_model", "base_trees", "start_after_base", "trees_a_round_after_base"
@@ -165,6 +165,7 @@ def after_base(forest: Forest, base: BaseModel | None) -> Forest:
     InvalidParameter
         ``forest`` was trained on top of another base model than ``base``, or only one of the two has a base model.
     """
+    check_whole(forest)
     own, wanted = forest.info.get(SHA256), None if base is None else base.forest.sha256
     if own != wanted:
         was, now = (str(digest)[:12] if digest else "none" for digest in (own, wanted))

@@ -23,7 +23,7 @@ from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import MAX_BIN
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
-from rankmill.scorer.forest import DATASETS_OF_BASE, Forest, check_kinds
+from rankmill.scorer.forest import DATASETS_OF_BASE, FIRST_ROUND, Forest, check_kinds
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.combined_forests import SHA256, datasets_of
 from rankmill.trainer.growing import _state_kernels as table
@@ -39,6 +39,7 @@ from rankmill.trainer.train_on_dataset import facts_of_data
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, StartingModel, TrainingOptions
 from rankmill.trainer.training_result import TrainingResult
 from rankmill.trainer.training_rows import LEARNT_FROM, read_columns
+from rankmill.trainer.tree_weights import weights_of_boosting
 from rankmill.trainer.version_facts import attachments_of, facts_of
 
 _WHOLE: Mapping[str, Any] = {
@@ -159,6 +160,8 @@ def check_refittable(forest: Forest) -> TrainParameters:
         reason = "it was trained on top of a base model; refit a model that was trained at once"
     elif "seeds" in forest.info or MERGED in forest.info:
         reason = "it holds several models; refit one of them"
+    elif FIRST_ROUND in forest.info:
+        reason = f"it is a part of another model, without its first {forest.info[FIRST_ROUND]} rounds"
     elif not forest.parameters:
         reason = "it does not say how it was trained"
     if not reason:
@@ -167,6 +170,12 @@ def check_refittable(forest: Forest) -> TrainParameters:
             reason = "its leaves were scaled by step_search"
         elif parameters.objective == "gbrank":
             reason = "gbrank replaces scores instead of adding to them"
+        weights = weights_of_boosting(parameters, forest.n_rounds, forest.trees_a_round)
+        if weights is not None and not np.array_equal(weights, forest.tree_weights):
+            reason = (
+                f"its trees have other weights than after a training of {forest.n_rounds} rounds of"
+                f" {parameters.boosting}, as if it was cut after training; refit the whole model"
+            )
     if reason:
         raise InvalidParameter(f"the leaves of the model cannot be refitted: {reason}")
     return parameters

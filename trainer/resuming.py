@@ -19,7 +19,7 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest import FIRST_ROUND, Forest
 from rankmill.trainer.assembly import trees_a_round
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.layout import BINS_A_FEATURE, EDGE
@@ -32,6 +32,14 @@ from rankmill.trainer.tree_weights import weights_of_trees
 MERGED = "merged"  # in a model: those that it sums, with their weights
 LEAVES_REFITTED = "leaves_refitted"  # in a model: its former digest, and the decay
 MAY_DIFFER = ("n_rounds", "early_stopping_rounds", "keep_rounds")
+
+
+def check_whole(forest: Forest) -> None:
+    """Raise InvalidParameter if ``forest`` lacks its first rounds."""
+    if FIRST_ROUND in forest.info:
+        raise InvalidParameter(
+            f"resume: the model is a part of another one, without its first {forest.info[FIRST_ROUND]} rounds; resume the whole"
+        )
 
 
 def check_resumable(
@@ -51,6 +59,7 @@ def check_resumable(
             f"resume: the model was trained by {forest.info[CONVERTED_FROM]}, and only models trained"
             f" by rankmill can be resumed; train on top of it with {spelled('base_model')}"
         )
+    check_whole(forest)
     if LEAVES_REFITTED in forest.info:
         raise InvalidParameter(
             "resume: the leaves of the model were refitted, so its trees are no training on these data; train on top of it with"
@@ -85,8 +94,8 @@ def check_resumable(
                 f"resume: {name} was {began.get(name)!r} and is now {expected.get(name)!r}; a resumed"
                 f" training must keep its parameters, only {', '.join(MAY_DIFFER)} may change"
             )
-    if objective is not None and not _fits_objective(objective, parameters, forest):
-        raise InvalidParameter("resume: the model was trained on other data, or its file was changed")
+    if objective is not None:
+        _check_fits_objective(objective, parameters, forest)
     if parameters.n_rounds < forest.n_rounds:
         raise InvalidParameter(
             f"resume: n_rounds counts all rounds and must be at least the {forest.n_rounds} of"
@@ -94,15 +103,22 @@ def check_resumable(
         )
 
 
-def _fits_objective(objective: Objective, parameters: TrainParameters, forest: Forest) -> bool:
-    """Return whether training with the objective can give the start, weights and shape of the forest."""
-    _, of_start = objective.final_weights(forest.n_rounds)
+def _check_fits_objective(objective: Objective, parameters: TrainParameters, forest: Forest) -> None:
+    """Raise InvalidParameter unless training with the objective can give the start, weights and shape of the forest."""
+    n, (_, of_start) = forest.n_rounds, objective.final_weights(forest.n_rounds)
     shape = (objective.link, objective.n_outputs, trees_a_round(objective, parameters))
-    return (
-        (forest.link, forest.n_outputs, forest.trees_a_round) == shape
-        and forest.base_score == of_start * objective.starting_score
-        and np.array_equal(forest.tree_weights, weights_of_trees(objective, parameters, forest.n_rounds))
-    )
+    if (forest.link, forest.n_outputs, forest.trees_a_round) != shape:
+        raise InvalidParameter("resume: the model was trained on other data, or its file was changed")
+    if not np.array_equal(forest.tree_weights, weights_of_trees(objective, parameters, n)):
+        raise InvalidParameter(
+            f"resume: the trees of the model have other weights than after a training of {n} rounds: it was cut after training, or"
+            " its file was changed; resume the whole model"
+        )
+    if forest.base_score != of_start * objective.starting_score:
+        raise InvalidParameter(
+            "resume: the model starts from another score than a training on these data: it was trained on other data, or its file"
+            " was changed"
+        )
 
 
 def trees_of(

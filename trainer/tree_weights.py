@@ -7,8 +7,9 @@ they weigh as much as the dropped ones did.  With ``xgboost_dart_mode`` the weig
 **rf** (Breiman 2001).  Every round drops all rounds before it: the gradients are those of the start, and all weights are ``1 / n``.
 
 What is dropped depends on the seed, the round and the weights before it, and these on nothing else.  So the weights of a forest are known
-from its parameters and its number of rounds alone: a model stores its trees as they were grown, resumes without other facts, and may be cut
-at any round, with the weights that its trees had then.
+from its parameters and its number of rounds alone: a model stores its trees as they were grown, resumes without other facts, and training may
+cut it at any round, with the weights that its trees had then.  ``Forest.truncated`` and ``predict(n_rounds=k)``, which do not draw, give the
+trees of rf the weight ``1 / k``, and leave those of dart their final weights; such a model is neither resumed nor are its leaves refitted.
 """
 
 from __future__ import annotations
@@ -94,15 +95,24 @@ class Dropout:
 
 def weights_of_trees(objective: Objective, parameters: TrainParameters, n_rounds: int) -> npt.NDArray[np.float64]:
     """Return the weight of every tree of a forest of so many rounds, (n_trees,): member after member in each round."""
-    p, a_member = parameters, objective.n_outputs * objective.steps_a_round
-    if p.boosting == RF:
-        return np.full(n_rounds * a_member, 1.0 / max(1, n_rounds), dtype=np.float64)
-    if p.boosting == DART:
-        dropouts = [Dropout(p, member) for member in range(p.members)]
-        for dropout in dropouts:
-            for _ in range(n_rounds):
-                dropout.next()
-        of_round = np.stack([dropout.weights for dropout in dropouts], axis=1) / p.members
-        return np.repeat(of_round.reshape(-1), a_member)
+    a_round = objective.n_outputs * objective.steps_a_round * parameters.members
+    found = weights_of_boosting(parameters, n_rounds, a_round)
+    if found is not None:
+        return found
     of_tree, _ = objective.final_weights(n_rounds)
-    return np.full(n_rounds * a_member * p.members, of_tree / p.members, dtype=np.float64)
+    return np.full(n_rounds * a_round, of_tree / parameters.members, dtype=np.float64)
+
+
+def weights_of_boosting(parameters: TrainParameters, n_rounds: int, a_round: int) -> npt.NDArray[np.float64] | None:
+    """Return the weight of every tree, ``a_round`` in each of so many rounds, of dart and rf; None: the objective decides."""
+    p = parameters
+    if p.boosting == RF:
+        return np.full(n_rounds * a_round, 1.0 / max(1, n_rounds), dtype=np.float64)
+    if p.boosting != DART:
+        return None
+    dropouts = [Dropout(p, member) for member in range(p.members)]
+    for dropout in dropouts:
+        for _ in range(n_rounds):
+            dropout.next()
+    of_round = np.stack([dropout.weights for dropout in dropouts], axis=1) / p.members
+    return np.repeat(of_round.reshape(-1), a_round // p.members)

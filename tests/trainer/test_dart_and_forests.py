@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter
+from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.predict import predict
+from rankmill.scorer.predict import Predictor, predict
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
@@ -240,6 +241,22 @@ def test_refits_folds_and_held_out_queries_work(way, more, tmp_path):
     )
     assert members == 1
     assert whole.tree_weights == pytest.approx(weights)
+
+
+@pytest.mark.parametrize("way", [FOREST, {**FOREST, "objective": "mcrank"}], ids=str)
+def test_the_first_rounds_of_a_random_forest_are_their_mean(way):
+    x = small_data()[1][0]
+    whole = fit(small_data(), **way, watch=False).forest
+    for rounds in (0, 1, 5, 12):
+        short = fit(small_data(), **{**way, "n_rounds": rounds}, watch=False).forest if rounds else whole.truncated(0)
+        np.testing.assert_array_equal(whole.truncated(rounds).tree_weights, short.tree_weights)
+        for cut in (
+            whole.truncated(rounds),
+            Forest.from_bytes(whole.truncated(max(rounds, 7)).to_bytes()).truncated(rounds),
+        ):
+            np.testing.assert_array_equal(predict(cut, x), predict(short, x))
+        np.testing.assert_array_equal(predict(whole, x, n_rounds=rounds), predict(short, x))
+        np.testing.assert_array_equal(Predictor(whole, n_rounds=rounds).scores(x), predict(short, x))
 
 
 @pytest.mark.parametrize("queries", [100, 9_000])

@@ -137,6 +137,27 @@ def test_what_cannot_be_refitted_is_refused():
         fit(small_data(), n_rounds=5, watch=False, options={"resume": again})
 
 
+def test_parts_of_models_are_refused_unless_they_are_what_training_gives():
+    dart = {"objective": "l2", "boosting": "dart", "skip_drop": 0.0, "drop_rate": 0.5}
+    for way, cut in (({"objective": "l2"}, True), ({"boosting": "rf", "feature_fraction": 0.5}, True), (dart, False)):
+        forest = fit(small_data(), n_rounds=6, watch=False, **way).forest
+        short, late = forest.truncated(3), forest.truncated(None, 4).truncated(1, 1)
+        assert late.info["first_round"] == 5
+        with refused(InvalidParameter, "leaves", "first 5 rounds"):
+            refitted(late, planted(5), 1.0)
+        with refused(InvalidParameter, "resume", "first 5 rounds"):
+            fit(small_data(), n_rounds=6, watch=False, **way, options={"resume": late})
+        if cut:
+            np.testing.assert_array_equal(refitted(short, planted(5), 1.0).tree_weights, short.tree_weights)
+            again = fit(small_data(), n_rounds=6, watch=False, **way, options={"resume": short}).forest
+            assert again.to_bytes() == forest.to_bytes()
+            continue
+        with refused(InvalidParameter, "leaves", "weights", "3 rounds", "dart", "cut"):
+            refitted(short, planted(5), 1.0)
+        with refused(InvalidParameter, "resume", "weights", "3 rounds", "cut"):
+            fit(small_data(), n_rounds=6, watch=False, **way, options={"resume": short})
+
+
 def test_the_command_registers_the_model_with_its_lineage(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
