@@ -57,7 +57,7 @@ def check_binned_alike(own: BinningOptions, binspec: BinSpec, whose: str) -> Non
     """Raise InvalidParameter, naming ``whose`` bins they are, if options ask for other bins than those of ``binspec``."""
     names, categorical = binspec.feature_names, binspec.categories
     named = [
-        name_of_column("categorical", key, names) if isinstance(key, int) else key for key in own.categorical or ()
+        name_of_column("categorical", key, names) if not isinstance(key, str) else key for key in own.categorical or ()
     ]
     alike = {
         "max_bin": own.max_bin in {MAX_BIN, binspec.max_bin},

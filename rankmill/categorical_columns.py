@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.pipeline.binspec import BinSpec
-from rankmill.pipeline.categories import LARGEST_WHOLE
+from rankmill.pipeline.categories import LARGEST_WHOLE, category_codes
 from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.role_columns import category_numbers
 from rankmill.pipeline.vocabulary import Vocabulary
@@ -67,9 +68,20 @@ def is_missing(value: object) -> bool:
 
 
 def with_names(spec: BinSpec, texts: Mapping[str, Texts]) -> BinSpec:
-    """Return ``spec`` with the names of its categories; ``texts`` has those of the categorical features."""
+    """Return ``spec`` with the names of its categories; ``texts`` has those of the categorical features.
+
+    Warns of texts that have the same code.
+    """
     vocabulary = Vocabulary()
     vocabulary.texts.update({name: dict(found) for name, found in texts.items()})
+    for name, same in vocabulary.clashes.items():
+        more = f" (and {len(same) - 1} more cases)" if len(same) > 1 else ""
+        shown = " and ".join(repr(shorten(text)) for text in same[0])
+        warnings.warn(
+            f"column {name!r}: {shown} have the same code by chance, and count as one category{more}; rename one of them",
+            UserWarning,
+            stacklevel=2,
+        )
     features = (replace(feature, names=vocabulary.named(feature.name, feature.edges)) for feature in spec.features)
     return replace(spec, features=tuple(features))
 
@@ -83,7 +95,7 @@ def known_texts(forest: Forest) -> dict[str, Sequence[str]]:
 def check_numbers(name: str, codes: Codes, known: Sequence[str], *, are_codes: bool) -> None:
     """Refuse a column of numbers for a feature with ``known`` texts none of which is a number: it could have no known category.
 
-    ``are_codes``: numbers other than whole ones stand for texts.
+    ``are_codes``: numbers other than whole ones stand for texts; a warning says if all of them are unknown.
 
     Raises
     ------
@@ -96,6 +108,13 @@ def check_numbers(name: str, codes: Codes, known: Sequence[str], *, are_codes: b
         raise TrainingDataRejected(
             f"column {name!r} holds numbers, but the ranker knows categories such as {shorten(known[0])!r}; give the texts that"
             " it was fitted on (numbers that are meant: as text)"
+        )
+    if len(present) and known and not numbers and not np.isin(present, category_codes(known)).any():
+        warnings.warn(
+            f"column {name!r}: its float32 values are taken for codes of categories, and the ranker knows none of them; if they are"
+            " numbers, give them as in fit, as float64 or whole numbers",
+            UserWarning,
+            stacklevel=2,
         )
 
 

@@ -9,7 +9,7 @@ import typer
 
 from rankmill.foundation.command_line import takes_options
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.options import values_of
+from rankmill.foundation.options import Without, values_of
 from rankmill.gate.gate_rules import GateRequest
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, NewModel, Reason, RegistryFolder
 from rankmill.registry.rendering import print_json, print_table, safe
@@ -133,7 +133,7 @@ def refit_leaves(
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a binned dataset.")],
     name: NewModel,
     rules: RefitLeavesOptions,
-    options: MachineOptions,
+    options: Annotated[MachineOptions, Without("bin_cache", "histogram_memory")],
     reason: Reason = "",
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,

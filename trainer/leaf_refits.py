@@ -3,7 +3,7 @@
 The new values are those that training would compute if it grew the same trees on the new rows: rounds are done one after another, and each
 takes its gradients from the scores of the refitted trees before it (LightGBM's ``refit``, XGBoost's ``process_type=update``).  All rows count,
 without samples and weights of bootstrap.  A leaf that no row reaches keeps its value.  With a decay of 1 nothing changes; with 0, on the rows
-that the model was trained on without samples, nothing does either.
+that the model was trained on without samples, nothing does either, except that values may change where categories are encoded or monotone constraints hold.
 """
 
 from __future__ import annotations

@@ -246,6 +246,8 @@ def test_many_categories_are_encoded_alike(tmp_path, capsys):
     assert forest.sha256 == json.loads(capsys.readouterr().out)["sha256"]
     assert "encoded_splits" in forest.info
     expected = bytes_of(Ranker(n_rounds=9, verbose=0, categorical=["shop"]).fit(frame, y, qid=qid))
+    named = BinnedDataset(frame, y, qid=qid, categorical=np.array([1]))
+    assert bytes_of(Ranker(n_rounds=9, verbose=0, categorical=np.array([1])).fit(named)) == expected
     pieces = pieces_of([700, 800], frame, y, qid)
     for binned in (
         BinnedDataset(frame, y, qid=qid, categorical=[1]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from decimal import Decimal
 
 import numpy as np
@@ -15,7 +16,7 @@ from rankmill.categorical_columns import with_names
 from rankmill.feature_table import matrix_for, table_of
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binspec import matrix_bins
-from rankmill.pipeline.categories import LARGEST_WHOLE, category_code
+from rankmill.pipeline.categories import LARGEST_WHOLE, category_code, category_codes
 from tests.rankmill.small_ranker import small
 from tests.refusals import refused
 
@@ -119,6 +120,26 @@ def test_bins_have_the_names_of_their_categories():
     assert features[2].names == ()
     rare = matrix_bins(["a"], table.values[:, :1], 2, categorical=["a"])
     assert len(with_names(rare, table.texts).features[0].names) == 1
+
+
+def test_texts_with_the_same_code_are_named():
+    texts = ["item-11991", "item-34378", "a"]
+    assert category_code(texts[0]) == category_code(texts[1])
+    with pytest.warns(UserWarning, match="'shop': 'item-11991' and 'item-34378' have the same code"):
+        table_of(pl.DataFrame({"shop": texts})).bins(255)
+
+
+def test_numbers_that_became_float32_after_fit_are_named():
+    number = np.arange(800) % 4
+    ids = 20_000_001.0 + 2 * number[:, None]
+    ranker = small(categorical=[0], min_rows_in_group=1).fit(ids, number // 2, qid=np.arange(800) // 8)
+    assert ranker.forest_.categories["f0"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whole = ranker.predict(ids)
+        assert (ranker.predict(category_codes([str(int(i)) for i in ids[:, 0]])[:, None]) == whole).all()
+    with pytest.warns(UserWarning, match="'f0'.*float32.*float64"):
+        ranker.predict(ids.astype(np.float32))
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,8 @@ def test_the_command_registers_the_model_with_its_lineage(tmp_path):
     report = json.loads(done.stdout)
     assert (report["model"], report["refitted"], report["decay"]) == ("web@2", "web@1", 0.5)
     assert set(report["train"]) == {"ndcg@10"}
+    for ignored in ("--bin-cache", "--histogram-memory"):
+        assert ignored not in run.invoke(app, ["models", "refit-leaves", "--help"]).output
     again = run.invoke(
         app, ["models", "refit-leaves", "web@1", str(other.path), "--name", "web", "--decay", "0.5", *common]
     )
