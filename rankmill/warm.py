@@ -58,6 +58,14 @@ train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --b
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --boosting dart --skip-drop 0 --drop-rate 1
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --boosting rf
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --interaction-constraints f1,f2,f3 --feature-fraction-by-level 0.8 --extra-trees --split-cost 0.001
+data synth -o {folder}/categories.parquet --queries 60 --docs-per-query 12 --features 10 --categorical 8,300
+data ingest {folder}/categories.parquet -o {folder}/categories --split train=0.6,test=0.4
+data bin {folder}/categories
+data describe {folder}/categories
+train {folder}/categories --name categories --registry {folder}/registry --n-rounds 3 --min-rows-in-group 5 --encode-above 100
+train {folder}/categories --name categories --registry {folder}/registry --n-rounds 3 --preset defaults-1 --min-rows-in-group 5
+rerank {folder}/categories.parquet --model categories@1 --registry {folder}/registry -o {folder}/of-categories --top-k 3
+inspect shap categories@1 --registry {folder}/registry --on {folder}/categories
 TRAININGS
 data synth -o {folder}/many.parquet --queries 900 --docs-per-query 80 --features 10
 data ingest {folder}/many.parquet -o {folder}/many
