@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,9 @@ from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import CrossValidation, RoundRecord, TrainingResult
 from rankmill.trainer.training_rows import given_pairs, resolved, what_is_learnt_from
 from rankmill.trainer.workers import workers_for
+
+if TYPE_CHECKING:
+    from rankmill.scorer.inspect.shap import ShapValues
 
 Model: TypeAlias = "Ranker | Forest | str | os.PathLike[str]"
 
@@ -430,6 +433,18 @@ class Ranker(Routed):
         forest = self.fitted("apply")
         predictor = Predictor(forest, n_rounds=n_rounds, start_round=start_round)
         return predictor.leaves(matrix_for(forest, X), n_threads=workers_for(self.n_threads))
+
+    def contributions(self, X: Any, *, qid: npt.ArrayLike | None = None, n_rounds: int | None = None) -> ShapValues:  # noqa: N803
+        """Return what each feature adds to the score of each row of ``X``: SHAP values, and the base that they are added to.
+
+        ``values`` are (n, n_outputs, n_features), and ``base`` (n, n_outputs).  ``qid`` and ``n_rounds`` are explained at
+        :func:`rankmill.scorer.inspect.shap.shap_values`; other errors are those of :meth:`predict`.
+        """
+        from rankmill.scorer.inspect.shap import shap_values
+
+        forest = self.fitted("contributions")
+        values, n_threads = matrix_for(forest, X), workers_for(self.n_threads)
+        return shap_values(forest, values, qid=qid, n_rounds=n_rounds, n_threads=n_threads)
 
     def score(
         self,

@@ -59,6 +59,10 @@ def parse_monotone(texts: Iterable[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for text in texts:
         name, _, direction = text.rpartition(":")
+        if any(before.rpartition(":")[2] in {"1", "+1", "-1"} and ":" in before for before in text.split(",")[:-1]):
+            raise InvalidParameter(
+                f"monotone: expected one NAME:1 or NAME:-1, found several in {text!r}; repeat {spelled('monotone')}"
+            )
         if not name or direction.strip() not in {"1", "+1", "-1", "0"}:
             raise InvalidParameter(f"monotone: expected NAME:1 or NAME:-1, found {text!r}")
         if name in found:

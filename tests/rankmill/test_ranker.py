@@ -11,6 +11,7 @@ from sklearn.base import clone
 
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.scorer.inspect.shap import shap_values
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.refusals import refused
 
@@ -101,6 +102,11 @@ def test_the_eval_set_decides_how_many_rounds_are_kept(arrays):
     parts = ranker.predict(X, n_rounds=1) + ranker.predict(X, start_round=1)
     np.testing.assert_allclose(parts, ranker.predict(X), atol=1e-12)
     forest = ranker.forest_
+    found = ranker.contributions(X)
+    assert found.values.shape == (len(X), 1, X.shape[1])
+    np.testing.assert_allclose((found.values.sum(axis=2) + found.base)[:, 0], ranker.predict(X), atol=1e-9)
+    some = ranker.contributions(X, qid=qid, n_rounds=1)
+    np.testing.assert_array_equal(some.values, shap_values(forest, X, qid=qid, n_rounds=1).values)
     leaves = ranker.apply(X)
     assert leaves.shape == (len(X), forest.n_trees)
     adds = forest.tree_weights * forest.node_value[forest.tree_starts[:-1] + leaves]

@@ -174,6 +174,10 @@ def test_controls_of_features_reach_the_model(dataset: str, capsys) -> None:
     ("options", "message"),
     [
         (["--monotone", "f1"], "monotone: expected NAME:1 or NAME:-1, found 'f1'"),
+        (
+            ["--monotone", "f1:1,f2:-1"],
+            "monotone: expected one NAME:1 or NAME:-1, found several in 'f1:1,f2:-1'; repeat --monotone",
+        ),
         (["--monotone", "f1:1", "--monotone", "f1:-1"], "monotone: the feature 'f1' is given twice"),
         (["--monotone", "f99:1"], "monotone: unknown feature 'f99'"),
         (["--interaction-constraints", "f1,f99"], "--interaction-constraints: unknown feature 'f99'"),
