@@ -133,3 +133,29 @@ def test_a_feature_that_is_categorical_in_one_of_model_and_data_is_refused(text:
     scores_of(dataset, "train", [model(int(text))], ["the candidate"])
     unused = random_forest(3, n_features=2, n_trees=0, categorical=int(not text), names=["c1", "x"])
     evaluate(dataset.path, model=unused, split="all", metrics=["ndcg@10"])  # nothing compares it
+
+
+def test_seeds_on_top_of_a_base_with_categories_are_averaged(
+    table: pa.Table, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(table, "judgments.parquet")
+    facts(capsys, "data", "ingest", "judgments.parquet", "-o", "dataset", "--split", "train=0.6,valid=0.2,test=0.2")
+    facts(capsys, "data", "bin", "dataset")
+    common = ("--n-rounds", 6, "--preset", "defaults-1", "--max-leaves", 4)
+    facts(capsys, "train", "dataset", "--name", "base", *common)
+    facts(
+        capsys,
+        "train",
+        "dataset",
+        "--name",
+        "web",
+        *common,
+        "--base-model",
+        "base@1",
+        "--seeds",
+        "1,2",
+        "--choose",
+        "average",
+    )
+    assert "c1" in Forest.load(facts(capsys, "models", "show", "web")["model_path"]).categories
