@@ -73,7 +73,7 @@ def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
 
     >>> given = TrainParameters(preset="auto-1", n_rounds=80)
     >>> choices_line(given, with_preset(given, DataShape(9_000, has_valid=True, may_refit=True)))
-    'preset auto-1: objective query_rmse, learning_rate 0.2, stop_window 20, grow oblivious, max_depth 6'
+    'preset auto-1: objective query_rmse, learning_rate 0.2, stop_window 20, grow oblivious, max_depth 6, encode_above 200'
     """
     if all(value is not None for value in given.as_dict().values()):
         return ""

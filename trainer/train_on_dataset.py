@@ -298,13 +298,10 @@ def cross_validate(
     errors are those of :func:`train` and of that function.
     """
     parameters = with_preset(parameters or TrainParameters(), shape_of_dataset(dataset).in_folds())
-    binspec = dataset.binspec()
-    data = _training_data(dataset, binspec, parameters, options)
-    if with_valid:
+    data = data_of(dataset, parameters, options)
+    if with_valid and data.eval_sets:
         parameters = replace(parameters, learn_from=resolved(data.train, parameters).learn_from)  # as without
-        data = with_first_eval_set(
-            replace(data, eval_sets=[("valid", read_rows(dataset, "valid", binspec, parameters))])
-        )
+        data = with_first_eval_set(data)
     return cross_validate_rows(data, parameters, options, checkpoints, by_query=by_query)
 
 
@@ -370,4 +367,4 @@ def facts_of_data(dataset: Dataset, binspec_digest: str) -> Mapping[str, JSON]:
 
 
 def _warn(line: str) -> None:
-    warnings.warn(line, stacklevel=5)  # at the caller of train, above CachedBins.load and two of this module
+    warnings.warn(line, stacklevel=6)  # at the caller of train, above CachedBins.load and three of this module

@@ -198,7 +198,7 @@ def test_a_model_is_cut_to_its_first_rounds_both_ways(model, forest, tmp_path, c
     assert np.abs(predict(again, rows) - predict(forest.truncated(2), rows)).max() < 1e-5
     capsys.readouterr()
     assert execute(["convert", str(there), "--from", "xgboost", "-o", str(back), "--overwrite", "--n-rounds", "4"]) == 2
-    assert "n_rounds must be in 0..3" in line(capsys)
+    assert "--n-rounds must be in 0..3" in line(capsys)
 
 
 def test_missing_values_keep_their_way_or_go_where_zero_goes(tmp_path, capsys) -> None:
