@@ -84,27 +84,16 @@ def with_encoded_columns(
     TrainingDataRejected
         One of them has more categories than a model can hold.
     """
-    names, columns, of_train = [], [], []
-    order = order_of_queries(data.train.n_queries, parameters.seed)
-    for source, name in enumerate(data.feature_names):
-        codes = data.train.codes.get(name) if name in data.categories else None
-        if codes is None or not parameters.encode_above:
-            continue
-        categories = len(np.unique(codes[np.isfinite(codes)]))
-        if categories > MAX_CUTS_OF_A_FEATURE:
-            raise TrainingDataRejected(
-                f"feature {name!r} has {categories:,} categories, and a model can hold {MAX_CUTS_OF_A_FEATURE:,}; make fewer of"
-                f" them, or set {spelled('encode_above')} to 0"
-            )
-        if categories > parameters.encode_above:
-            column, bins = _encode(
-                source, codes, data.train.targets, data.train.starts, order, parameters.encoding_smoothing
-            )
-            names.append(name)
-            columns.append(column)
-            of_train.append(bins)
-    if not columns:
+    found = _features_of_many(data, parameters.encode_above) if parameters.encode_above else {}
+    if not found:
         return data, ()
+    names, columns, of_train = list(found), [], []
+    order, smoothing = order_of_queries(data.train.n_queries, parameters.seed), parameters.encoding_smoothing
+    for name, (categories, index) in found.items():
+        source = list(data.feature_names).index(name)
+        column, bins = _encode(source, categories, index, data.train.targets, data.train.starts, order, smoothing)
+        columns.append(column)
+        of_train.append(bins)
 
     def measured(rows: RankedRows) -> RankedRows:
         return rows.with_columns(
@@ -117,6 +106,32 @@ def with_encoded_columns(
         eval_sets=[(name, measured(rows)) for name, rows in data.eval_sets],
         edges=[*data.edges, *(column.edges for column in columns)],
     ), tuple(columns)
+
+
+def _features_of_many(
+    data: TrainingData, encode_above: int
+) -> dict[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]]:
+    """Return, for each feature to encode, its categories (k,) in the training rows, ascending, and which of them each row has.
+
+    -1 stands for none.
+    """
+    found = {}
+    for name in data.feature_names:
+        codes = data.train.codes.get(name) if name in data.categories else None
+        if codes is None:
+            continue
+        present = np.isfinite(codes)
+        categories, inverse = np.unique(codes[present], return_inverse=True)
+        if len(categories) > MAX_CUTS_OF_A_FEATURE:
+            raise TrainingDataRejected(
+                f"feature {name!r} has {len(categories):,} categories, and a model can hold {MAX_CUTS_OF_A_FEATURE:,}; make"
+                f" fewer of them, or set {spelled('encode_above')} to 0"
+            )
+        if len(categories) > encode_above:
+            index = np.full(len(codes), -1, dtype=np.int64)
+            index[present] = inverse
+            found[name] = categories, index
+    return found
 
 
 def features_to_encode(binspec: BinSpec, encode_above: int | None) -> list[str]:
@@ -132,22 +147,19 @@ def features_to_encode(binspec: BinSpec, encode_above: int | None) -> list[str]:
 
 def _encode(
     source: int,
-    codes: npt.NDArray[np.float32],
+    categories: npt.NDArray[np.float32],
+    index: npt.NDArray[np.int64],
     targets: npt.NDArray[np.float64],
     starts: npt.NDArray[np.int64],
     order: npt.NDArray[np.int64],
     smoothing: float,
 ) -> tuple[EncodedColumn, npt.NDArray[np.uint8]]:
     """Return a column, and the bins of the training rows in it."""
-    present = np.isfinite(codes)
-    categories, inverse = np.unique(codes[present], return_inverse=True)
-    index = np.full(len(codes), -1, dtype=np.int64)
-    index[present] = inverse
     # targets in whole steps: sums that do not depend on the order of rows
     scale = _scale(targets)
     steps = np.rint(targets * scale).astype(np.int64)
     prior = float(steps.sum()) / scale / len(steps)
-    values = np.empty(len(codes), dtype=np.float64)
+    values = np.empty(len(index), dtype=np.float64)
     sums, counts = np.zeros(len(categories), dtype=np.int64), np.zeros(len(categories), dtype=np.int64)
     _kernels.encode_in_order(index, steps, starts, order, scale, prior, smoothing, sums, counts, values)
     whole = ((sums / scale + smoothing * prior) / (counts + smoothing)).astype(EDGE)

@@ -15,6 +15,7 @@ so shares of 0 are allowed and nothing cancels.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from functools import lru_cache
@@ -74,29 +75,25 @@ class Explainer:
 
         The same bits for any batch size and ``n_threads``.
         """
-        paths = self.paths
-        out = np.zeros((len(codes), paths.forest.n_outputs, len(paths.features)), dtype=np.float64)
-
-        def work(_thread: int, first: int, last: int) -> None:
-            _kernels.find_contributions(
-                codes, first, last, paths.conditions, paths.share, paths.value, paths.output, self._points, self._weights, out
-            )  # fmt: skip
-
-        if paths.features:
-            in_spans(len(codes), n_threads, work)
-        return out
+        return self._explained(_kernels.find_contributions, codes, (len(self.paths.features),), n_threads)
 
     def interactions(self, codes: Codes, *, n_threads: int = 1) -> npt.NDArray[np.float64]:
         """Return (n, n_outputs, n_slots, n_slots) SHAP interaction values of the used features, for ``codes`` from `Paths.codes`.
 
         Rows and columns of a document sum to its `contributions`.  The same bits for any batch size and ``n_threads``.
         """
+        n_slots = len(self.paths.features)
+        return self._explained(_kernels.find_interactions, codes, (n_slots, n_slots), n_threads)
+
+    def _explained(
+        self, kernel: Callable[..., None], codes: Codes, of_output: tuple[int, ...], n_threads: int
+    ) -> npt.NDArray[np.float64]:
+        """Return (n, n_outputs, *``of_output``) what ``kernel`` adds up for ``codes``."""
         paths = self.paths
-        n_slots = len(paths.features)
-        out = np.zeros((len(codes), paths.forest.n_outputs, n_slots, n_slots), dtype=np.float64)
+        out = np.zeros((len(codes), paths.forest.n_outputs, *of_output), dtype=np.float64)
 
         def work(_thread: int, first: int, last: int) -> None:
-            _kernels.find_interactions(
+            kernel(
                 codes, first, last, paths.conditions, paths.share, paths.value, paths.output, self._points, self._weights, out
             )  # fmt: skip
 

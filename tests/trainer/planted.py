@@ -73,6 +73,18 @@ def killed_and_trained_again(path, after, data, **way) -> TrainingResult:
     return fit(data, options={"checkpoint": Checkpoint(path)}, **way)
 
 
+def check_same_bytes(path, **way) -> None:
+    """Check that threads, batches, a kill with a checkpoint at ``path``, and resuming change nothing of a training."""
+    found = fit(small_data(), **way)
+    assert fit(small_data(), batch=7, options={"n_threads": 3}, **way).forest.to_bytes() == found.forest.to_bytes()
+    again = killed_and_trained_again(path, 4, small_data(), **way)
+    short = fit(small_data(), **{**way, "n_rounds": 5}).forest
+    resumed = fit(small_data(), options={"resume": short}, **way)
+    for other in (again, resumed):
+        assert other.forest.to_bytes() == found.forest.to_bytes()
+        assert other.history == found.history
+
+
 def fit(
     data, *, batch=10**6, width=None, watch=True, weights=None, eval_sets=None, options=None, **parameters
 ) -> TrainingResult:

@@ -21,7 +21,7 @@ from rankmill.trainer.tree_weights import Dropout
 from tests.naive_forests import dart_weights
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
-from tests.trainer.planted import fit, killed_and_trained_again, rows_of, small_data
+from tests.trainer.planted import check_same_bytes, fit, rows_of, small_data
 from tests.trainer.small_dataset import small_dataset
 
 DART = {"boosting": "dart", "skip_drop": 0.2, "drop_rate": 0.3, "n_rounds": 14, "early_stopping_rounds": 0}
@@ -148,14 +148,7 @@ def test_the_best_round_has_the_weights_that_it_had(way):
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_threads_batches_and_resuming_change_nothing(way, tmp_path):
-    found = fit(small_data(), **way)
-    assert fit(small_data(), batch=7, options={"n_threads": 3}, **way).forest.to_bytes() == found.forest.to_bytes()
-    again = killed_and_trained_again(tmp_path / "a.checkpoint", 4, small_data(), **way)
-    short = fit(small_data(), **{**way, "n_rounds": 5}).forest
-    resumed = fit(small_data(), options={"resume": short}, **way)
-    for other in (again, resumed):
-        assert other.forest.to_bytes() == found.forest.to_bytes()
-        assert other.history == found.history
+    check_same_bytes(tmp_path / "a.checkpoint", **way)
 
 
 @pytest.mark.parametrize("objective", ["l2", "lambdamart"])

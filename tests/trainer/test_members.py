@@ -16,7 +16,7 @@ from rankmill.trainer.sampling import Sampler
 from rankmill.trainer.train_on_dataset import plan_of
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
-from tests.trainer.planted import fit, killed_and_trained_again, small_data
+from tests.trainer.planted import check_same_bytes, fit, small_data
 from tests.trainer.small_dataset import small_dataset
 
 DRAWN = {"query_fraction": 0.7, "feature_fraction": 0.6, "bootstrap": "bayesian", "random_strength": 1.0}
@@ -86,15 +86,7 @@ def test_what_is_measured_in_a_round_is_what_the_forest_says(objective):
     ids=str,
 )  # fmt: skip
 def test_threads_batches_and_resuming_change_nothing(more, tmp_path):
-    way = {**RANDOM, **more}
-    found = fit(small_data(), **way)
-    assert fit(small_data(), batch=7, options={"n_threads": 3}, **way).forest.to_bytes() == found.forest.to_bytes()
-    again = killed_and_trained_again(tmp_path / "a.checkpoint", 4, small_data(), **way)
-    short = fit(small_data(), **{**way, "n_rounds": 5}).forest
-    resumed = fit(small_data(), options={"resume": short}, **way)
-    for other in (again, resumed):
-        assert other.forest.to_bytes() == found.forest.to_bytes()
-        assert other.history == found.history
+    check_same_bytes(tmp_path / "a.checkpoint", **{**RANDOM, **more})
 
 
 def test_a_model_of_other_members_is_no_start():

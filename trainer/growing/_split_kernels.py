@@ -99,6 +99,15 @@ def _keep_one(f, node, last, histogram, bins, rules, work):
     keep_drawn_split(f, node, first, end, rules, work)
 
 
+@kernel
+def _write_best(f, highest, histogram, last, total, bins, rules, work, split_out):
+    """Write the split of feature ``f`` whose gain is ``highest``: by a set of its categories, or by a threshold."""
+    if bins.categorical[f]:
+        write_set(f, highest, bins.n_bins[f], last, rules, work, split_out)
+    else:
+        write_split(f, highest, histogram, last, total, work, split_out)
+
+
 # -- one node --------------------------------------------------------------------------------------------------------
 
 
@@ -140,10 +149,7 @@ def best_split(
         if worth > 0.0 and key > best:
             best = key
             gain_out[0] = highest
-            if bins.categorical[f]:
-                write_set(f, highest, bins.n_bins[f], last, rules, work, split_out)
-            else:
-                write_split(f, highest, histogram[f], last, total, work, split_out)
+            _write_best(f, highest, histogram[f], last, total, bins, rules, work, split_out)
     key_out[0] = best
 
 
@@ -244,10 +250,7 @@ def search_counted(
         if worth > 0.0 and (key > best or (key == best and f < split[0])):
             best = key
             search.gains[0, worker] = highest
-            if bins.categorical[f]:
-                write_set(f, highest, bins.n_bins[f], last, rules, work, split)
-            else:
-                write_split(f, highest, histogram[f], last, total, work, split)
+            _write_best(f, highest, histogram[f], last, total, bins, rules, work, split)
     search.keys[0, worker] = best
 
 
@@ -332,6 +335,19 @@ def _order_for_level(f, level, last, highest, summed, bins, rules, table, pool, 
 
 
 @kernel
+def _level_gains_in_order(
+    f, level, last, whole, n_rows, summed, counts, counted, least_h, bins, rules, nodes, pool, work
+):  # fmt: skip
+    """Write the gains of all sets of the categories in the order of work[5], as far as the limits allow them.
+
+    ``summed`` are the sums of all leaves of the level, ``whole`` their total over ``n_rows`` rows.
+    """
+    _add_level_gains(f, level, last, YES, counts, counted, least_h, bins, rules, nodes, pool, work)
+    put_in_order(summed, whole, last, work, work[4].view(np.int64))
+    limit_sets(bins.n_bins[f], last, whole, n_rows, rules, work)
+
+
+@kernel
 def _level_gains(f, level, counts, counted, least_h, bins, rules, nodes, pool, work):
     """Add up the gains of all leaves of a level by one feature, as :func:`feature_gains`.
 
@@ -355,23 +371,22 @@ def _level_gains(f, level, counts, counted, least_h, bins, rules, nodes, pool, w
                 first, final = min(first, lowest), max(final, highest)
             keep_drawn_split(f, level[0], first, final + np.int64(any_missing), rules, work)
         return n_bins, any_missing
-    ordered, summed = work[4].view(np.int64), work[8].view(np.int64)
-    order, before = work[5].view(np.int64), work[9].view(np.int64)
+    order, summed, before = work[5].view(np.int64), work[8].view(np.int64), work[9].view(np.int64)
     whole, n_rows = _sum_level(f, level, n_bins, table, pool, summed)
     if whole & LOW == 0:
         return np.int64(1), True
     last = order_categories(summed, n_bins, whole, n_rows, rules, work)
     best, refinements = -np.inf, 0 if rules.random_splits else _REFINEMENTS
     for attempt in range(1 + refinements):
-        _add_level_gains(f, level, last, YES, counts, counted, least_h, bins, rules, nodes, pool, work)
-        put_in_order(summed, whole, last, work, ordered)
-        limit_sets(n_bins, last, whole, n_rows, rules, work)
+        _level_gains_in_order(
+            f, level, last, whole, n_rows, summed, counts, counted, least_h, bins, rules, nodes, pool, work
+        )
         highest = best_of_feature(work[1], work[2], YES, last)
         if highest <= best and attempt > 0:  # the order before was better
             order[:last] = before[:last]
-            _add_level_gains(f, level, last, YES, counts, counted, least_h, bins, rules, nodes, pool, work)
-            put_in_order(summed, whole, last, work, ordered)
-            limit_sets(n_bins, last, whole, n_rows, rules, work)
+            _level_gains_in_order(
+                f, level, last, whole, n_rows, summed, counts, counted, least_h, bins, rules, nodes, pool, work
+            )
             break
         if highest <= 0.0 or level[1] - level[0] == 1 or tried_alone(n_bins, rules) or attempt == refinements:
             break
