@@ -29,7 +29,7 @@ if __name__ == "__main__":
 from benchmarks.report import render, spread, surroundings, table
 from rankmill.scorer.exchange.formats import read_from
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.predict import TILE, Predictor
+from rankmill.scorer.predict import TILE, ForestPredictor
 
 FEATURES = 136
 TRAINED_ON = 30_000
@@ -76,7 +76,7 @@ def made(documents: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def ours(forest: Forest, values: np.ndarray) -> Timed:
-    predictor = Predictor(forest)
+    predictor = ForestPredictor(forest)
 
     def run(documents: int, threads: int) -> float:
         rows = values[:documents]
@@ -176,7 +176,7 @@ def catboost_predict(model: object, values: np.ndarray) -> Timed:
 
 def after_binning(forest: Forest) -> float:
     """Return the nanoseconds per tree and document without binning: the minimum of many turns on one thread."""
-    predictor = Predictor(forest)
+    predictor = ForestPredictor(forest)
     layout = predictor._layout
     codes = np.random.default_rng(0).integers(0, 250, size=(layout.n_slots, TILE)).astype(layout.code)
     at, scores = np.empty(TILE, layout.code), np.zeros(TILE)
@@ -240,7 +240,9 @@ def main() -> None:
             forest = read_from("lightgbm", path.read_bytes(), str(path)).forest
             import lightgbm as lgb
 
-            far = np.abs(lgb.Booster(model_file=path).predict(values[:5000]) - Predictor(forest).scores(values[:5000]))
+            far = np.abs(
+                lgb.Booster(model_file=path).predict(values[:5000]) - ForestPredictor(forest).scores(values[:5000])
+            )
             notes.append(f"{trees} x {leaves}: largest difference to LightGBM's scores {far.max():.1e}")
             systems: dict[str, Timed] = {"rankmill": ours(forest, values), "LightGBM": lightgbm_predict(path, values)}
             peer = None

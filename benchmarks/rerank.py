@@ -80,10 +80,10 @@ def score_alone(model: Path, rows: int) -> None:
     """Score ``rows`` rows in memory with all cores."""
     from rankmill.foundation.cores import available_cores
     from rankmill.scorer.forest import Forest
-    from rankmill.scorer.predict import Predictor
+    from rankmill.scorer.predict import ForestPredictor
 
     values = np.random.default_rng(9).standard_normal((1 << 18, FEATURES), dtype=np.float32)
-    predictor = Predictor(Forest.load(model))
+    predictor = ForestPredictor(Forest.load(model))
     for first in range(0, rows, len(values)):
         predictor.scores(values[: rows - first], n_threads=available_cores())
 

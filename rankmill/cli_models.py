@@ -121,7 +121,7 @@ def register(
         print_json(done.facts)
     else:
         verb = "registered" if done.is_new else "the same as"
-        shape = f"{done.forest.n_trees} trees of {done.forest.n_features} features"
+        shape = f"{done.model.n_trees} trees of {done.model.n_features} features"
         typer.echo(f"{verb} {done.version} in {registry}: {shape}\nsha256 {done.version.sha256}")
 
 

@@ -82,12 +82,14 @@ def convert_to(
         The model or format does not exist, or the format cannot express the model.
     """
     from rankmill.scorer.model_service import find_model
+    from rankmill.scorer.models import forest_of
 
     checked_out(out, overwrite=overwrite)
     suffix = SUFFIXES.get(target)
     if suffix is not None and out.suffix != suffix:
         raise InputError(f"{out}: {target} needs another suffix; name the file {out.stem or 'model'}{suffix}")
-    forest, identity = find_model(model, registry)
+    found, identity = find_model(model, registry)
+    forest = forest_of(found, "convert")
     called = options.name or _called(identity, model)
     forest = forest if options.n_rounds is None else forest.truncated(options.n_rounds)
     written = write_as(

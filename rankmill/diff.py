@@ -13,11 +13,14 @@ from rankmill.foundation.training_facts import CIRCUMSTANCES, Circumstances
 from rankmill.registry import Registry
 from rankmill.registry.names import MODEL_SUFFIX
 from rankmill.scorer.forest import Forest, feature_importance
+from rankmill.scorer.model import Model
+from rankmill.scorer.model_service import model_of
+from rankmill.scorer.models import load_model_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of the two models: its forest (None if the bytes were swept) and its registered facts.
+    """One of the two models: its model (None if the bytes were swept) and its registered facts.
 
     For a model file, the facts are those in the file.
     """
@@ -25,7 +28,7 @@ class Side:
     name: str
     sha256: str
     size: int
-    forest: Forest | None
+    model: Model | None
     facts: Mapping[str, Any] = field(repr=False)
     circumstances: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
@@ -41,27 +44,27 @@ class Side:
             The file does not exist or is not a valid model.
         """
         if reference.endswith(MODEL_SUFFIX) or Path(reference).is_file():
-            of_file = Forest.load(reference)
+            of_file = load_model_file(reference)
             size = len(of_file.to_bytes())
-            return cls(name=reference, sha256=of_file.sha256, size=size, forest=of_file, facts=_facts_in(of_file))
+            return cls(name=reference, sha256=of_file.sha256, size=size, model=of_file, facts=_facts_in(of_file))
         version = Registry(registry).resolve(reference, bare="latest")
-        forest = None if version.swept_in is not None else Forest.from_bytes(version.read(), str(version))
+        model = None if version.swept_in is not None else model_of(version)
         return cls(
             name=str(version),
             sha256=version.sha256,
             size=version.size,
-            forest=forest,
+            model=model,
             facts=version.manifest,
             circumstances=as_json(Circumstances.of(version.attachment(CIRCUMSTANCES)) or {}),
         )
 
 
-def _facts_in(forest: Forest) -> Mapping[str, Any]:
-    splits = {name: forest.info.get(name) for name in ("train", "valid")}
-    facts = {name: forest.info.get(name) for name in ("dataset_digest", "binspec_digest", "best_round")}
+def _facts_in(model: Model) -> Mapping[str, Any]:
+    splits = {name: model.info.get(name) for name in ("train", "valid")}
+    facts = {name: model.info.get(name) for name in ("dataset_digest", "binspec_digest", "best_round")}
     return {
-        "features": list(forest.feature_names),
-        "parameters": dict(forest.parameters),
+        "features": list(model.feature_names),
+        "parameters": dict(model.parameters),
         "metrics": {name: metrics for name, metrics in splits.items() if isinstance(metrics, dict) and metrics},
         **facts,
     }
@@ -195,10 +198,10 @@ def diff(old: Side, new: Side) -> ModelDifference:
     Facts that a registration did not state are None.
     """
     scores = shape = influence = None
-    if old.forest is not None and new.forest is not None:
-        scores = likeness_of(old.forest, new.forest)
-        shape = Shapes(old=shape_of(old.forest), new=shape_of(new.forest))
-        influence = _influence(old.forest, new.forest)
+    if isinstance(old.model, Forest) and isinstance(new.model, Forest):
+        scores = likeness_of(old.model, new.model)
+        shape = Shapes(old=shape_of(old.model), new=shape_of(new.model))
+        influence = _influence(old.model, new.model)
     return ModelDifference(
         old=ModelBytes(model=old.name, sha256=old.sha256, size=old.size),
         new=ModelBytes(model=new.name, sha256=new.sha256, size=new.size),
@@ -254,9 +257,9 @@ def _features(old: Side, new: Side) -> FeatureChanges:
         removed=tuple(name for name in before if name not in has),
         reordered=[name for name in before if name in has] != [name for name in after if name in had],
     )
-    if old.forest is None or new.forest is None:
+    if old.model is None or new.model is None:
         return found
-    was, now = _used(old.forest), _used(new.forest)
+    was, now = _used(old.model), _used(new.model)
     return replace(
         found,
         old_used=len(was),
@@ -266,8 +269,8 @@ def _features(old: Side, new: Side) -> FeatureChanges:
     )
 
 
-def _used(forest: Forest) -> set[str]:
-    return {forest.feature_names[place] for place in forest.used_features}
+def _used(model: Model) -> set[str]:
+    return {model.feature_names[place] for place in model.used_features}
 
 
 def _data(old: Mapping[str, Any], new: Mapping[str, Any]) -> DataChanges:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 
 from rankmill.foundation.records import as_json
-from rankmill.model_files import facts_of, load_forest
+from rankmill.model_files import facts_of, named_model
 from rankmill.ranker import Ranker
 from rankmill.registry.model_registry import Registry, Version
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.model import Model
+from rankmill.scorer.models import forest_of
 
 
 def load_model(model: str | os.PathLike[str], *, registry: str | os.PathLike[str] | None = None) -> Ranker:
@@ -34,12 +35,12 @@ def load_model(model: str | os.PathLike[str], *, registry: str | os.PathLike[str
     rankmill.foundation.errors.RankmillError
         The registry, model, version or alias does not exist, or the file is damaged.
     """
-    forest, name = load_forest(model, registry)
-    return Ranker.from_forest(forest, name)
+    found, name = named_model(model, registry)
+    return Ranker.from_forest(forest_of(found, "Ranker"), name)
 
 
 def register_model(
-    model: Ranker | Forest, name: str, *, registry: str | os.PathLike[str] | None = None, reason: str = ""
+    model: Ranker | Model, name: str, *, registry: str | os.PathLike[str] | None = None, reason: str = ""
 ) -> Version:
     """Register ``model`` as the next version of ``name`` and return the version; create the registry if necessary.
 
@@ -52,7 +53,7 @@ def register_model(
     rankmill.foundation.errors.RankmillError
         The name is invalid, the folder is not a registry, or a concurrent writer got in first.
     """
-    forest = model if isinstance(model, Forest) else model.fitted("register_model")
+    trained = model if isinstance(model, Model) else model.fitted("register_model")
     return Registry(registry).register(
-        name, forest.to_bytes(), manifest=as_json(facts_of(forest, None, None)), reason=reason
+        name, trained.to_bytes(), manifest=as_json(facts_of(trained, None, None)), reason=reason
     )

@@ -18,19 +18,20 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES
 from rankmill.registry.model_registry import Registry, Version
 from rankmill.registry.names import check_name, default_folder
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.model import Model
 from rankmill.scorer.model_service import find_model
+from rankmill.scorer.models import load_model_file
 from rankmill.scorer.train_test_overlap import splits_trained_on
 from rankmill.trainer.version_facts import dataset_facts, shape_of, sketch_of_training
 
 
-def load_forest(model: str | os.PathLike[str], registry: str | os.PathLike[str] | None = None) -> tuple[Forest, str]:
-    """Return the forest that :func:`load_model` would load, and its name: ``web@7``, or the path of the file."""
+def named_model(model: str | os.PathLike[str], registry: str | os.PathLike[str] | None = None) -> tuple[Model, str]:
+    """Return the model that :func:`load_model` would load, and its name: ``web@7``, or the path of the file."""
     text = os.fspath(model)
     if isinstance(model, os.PathLike) or os.sep in text:
-        return Forest.load(text), text
-    forest, identity = find_model(text, default_folder() if registry is None else Path(registry))
-    return forest, text if identity.name is None else str(identity)
+        return load_model_file(text), text
+    found, identity = find_model(text, default_folder() if registry is None else Path(registry))
+    return found, text if identity.name is None else str(identity)
 
 
 Metrics = Mapping[str, float | Mapping[str, float]]  # by name, or by split and name
@@ -57,7 +58,7 @@ class RegisteredFile:
     """The version with the model of the file, and whether it was registered now."""
 
     version: Version
-    forest: Forest
+    model: Model
     is_new: bool
 
     @property
@@ -68,9 +69,9 @@ class RegisteredFile:
             new=self.is_new,
             sha256=self.version.sha256,
             bytes=self.version.size,
-            features=self.forest.n_features,
-            trees=self.forest.n_trees,
-            rounds=self.forest.n_rounds,
+            features=self.model.n_features,
+            trees=self.model.n_trees,
+            rounds=self.model.n_rounds,
             registry=str(self.version.log.store.root),
         )
 
@@ -101,27 +102,25 @@ def register_file(
         The file is not a valid model; nothing was written.
     """
     check_name(name)
-    forest = Forest.load(path)
+    model = load_model_file(path)
     opened = _opened(dataset)
     digest = dataset if opened is None else opened.digest
-    facts = facts_of(forest, digest, None if metrics is None else read_metrics(metrics), path)
+    facts = facts_of(model, digest, None if metrics is None else read_metrics(metrics), path)
     attachments = {}
     if opened is not None:
         facts = replace(facts, dataset=dataset_facts(opened))
-        queries = sketch_of_training(opened, splits_trained_on(forest))
+        queries = sketch_of_training(opened, splits_trained_on(model))
         attachments[TRAIN_QUERIES] = queries.to_bytes()
     existing = registry.versions(name) if name in registry.names() else []
     if dataset is None and metrics is None:  # no new facts besides those in the file
         for version in reversed(existing):
-            if version.sha256 == forest.sha256 and version.swept_in is None:
-                return RegisteredFile(version, forest, is_new=False)
-    version = registry.register(
-        name, forest.to_bytes(), manifest=as_json(facts), attachments=attachments, reason=reason
-    )
-    return RegisteredFile(version, forest, is_new=version.number > len(existing))
+            if version.sha256 == model.sha256 and version.swept_in is None:
+                return RegisteredFile(version, model, is_new=False)
+    version = registry.register(name, model.to_bytes(), manifest=as_json(facts), attachments=attachments, reason=reason)
+    return RegisteredFile(version, model, is_new=version.number > len(existing))
 
 
-def facts_of(forest: Forest, dataset: str | None, metrics: Metrics | None, path: Path | str = "model") -> TrainingFacts:
+def facts_of(model: Model, dataset: str | None, metrics: Metrics | None, path: Path | str = "model") -> TrainingFacts:
     """Return a manifest for a model file.
 
     Raises
@@ -129,19 +128,19 @@ def facts_of(forest: Forest, dataset: str | None, metrics: Metrics | None, path:
     InputError
         The model was trained on another dataset.
     """
-    own = forest.info.get("dataset_digest")
+    own = model.info.get("dataset_digest")
     if own is not None and dataset is not None and own != dataset:
         raise InputError(f"{path}: the model was trained on the dataset {own}, not on {dataset}; leave --dataset out")
     if metrics is None:
-        metrics = {split: found for split in ("train", "valid") if (found := _numbers(forest.info.get(split)))}
-    taken: Mapping[str, Any] = {fact: forest.info[fact] for fact in FROM_INFO if fact in forest.info}
+        metrics = {split: found for split in ("train", "valid") if (found := _numbers(model.info.get(split)))}
+    taken: Mapping[str, Any] = {fact: model.info[fact] for fact in FROM_INFO if fact in model.info}
     return TrainingFacts(
-        features=forest.feature_names,
+        features=model.feature_names,
         dataset_digest=str(own) if _is_digest(own) else dataset,
-        parameters={"objective": forest.objective, **forest.parameters},
+        parameters={"objective": model.objective, **model.parameters},
         metrics=metrics,
         **taken,
-        **shape_of(forest),
+        **shape_of(model),
     )
 
 

@@ -43,7 +43,7 @@ from rankmill.pipeline.binspec import BinSpec
 from rankmill.scorer.forest import Forest, importance_table
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.predict import Predictor, predict
+from rankmill.scorer.predict import ForestPredictor, predict
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
@@ -367,10 +367,11 @@ class Ranker(Routed):
     @classmethod
     def load(cls, model: str | os.PathLike[str], *, registry: str | os.PathLike[str] | None = None) -> Ranker:
         """Load a fitted ranker from a model file or a registry: see :func:`rankmill.loading.load_model`."""
-        from rankmill.model_files import load_forest
+        from rankmill.model_files import named_model
+        from rankmill.scorer.models import forest_of
 
-        forest, name = load_forest(model, registry)
-        return cls.from_forest(forest, name)
+        found, name = named_model(model, registry)
+        return cls.from_forest(forest_of(found, "Ranker"), name)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model file ``path`` atomically, for :meth:`load` and ``--model``; it has no history."""
@@ -431,7 +432,7 @@ class Ranker(Routed):
         A leaf is a node of its tree, counted from its root, 0.  Parameters and errors are those of :meth:`predict`.
         """
         forest = self.fitted("apply")
-        predictor = Predictor(forest, n_rounds=n_rounds, start_round=start_round)
+        predictor = ForestPredictor(forest, n_rounds=n_rounds, start_round=start_round)
         return predictor.leaves(matrix_for(forest, X), n_threads=workers_for(self.n_threads))
 
     def contributions(self, X: Any, *, qid: npt.ArrayLike | None = None, n_rounds: int | None = None) -> ShapValues:  # noqa: N803
@@ -556,9 +557,10 @@ def _forest_of(model: Model) -> Forest:
         return model.fitted("resume")
     if isinstance(model, Forest):
         return model
-    from rankmill.model_files import load_forest
+    from rankmill.model_files import named_model
+    from rankmill.scorer.models import forest_of
 
-    return load_forest(model)[0]
+    return forest_of(named_model(model)[0], "resume")
 
 
 def _all_of(

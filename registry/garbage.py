@@ -127,7 +127,7 @@ _DIGEST_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(slots=True)
-class Model:
+class ModelGarbage:
     """The result for the versions of one model; sizes in bytes."""
 
     kept: dict[int, str]
@@ -144,7 +144,7 @@ class Collected:
     """What one run did or, with ``dry_run``, would do; sizes in bytes."""
 
     dry_run: bool
-    models: dict[str, Model] = field(default_factory=dict)
+    models: dict[str, ModelGarbage] = field(default_factory=dict)
     put_back: dict[str, str] = field(default_factory=dict)
     """Restored blobs by digest, with their name in the trash."""
     trashed: dict[str, int] = field(default_factory=dict)
@@ -257,7 +257,7 @@ def _put_back(store: Store, wanted: set[str], report: Collected) -> None:
             report.put_back[item.sha256] = item.path.name
 
 
-def _decide(log: CommitLog, rules: RetentionRules, now: float, state: State, *, dry_run: bool) -> Model:
+def _decide(log: CommitLog, rules: RetentionRules, now: float, state: State, *, dry_run: bool) -> ModelGarbage:
     """Commit a sweep, then the marks, each decided on the state before it."""
 
     @cache  # entries never change, and one may mark thousands of versions
@@ -295,7 +295,7 @@ def _decide(log: CommitLog, rules: RetentionRules, now: float, state: State, *, 
             log.commit(mark, WHY_MARK)
     sizes = {version: row.size for version, row in enumerate(latest.versions.values(), start=1)}
     marked = sorted({*last.mark, *last.sweep} - {*swept})
-    return Model(
+    return ModelGarbage(
         kept=last.kept,
         swept={version: sizes[version] for version in swept},
         marked={version: sizes[version] for version in marked},

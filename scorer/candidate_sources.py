@@ -18,22 +18,22 @@ from rankmill.pipeline.options import Format, ReadOptions
 from rankmill.pipeline.sources.batch import RowBatch, Source
 from rankmill.pipeline.sources.columns import TableColumns, guesses_line, guesses_of
 from rankmill.pipeline.sources.files import find_files
-from rankmill.scorer.forest import Forest, check_kinds
+from rankmill.scorer.model import Model, check_kinds
 from rankmill.scorer.options import CandidateOptions
-from rankmill.scorer.predict import Predictor
+from rankmill.scorer.predictor import Predictor
 
 PathLike = str | os.PathLike[str]
 BATCH_ROWS = 65_536  # rows per batch when reading a dataset
 
 
-def read_options(options: CandidateOptions, forest: Forest) -> ReadOptions:
-    """Return how to read candidates for ``forest``: options that are None are taken from its training, else the reader's default.
+def read_options(options: CandidateOptions, model: Model) -> ReadOptions:
+    """Return how to read candidates for ``model``: options that are None are taken from its training, else the reader's default.
 
     Grades are read as in the training judgments.
     """
     requested = {"absent": options.absent, "index_base": options.index_base, "negative_grades": None}
-    known = {key: forest.info.get(key) if value is None else value for key, value in requested.items()}
-    words = forest.info.get("grades")
+    known = {key: model.info.get(key) if value is None else value for key, value in requested.items()}
+    words = model.info.get("grades")
     given = {
         "grades": tuple((word, int(str(grade))) for word, grade in words.items()) if isinstance(words, dict) else (),
         "n_features": options.n_features,
@@ -41,8 +41,8 @@ def read_options(options: CandidateOptions, forest: Forest) -> ReadOptions:
         "delimiter": options.delimiter,
         "decimal_comma": options.decimal_comma,
         "columns": options.columns or {},
-        "known_features": frozenset(forest.feature_names),
-        "categorical": tuple(sorted(forest.categories)),
+        "known_features": frozenset(model.feature_names),
+        "categorical": tuple(sorted(model.categories)),
     }
     return made_of(ReadOptions, given | {key: value for key, value in known.items() if value is not None})
 
@@ -128,7 +128,7 @@ class DatasetSource:
     def of_model(cls, dataset: Dataset, split: str | None, predictor: Predictor) -> DatasetSource:
         """Open what a model reads; CandidatesRejected if a feature is categorical in one of the two, and a number in the other."""
         categorical, where = dataset.manifest.categorical, f"{dataset.path}: "
-        check_kinds(predictor.forest, dataset.feature_names, categorical, CandidatesRejected, where=where)
+        check_kinds(predictor.model, dataset.feature_names, categorical, CandidatesRejected, where=where)
         return cls(dataset, split, predictor.feature_names)
 
     def __init__(self, dataset: Dataset, split: str | None, features: Sequence[str]) -> None:

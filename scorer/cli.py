@@ -58,8 +58,8 @@ def rerank(
 
     arguments = values_of(replace(options, announce=True))
     if len(model) == 1:
-        forest, identity = find_model(model[0], registry)
-        report = reranking.rerank(candidates, forest, out, identity=identity, **arguments)
+        found, identity = find_model(model[0], registry)
+        report = reranking.rerank(candidates, found, out, identity=identity, **arguments)
         typer.echo(report.to_json() if as_json else report.render())
         return
     models = find_models(model, registry)
@@ -105,12 +105,12 @@ def evaluate(
 
     if per_query is not None:
         evaluating.checked_per_query(per_query)
-    forest, trained = None, None
+    found, trained = None, None
     if model is not None:
-        forest, identity = find_model(model, registry)
-        trained = trained_model(forest, identity, registry, model)
+        found, identity = find_model(model, registry)
+        trained = trained_model(found, identity, registry, model)
     arguments = values_of(replace(options, announce=True))
-    evaluation = evaluating.evaluate(subject, model=forest, trained=trained, **conventions, **arguments)
+    evaluation = evaluating.evaluate(subject, model=found, trained=trained, **conventions, **arguments)
     if per_query is not None:
         evaluating.write_per_query(evaluation, per_query)
     typer.echo(evaluation.to_json() if as_json else evaluation.render(), nl=as_json)

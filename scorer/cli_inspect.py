@@ -49,8 +49,10 @@ class _Inspected:
 
     def __init__(self, reference: str, registry: Path, rounds: Selection = Selection()) -> None:
         from rankmill.scorer.inspect.paths import leaf_paths
+        from rankmill.scorer.models import forest_of
 
-        forest, self.identity = find_model(reference, registry)
+        model, self.identity = find_model(reference, registry)
+        forest = forest_of(model, "inspecting paths of trees")
         self.paths = leaf_paths(forest.truncated(rounds.n_rounds, rounds.start_round))
         self._reference, self._registry = reference, registry
 
@@ -91,9 +93,10 @@ def influence(
     Example: rankmill inspect influence web@latest --top 10
     """
     from rankmill.scorer.inspect.reports import influence_report
+    from rankmill.scorer.models import forest_of
 
-    forest, identity = find_model(model, registry)
-    forest = forest if n_rounds is None else forest.truncated(n_rounds)
+    found, identity = find_model(model, registry)
+    forest = forest_of(found, "influence").truncated(n_rounds)
     _print(influence_report(forest, identity, top), None, as_json=as_json)
 
 

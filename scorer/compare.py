@@ -20,7 +20,6 @@ from rankmill.scorer.candidate_sources import PathLike, paths_of
 from rankmill.scorer.comparison import Comparison, MetricDifference, SeedNoise
 from rankmill.scorer.evaluate import EvaluationOptions, evaluate_as
 from rankmill.scorer.evaluation import Evaluation
-from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.significance import (
     FEW_QUERIES,
@@ -31,6 +30,7 @@ from rankmill.scorer.metrics.significance import (
     holm,
     sign_flip_p,
 )
+from rankmill.scorer.model import Model
 from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.train_test_overlap import ALL, TrainedModel, chosen_queries, scope_of_candidates
 
@@ -55,14 +55,14 @@ class Ranking:
     """
 
     name: str
-    source: Forest | PathLike | pa.Table
-    seeds: Mapping[str, Forest] = field(default_factory=dict)
+    source: Model | PathLike | pa.Table
+    seeds: Mapping[str, Model] = field(default_factory=dict)
     train_queries: QuerySketch | None = None
 
     @property
     def trained(self) -> TrainedModel | None:
         """What is known about the training data; None for a list."""
-        return TrainedModel.of(self.source, self.name, self.train_queries) if isinstance(self.source, Forest) else None
+        return TrainedModel.of(self.source, self.name, self.train_queries) if isinstance(self.source, Model) else None
 
 
 @takes_options_of(JudgedOptions, Policy)
@@ -134,8 +134,8 @@ class _Evaluator:
         self._on, self._options = on, options
         self._means: dict[str, dict[Metric, float]] = {}
 
-    def evaluate(self, source: Forest | PathLike | pa.Table) -> Evaluation:
-        if not isinstance(source, Forest):
+    def evaluate(self, source: Model | PathLike | pa.Table) -> Evaluation:
+        if not isinstance(source, Model):
             return evaluate_as(self._options.on_split(None), source)
         if self._on is None:
             raise InputError(f"no candidates given for the model; name them with {spelled('on')}")
@@ -143,7 +143,7 @@ class _Evaluator:
         self._means[source.sha256] = evaluation.means
         return evaluation
 
-    def evaluate_all(self, sources: Sequence[Forest | PathLike | pa.Table]) -> list[Evaluation]:
+    def evaluate_all(self, sources: Sequence[Model | PathLike | pa.Table]) -> list[Evaluation]:
         """Evaluate all on one scale of grades: sources with a lower highest grade are evaluated again with the highest one."""
         evaluations = [self.evaluate(source) for source in sources]
         options = self._options
@@ -160,11 +160,11 @@ class _Evaluator:
         """Return the means of a model and of its other seeds, by name."""
         members = {ranking.name: ranking.source, **ranking.seeds}
         means = {}
-        for name, forest in members.items():
-            if isinstance(forest, Forest):
-                if forest.sha256 not in self._means:
-                    self.evaluate(forest)
-                means[name] = self._means[forest.sha256]
+        for name, model in members.items():
+            if isinstance(model, Model):
+                if model.sha256 not in self._means:
+                    self.evaluate(model)
+                means[name] = self._means[model.sha256]
         return means
 
 
@@ -268,7 +268,7 @@ def _check(
         raise InputError(f"expected two or more rankings to compare, got {len(rankings)}")
     if not 0 <= baseline < len(rankings):
         raise InputError(f"{spelled('baseline')} counts the {len(rankings)} rankings from 1, got {baseline + 1}")
-    models = [ranking.name for ranking in rankings if isinstance(ranking.source, Forest)]
+    models = [ranking.name for ranking in rankings if isinstance(ranking.source, Model)]
     if on is None and models:
         raise InputError(f"{models[0]} is a model; name the candidates or the dataset to rank with {spelled('on')}")
     if not models and (on is not None or options.judged.split is not None):

@@ -25,13 +25,13 @@ from rankmill.pipeline.sources.batch import Source
 from rankmill.scorer.arguments import JudgedArguments
 from rankmill.scorer.candidate_sources import DatasetSource, PathLike, files_of, open_sources, paths_of, read_options
 from rankmill.scorer.evaluation import Evaluation, EvaluationCounts, JudgedQueries
-from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics._kernels import count_tied
 from rankmill.scorer.metrics.conventions import Convention, as_convention, named_convention
 from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, REPLICATES, percentile_interval
+from rankmill.scorer.model import Model
+from rankmill.scorer.models import load_model_file, predictor_of
 from rankmill.scorer.options import JudgedOptions
-from rankmill.scorer.predict import Predictor
 from rankmill.scorer.query_columns import column_of_candidates, column_of_dataset, column_of_scored
 from rankmill.scorer.ranked_file import SCORED_ROW
 from rankmill.scorer.scored_lists import ScoredLists, known_scale, prepared, read_lists, recorded_facts, with_scale
@@ -76,7 +76,7 @@ class EvaluationOptions:
 def evaluate(
     subject: PathLike | Sequence[PathLike] | pa.Table,
     *,
-    model: Forest | PathLike | None = None,
+    model: Model | PathLike | None = None,
     trained: TrainedModel | None = None,
     **options: Unpack[JudgedArguments],
 ) -> Evaluation:
@@ -90,7 +90,7 @@ def evaluate(
         the grade counts of the whole lists.  With ``model``: files of candidates and folders of them, or the folder of one
         dataset.
     model
-        The forest, or path of a model file, that scores the candidates.
+        The model, or path of a model file, that scores the candidates.
     trained
         The training data of the model, if more is known than the model records; see `rankmill.scorer.train_test_overlap`.
     **options
@@ -113,7 +113,7 @@ def evaluate_as(
     options: EvaluationOptions,
     subject: PathLike | Sequence[PathLike] | pa.Table,
     *,
-    model: Forest | PathLike | None = None,
+    model: Model | PathLike | None = None,
     trained: TrainedModel | None = None,
 ) -> Evaluation:
     """Evaluate like `evaluate`, with options that were checked before."""
@@ -125,9 +125,9 @@ def evaluate_as(
     if model is None:
         opened = _open_list(subject, judged)
     else:
-        forest = model if isinstance(model, Forest) else Forest.load(model)
-        trained = trained or TrainedModel.of(forest)
-        opened = _score_candidates(subject, forest, trained, judged)
+        model = model if isinstance(model, Model) else load_model_file(model)
+        trained = trained or TrainedModel.of(model)
+        opened = _score_candidates(subject, model, trained, judged)
     rules, qrels = options.convention, None if judged.qrels is None else Path(judged.qrels)
     if any(metric.name == "err" for metric in options.metrics):
         rules = with_scale(rules, opened.scored, qrels, opened.known_grade, opened.counts)
@@ -175,15 +175,15 @@ def _open_list(subject: PathLike | Sequence[PathLike] | pa.Table, options: Judge
 
 def _score_candidates(
     subject: PathLike | Sequence[PathLike] | pa.Table,
-    forest: Forest,
+    model: Model,
     trained: TrainedModel,
     options: JudgedOptions,
 ) -> _Opened:
     if isinstance(subject, pa.Table):
         raise InputError("a table of scores needs no model; leave out the model, or give files of candidates")
-    reading, paths = read_options(options, forest), paths_of(subject)
+    reading, paths = read_options(options, model), paths_of(subject)
     dataset, scope = chosen_queries(paths, options.split, [trained])
-    predictor = Predictor(forest, n_rounds=options.n_rounds, start_round=options.start_round)
+    predictor = predictor_of(model, n_rounds=options.n_rounds, start_round=options.start_round)
     sources: list[Source]
     column: Callable[[str], pl.DataFrame]
     if dataset is None or scope is None:
@@ -201,7 +201,7 @@ def _score_candidates(
     return _Opened(
         scored=pa.Table.from_batches(rows, SCORED_ROW),
         column=column,
-        known_grade=known_scale(forest.info.get("max_grade")),
+        known_grade=known_scale(model.info.get("max_grade")),
         scope=scope,
     )
 

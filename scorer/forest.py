@@ -18,26 +18,23 @@ A value goes left if it is in the set, and right if not; NaN goes left if ``miss
 
 from __future__ import annotations
 
-import hashlib
 import json
 import operator
-import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import InputError, ModelFormatError, RankmillError
+from rankmill.foundation.errors import InputError, ModelFormatError
 from rankmill.foundation.notebook_html import HtmlTable, ShareCell, card
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON, canonical_json
-from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.categories import category_code, is_number
 from rankmill.scorer import model_file
 from rankmill.scorer.links import link_fault
+from rankmill.scorer.model import Model
 from rankmill.scorer.model_file import shortened
 
 NODE = np.int32  # node, cut and tree indices: 2^28 nodes at most
@@ -64,7 +61,6 @@ SETS: tuple[tuple[str, np.dtype[Any]], ...] = (("set_starts", np.dtype("<i4")), 
 """Arrays that format 3 adds."""
 
 FIRST_ROUND = "first_round"  # key of a forest's info: the rounds of a whole forest that are missing before it
-DATASETS_OF_BASE = "base_dataset_digests"  # key of a forest's info: what the base model was trained on
 COVER = "cover"
 """Key of a forest's ``info``: what ``node_rows`` holds if not counts of training rows.
 
@@ -86,7 +82,7 @@ HEADERS: dict[int, dict[str, type]] = {1: HEADER, 2: HEADER_2, 3: HEADER_2 | {"c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Forest:
+class Forest(Model):
     """A trained forest.  Arrays are copied, checked and made read-only; two forests are equal if their bytes are.
 
     Raises
@@ -168,11 +164,6 @@ class Forest:
         return tuple(f for f, name in enumerate(self.feature_names) if name in self.categories)
 
     @property
-    def n_features(self) -> int:
-        """Features of the dataset it was trained on, used or not."""
-        return len(self.feature_names)
-
-    @property
     def n_trees(self) -> int:
         """Trees in the forest."""
         return len(self.tree_weights)
@@ -229,11 +220,6 @@ class Forest:
         at = first[of_node] + np.arange(starts[-1]) - starts[of_node]
         return NodeSets(starts, self.cuts[self.cut_starts[self.node_feature[of_node]] + self.set_members[at]])
 
-    @property
-    def sha256(self) -> str:
-        """Digest of the model's bytes, the name under which it is known everywhere."""
-        return hashlib.sha256(self.to_bytes()).hexdigest()
-
     def __repr__(self) -> str:
         return f"<Forest of {self.n_trees:,} trees, {self.objective}, sha256 {self.sha256[:12]}>"
 
@@ -243,15 +229,6 @@ class Forest:
         facts = {"objective": self.objective, "rounds": f"{self.n_rounds:,}", "trees": f"{self.n_trees:,}"}
         facts |= {"features used": used, "sha256": self.sha256[:12]}
         return card("Forest", facts, [importance_table(self)])
-
-    def __eq__(self, other: object) -> bool:
-        return self.to_bytes() == other.to_bytes() if isinstance(other, Forest) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.to_bytes())
-
-    def __reduce__(self) -> tuple[Any, tuple[bytes, str]]:
-        return Forest.from_bytes, (self.to_bytes(), "pickled forest")
 
     def truncated(self, n_rounds: int | None, start_round: int = 0) -> Forest:
         """Return ``n_rounds`` rounds (None: all) from ``start_round`` on as a forest of their own, with only the cuts that they use.
@@ -309,15 +286,8 @@ class Forest:
         ModelFormatError
             Another format number, damaged bytes, or an index or value that no sound model has.
         """
-        number, header, arrays = model_file.decode(data, where, _arrays_of)
-        types = HEADERS[number]
-        if set(header) != set(types):
-            raise ModelFormatError(
-                f"{where}: the model's header has the keys {shortened(sorted(header))}, expected {sorted(types)}"
-            )
-        for key, kind in types.items():
-            if type(header[key]) is not kind:
-                raise ModelFormatError(f"{where}: {key} in the model's header is not of type {kind.__name__}")
+        formats = {number: (types, _arrays_of(number)) for number, types in HEADERS.items()}
+        number, header, arrays = model_file.decode(data, where, "a forest", formats)
         try:
             forest = cls(**{**header, **arrays, "feature_names": tuple(header["feature_names"])})
         except (ValueError, TypeError, RecursionError) as error:
@@ -329,31 +299,6 @@ class Forest:
                 f" {len(forest.categories)} categorical features are not written in model format {number}"
             )
         return forest
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to ``path`` in one atomic step: a reader sees the old file or the new one, never a part."""
-        write_atomically(Path(path), self.to_bytes())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Forest:
-        """Read the model file ``path``.
-
-        Raises
-        ------
-        InputError
-            There is no such file.
-        ModelFormatError
-            It is not a sound model of this format.
-        """
-        try:
-            data = Path(path).read_bytes()
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-            if isinstance(error, IsADirectoryError):
-                raise InputError(f"{path}: expected a model file, found a folder") from error
-            raise InputError(
-                f"{path}: no such model file; a model of a registry is named such as web, web@7 or web@latest"
-            ) from error
-        return cls.from_bytes(data, str(path))
 
 
 def checked_rounds(forest: Forest, n_rounds: int | None, start_round: int = 0) -> tuple[int, int]:
@@ -484,26 +429,6 @@ def used_names(
             by_code = {category_code(text): text for text in sorted(categories[feature])}
             used[feature] = [by_code[code] for code in sorted(codes & by_code.keys()) if not is_number(by_code[code])]
     return used
-
-
-def check_kinds(
-    forest: Forest,
-    names: Sequence[str],
-    categorical: Container[str],
-    error: type[RankmillError],
-    *,
-    model: str = "the model",
-    where: str = "",
-) -> None:
-    """Raise ``error`` if a feature that ``forest`` uses is a number in the data, but categorical in the forest, or the reverse.
-
-    ``names`` are the features of the data, ``categorical`` those of them that are; ``model`` and ``where`` are for the message.
-    Features that the data lack are no concern of this check.
-    """
-    for name in (forest.feature_names[f] for f in forest.used_features):
-        if name in names and (name in categorical) != (name in forest.categories):
-            kinds = ("categorical", "a number") if name in categorical else ("a number", "categorical")
-            raise error(f"{where}the feature {name!r} is {kinds[0]} in the data, but {kinds[1]} in {model}")
 
 
 def feature_importance(forest: Forest) -> npt.NDArray[np.float64]:

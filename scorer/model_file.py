@@ -15,8 +15,9 @@ Layout, little-endian::
 
 The header's key ``arrays`` lists ``[name, dtype, length]`` in the order of the bytes; offsets follow from the lengths,
 so two arrays cannot overlap; ``rankmill.scorer.forest`` says which arrays there are.
-A forest is written in the lowest format that can express it; ``rankmill.scorer.forest`` says what needs 2 or 3.  A new number goes in
-``FORMATS`` when old readers would misread new files: a reader reports the number that it found and those that it knows.
+Formats 1 to 3 are forests, written in the lowest that can express them; ``rankmill.scorer.forest`` says what needs 2 or 3.  Format 5
+is a blend (``rankmill.scorer.models``).  A new number goes in ``FORMATS`` when old readers would misread new files: a reader
+reports the number that it found and those that it knows.
 
 The kernels do not check bounds, so all nodes of all trees are checked here.  Each check returns the first fault in words, or None.
 """
@@ -26,7 +27,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -37,7 +38,8 @@ from rankmill.foundation.errors import ModelFormatError
 from rankmill.foundation.records import canonical_json
 
 MAGIC = b"RANKMILL"
-FORMATS = (1, 2, 3)
+FORMATS = (1, 2, 3, 5)
+BLEND = 5
 ALIGNMENT = 64
 DIGEST_BYTES = 32
 MAX_HEADER_BYTES = 64 * 1024 * 1024
@@ -53,7 +55,11 @@ MAX_SCORE = 1e300  # bound of the score of any path, so that no score overflows 
 
 Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]
-"""The arrays of `rankmill.scorer.forest.Forest` by name."""
+"""The arrays of a model by name."""
+ArrayTypes: TypeAlias = Sequence[tuple[str, np.dtype[Any]]]
+"""Names and dtypes of arrays, in the order of the bytes."""
+Header: TypeAlias = Mapping[str, type]
+"""Types of the values of a header by key."""
 
 
 def is_model_file(path: Path) -> bool:
@@ -98,22 +104,11 @@ def encode(number: int, header: Mapping[str, object], arrays: Arrays) -> bytes:
     return bytes(parts)
 
 
-def decode(
-    data: bytes, where: str, expected_of: Callable[[int], Sequence[tuple[str, np.dtype[Any]]]]
-) -> tuple[int, dict[str, Any], dict[str, Array]]:
-    """Split ``data`` into format number, header and arrays; ``expected_of`` lists the arrays' names and dtypes of a format.
-
-    Every length is checked before anything is read through it.  The arrays are read-only views of ``data``.
-
-    Raises
-    ------
-    ModelFormatError
-        Not a model file, an unknown format number, truncated, changed, or with unexpected bytes; the
-        message begins with ``where``.
-    """
+def format_number(data: bytes, where: str) -> int:
+    """Return the format number of a model file; ModelFormatError, beginning with ``where``, if it is none or of an unknown format."""
     if len(data) < _PREFIX.size + DIGEST_BYTES:
         raise ModelFormatError(f"{where}: expected a rankmill model, found only {len(data)} bytes")
-    magic, number, zero, header_bytes = _PREFIX.unpack_from(data)
+    magic, number, _, _ = _PREFIX.unpack_from(data)
     if magic != MAGIC:
         raise ModelFormatError(
             f"{where}: not a rankmill model: the first bytes are {magic!r}, expected {MAGIC!r}; "
@@ -124,14 +119,36 @@ def decode(
             f"{where}: model format number {number}, this version reads {', '.join(map(str, FORMATS[:-1]))} and {FORMATS[-1]}; "
             f"use the version of rankmill that wrote it, or train again"
         )
+    return int(number)
+
+
+def decode(
+    data: bytes, where: str, kind: str, formats: Mapping[int, tuple[Header, ArrayTypes]]
+) -> tuple[int, dict[str, Any], dict[str, Array]]:
+    """Split ``data`` into format number, header and arrays.
+
+    ``formats`` are those of a ``kind`` of model, such as "a forest", by number: the keys of the header with their types, and the
+    arrays with theirs.  Every length is checked before anything is read through it.  The arrays are read-only views of ``data``.
+
+    Raises
+    ------
+    ModelFormatError
+        Not a model file, of an unknown format or another kind, truncated, changed, or with unexpected bytes; the
+        message begins with ``where``.
+    """
+    number = format_number(data, where)
+    if number not in formats:
+        raise ModelFormatError(f"{where}: model format number {number} is not that of {kind}")
+    _, _, zero, header_bytes = _PREFIX.unpack_from(data)
     if hashlib.sha256(memoryview(data)[:-DIGEST_BYTES]).digest() != data[-DIGEST_BYTES:]:
         raise ModelFormatError(f"{where}: the model is damaged or cut short: its sha256 does not match its bytes")
     end = len(data) - DIGEST_BYTES
     if zero != 0 or header_bytes > min(MAX_HEADER_BYTES, end - _PREFIX.size):
         raise ModelFormatError(f"{where}: the model's header length {header_bytes} does not fit its {len(data)} bytes")
-    expected = expected_of(number)
+    types, expected = formats[number]
     header = _header(data[_PREFIX.size : _PREFIX.size + header_bytes], where)
     lengths = _lengths(header.pop("arrays", None), where, expected, number)
+    _check_types(header, types, where)
     arrays: dict[str, Array] = {}
     position = _PREFIX.size + header_bytes
     for (name, dtype), length in zip(expected, lengths, strict=True):
@@ -159,7 +176,17 @@ def _header(text: bytes, where: str) -> dict[str, object]:
     return dict(header)
 
 
-def _lengths(listed: object, where: str, expected: Sequence[tuple[str, np.dtype[Any]]], number: int) -> list[int]:
+def _check_types(header: Mapping[str, object], types: Header, where: str) -> None:
+    if set(header) != set(types):
+        raise ModelFormatError(
+            f"{where}: the model's header has the keys {shortened(sorted(header))}, expected {sorted(types)}"
+        )
+    for key, kind in types.items():
+        if type(header[key]) is not kind:
+            raise ModelFormatError(f"{where}: {key} in the model's header is not of type {kind.__name__}")
+
+
+def _lengths(listed: object, where: str, expected: ArrayTypes, number: int) -> list[int]:
     names = [[name, dtype.newbyteorder("<").str] for name, dtype in expected]
     if (
         not isinstance(listed, list)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rankmill.pipeline.grouping.sketch import QuerySketch
     from rankmill.registry import Version
     from rankmill.scorer.compare import Ranking
-    from rankmill.scorer.forest import Forest
+    from rankmill.scorer.model import Model
     from rankmill.scorer.train_test_overlap import TrainedModel
 
 MODEL_SUFFIX = ".rankmill"
@@ -38,23 +38,23 @@ class ModelIdentity:
         return f"{self.name}@{self.number}" if self.name is not None else f"sha256 {self.sha256[:12]}"
 
 
-def find_model(reference: str, registry: Path) -> tuple[Forest, ModelIdentity]:
+def find_model(reference: str, registry: Path) -> tuple[Model, ModelIdentity]:
     """Read the model ``reference``: a model file if the path exists or has the suffix of one, else a version of the registry.
 
     The reference is resolved once; the identity holds the result.
     """
-    from rankmill.scorer.forest import Forest
+    from rankmill.scorer.models import load_model_file
 
     if reference.endswith(MODEL_SUFFIX) or Path(reference).is_file():
-        forest = Forest.load(reference)
-        return forest, ModelIdentity(sha256=forest.sha256)
+        model = load_model_file(reference)
+        return model, ModelIdentity(sha256=model.sha256)
     from rankmill.registry import Registry
 
     version = Registry(registry).resolve(reference, bare="production")
-    return _forest(version), ModelIdentity(sha256=version.sha256, name=version.name, number=version.number)
+    return model_of(version), ModelIdentity(sha256=version.sha256, name=version.name, number=version.number)
 
 
-def find_models(references: Sequence[str], registry: Path) -> dict[str, tuple[Forest, ModelIdentity]]:
+def find_models(references: Sequence[str], registry: Path) -> dict[str, tuple[Model, ModelIdentity]]:
     """Read several models, by the names of their output folders: NAME@7, or the name of a file without its suffix.
 
     Raises
@@ -62,17 +62,17 @@ def find_models(references: Sequence[str], registry: Path) -> dict[str, tuple[Fo
     InputError
         Two of them have the same name.
     """
-    models: dict[str, tuple[Forest, ModelIdentity]] = {}
+    models: dict[str, tuple[Model, ModelIdentity]] = {}
     reference_of: dict[str, str] = {}
     for reference in references:
-        forest, identity = find_model(reference, registry)
+        model, identity = find_model(reference, registry)
         label = Path(reference).stem if identity.name is None else str(identity)
         if label in models:
             raise InputError(
                 f"{spelled('model')} {reference_of[label]} and {spelled('model')} {reference} would both be {label!r} in OUT; leave one out, or rename the "
                 "file"
             )
-        models[label], reference_of[label] = (forest, identity), reference
+        models[label], reference_of[label] = (model, identity), reference
     return models
 
 
@@ -82,12 +82,12 @@ def find_ranking(subject: str, registry: Path, *, seeds: bool) -> Ranking:
     ``seeds`` adds the versions that differ only in their seed.
     """
     from rankmill.scorer.compare import Ranking
-    from rankmill.scorer.forest import Forest
     from rankmill.scorer.model_file import is_model_file
+    from rankmill.scorer.models import load_model_file
 
     path = Path(subject)
     if subject.endswith(MODEL_SUFFIX) or (path.is_file() and is_model_file(path)):
-        return Ranking(name=subject, source=Forest.load(path))
+        return Ranking(name=subject, source=load_model_file(path))
     if path.exists():
         return Ranking(name=subject, source=path)
     if looks_like_a_list(subject):
@@ -99,8 +99,8 @@ def find_ranking(subject: str, registry: Path, *, seeds: bool) -> Ranking:
     others = other_seeds(version, store.versions(version.name)) if seeds else []
     return Ranking(
         name=str(version),
-        source=_forest(version),
-        seeds={str(other): _forest(other) for other in others},
+        source=model_of(version),
+        seeds={str(other): model_of(other) for other in others},
         train_queries=train_queries(version),
     )
 
@@ -110,7 +110,7 @@ def looks_like_a_list(subject: str) -> bool:
     return "/" in subject or Path(subject).suffix in LIST_SUFFIXES
 
 
-def trained_model(forest: Forest, identity: ModelIdentity, registry: Path, reference: str) -> TrainedModel:
+def trained_model(model: Model, identity: ModelIdentity, registry: Path, reference: str) -> TrainedModel:
     """Return the training data that the model records and, for a version of the registry, its query sketch.
 
     ``reference`` is the name of a model file in messages.
@@ -118,7 +118,7 @@ def trained_model(forest: Forest, identity: ModelIdentity, registry: Path, refer
     from rankmill.scorer.train_test_overlap import TrainedModel
 
     name = reference if identity.name is None else str(identity)
-    return TrainedModel.of(forest, name, queries_trained_on(identity, registry))
+    return TrainedModel.of(model, name, queries_trained_on(identity, registry))
 
 
 def queries_trained_on(identity: ModelIdentity, registry: Path) -> QuerySketch | None:
@@ -172,7 +172,8 @@ def recipe_and_seed(version: Version) -> tuple[tuple[Any, ...] | None, Any]:
     return recipe, parameters["seed"]
 
 
-def _forest(version: Version) -> Forest:
-    from rankmill.scorer.forest import Forest
+def model_of(version: Version) -> Model:
+    """Read the model of ``version``; ModelFormatError if it is damaged."""
+    from rankmill.scorer.models import read_model
 
-    return Forest.from_bytes(version.read(), str(version))
+    return read_model(version.read(), str(version))

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from rankmill.scorer import _kernels
 from rankmill.scorer.forest import Forest, checked_rounds
 from rankmill.scorer.links import class_values
+from rankmill.scorer.predictor import Predictor
 from rankmill.scorer.tree_layout import TreeLayout, choose_layout, search_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ MAPPED = 16 << 20  # codes of at least this many bytes get their own mapping: an
 ROWS_OF_A_TURN = 4 * TILE  # rows that a free thread takes next, converted to float32
 
 
-class Predictor:
+class ForestPredictor(Predictor):
     """A forest laid out for prediction; make one and use it for many batches.  Safe to share between threads.
 
     Parameters
@@ -58,9 +59,8 @@ class Predictor:
         feature = forest.node_feature[:n_nodes]
         used = np.unique(feature[feature >= 0])
         counts = np.diff(forest.cut_starts)[used]
-        self.forest = forest
+        self.model = self.forest = forest
         self.features: tuple[int, ...] = tuple(int(f) for f in used)
-        """Positions in ``forest.feature_names`` of the used features, ascending."""
         self._counts = counts
         self._search = search_of(forest, used)
         self._layout = choose_layout(forest, n_trees, used)
@@ -68,11 +68,6 @@ class Predictor:
         self._values = class_values(forest.link, forest.n_outputs)
         every = np.arange(n_trees, dtype=np.int32)
         self._trees_of = [every[k :: forest.n_outputs].copy() for k in range(forest.n_outputs)]
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Names of the features that the trees use, in the order of ``features``."""
-        return tuple(self.forest.feature_names[f] for f in self.features)
 
     @property
     def comparisons(self) -> int:
@@ -92,28 +87,7 @@ class Predictor:
         absent: float = np.nan,
         n_threads: int = 1,
     ) -> npt.NDArray[np.float64]:
-        """Score the rows of ``values``.
-
-        Parameters
-        ----------
-        values
-            (n, width) raw features, NaN where missing.  float64 is rounded to float32 first, the precision that the
-            model was trained in.
-        columns
-            (len(``features``),) column of ``values`` that holds each of ``features``; -1: no column, every document
-            has the value ``absent``.  None: ``values`` has all features of the model in its order.
-        n_threads
-            Threads to share the rows among; the scores do not depend on it.
-
-        Returns
-        -------
-        (n,) float64 scores; of a forest of several outputs, what its link makes of them.
-
-        Raises
-        ------
-        ValueError
-            ``values`` is not a table of floats, or has no such column.
-        """
+        """Score the rows of ``values``, as `Predictor.scores` says; of several outputs, what the link makes of them."""
         table, where = self._table(values), self._columns(values, columns)
         out = np.full(len(table), self.forest.base_score, dtype=np.float64)
 
@@ -163,22 +137,6 @@ class Predictor:
         )
         return choose_layout(numbered, n_trees, np.asarray(self.features, dtype=np.int64))
 
-    def _columns(self, values: npt.NDArray[np.float32], columns: npt.ArrayLike | None) -> npt.NDArray[np.int64]:
-        """Return the column of each feature that is used."""
-        table = self._table(values)
-        if columns is None:
-            if table.shape[1] != self.forest.n_features:
-                raise ValueError(
-                    f"values has {table.shape[1]} columns, the model has {self.forest.n_features} features"
-                )
-            return np.asarray(self.features, dtype=np.int64)
-        where = np.asarray(columns, dtype=np.int64)
-        if where.shape != (len(self.features),):
-            raise ValueError(f"columns has the shape {where.shape}, expected {(len(self.features),)}")
-        if np.any((where < -1) | (where >= table.shape[1])):
-            raise ValueError(f"columns asks for column {where.max()} of {table.shape[1]}")
-        return where
-
     def _in_turns(
         self, table: npt.NDArray[Any], columns: npt.NDArray[np.int64], absent: np.float32, n_threads: int, use: _Use
     ) -> None:
@@ -194,14 +152,6 @@ class Predictor:
             self._take_turns(table, columns, absent, turns, use)
         for other in others:
             other.result()
-
-    def _table(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        table = np.asarray(values)
-        if table.ndim != 2:
-            raise ValueError(f"values has {table.ndim} dimensions, expected 2: (documents, features)")
-        if table.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
-            raise ValueError(f"values has the dtype {table.dtype}, expected float32 or float64")
-        return table
 
     def _take_turns(
         self,
@@ -265,24 +215,7 @@ class Predictor:
         return np.frombuffer(cast("Any", memory), dtype=self._layout.code).reshape(shape)
 
     def take_column(self, codes: npt.NDArray[Any], slot: int, first: int, values: npt.NDArray[np.float32]) -> None:
-        """Write the codes of some values of one feature to ``codes``.
-
-        Parameters
-        ----------
-        codes
-            From `codes_buffer`.
-        slot
-            Position of the feature in ``features``.
-        first
-            The row of the first value.
-        values
-            (m,) as in `scores`.
-
-        Raises
-        ------
-        ValueError
-            The values do not fit.
-        """
+        """Write the codes of some values of one feature to ``codes``, as `Predictor.take_column` says."""
         if not 0 <= slot < codes.shape[1] or not 0 <= first <= first + len(values) <= codes.shape[0] * TILE:
             raise ValueError(f"no room for {len(values)} values of feature {slot} from row {first} on")
         values = np.ascontiguousarray(values, dtype=np.float32).view()
@@ -323,7 +256,7 @@ def predict(
 
     If the forest has several outputs, each is such a sum over its own trees, and the forest's link makes one score of them.
     float64 features are rounded to float32 first; NaN is missing.  ``n_rounds`` uses this number of rounds only, from
-    ``start_round`` on; without round 0 the base score is left out, too.  The scores have the same bits for any batch size and ``n_threads``.  For many batches of one model make a ``Predictor`` once.
+    ``start_round`` on; without round 0 the base score is left out, too.  The scores have the same bits for any batch size and ``n_threads``.  For many batches of one model make a ``ForestPredictor`` once.
 
     Raises
     ------
@@ -332,4 +265,4 @@ def predict(
     InputError
         The model has fewer rounds.
     """
-    return Predictor(forest, n_rounds=n_rounds, start_round=start_round).scores(values, n_threads=n_threads)
+    return ForestPredictor(forest, n_rounds=n_rounds, start_round=start_round).scores(values, n_threads=n_threads)

@@ -36,12 +36,13 @@ from rankmill.scorer.candidate_sources import (
     shared_options,
 )
 from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
-from rankmill.scorer.forest import Forest
 from rankmill.scorer.journal import Journal, OfModel, RankedShard, run_key
 from rankmill.scorer.memory import MB, MemoryPlan
+from rankmill.scorer.model import Model
 from rankmill.scorer.model_service import ModelIdentity
+from rankmill.scorer.models import load_model_file, predictor_of
 from rankmill.scorer.options import RerankOptions
-from rankmill.scorer.predict import Predictor
+from rankmill.scorer.predictor import Predictor
 from rankmill.scorer.publish_ranked import check_apart, check_target, check_unchanged, replace_folder
 from rankmill.scorer.ranked_file import FORMAT, MANIFEST, SEVERAL, checked_suffix
 from rankmill.scorer.ranked_writer import RankedFacts, RankedFiles, publish_file, write_lists
@@ -98,7 +99,7 @@ def reports_to_json(out: PathLike, reports: Mapping[str, RerankReport]) -> str:
 @takes_options_of(RerankOptions)
 def rerank(
     candidates: PathLike | Sequence[PathLike],
-    model: Forest | PathLike,
+    model: Model | PathLike,
     out: PathLike,
     *,
     identity: ModelIdentity | None = None,
@@ -116,7 +117,7 @@ def rerank(
         Files of candidates, in any format that judgments have; rows of a query may be in several files.  A folder means
         the files in it; the folder ``_unjudged`` of a dataset means those that the dataset has now.
     model
-        A forest, or the path of a model file.
+        A model, or the path of a model file.
     out
         A folder of shards (part-00000.parquet, .. of whole queries, ``_manifest.json``), or one file that ends in
         .parquet, .csv, .tsv or .run (TREC).
@@ -137,9 +138,9 @@ def rerank(
     rankmill.foundation.errors.DataRejected
         The candidates are malformed.
     """
-    forest = model if isinstance(model, Forest) else Forest.load(model)
+    model = model if isinstance(model, Model) else load_model_file(model)
     (report,) = _rerank(
-        candidates, {"": (forest, identity)}, Path(out), made_from(RerankOptions, options), several=False
+        candidates, {"": (model, identity)}, Path(out), made_from(RerankOptions, options), several=False
     )
     return report
 
@@ -147,7 +148,7 @@ def rerank(
 @takes_options_of(RerankOptions)
 def rerank_several(
     candidates: PathLike | Sequence[PathLike],
-    models: Mapping[str, tuple[Forest, ModelIdentity | None]],
+    models: Mapping[str, tuple[Model, ModelIdentity | None]],
     out: PathLike,
     **options: Unpack[RerankArguments],
 ) -> list[RerankReport]:
@@ -170,7 +171,7 @@ def rerank_several(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Model:
-    forest: Forest
+    model: Model
     identity: ModelIdentity
     predictor: Predictor
 
@@ -197,7 +198,7 @@ class _Plan:
 
 def _make_plan(
     candidates: PathLike | Sequence[PathLike],
-    models: Mapping[str, tuple[Forest, ModelIdentity | None]],
+    models: Mapping[str, tuple[Model, ModelIdentity | None]],
     target: Path,
     options: RerankOptions,
     *,
@@ -211,13 +212,13 @@ def _make_plan(
     check_target(target, overwrite=options.overwrite, several=several)
     ranking = {
         label: _Model(
-            forest=forest,
-            identity=identity or ModelIdentity(sha256=forest.sha256),
-            predictor=Predictor(forest, n_rounds=options.n_rounds, start_round=options.start_round),
+            model=model,
+            identity=identity or ModelIdentity(sha256=model.sha256),
+            predictor=predictor_of(model, n_rounds=options.n_rounds, start_round=options.start_round),
         )
-        for label, (forest, identity) in models.items()
+        for label, (model, identity) in models.items()
     }
-    reading = shared_options({label: read_options(options, model.forest) for label, model in ranking.items()})
+    reading = shared_options({label: read_options(options, model.model) for label, model in ranking.items()})
     sources = open_sources(paths, options.format, reading, announce=options.announce)
     stage = FirstStage.read(runs, plan.run_bytes) if runs else None
     if stage is not None:
@@ -248,7 +249,7 @@ def _make_plan(
 
 def _rerank(
     candidates: PathLike | Sequence[PathLike],
-    models: Mapping[str, tuple[Forest, ModelIdentity | None]],
+    models: Mapping[str, tuple[Model, ModelIdentity | None]],
     target: Path,
     options: RerankOptions,
     *,
@@ -372,7 +373,7 @@ class _Run:
             self.journal.write(self.staging)
 
         facts = RankedFacts(
-            max_grade=model.forest.info.get("max_grade"), model=model.identity, top_k=self.plan.options.top_k
+            max_grade=model.model.info.get("max_grade"), model=model.identity, top_k=self.plan.options.top_k
         )
         spill.close_for_reading(of_model.dealt)
         rows, done = self.journal.place.ranked, list(of_model.shards)

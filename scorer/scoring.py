@@ -22,7 +22,7 @@ from rankmill.pipeline.sources.columnar import ColumnarSource
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.scorer.candidates import Columns, check_finite, check_rows, locate_features, named_by_row
 from rankmill.scorer.first_stage import FirstStage, Listed, columns_of, rows_of
-from rankmill.scorer.predict import Predictor
+from rankmill.scorer.predictor import Predictor
 from rankmill.scorer.ranked_file import SCORED_ROW
 from rankmill.scorer.top_k import BestScores, first_of_queries
 

@@ -16,7 +16,7 @@ from rankmill.foundation.records import not_in_json
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, SPLITS, path_in
 from rankmill.pipeline.grouping.sketch import Overlap, QuerySketch, overlap
-from rankmill.scorer.forest import DATASETS_OF_BASE, Forest
+from rankmill.scorer.model import DATASETS_OF_BASE, Model
 from rankmill.scorer.ranked_file import is_ranked_folder
 
 ALL = "all"  # queries of all splits; and, of a refit, rows of the train and valid splits
@@ -48,11 +48,11 @@ class TrainedModel:
     queries: QuerySketch | None = None
 
     @classmethod
-    def of(cls, forest: Forest, name: str = "the model", queries: QuerySketch | None = None) -> TrainedModel:
+    def of(cls, model: Model, name: str = "the model", queries: QuerySketch | None = None) -> TrainedModel:
         """Read what the model records."""
-        info, parameters = forest.info, forest.parameters
+        info, parameters = model.info, model.parameters
         own, below = (info.get("dataset_digest"), info.get("rows_digest")), info.get(DATASETS_OF_BASE)
-        splits = splits_trained_on(forest)
+        splits = splits_trained_on(model)
         best = bool(parameters.get("early_stopping_rounds", 0)) or parameters.get("keep_rounds", "best") == "best"
         return cls(
             name=name,
@@ -118,9 +118,9 @@ class Scope:
         return parts + [f"{name} does not say what it was trained on" for name in unknown]
 
 
-def splits_trained_on(forest: Forest) -> tuple[str, ...]:
+def splits_trained_on(model: Model) -> tuple[str, ...]:
     """Return the splits of its dataset that a model was trained on."""
-    return (TRAIN,) if forest.parameters.get("refit", "none") == "none" else (TRAIN, VALID)
+    return (TRAIN,) if model.parameters.get("refit", "none") == "none" else (TRAIN, VALID)
 
 
 def chosen_queries(

@@ -24,8 +24,9 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.records import JSON
-from rankmill.scorer.forest import COVER, DATASETS_OF_BASE, Forest, NodeSets, check_kinds, compact_splits, used_names
-from rankmill.scorer.predict import Predictor
+from rankmill.scorer.forest import COVER, Forest, NodeSets, compact_splits, used_names
+from rankmill.scorer.model import DATASETS_OF_BASE, check_kinds
+from rankmill.scorer.predict import ForestPredictor
 from rankmill.trainer.layout import EDGE
 from rankmill.trainer.resuming import MERGED, check_whole
 from rankmill.trainer.target_encoding import ENCODED
@@ -68,7 +69,7 @@ class BaseModel:
                 f"the base model has {forest.n_outputs} outputs; only a model with one output can be a base model"
             )
         self.forest, self.feature_names = forest, tuple(feature_names)
-        self._predictor = Predictor(forest)
+        self._predictor = ForestPredictor(forest)
         asked = self._predictor.feature_names
         lacking = [name for name in asked if name not in self.feature_names]
         if lacking:

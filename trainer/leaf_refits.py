@@ -23,7 +23,8 @@ from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import MAX_BIN
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
-from rankmill.scorer.forest import DATASETS_OF_BASE, FIRST_ROUND, Forest, check_kinds
+from rankmill.scorer.forest import FIRST_ROUND, Forest
+from rankmill.scorer.model import DATASETS_OF_BASE, check_kinds
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.combined_forests import SHA256, datasets_of
 from rankmill.trainer.growing import _state_kernels as table

@@ -14,7 +14,7 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.links import apply_link
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
-from rankmill.scorer.predict import Predictor
+from rankmill.scorer.predict import ForestPredictor
 from rankmill.trainer import _kernels
 from rankmill.trainer.early_stopping import DEVIANCE, Measure, parse_measure, stop_measure
 from rankmill.trainer.growing.tree import Tree
@@ -235,7 +235,7 @@ def measure(
     rows = rows_learnt_from(read_columns(dataset, split, parameters), own)
     if rows.n_rows == 0:
         return {}, {}
-    predictor = Predictor(forest)
+    predictor = ForestPredictor(forest)
     names = predictor.feature_names or forest.feature_names[:1]  # rows without a column would have no number
     columns = np.arange(len(predictor.features))
     scores = np.concatenate(

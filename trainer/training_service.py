@@ -17,6 +17,7 @@ from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES
 from rankmill.registry import Registry, Version
 from rankmill.registry.names import check_name
 from rankmill.scorer.model_service import find_model, queries_trained_on
+from rankmill.scorer.models import forest_of
 from rankmill.trainer.combined_forests import merged
 from rankmill.trainer.leaf_refits import refit_leaves
 from rankmill.trainer.multi_seed_training import Candidate, SeedRecord, plan_candidate, train_candidate
@@ -291,8 +292,10 @@ def starting_model(reference: str | None, registry: Path) -> StartingModel | Non
     """Find the model to resume or to correct: a file, or NAME@7 of the registry; None if there is none."""
     if reference is None:
         return None
-    forest, identity = find_model(reference, registry)
-    return StartingModel(forest, identity, queries_trained_on(identity, registry))
+    model, identity = find_model(reference, registry)
+    return StartingModel(
+        forest_of(model, "training on top of a model"), identity, queries_trained_on(identity, registry)
+    )
 
 
 def _report(

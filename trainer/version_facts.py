@@ -33,7 +33,9 @@ from rankmill.foundation.training_facts import (
     TrainingFacts,
 )
 from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
+from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics.significance import interval_of_mean
+from rankmill.scorer.model import Model
 from rankmill.trainer.parameters import OLDEST
 from rankmill.trainer.training_result import REFIT, TRAIN
 from rankmill.trainer.training_rows import LEARNT_FROM
@@ -41,7 +43,6 @@ from rankmill.trainer.training_rows import LEARNT_FROM
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
     from rankmill.pipeline.dataset_manifest import Meaning, SourceFile
-    from rankmill.scorer.forest import Forest
     from rankmill.trainer.training_options import StartingModel
     from rankmill.trainer.training_result import QueryValues, TrainingResult
 
@@ -164,10 +165,12 @@ def intervals_of(by_query: Mapping[str, Mapping[str, QueryValues]]) -> Intervals
     return {split: metrics for split, metrics in intervals.items() if metrics}
 
 
-def shape_of(forest: Forest) -> Mapping[str, Any]:
-    """Return the shape of a forest with several outputs, or several trees per round."""
-    shape = {"n_outputs": forest.n_outputs, "link": forest.link, "trees_a_round": forest.trees_a_round}
-    return shape if forest.trees_a_round > 1 or forest.link != "identity" else {}
+def shape_of(model: Model) -> Mapping[str, Any]:
+    """Return the shape of a forest with several outputs, or several trees per round; nothing for other models."""
+    if not isinstance(model, Forest):
+        return {}
+    shape = {"n_outputs": model.n_outputs, "link": model.link, "trees_a_round": model.trees_a_round}
+    return shape if model.trees_a_round > 1 or model.link != "identity" else {}
 
 
 def without_nan(values: Mapping[str, float]) -> dict[str, float]:

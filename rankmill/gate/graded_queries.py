@@ -1,4 +1,4 @@
-"""The graded queries of a split, and the scores of forests on them.  Features are streamed, never held in memory."""
+"""The graded queries of a split, and the scores of models on them.  Features are streamed, never held in memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.binning import columns_of
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import SPLITS
-from rankmill.scorer.forest import Forest, check_kinds
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.predict import Predictor
+from rankmill.scorer.model import Model, check_kinds
+from rankmill.scorer.models import predictor_of
 from rankmill.scorer.train_test_overlap import empty_split
 
 if TYPE_CHECKING:
@@ -125,29 +125,29 @@ class GradedQueries:
 
 
 def scores_of(
-    dataset: Dataset, split: str, forests: Sequence[Forest], names: Sequence[str], *, n_threads: int = 1
+    dataset: Dataset, split: str, models: Sequence[Model], names: Sequence[str], *, n_threads: int = 1
 ) -> list[Scores]:
-    """Score the rows of ``split`` with each forest, in canonical order, in one pass over their features.
+    """Score the rows of ``split`` with each model, in canonical order, in one pass over their features.
 
-    ``names`` are the names of the forests in messages.  Memory: the scores and a batch of features.  The result is the same
+    ``names`` are the names of the models in messages.  Memory: the scores and a batch of features.  The result is the same
     for any ``n_threads``.
 
     Raises
     ------
     CandidatesRejected
-        The dataset lacks a feature of a forest.
+        The dataset lacks a feature of a model.
     """
-    predictors = [Predictor(forest) for forest in forests]
+    predictors = [predictor_of(model) for model in models]
     has = set(dataset.feature_names)
     for predictor, name in zip(predictors, names, strict=True):
         if lacking := [feature for feature in predictor.feature_names if feature not in has]:
             raise CandidatesRejected(_missing_features_message(dataset, name, lacking))
         categorical, where = dataset.manifest.categorical, f"{dataset.path}: "
-        check_kinds(predictor.forest, dataset.feature_names, categorical, CandidatesRejected, model=name, where=where)
+        check_kinds(predictor.model, dataset.feature_names, categorical, CandidatesRejected, model=name, where=where)
     used = {feature for predictor in predictors for feature in predictor.feature_names}
     features = [feature for feature in dataset.feature_names if feature in used] or [dataset.feature_names[0]]
     places = [np.array([features.index(f) for f in p.feature_names], dtype=np.int64) for p in predictors]
-    out = [np.empty(dataset.queries(split).n_rows) for _ in forests]
+    out = [np.empty(dataset.queries(split).n_rows) for _ in models]
     batch_rows = min(max(1, BLOCK_BYTES // (4 * len(features))), BATCH_ROWS)
     first = 0
     for values in dataset.feature_batches(split, features, batch_rows):

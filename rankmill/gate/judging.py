@@ -18,10 +18,11 @@ from rankmill.gate.gate_rules import NO_OPTION, ConventionFacts, GateRules, conv
 from rankmill.gate.graded_queries import GradedQueries, Scores, best_single_feature, scores_of
 from rankmill.gate.guardrails import Guardrail
 from rankmill.pipeline.grouping.sketch import QuerySketch, overlap
-from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.significance import FEW_QUERIES, Bootstrap, Paired, compare_paired, queries_for
-from rankmill.scorer.predict import Predictor
+from rankmill.scorer.model import Model
+from rankmill.scorer.models import predictor_of
+from rankmill.scorer.predictor import Predictor
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
@@ -38,7 +39,7 @@ class Contender:
     ----------
     name
         Its name, such as ``web@7``.
-    forest
+    model
         Its model.
     sha256, manifest_sha256
         Digests of its model and manifest.
@@ -49,7 +50,7 @@ class Contender:
     """
 
     name: str
-    forest: Forest
+    model: Model
     sha256: str
     manifest_sha256: str
     trained_on: frozenset[str] = frozenset()
@@ -103,8 +104,8 @@ def judge(
         convention = convention.but(max_grade=scale)
     queries = GradedQueries(dataset, split, convention)
     metrics = _metrics(rules, queries)
-    forests, names = [each.forest for each in contenders], [each.name for each in contenders]
-    stored = scores_of(dataset, split, forests, names, n_threads=n_threads or available_cores())
+    models, names = [each.model for each in contenders], [each.name for each in contenders]
+    stored = scores_of(dataset, split, models, names, n_threads=n_threads or available_cores())
     scores = [queries.in_order(each) for each in stored]
     second = None if baseline is None else scores[1]
     _refuse_too_few(queries, rules.metric, scores[0])
@@ -179,7 +180,7 @@ def _refuse_seen_split(dataset: Dataset, split: str, contenders: Sequence[Conten
 
 def _max_grade(dataset: Dataset, contenders: Sequence[Contender]) -> int:
     """Return the highest grade of the scale, from the data and the models' training data."""
-    recorded = [each.forest.info.get("max_grade") for each in contenders]
+    recorded = [each.model.info.get("max_grade") for each in contenders]
     return max(1, dataset.max_grade, *(grade for grade in recorded if isinstance(grade, int)))
 
 
@@ -277,8 +278,8 @@ def _guardrails(
     rules: GateRules,
     against: Dataset | None,
 ) -> list[Guardrail]:
-    predictors = [Predictor(each.forest) for each in contenders]
-    names = [each.forest.feature_names for each in contenders]
+    predictors = [predictor_of(each.model) for each in contenders]
+    names = [each.model.feature_names for each in contenders]
     before, before_names = (predictors[1], names[1]) if len(contenders) > 1 else (None, None)
     sketches: Mapping[str, QuerySketch | None] = {each.name: each.train_queries for each in contenders}
     rails = [

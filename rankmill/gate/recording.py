@@ -13,7 +13,7 @@ from rankmill.gate.judging import Contender, judge
 from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry.names import PRODUCTION, check_alias
 from rankmill.registry.stored_records import GateOutcome, GateRecord
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.model_service import model_of
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
@@ -188,12 +188,12 @@ def stored_result(store: Registry, reference: str, alias: str = PRODUCTION) -> G
 
 def contender_of(version: Version) -> Contender:
     """Read the model of ``version``, and the facts about its training data."""
-    forest = Forest.from_bytes(version.read(), str(version))
-    digests = {forest.info.get("dataset_digest"), version.manifest.get("dataset_digest")}
+    model = model_of(version)
+    digests = {model.info.get("dataset_digest"), version.manifest.get("dataset_digest")}
     sketch = version.attachment(TRAIN_QUERIES)
     return Contender(
         name=str(version),
-        forest=forest,
+        model=model,
         sha256=version.sha256,
         manifest_sha256=version.manifest_sha256,
         trained_on=frozenset(digest for digest in digests if isinstance(digest, str)),

@@ -268,7 +268,7 @@ def _influence(facts: Facts) -> str:
     found = facts["influence"]
     rows = found["features"]
     if not rows:
-        return "The model uses no features"
+        return "A model without trees has no gains to share" if found["n_used"] else "The model uses no features"
     first = rows[0]
     text = f"{first['feature']} leads with {percent(first['influence'], 0)} of the gains"
     if len(rows) > 5:

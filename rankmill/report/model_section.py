@@ -9,7 +9,7 @@ import numpy as np
 
 from rankmill.foundation.errors import InputError
 from rankmill.report import Facts
-from rankmill.scorer.forest import feature_importance
+from rankmill.scorer.forest import Forest, feature_importance
 from rankmill.scorer.inspect.dependence import partial_dependence, some_steps
 from rankmill.scorer.inspect.paths import OTHER, leaf_paths
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rankmill.pipeline.binspec import FeatureBins
     from rankmill.report.rankings import Rankings
     from rankmill.report.subject import Subject
-    from rankmill.scorer.forest import Forest
 
 TRAIN = "train"
 MOST_POINTS = 400  # of a curve; longer ones are thinned, but keep their ends and best rounds
@@ -132,8 +131,14 @@ MOST_GRADES = 6  # if there are more, the highest are combined
 
 
 def influence_facts(subject: Subject) -> Facts:
-    """Return the 20 most important features with their share of the gains, now and in the current version."""
-    forest, before = subject.forest, subject.present_forest
+    """Return the 20 most important features with their share of the gains, now and in the current version.
+
+    A model without trees has no gains, so none are shown.
+    """
+    forest, before = _forests(subject)
+    if forest is None:
+        return {"features": [], "n_used": len(subject.model.used_features), "n_features": subject.model.n_features,
+                "shown_share": 0.0, "before": None}  # fmt: skip
     shares = feature_importance(forest)
     old = {} if before is None else dict(zip(before.feature_names, feature_importance(before).tolist(), strict=True))
     splits = np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
@@ -159,15 +164,17 @@ def influence_facts(subject: Subject) -> Facts:
 def dependence_facts(subject: Subject) -> list[Facts]:
     """Return the partial dependence of the score on each of the most important features.
 
-    It is empty for a forest with several outputs or without counts of training rows.
+    It is empty for a forest with several outputs or without counts of training rows, and for other models.
     """
-    shares = feature_importance(subject.forest)
+    forest, before = _forests(subject)
+    if forest is None:
+        return []
+    shares = feature_importance(forest)
     top = [int(f) for f in np.argsort(-shares, kind="stable")[:TOP_DEPENDENCES] if shares[f] > 0.0]
-    names = [subject.forest.feature_names[f] for f in top]
-    curves = _curves(subject.forest, names)
+    names = [forest.feature_names[f] for f in top]
+    curves = _curves(forest, names)
     if curves is None:
         return []
-    before = subject.present_forest
     old = {} if before is None else _curves(before, [name for name in names if name in before.feature_names]) or {}
     bins: dict[str, FeatureBins] = {}
     if subject.dataset is not None and subject.dataset.manifest.bins:
@@ -182,6 +189,13 @@ def dependence_facts(subject: Subject) -> list[Facts]:
         }
         for f, name in zip(top, names, strict=True)
     ]
+
+
+def _forests(subject: Subject) -> tuple[Forest | None, Forest | None]:
+    """Return the version's model and the current one, each only if it is a forest."""
+    models = subject.model, subject.present_model
+    candidate, present = (model if isinstance(model, Forest) else None for model in models)
+    return candidate, present
 
 
 def _curves(forest: Forest, names: list[str]) -> dict[str, Facts] | None:

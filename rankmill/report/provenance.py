@@ -78,7 +78,7 @@ def _from_manifest(subject: Subject) -> Facts:
         "digest": manifest.get("dataset_digest"),
         "documents": sizes.get("rows"),
         "queries": sizes.get("queries"),
-        "features": subject.forest.n_features,
+        "features": subject.model.n_features,
         "max_grade": manifest.get("max_grade") or 1,
         **dict.fromkeys(unknown),
         "most_missing": [],
@@ -154,10 +154,10 @@ def lineage_facts(subject: Subject) -> Facts:
         "parameters": {name: parameters[name] for name in dict.fromkeys(names) if name in parameters},
         "parameters_in_all": len(parameters) - ("preset" in parameters),
         "differs_from_present": None if present is None else _differences(manifest, present),
-        "rounds": subject.forest.n_rounds,
+        "rounds": subject.model.n_rounds,
         "rounds_trained": manifest.get("rounds_trained"),
-        "trees": subject.forest.n_trees,
-        "objective": subject.forest.objective,
+        "trees": subject.model.n_trees,
+        "objective": subject.model.objective,
         "split_by": dataset.get("split_by"),
         "source_files": sources.get("files"),
         "source_bytes": sources.get("bytes"),
@@ -205,7 +205,7 @@ def commands(subject: Subject) -> list[dict[str, str]]:
         metrics = " ".join(f"--metric {shlex.quote(str(metric))}" for metric in subject.metrics)
         on = f"--split {subject.split} {metrics}{_conventions(subject)} {registry}"
         rows.append(("compute the means above", f"rankmill evaluate {WORK}/dataset --model {version} {on}"))
-        if present is not None and subject.present_forest is not None:
+        if present is not None and subject.present_model is not None:
             rows.append(
                 ("compute the differences above", f"rankmill compare {present} {version} --on {WORK}/dataset {on}"),
             )

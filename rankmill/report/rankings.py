@@ -77,9 +77,9 @@ def rankings_of(subject: Subject, n_threads: int = 0) -> Rankings | None:
     if subject.dataset is None or subject.split is None:
         return None
     dataset, split = subject.dataset, subject.split
-    forests = [subject.forest] + ([] if subject.present_forest is None else [subject.present_forest])
-    names = [str(subject.version), str(subject.present)][: len(forests)]
-    scores = scores_of(dataset, split, forests, names, n_threads=n_threads or available_cores())
+    models = [subject.model] + ([] if subject.present_model is None else [subject.present_model])
+    names = [str(subject.version), str(subject.present)][: len(models)]
+    scores = scores_of(dataset, split, models, names, n_threads=n_threads or available_cores())
     rows = dataset.rows(split, ("qid", "doc_id", "grade"))
     names_of_rankings = [(CANDIDATE, names[0], f"{names[0]}, the new version")]
     names_of_rankings += [(PRESENT, each, f"{each}, {subject.alias} when it came") for each in names[1:]]
@@ -154,10 +154,10 @@ def metrics_facts(rankings: Rankings, subject: Subject) -> Facts:
 
 def _scope(subject: Subject) -> Scope:
     """Describe whether the split was used for training the models."""
-    versions = [(subject.version, subject.forest)]
-    if subject.present is not None and subject.present_forest is not None:
-        versions.append((subject.present, subject.present_forest))
-    models = [TrainedModel.of(forest, str(version), train_queries(version)) for version, forest in versions]
+    versions = [(subject.version, subject.model)]
+    if subject.present is not None and subject.present_model is not None:
+        versions.append((subject.present, subject.present_model))
+    models = [TrainedModel.of(model, str(version), train_queries(version)) for version, model in versions]
     assert subject.dataset is not None  # noqa: S101 (there are rankings)
     return scope_of(subject.dataset, subject.split, models)
 

@@ -124,15 +124,15 @@ def _recorded(subject: Subject) -> list[Facts]:
 
 
 def _model(subject: Subject) -> Facts:
-    forest = subject.forest
+    model = subject.model
     return {
         "name": subject.name,
         "version": str(subject.version),
         "number": subject.version.number,
         "sha256": subject.version.sha256,
-        "objective": forest.objective,
-        "trees": forest.n_trees,
-        "features": forest.n_features,
+        "objective": model.objective,
+        "trees": model.n_trees,
+        "features": model.n_features,
     }
 
 

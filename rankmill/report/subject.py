@@ -15,10 +15,11 @@ from rankmill.gate.gate_report import GateReport
 from rankmill.registry.names import PRODUCTION
 from rankmill.report import Facts
 from rankmill.run import DRIFT, EVALUATION, GATE, REPORT, STAGES, TRAINING
-from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.scorer.metrics.conventions import OURS, Convention, named_convention
 from rankmill.scorer.metrics.metric import METRIC_NAMES
+from rankmill.scorer.model import Model
+from rankmill.scorer.model_service import model_of
 from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE
 
 if TYPE_CHECKING:
@@ -75,9 +76,9 @@ class Subject:
 
     Attributes
     ----------
-    version, forest
+    version, model
         The version of the report.
-    present, present_forest
+    present, present_model
         The version that it was to replace; None if there was none, or it was swept.
     alias
         The alias that it was to take over.
@@ -96,9 +97,9 @@ class Subject:
     """
 
     version: Version
-    forest: Forest
+    model: Model
     present: Version | None
-    present_forest: Forest | None
+    present_model: Model | None
     alias: str
     dataset: Dataset | None
     split: str | None
@@ -208,27 +209,27 @@ def _subject(
 ) -> Subject:
     """Read the models, and return the subject with the records ``known``."""
     alias = known.alias or PRODUCTION
-    forest = Forest.from_bytes(version.read(), str(version))
-    present, present_forest = _current_version(store, version, known.gate, alias), None
+    model = model_of(version)
+    present, present_model = _current_version(store, version, known.gate, alias), None
     if present is not None:
-        present_forest, fault = _forest_of(present, dataset)
+        present_model, fault = _model_of(present, dataset)
         notes += [] if fault is None else [fault]
     if dataset is None:
-        grades = [version.manifest.get("max_grade"), forest.info.get("max_grade")]
+        grades = [version.manifest.get("max_grade"), model.info.get("max_grade")]
     else:
-        forests = [forest, *([] if present_forest is None else [present_forest])]
-        grades = [dataset.max_grade, *(each.info.get("max_grade") for each in forests)]
+        models = [model, *([] if present_model is None else [present_model])]
+        grades = [dataset.max_grade, *(each.info.get("max_grade") for each in models)]
     convention = _convention(known, evaluation, grades)
     return Subject(
         version=version,
-        forest=forest,
+        model=model,
         present=present,
-        present_forest=present_forest,
+        present_model=present_model,
         alias=alias,
         dataset=dataset,
         split=known.split,
         convention=convention,
-        metrics=_metrics(known, evaluation, forest, convention),
+        metrics=_metrics(known, evaluation, model, convention),
         gate=known.gate,
         training=known.training,
         drift=known.drift,
@@ -309,18 +310,18 @@ def _current_version(store: Registry, version: Version, gate: GateReport | None,
     return store.resolve(f"{version.name}@{number}", bare="latest")
 
 
-def _forest_of(present: Version, dataset: Dataset | None) -> tuple[Forest | None, str | None]:
-    """Return the forest of ``present``, or why it is not available."""
+def _model_of(present: Version, dataset: Dataset | None) -> tuple[Model | None, str | None]:
+    """Return the model of ``present``, or why it is not available."""
     try:
-        forest = Forest.from_bytes(present.read(), str(present))
+        model = model_of(present)
     except RankmillError as error:
         return None, f"{present} cannot be compared with: {error}"
-    has = set(forest.feature_names if dataset is None else dataset.feature_names)
-    lacking = [forest.feature_names[f] for f in forest.used_features if forest.feature_names[f] not in has]
+    has = set(model.feature_names if dataset is None else dataset.feature_names)
+    lacking = [model.feature_names[f] for f in model.used_features if model.feature_names[f] not in has]
     if lacking:
         few = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5:,} more" if len(lacking) > 5 else "")
         return None, f"{present} cannot be compared with: it uses features that the dataset does not have: {few}"
-    return forest, None
+    return model, None
 
 
 def _convention(known: Known, evaluation: Mapping[str, Any] | None, grades: Sequence[object]) -> Convention:
@@ -341,12 +342,12 @@ def _convention(known: Known, evaluation: Mapping[str, Any] | None, grades: Sequ
 
 
 def _metrics(
-    known: Known, evaluation: Mapping[str, Any] | None, forest: Forest, convention: Convention
+    known: Known, evaluation: Mapping[str, Any] | None, model: Model, convention: Convention
 ) -> tuple[Metric, ...]:
     """Return the metrics: the deciding one first (that of the gate, else of the objective), then the others in order."""
     names = list(known.metrics or (evaluation or {}).get("metrics") or METRICS)
     judged = None if known.gate is None else known.gate.metric
-    first = judged or forest.parameters.get("metric")
+    first = judged or model.parameters.get("metric")
     if first and (known.metrics is None or judged):
         names = [str(first), *names]
     found = dict.fromkeys(parse_metric(name) for name in names)

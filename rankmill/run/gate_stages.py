@@ -19,8 +19,8 @@ from rankmill.scorer.candidate_sources import open_sources, read_options
 from rankmill.scorer.first_stage import FirstStage
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.metrics.conventions import OURS, named_convention
+from rankmill.scorer.models import predictor_of
 from rankmill.scorer.options import CandidateOptions
-from rankmill.scorer.predict import Predictor
 from rankmill.scorer.scoring import check_first_rows
 
 if TYPE_CHECKING:
@@ -252,15 +252,15 @@ def try_candidates(work: Work, version: Version) -> None:
     section = work.config.rerank
     if section is None:
         return
-    forest = work.forest_of(version)
+    model = work.model_of(version)
     ingest = work.config.ingest.options.read
     reading = CandidateOptions(
         absent=ingest.absent, index_base=ingest.index_base, columns=section.options.columns,
         delimiter=section.options.delimiter, decimal_comma=section.options.decimal_comma,
     )  # fmt: skip
-    options = read_options(reading, forest)
+    options = read_options(reading, model)
     sources = open_sources(list(work.expand("rerank.candidates", section.candidates)), section.options.format, options)
     if section.run:
         room = MemoryPlan.of(section.options.memory).run_bytes
         FirstStage.read(work.expand("rerank.run", section.run), room)
-    check_first_rows(sources, Predictor(forest), options)
+    check_first_rows(sources, predictor_of(model), options)

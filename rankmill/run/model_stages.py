@@ -146,7 +146,7 @@ class EvaluateStage(Stage):
         config, candidate = self.work.config.evaluate, self.work.candidate
         found = evaluate(
             self.work.dataset_path,
-            model=self.work.forest_of(candidate),
+            model=self.work.model_of(candidate),
             split=self.work.split,
             metrics=config.metrics,
             **config.conventions,

@@ -95,7 +95,7 @@ class RerankStage(Stage):
         text: Any = {"absent": read.absent, "index_base": read.index_base}
         ranked = rerank(
             self.files,
-            self.work.forest_of(stands),
+            self.work.model_of(stands),
             out,
             **values_of(replace(section.options, run=self.runs, overwrite=True, **text)),
             identity=ModelIdentity(sha256=stands.sha256, name=stands.name, number=stands.number),

@@ -18,7 +18,8 @@ from rankmill.registry import Registry, Version
 from rankmill.run import STAGES
 from rankmill.run.events import Artefact
 from rankmill.run.stage_facts import RunFacts
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.model import Model
+from rankmill.scorer.model_service import model_of
 
 if TYPE_CHECKING:
     from datetime import date
@@ -159,13 +160,13 @@ class Work:
         """The alias of the gate; None without a gate."""
         return None if self.config.gate is None else self.config.gate.alias
 
-    def forest_of(self, version: Version) -> Forest:
+    def model_of(self, version: Version) -> Model:
         """Read the model of ``version``; the last one is cached."""
-        if self._forest is None or self._forest[0] != version.sha256:
-            self._forest = (version.sha256, Forest.from_bytes(version.read(), where=str(version)))
-        return self._forest[1]
+        if self._model is None or self._model[0] != version.sha256:
+            self._model = (version.sha256, model_of(version))
+        return self._model[1]
 
-    _forest: tuple[str, Forest] | None = None
+    _model: tuple[str, Model] | None = None
 
     @cached_property
     def former_dataset(self) -> Dataset | None:

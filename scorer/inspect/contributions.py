@@ -25,7 +25,7 @@ from rankmill.scorer.inspect.documents import Documents
 from rankmill.scorer.inspect.paths import Paths
 from rankmill.scorer.inspect.shap import Explainer
 from rankmill.scorer.inspect.shap import centred as less_means
-from rankmill.scorer.predict import Predictor
+from rankmill.scorer.predict import ForestPredictor
 
 BATCH_BYTES = 64 << 20  # contributions per batch; at least one query
 OWN_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
@@ -284,10 +284,10 @@ def _write(out: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> N
 def write_leaves(paths: Paths, documents: Documents, out: Path, *, n_threads: int = 1) -> None:
     """Write the leaf of each document in each tree to ``out``, a .parquet file: qid, doc_id, and ``leaves``, a list of int32.
 
-    See `rankmill.scorer.predict.Predictor.leaves`.
+    See `rankmill.scorer.predict.ForestPredictor.leaves`.
     """
     checked_name(out)
-    predictor, n_trees = Predictor(paths.forest), paths.forest.n_trees
+    predictor, n_trees = ForestPredictor(paths.forest), paths.forest.n_trees
     schema = pa.schema([*OWN_COLUMNS[:2], ("leaves", pa.list_(pa.int32()))])
     rows_each = max(1, BATCH_BYTES // (4 * max(1, n_trees)))
 

@@ -26,7 +26,8 @@ from rankmill.scorer.candidate_sources import DatasetSource, files_of, open_sour
 from rankmill.scorer.candidates import locate_features, named_by_row
 from rankmill.scorer.inspect.paths import Paths
 from rankmill.scorer.options import Selection
-from rankmill.scorer.predict import Predictor
+from rankmill.scorer.predict import ForestPredictor
+from rankmill.scorer.predictor import Predictor
 from rankmill.scorer.scored_file import read_scored
 from rankmill.scorer.train_test_overlap import Scope, TrainedModel, chosen_queries, scope_of_candidates
 
@@ -97,7 +98,7 @@ def read_documents(
     """
     if selection.n_queries < 0:
         raise InputError(f"{spelled('n_queries')} must be 0 or more, got {selection.n_queries}")
-    predictor = Predictor(paths.forest)
+    predictor = ForestPredictor(paths.forest)
     options = read_options(selection, paths.forest)
     models, files = models or [TrainedModel.of(paths.forest)], [Path(path) for path in subject]
     where = ", ".join(map(str, subject))

@@ -14,7 +14,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.pipeline.categories import category_code, code_name
 from rankmill.scorer.forest import COVER, Forest
 from rankmill.scorer.inspect import _kernels
-from rankmill.scorer.predict import Predictor
+from rankmill.scorer.predict import ForestPredictor
 
 TILE = _kernels.TILE
 OTHER = "other"  # stands for the categories that no split knows
@@ -132,7 +132,7 @@ class Paths:
 
     def scores(self, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Return the scores (n,) of documents; takes and raises what `asked_for` does."""
-        return Predictor(self.forest).scores(self.asked_for(values), columns=np.arange(len(self.features)))
+        return ForestPredictor(self.forest).scores(self.asked_for(values), columns=np.arange(len(self.features)))
 
     def codes_of(self, slot: int, x: npt.NDArray[np.float32]) -> Codes:
         """Return the codes of values of one feature, as `codes` does."""

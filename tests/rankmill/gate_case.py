@@ -71,7 +71,7 @@ def contender(forest, name: str, trained_on: Dataset | None = None) -> Contender
     """Bring ``forest`` to the gate."""
     return Contender(
         name=name,
-        forest=forest,
+        model=forest,
         sha256=forest.sha256,
         manifest_sha256="0" * 64,
         trained_on=frozenset() if trained_on is None else frozenset({trained_on.digest}),
@@ -85,5 +85,5 @@ def renamed(model: Contender, name: str) -> Contender:
 
 def with_leaves(model: Contender, change) -> Contender:
     """Return the model with other values in its nodes: ``change`` of those it has."""
-    forest = replace(model.forest, node_value=change(np.asarray(model.forest.node_value)))
-    return replace(model, forest=forest, sha256=forest.sha256)
+    forest = replace(model.model, node_value=change(np.asarray(model.model.node_value)))
+    return replace(model, model=forest, sha256=forest.sha256)

@@ -19,7 +19,7 @@ from rankmill.foundation.records import as_json, from_json
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.forest import Forest, compact_splits, feature_importance
-from rankmill.scorer.predict import Predictor
+from rankmill.scorer.predict import ForestPredictor
 from tests.scorer.forests import random_forest
 
 
@@ -35,7 +35,7 @@ def rows_of(report: dict[str, Any]) -> list[list[str]]:
 def side(forest: Forest | None, name: str = "a", **facts: Any) -> Side:
     features = ["f1"] if forest is None else list(forest.feature_names)
     told = {"features": features, "parameters": {}, "metrics": {}, "dataset_digest": None} | facts
-    return Side(name=name, sha256=name * 64, size=10, forest=forest, facts=told)
+    return Side(name=name, sha256=name * 64, size=10, model=forest, facts=told)
 
 
 def shuffled(forest: Forest, seed: int) -> Forest:
@@ -50,8 +50,8 @@ def shuffled(forest: Forest, seed: int) -> Forest:
 
 def scores(forest: Forest, rows: np.ndarray) -> np.ndarray:
     """Scores of rows whose columns are f1, f2, .."""
-    columns = np.array([int(name[1:]) - 1 for name in Predictor(forest).feature_names])
-    return Predictor(forest).scores(rows, columns=columns)
+    columns = np.array([int(name[1:]) - 1 for name in ForestPredictor(forest).feature_names])
+    return ForestPredictor(forest).scores(rows, columns=columns)
 
 
 @pytest.mark.parametrize("seed", range(6))

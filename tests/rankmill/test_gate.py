@@ -148,7 +148,7 @@ def test_the_means_and_intervals_are_those_of_evaluate(real, model, shuffled_mod
     report = judge(model, shuffled_model, real, "test", rules)
     for which, each in (("candidate", model), ("other", shuffled_model)):
         printed = evaluate(
-            real.path, model=each.forest, split="test", metrics=[*report["comparisons"][0]["metrics"]],
+            real.path, model=each.model, split="test", metrics=[*report["comparisons"][0]["metrics"]],
             convention=convention,
         )  # fmt: skip
         for metric, mean in printed.means.items():
@@ -160,7 +160,7 @@ def test_ties_are_broken_as_evaluate_breaks_them(real, model, shuffled_model, ti
     few = with_leaves(model, np.sign)
     rules = GateRules(convention=named_convention("rankmill").but(ties=ties))
     report = judge(few, shuffled_model, real, "test", rules)
-    printed = evaluate(real.path, model=few.forest, split="test", metrics=["ndcg@10"], ties=ties)
+    printed = evaluate(real.path, model=few.model, split="test", metrics=["ndcg@10"], ties=ties)
     assert decisive(report)[0]["candidate"] == next(iter(printed.means.values()))
 
 
@@ -175,7 +175,7 @@ def test_queries_are_in_the_order_of_their_ids_with_their_own_rows(real, model) 
     for i, qid in enumerate(queries.qids.to_pylist()):
         a, b = queries.starts[i : i + 2]
         assert list(zip(queries.grades[a:b].tolist(), values[a:b].tolist(), strict=True)) == of_query[qid]
-    (scores,) = scores_of(real, "test", [model.forest], ["web@1"])
+    (scores,) = scores_of(real, "test", [model.model], ["web@1"])
     assert scores.shape == queries.grades.shape
 
 
@@ -210,7 +210,7 @@ def test_positions_are_the_order_of_the_rows_where_there_are_any(tmp_path) -> No
 def test_a_split_that_a_model_was_trained_on_is_refused(tmp_path, real, model, shuffled_model) -> None:
     with refused(InputError, "split train", "web@1", "trained"):
         judge(model, None, real, "train", GateRules())
-    stranger = contender(shuffled_model.forest, "web@9")
+    stranger = contender(shuffled_model.model, "web@9")
     with refused(InputError, "split train", "web@1"):
         judge(stranger, model, real, "train", GateRules())
     other = dataset_of(tmp_path, "other", *rows_of(11, queries=40), split=None)
@@ -227,14 +227,14 @@ def test_too_few_queries_are_refused_with_the_reason(tmp_path, model) -> None:
     grades[qid > 0] = 0
     dataset = dataset_of(tmp_path, "few", x, grades, qid, split=None)
     with refused(CandidatesRejected, "1", "3", "split train", "ndcg@10"):
-        judge(contender(model.forest, "web@1"), None, dataset, "train", GateRules())
+        judge(contender(model.model, "web@1"), None, dataset, "train", GateRules())
 
 
 def test_a_model_that_asks_for_a_feature_that_is_not_there_is_refused(tmp_path, model) -> None:
     x, grades, qid = rows_of(8, queries=20)
     narrow = dataset_of(tmp_path, "narrow", x[:, :1], grades, qid, split=None)
     with refused(CandidatesRejected, "web@1", "f2"):
-        judge(contender(model.forest, "web@1"), None, narrow, "train", GateRules())
+        judge(contender(model.model, "web@1"), None, narrow, "train", GateRules())
 
 
 def test_the_report_is_bound_to_what_it_is_about(real, model, shuffled_model) -> None:

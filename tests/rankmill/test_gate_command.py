@@ -30,7 +30,7 @@ def forests(data, tmp_path_factory):
     x, grades, qid = rows_of(1)
     np.random.default_rng(2).shuffle(grades)
     chance = dataset_of(tmp_path_factory.mktemp("chance"), "chance", x, grades, qid)
-    return [trained(data).forest, trained(data, n_rounds=16).forest, trained(chance).forest]
+    return [trained(data).model, trained(data, n_rounds=16).model, trained(chance).model]
 
 
 @pytest.fixture

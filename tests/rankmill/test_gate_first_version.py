@@ -101,7 +101,7 @@ def test_a_first_version_that_is_not_better_than_the_order_of_rows_is_refused(mo
 def test_a_registry_promotes_its_first_version_on_105_queries_by_command(model, queries_of, tmp_path, capsys):
     store = Registry(tmp_path / "registry")
     store.prepare(protected=("production",))
-    forest = model.forest
+    forest = model.model
     manifest = {"features": list(forest.feature_names), "parameters": dict(forest.parameters), "metrics": {}}
     manifest["dataset_digest"] = forest.info["dataset_digest"]
     store.register("web", forest.to_bytes(), manifest=manifest)

@@ -16,7 +16,7 @@ from rankmill.gate.graded_queries import scores_of
 from rankmill.pipeline.grouping.sketch import Overlap, QuerySketch, overlap
 from rankmill.pipeline.statistics.dataset_drift import compare
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.predict import Predictor
+from rankmill.scorer.predict import ForestPredictor
 from tests import naive_gate
 from tests.rankmill.gate_case import contender, dataset_of, judge, renamed, rows_of, trained, with_leaves
 from tests.scorer.forests import random_forest
@@ -40,7 +40,7 @@ def test_every_check_that_can_fail_names_the_option_that_changes_it(tmp_path, re
     """In the reason of a refusal: an option of ``models gate`` and the key of ``[gate]``, or that there is none."""
     starts = np.array([0, 2, 4])
     ordered, flat = np.arange(4.0), np.zeros(4)
-    dear = Predictor(trained(real, "web@2", n_rounds=60, max_leaves=12).forest)
+    dear = ForestPredictor(trained(real, "web@2", n_rounds=60, max_leaves=12).model)
     x, grades, qid = rows_of(2)
     moved = dataset_of(tmp_path, "moved", x + np.float32(3.0), grades, qid)
     failed = {
@@ -48,7 +48,7 @@ def test_every_check_that_can_fail_names_the_option_that_changes_it(tmp_path, re
         "no list ordered": guardrails.constant_scores(flat, ordered, starts, 1.0),
         "more constant": guardrails.constant_scores(np.array([0.0, 0.0, 1.0, 2.0]), ordered, starts, 0.1),
         "features": guardrails.features(["a"], ["b"], allowed=False),
-        "cost": guardrails.cost(dear, Predictor(model.forest), 2.0),
+        "cost": guardrails.cost(dear, ForestPredictor(model.model), 2.0),
         "latency": guardrails.latency(dear, np.zeros((1, len(dear.features)), np.float32), 0.0),
         "drift": guardrails.drift(compare(real, moved)),
         "seen": guardrails.seen_queries({"web@1": Overlap(found=1, looked_at=3, queries=3)}, allowed=False),
@@ -138,10 +138,10 @@ def test_features_that_come_go_or_change_places_fail_unless_allowed() -> None:
 
 
 def test_changed_features_decide_through_the_whole_gate(real, model) -> None:
-    names = model.forest.feature_names
-    forest = replace(model.forest, feature_names=(*names[:-1], "f99"))
+    names = model.model.feature_names
+    forest = replace(model.model, feature_names=(*names[:-1], "f99"))
     other = renamed(contender(forest, "web@2"), "web@2")
-    if names[-1] in Predictor(model.forest).feature_names:
+    if names[-1] in ForestPredictor(model.model).feature_names:
         pytest.skip("the model asks for its last feature")
     assert not judge(other, model, real, "test", GateRules())["passed"]
     report = judge(other, model, real, "test", GateRules(allow_feature_changes=True))
@@ -152,7 +152,7 @@ def test_changed_features_decide_through_the_whole_gate(real, model) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_cost_is_that_of_a_walk_written_down(seed: int) -> None:
     forest = random_forest(seed, n_trees=5, max_leaves=12)
-    assert Predictor(forest).comparisons == naive_gate.comparisons_of(forest)
+    assert ForestPredictor(forest).comparisons == naive_gate.comparisons_of(forest)
 
 
 def test_a_model_of_more_than_twice_the_cost_fails(real, model) -> None:
@@ -168,9 +168,9 @@ def test_a_model_of_more_than_twice_the_cost_fails(real, model) -> None:
 
 def test_a_baseline_without_trees_does_not_divide_by_nothing() -> None:
     empty: Forest = random_forest(1).truncated(0)
-    some = Predictor(random_forest(1))
-    assert guardrails.cost(some, Predictor(empty), 2.0).verdict == "failed"
-    assert guardrails.cost(Predictor(empty), Predictor(empty), 2.0).verdict == "passed"
+    some = ForestPredictor(random_forest(1))
+    assert guardrails.cost(some, ForestPredictor(empty), 2.0).verdict == "failed"
+    assert guardrails.cost(ForestPredictor(empty), ForestPredictor(empty), 2.0).verdict == "passed"
 
 
 def test_latency_is_measured_only_when_asked(real, model) -> None:

@@ -239,7 +239,7 @@ def test_the_histogram_counts_every_query_once(facts) -> None:
 
 
 def test_lists_are_ranked_as_the_models_score(work: Work, facts) -> None:
-    from rankmill.scorer.predict import Predictor
+    from rankmill.scorer.predict import ForestPredictor
 
     rows = work.dataset.rows("test", ("qid", "doc_id", "grade"))
     qids, ids = rows.column("qid").to_pylist(), rows.column("doc_id").to_pylist()
@@ -247,7 +247,7 @@ def test_lists_are_ranked_as_the_models_score(work: Work, facts) -> None:
     values = np.concatenate(list(work.dataset.feature_batches("test", names)))
     scores = []
     for version in ("web@2", "web@1"):
-        predictor = Predictor(work.forest(version))
+        predictor = ForestPredictor(work.forest(version))
         place = [names.index(name) for name in predictor.feature_names]
         scores.append(predictor.scores(values[:, place], columns=range(len(place))))
     each = facts["queries"]["lost"][0]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.predict import Predictor, predict
+from rankmill.scorer.predict import ForestPredictor, predict
 from tests import naive
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.rankmill"))
@@ -41,6 +41,6 @@ def test_a_golden_file_is_read_and_written_again(path):
 def test_a_golden_file_gives_the_scores_that_it_gave(path):
     forest, (told, rows) = Forest.load(path), told_of(path)
     assert [float(score).hex() for score in predict(forest, rows)] == told["scores"]
-    assert [float(Predictor(forest).scores(row[None])[0]).hex() for row in rows] == told["scores"]
+    assert [float(ForestPredictor(forest).scores(row[None])[0]).hex() for row in rows] == told["scores"]
     if forest.link == "identity":
         assert [score.hex() for score in naive.predict(forest, rows)] == told["scores"]

@@ -16,7 +16,7 @@ from rankmill.scorer.inspect.contributions import explain_documents
 from rankmill.scorer.inspect.reports import _places
 from rankmill.scorer.inspect.shap import shap_interactions, shap_values
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.predict import Predictor, predict
+from rankmill.scorer.predict import ForestPredictor, predict
 from tests.refusals import refused
 from tests.scorer.candidate_files import random_candidates, write_letor, write_parquet
 from tests.scorer.forests import random_forest
@@ -88,7 +88,7 @@ def test_leaves(workplace, forests):
     table = pq.read_table("leaves.parquet")
     assert table.column_names == ["qid", "doc_id", "leaves"]
     assert table["doc_id"].to_pylist() == [row[2] for row in ROWS]
-    whole = Predictor(forests[0]).leaves(VALUES)
+    whole = ForestPredictor(forests[0]).leaves(VALUES)
     assert np.array_equal(np.array(table["leaves"].to_pylist()), whole)
     facts = found("leaves", "m.rankmill", "--on", "c.txt", "-o", "l.parquet", "--start-round", 2, "--n-rounds", 3)
     assert facts["n_trees"] == 3

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels.elementary import exp_precise
 from rankmill.scorer.links import LINKS, apply_link, link_fault
-from rankmill.scorer.predict import TILE, Predictor, predict
+from rankmill.scorer.predict import TILE, ForestPredictor, predict
 from tests import naive_links
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
@@ -199,7 +199,7 @@ def large(request):
 
 def test_batches_threads_and_order_do_not_change_a_bit(large):
     forest, values = large
-    predictor = Predictor(forest)
+    predictor = ForestPredictor(forest)
     whole = predictor.scores(values)
     for size in (1, 7, TILE - 1, TILE, 4096):
         rows = 300 if size == 1 else len(values)

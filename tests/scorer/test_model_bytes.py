@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import ModelFormatError
 from rankmill.scorer import _kernels, model_file
 from rankmill.scorer.forest import ARRAYS, SETS, Forest
-from rankmill.scorer.predict import Predictor, predict
+from rankmill.scorer.predict import ForestPredictor, predict
 from rankmill.scorer.tree_layout import MIN_SWEPT
 from tests import naive
 from tests.refusals import refused
@@ -96,7 +96,7 @@ def check_walk(forest):
         )
         for name in names:
             patch.setattr(_kernels, name, guarded(getattr(_kernels, name)))
-        predictor = Predictor(forest)
+        predictor = ForestPredictor(forest)
         scores = predictor.scores(few)
         assert predictor.scores(more).tolist() == scores.tolist() * (len(more) // len(few))
     assert np.all(np.isfinite(scores))

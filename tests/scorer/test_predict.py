@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.categories import category_codes
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.predict import TILE, Predictor, predict
+from rankmill.scorer.predict import TILE, ForestPredictor, predict
 from tests import naive
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
@@ -100,7 +100,7 @@ def test_narrow_and_wide_codes_of_categories_at_their_border(n_categories):
     texts = [*map(str, range(n_categories // 2)), *(f"category {i}" for i in range(n_categories - n_categories // 2))]
     forest = random_forest(3, n_features=2, n_trees=20, max_leaves=40, categorical=1, texts=texts)
     assert len(forest.cuts[: forest.cut_starts[1]]) == n_categories
-    assert Predictor(forest)._layout.code.itemsize == (1 if n_categories <= 254 else 2)
+    assert ForestPredictor(forest)._layout.code.itemsize == (1 if n_categories <= 254 else 2)
     values = np.concatenate([awkward_values(forest, 1000, 1), np.stack([category_codes(texts)] * 2, axis=1)])
     assert predict(forest, values).tolist() == naive.predict(forest, values)
 
@@ -108,7 +108,7 @@ def test_narrow_and_wide_codes_of_categories_at_their_border(n_categories):
 def test_a_tree_of_very_many_sets():
     """More sets of one feature than a group of a table holds, and trees without any between them."""
     forest = random_forest(5, n_features=2, n_trees=5, max_leaves=120, categorical=1)
-    assert Predictor(forest)._layout.n_slots > 20
+    assert ForestPredictor(forest)._layout.n_slots > 20
     values = awkward_values(forest, TILE + 100, 1)
     expected = naive.predict(forest, values)
     assert predict(forest, values).tolist() == expected
@@ -123,7 +123,7 @@ def large(request):
 
 def test_batches_threads_and_order_do_not_change_a_bit(large):
     forest, values = large
-    predictor = Predictor(forest)
+    predictor = ForestPredictor(forest)
     whole = predictor.scores(values)
     for size in (1, 7, TILE - 1, TILE, 4096):
         rows = 300 if size == 1 else len(values)
@@ -147,7 +147,7 @@ def test_columns_one_at_a_time_give_the_same_bits(seed, n_rows, categorical):
         **({"n_outputs": 3, "link": "softmax_gain", "info": {"max_grade": 4}} if seed == 12 else {}),
     )  # fmt: skip
     values = awkward_values(forest, n_rows, seed)
-    predictor = Predictor(forest)
+    predictor = ForestPredictor(forest)
     codes = predictor.codes_buffer(n_rows)
     assert codes.nbytes >= n_rows * predictor.code_bytes
     codes.fill(3)  # what was there before is of no account
@@ -196,7 +196,7 @@ def test_the_outputs_of_parts_of_a_forest_add_up(linked):
 def test_leaves_are_those_of_the_plain_walk(seed, n_trees, max_leaves, n_rows, categorical):
     forest = random_forest(seed, n_trees=n_trees, max_leaves=max_leaves, categorical=categorical)
     values = awkward_values(forest, n_rows, seed)
-    found = Predictor(forest).leaves(values)
+    found = ForestPredictor(forest).leaves(values)
     assert (found.shape, found.dtype) == ((n_rows, n_trees), np.int32)
     nodes = forest.tree_starts[:-1] + found
     assert (forest.node_feature[nodes] == -1).all()
@@ -206,19 +206,19 @@ def test_leaves_are_those_of_the_plain_walk(seed, n_trees, max_leaves, n_rows, c
 
 def test_leaves_do_not_depend_on_batches_or_threads(large):
     forest, values = large
-    predictor = Predictor(forest, start_round=3, n_rounds=10)
+    predictor = ForestPredictor(forest, start_round=3, n_rounds=10)
     whole = predictor.leaves(values)
     assert whole.shape == (len(values), 10)
     assert np.array_equal(predictor.leaves(values, n_threads=3), whole)
     assert np.array_equal(np.concatenate([predictor.leaves(values[:1]), predictor.leaves(values[1:900])]), whole[:900])
-    assert np.array_equal(Predictor(forest).leaves(values)[:, 3:13], whole)
+    assert np.array_equal(ForestPredictor(forest).leaves(values)[:, 3:13], whole)
     with refused(ValueError, "4 columns", "20"):
         predictor.leaves(values[:, :4])
 
 
 def test_columns_elsewhere_and_absent_ones(large):
     forest, values = large
-    predictor = Predictor(forest)
+    predictor = ForestPredictor(forest)
     order = np.random.default_rng(1).permutation(forest.n_features)
     columns = [int(np.flatnonzero(order == f)[0]) for f in predictor.features]
     assert np.array_equal(predictor.scores(values[:, order], columns=columns), predictor.scores(values))
@@ -255,7 +255,7 @@ def test_what_is_no_table_of_features_is_refused(values, message):
 
 
 def test_columns_outside_the_table_are_refused():
-    predictor = Predictor(random_forest(3))
+    predictor = ForestPredictor(random_forest(3))
     n = len(predictor.features)
     for columns in ([5] * n, [-2] * n, [0] * (n + 1)):
         with pytest.raises(ValueError, match="columns"):
@@ -315,7 +315,7 @@ def test_trees_that_ask_one_question_a_level(depths, perturbed, categorical):
     if perturbed and depths[-1] < 2:
         pytest.skip("a level of one node has no second question")
     forest = oblivious_forest(3, depths, perturbed=perturbed, categorical=categorical)
-    assert Predictor(forest)._layout.oblivious == (not perturbed and max(depths) <= 8)
+    assert ForestPredictor(forest)._layout.oblivious == (not perturbed and max(depths) <= 8)
     values = awkward_values(forest, 130, 4)
     assert predict(forest, values).tolist() == naive.predict(forest, values)
 
@@ -326,7 +326,7 @@ def test_trees_of_many_leaves(max_leaves, swept, categorical):
     forest = random_forest(1, n_features=3, n_trees=2, max_leaves=max_leaves, n_thresholds=100, categorical=categorical)
     most = int((np.diff(forest.tree_starts).max() + 1) // 2)
     assert most > max_leaves // 2
-    assert (Predictor(forest)._layout.swept is not None) == (most <= 1024) == swept
+    assert (ForestPredictor(forest)._layout.swept is not None) == (most <= 1024) == swept
     values = awkward_values(forest, 70, 2)
     assert predict(forest, values).tolist() == naive.predict(forest, values)
     assert np.concatenate([predict(forest, row[None]) for row in values]).tolist() == naive.predict(forest, values)

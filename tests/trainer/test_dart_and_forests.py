@@ -9,7 +9,7 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.predict import Predictor, predict
+from rankmill.scorer.predict import ForestPredictor, predict
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
@@ -249,7 +249,7 @@ def test_the_first_rounds_of_a_random_forest_are_their_mean(way):
         ):
             np.testing.assert_array_equal(predict(cut, x), predict(short, x))
         np.testing.assert_array_equal(predict(whole, x, n_rounds=rounds), predict(short, x))
-        np.testing.assert_array_equal(Predictor(whole, n_rounds=rounds).scores(x), predict(short, x))
+        np.testing.assert_array_equal(ForestPredictor(whole, n_rounds=rounds).scores(x), predict(short, x))
 
 
 @pytest.mark.parametrize("queries", [100, 9_000])

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from rankmill.cli import app
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.predict import Predictor, predict
+from rankmill.scorer.predict import ForestPredictor, predict
 from rankmill.trainer.combined_forests import average, merged
 from rankmill.trainer.leaf_refits import check_refittable
 from tests.refusals import refused
@@ -75,7 +75,7 @@ def test_sums_of_sums_and_weights_associate(forests):
         merged([a, merged([b, c], mean=False)], mean=False),
     )
     assert predict(one, x) == pytest.approx(predict(other, x), abs=1e-12)
-    assert Predictor(one).feature_names == Predictor(other).feature_names
+    assert ForestPredictor(one).feature_names == ForestPredictor(other).feature_names
 
 
 def test_what_cannot_be_merged_is_refused(forests):

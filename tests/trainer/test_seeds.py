@@ -16,7 +16,7 @@ from rankmill.foundation.training_facts import OtherModel, Spread
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_service import ModelIdentity, recipe_and_seed
-from rankmill.scorer.predict import Predictor
+from rankmill.scorer.predict import ForestPredictor
 from rankmill.trainer import train_on_dataset as training
 from rankmill.trainer.checkpoints import FinishedTrainings, training_key
 from rankmill.trainer.combined_forests import average
@@ -55,7 +55,7 @@ def forests(dataset: Dataset) -> list[Forest]:
 
 
 def scores(forest: Forest, dataset: Dataset, split: str = "test"):
-    return Predictor(forest).scores(np.concatenate(list(dataset.feature_batches(split))))
+    return ForestPredictor(forest).scores(np.concatenate(list(dataset.feature_batches(split))))
 
 
 def test_the_average_s_scores_are_the_means_of_the_scores(dataset: Dataset, kept: Path, forests: list[Forest]) -> None:
