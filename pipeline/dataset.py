@@ -33,7 +33,7 @@ from rankmill.pipeline.dataset_manifest import (
     path_in,
 )
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs, by_rows
-from rankmill.pipeline.sources.column_roles import OPTIONAL
+from rankmill.pipeline.sources.column_roles import type_of
 from rankmill.pipeline.stored_shards import QUERY_WEIGHT, StoredShards, batches, blocks, read_manifest
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Dataset(StoredShards):
             parts.append(table if keep is None else table.filter(pa.array(keep)))
         if not parts:
             types: dict[str, pa.DataType] = {"qid": pa.string(), "doc_id": pa.string(), "grade": pa.int32()}
-            types |= {name: OPTIONAL[name].type for name in self.optional_columns}
+            types |= {name: type_of(name) for name in self.optional_columns}
             return pa.schema([pa.field(name, types.get(name, pa.float32())) for name in columns]).empty_table()
         return pa.concat_tables(parts).combine_chunks()
 

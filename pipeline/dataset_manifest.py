@@ -154,6 +154,14 @@ class GradeCount(_Strict):
     rows: Count
 
 
+class GoalGrades(_Strict):
+    """The grades of a goal."""
+
+    name: str
+    max_grade: Count
+    grades: list[GradeCount]
+
+
 class FoldChoice(_Strict):
     """One of K folds of cross-validation (see `rankmill.pipeline.grouping.query_splits`)."""
 
@@ -207,6 +215,7 @@ class Manifest(_Strict):
     repeats: Repeats | None = None
     unjudged: list[UnjudgedShard] = []  # buckets with unjudged rows, ascending
     categories: CategorySet | None = None
+    goals: list[GoalGrades] = []  # sorted by name
 
     @property
     def categorical(self) -> list[str]:

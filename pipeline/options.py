@@ -97,6 +97,12 @@ def _checked_categories(numbers: Iterable[int]) -> tuple[int, ...]:
     return found
 
 
+def _goals(names: Iterable[str]) -> tuple[str, ...]:
+    from rankmill.pipeline.goals import checked_goals
+
+    return checked_goals(names)
+
+
 def _bins_of(texts: Iterable[str]) -> Mapping[str, int]:
     """Read texts such as ``brand=50,price=63``.
 
@@ -215,6 +221,8 @@ class ReadOptions:
         Whether the column of times is optional.
     judgments_alone
         Whether a table has judgments without features: qid, doc_id and grade are required, other columns are ignored.
+    of_goals
+        The options by which goals are read if the grades of the rows are ignored; None: these.
     """
 
     absent: Absent = option(
@@ -276,6 +284,15 @@ class ReadOptions:
         convert=tuple,
         panel=_MEANING,
     )
+    goals: tuple[str, ...] = option(
+        default=(),
+        help="Columns of tables with further grades, such as purchases, to be ranked by, too: bought,fresh.",
+        metavar="NAME,..",
+        read=_names,
+        repeat=True,
+        convert=_goals,
+        panel=_GRADES,
+    )
     grades: Mapping[str, int] | Words = option(
         default=(),
         help="Map words to grades: perfect=4,good=2,bad=0; repeat for more.",
@@ -311,6 +328,7 @@ class ReadOptions:
     time_optional: bool = False
     judgments_alone: bool = False
     known_features: frozenset[str] = frozenset()
+    of_goals: ReadOptions | None = None
 
     def check_together(self) -> None:
         """Raise InputError if values do not go together."""

@@ -142,7 +142,7 @@ def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, Sequence[Path]]]]
     manifest = dataset.manifest
     features = [read_even_if_replaced(dataset.features_path(shard), _existing) for shard in manifest.shards]
     place = _place(dataset, features)
-    ids = ["qid", "doc_id", "grade", *dataset.optional_columns]
+    ids = ["qid", "doc_id", "grade", *map(_name, dataset.optional_columns)]
     values = [f"nullif({_name(name)}, 'nan'::FLOAT) AS {_name(name)}" for name in manifest.features]
     named = [name for name in manifest.categorical if dataset.vocabulary.texts.get(name)]
     vocabulary = [dataset.vocabulary_path] if dataset.vocabulary_path is not None else []

@@ -124,8 +124,13 @@ class StoredShards:
 
     @property
     def optional_columns(self) -> tuple[str, ...]:
-        """Optional columns of :meth:`rows`: those of label, event, weight, offset and position that the dataset has."""
-        return tuple(name for name in self.manifest.columns if name not in {QUERY_WEIGHT, TIME})
+        """Optional columns of :meth:`rows`: those of label, event, weight, offset and position that the dataset has, and its goals."""
+        return (*(name for name in self.manifest.columns if name not in {QUERY_WEIGHT, TIME}), *self.goals)
+
+    @property
+    def goals(self) -> dict[str, int]:
+        """The goals, sorted by name, with their highest allowed grades."""
+        return {goal.name: goal.max_grade for goal in self.manifest.goals}
 
     @property
     def max_grade(self) -> int:

@@ -25,7 +25,7 @@ class RankedRows:
     trainer's own layout.  ``weights`` and ``query_weights`` weight documents and queries in the loss; ``offsets`` are added to
     scores in losses and metrics, but not to predictions.  ``labels`` are regression targets instead of grades; ``events`` (1:
     observed, 0: censored) belong to labels that are times; ``pairs`` replace the pairs that grades make, see
-    :mod:`rankmill.trainer.training_rows`.  ``names`` and the seed decide which queries are held out or belong to a fold.
+    :mod:`rankmill.trainer.training_rows`.  ``goals`` are further grades.  ``names`` and the seed decide which queries are held out or belong to a fold.
     """
 
     grades: npt.NDArray[np.int32]  # (n_rows,)
@@ -41,6 +41,7 @@ class RankedRows:
     codes: Mapping[str, npt.NDArray[np.float32]] = field(
         default_factory=dict
     )  # (n_rows,) of features to encode, by name
+    goals: Mapping[str, npt.NDArray[np.int32]] = field(default_factory=dict)  # (n_rows,) grades of each goal, by name
 
     @property
     def n_rows(self) -> int:
@@ -103,6 +104,7 @@ class RankedRows:
             pairs=pairs,
             names=self.query_names[chosen],
             codes={name: values[at] for name, values in self.codes.items()},
+            goals={name: values[at] for name, values in self.goals.items()},
         )
 
     def followed_by(self, other: RankedRows, bins: BlockedBins) -> RankedRows:
@@ -142,6 +144,7 @@ class RankedRows:
             pairs=pairs,
             names=both(self.names, other.names, lambda rows: rows.query_names),
             codes={name: np.concatenate([values, other.codes[name]]) for name, values in self.codes.items()},
+            goals={name: np.concatenate([values, other.goals[name]]) for name, values in self.goals.items()},
         )
 
     def with_columns(self, columns: Sequence[npt.NDArray[np.uint8]]) -> RankedRows:
@@ -201,6 +204,8 @@ class TrainingData:
         The categorical features by name, with the names of their categories in the order of ``edges``, or none.
     max_grade
         Highest grade of the scale, for ERR; written into the model.
+    goal_max_grades
+        The same of each goal, by name; by default the highest grade of the rows of ``train``.
     info
         Facts to keep in the model file (dataset digest ..); no times, no paths.
     """
@@ -211,6 +216,7 @@ class TrainingData:
     feature_names: Sequence[str]
     max_grade: int
     categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    goal_max_grades: Mapping[str, int] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -59,6 +59,7 @@ def read_columns(dataset: Dataset, split: str, parameters: TrainParameters) -> R
         query_weights=_telling(queries.weights),
         pairs=dataset.pairs(split),
         names=hash_ids(queries.qid, _NAMES_SALT).view(np.int64),
+        goals={name: _column(dataset, split, name) for name in dataset.goals},
     )
 
 

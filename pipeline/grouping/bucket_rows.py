@@ -26,7 +26,7 @@ from rankmill.pipeline.arrow import as_array, bytes_of, schema_of
 from rankmill.pipeline.grouping import _kernels
 from rankmill.pipeline.grouping.query_splits import buckets_of
 from rankmill.pipeline.sources.batch import BATCH_BYTES
-from rankmill.pipeline.sources.column_roles import TYPES
+from rankmill.pipeline.sources.column_roles import type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -140,7 +140,7 @@ class RowSpill:
                 ("grade", pa.int32(), False),
                 ("source", pa.int32(), False),
                 ("width", pa.int32(), False),
-                *((name, TYPES[name], False) for name in self._extras),
+                *((name, type_of(name), False) for name in self._extras),
             ]
         )
         self._files = BucketFiles(folder, buckets, schema)
@@ -156,7 +156,7 @@ class RowSpill:
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """The optional columns of the rows."""
+        """The optional columns and goals of the rows."""
         return self._extras
 
     def add(self, batch: RowBatch, source: int) -> None:
@@ -312,7 +312,7 @@ def read_bucket(
     grade = np.empty(n, dtype=np.int32)
     source = np.empty(n, dtype=np.int32)
     digest = np.empty((n, 2), dtype=np.uint64)
-    columns = {name: np.empty(n, dtype=TYPES[name].to_pandas_dtype()) for name in spill.extras}
+    columns = {name: np.empty(n, dtype=type_of(name).to_pandas_dtype()) for name in spill.extras}
     low = 0
     for rows, values in padded(spill, bucket, width, absent, into):
         high = low + len(rows.grade)

@@ -44,6 +44,8 @@ class Layout:
         For each input file its split (index into SPLITS) and its name for error messages.
     extras
         Optional columns of the dataset.
+    goals
+        Its goals.
     labels_are_grades
         Whether to take grades from labels, which are all whole numbers.
     settling
@@ -58,6 +60,7 @@ class Layout:
     source_split: Sequence[int]
     source_name: Sequence[str]
     extras: tuple[str, ...] = ()
+    goals: tuple[str, ...] = ()
     labels_are_grades: bool = False
     settling: Settling | None = None
     categorical: tuple[int, ...] = ()
@@ -123,7 +126,7 @@ class SettledBucket:
     Attributes
     ----------
     judged, unjudged
-        The rows with and without a grade.
+        The rows with and without a grade.  The latter have no goals either.
     rows
         Counts of documents with several rows, and of merged rows.
     judgments
@@ -160,7 +163,13 @@ def read_settled(bucket: Bucket) -> SettledBucket:
     judged, unjudged = (rows if known.all() else rows.take(np.flatnonzero(known))), np.flatnonzero(~known)
     judged = judged.sorted()
     tally = repeats(judged.qid, judged.doc_id, judged.grade)
-    return SettledBucket(judged=judged, unjudged=rows.take(unjudged).sorted(), rows=tally, judgments=Tally())
+    return SettledBucket(judged=judged, unjudged=_unjudged(rows, unjudged, layout), rows=tally, judgments=Tally())
+
+
+def _unjudged(rows: BucketRows, which: npt.NDArray[np.int64], layout: Layout) -> BucketRows:
+    """Return the rows ``which`` (u,), without goals, in canonical order."""
+    extras = {name: column for name, column in rows.extras.items() if name not in layout.goals}
+    return replace(rows, extras=extras).take(which).sorted()
 
 
 def _settled(rows: BucketRows, settling: Settling, bucket: Bucket) -> SettledBucket:
@@ -171,13 +180,14 @@ def _settled(rows: BucketRows, settling: Settling, bucket: Bucket) -> SettledBuc
     extras = dict(rows.extras)
     if settled.time is not None:
         extras[TIME] = settled.time
+    extras |= settled.goals
     rows = replace(rows, grade=settled.grade, digest=bucket.digests(settled.grade), extras=extras)
     labelled = rows
     if settled.label is not None:
         extras = extras | {_LABEL: settled.label}
-        labelled = replace(rows, extras={name: extras[name] for name in layout.extras})
+        labelled = replace(rows, extras={name: extras[name] for name in (*layout.extras, *layout.goals)})
     judged = labelled.take(settled.judged).sorted()
-    unjudged = rows.take(settled.unjudged).sorted()
+    unjudged = _unjudged(rows, settled.unjudged, layout)
     if settling.judgments is None:
         return SettledBucket(judged=judged, unjudged=unjudged, rows=settled.tally, judgments=Tally())
     tally = repeats(judged.qid, judged.doc_id, judged.grade)

@@ -28,13 +28,14 @@ from rankmill.pipeline.dataset_manifest import (
 from rankmill.pipeline.grouping import _kernels
 from rankmill.pipeline.grouping.bucket_rows import BucketRows, runs_of
 from rankmill.pipeline.grouping.settled_bucket import Bucket, read_settled
-from rankmill.pipeline.sources.column_roles import TYPES
+from rankmill.pipeline.judgments.judgment_counts import counts_of
+from rankmill.pipeline.sources.column_roles import type_of
 from rankmill.pipeline.sources.times import TIME
 from rankmill.pipeline.statistics.feature_statistics import ColumnCollector, QueryCounts
 from rankmill.pipeline.validate import check_one_split, check_one_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rankmill.pipeline.grouping.bucket_rows import RowSpill
     from rankmill.pipeline.grouping.settled_bucket import Layout
@@ -68,6 +69,7 @@ class ShardSummary:
     shard: Shard | None = None  # None: all rows are unjudged
     missing_values: int = 0
     grades: Counter[int] = field(default_factory=Counter)
+    goals: Mapping[str, Counter[int]] = field(default_factory=dict)  # grades of each goal
     queries: Counter[str] = field(default_factory=Counter)  # by split
     rows: Counter[str] = field(default_factory=Counter)  # by split
     tallies: Sequence[Tallied] = ()  # of each categorical feature
@@ -160,7 +162,6 @@ def write_shard(
     little = QueryCounts.of(rows.grade, starts)
     split = np.array(queries.column("split").to_pylist())
     n_docs = queries.column("n_docs").to_numpy()
-    grades, counts = np.unique(rows.grade, return_counts=True)
     shard = Shard(
         bucket=number,
         rows=len(rows),
@@ -180,7 +181,8 @@ def write_shard(
         summary,
         shard=shard,
         missing_values=missing,
-        grades=Counter(dict(zip(grades.tolist(), counts.tolist(), strict=True))),
+        grades=counts_of(rows.grade),
+        goals={name: counts_of(rows.extras[name]) for name in layout.goals},
         queries=Counter({name: int(np.count_nonzero(split == name)) for name in SPLITS}),
         rows=Counter({name: int(n_docs[split == name].sum()) for name in SPLITS}),
         tallies=collector.tallies,
@@ -202,7 +204,8 @@ def _write_rows(
     staged = folder / f"shard-{bucket.number:05d}.parquet"
     group_rows = bucket.layout.row_group_rows
     missing = 0
-    with open_writer(staged, _rows_schema(bucket.layout, rows, judged=collector is not None)) as writer:
+    schema = _rows_schema(bucket.layout, rows, judged=collector is not None)
+    with open_writer(staged, schema, bucket.layout.goals) as writer:
         if bucket.values is not None:
             for low in range(0, len(rows), group_rows):
                 places = rows.place[low : low + group_rows]
@@ -241,15 +244,17 @@ def _rows_schema(layout: Layout, rows: BucketRows, *, judged: bool) -> pa.Schema
             ("qid", pa.string(), False),
             ("doc_id", pa.string(), True),
             *([("grade", pa.int32(), False)] if judged else []),
-            *((name, TYPES[name], False) for name in rows.extras if name not in _OF_QUERIES),
+            *((name, type_of(name), False) for name in rows.extras if name not in _OF_QUERIES),
             *((name, pa.float32(), False) for name in layout.features),
         ]
     )
 
 
-def open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+def open_writer(path: Path, schema: pa.Schema, goals: Sequence[str] = ()) -> pq.ParquetWriter:
     """Open a writer with explicit values for all settings that affect the bytes, so that equal rows give equal files."""
-    repeated = [name for name in ("qid", "grade", "event", "position", "split", "shard") if name in schema.names]
+    repeated = [
+        name for name in ("qid", "grade", "event", "position", "split", "shard", *goals) if name in schema.names
+    ]
     return pq.ParquetWriter(
         path,
         schema,

@@ -51,6 +51,7 @@ OPTIONS_OF_READING = (
     "negative_grades",
     "unjudged",
     "time_column",
+    "goals",
 )
 OPTIONS_OF_DATASET = ("split", "split_time", "folds", "fold", "buckets")
 
@@ -78,6 +79,7 @@ def as_made(manifest: Manifest, options: IngestOptions) -> IngestOptions:
         negative_grades=meaning.negative_grades,
         unjudged=meaning.no_grade,
         time_column=meaning.time_column,
+        goals=tuple(goal.name for goal in manifest.goals),
         categorical=(*manifest.categorical, *(name for name in options.read.categorical if name not in known)),
     )
     return replace(
@@ -178,9 +180,9 @@ class Base:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Which of ``grade`` and the optional columns the input of the dataset had."""
+        """Which of ``grade`` and the optional columns the input of the dataset had, and the goals."""
         graded = ("grade",) if self.manifest.meaning.grades_from == "grade" else ()
-        return (*graded, *self.manifest.columns)
+        return (*graded, *self.manifest.columns, *self.dataset.goals)
 
     def options(self, options: IngestOptions) -> IngestOptions:
         """Return ``options`` with those that the dataset prescribes; InputError if they differ."""

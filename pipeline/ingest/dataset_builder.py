@@ -86,7 +86,7 @@ class Building:
         self.staged.mkdir()
         self.files: list[SourceFile] = []
 
-        self._spill = RowSpill(staging / "spill", options.buckets, inputs.extras)
+        self._spill = RowSpill(staging / "spill", options.buckets, (*inputs.extras, *inputs.goals))
         self._labels_are_grades = not inputs.graded and "label" in inputs.extras
         self._settling: Settling | None = None
         self._pair_spill = QuerySpill(staging / "pairs-spill", options.buckets, SPILLED)
@@ -156,6 +156,7 @@ class Building:
             source_split=splits,
             source_name=names,
             extras=extras,
+            goals=inputs.goals,
             labels_are_grades=self._labels_are_grades and not inputs.judgments,
             settling=settling,
             categorical=self._categorical(features),
@@ -282,7 +283,9 @@ class Building:
         if spill is not None:
             read_judgments(sources, spill, options.block_size, done)
             release_freed()
-        return Settling(aggregate=options.aggregate, judgments=spill, unjudged=options.read.unjudged)
+        return Settling(
+            aggregate=options.aggregate, judgments=spill, unjudged=options.read.unjudged, goals=self._inputs.goals
+        )
 
     def _written(self, total: int) -> Callable[[int], None]:
         """Return a callback for the number of rows written of each shard."""

@@ -87,7 +87,13 @@ class Inputs:
     @property
     def extras(self) -> tuple[str, ...]:
         """The optional columns of the rows."""
-        return tuple(name for name in self.sources[0].fields if name != "grade")
+        return tuple(name for name in self.sources[0].fields if name not in {"grade", *self.goals})
+
+    @property
+    def goals(self) -> tuple[str, ...]:
+        """The goals of the rows."""
+        table = self.sources[0].table
+        return () if table is None else table.goals
 
     def row_files(self, digests: Mapping[Path, tuple[int, str]], *, by_split: bool) -> list[SourceFile]:
         """Return the manifest's entries of the files of rows; ``by_split``: the file determines the split."""
@@ -246,6 +252,11 @@ def _common_columns(sources: Sequence[Source], options: IngestOptions, read: Rea
         raise InputError(
             f"{spelled('time_column')} applies to tables only; {first.path} is LETOR text, whose"
             " columns have no names; leave it out"
+        )
+    if first.columns is None and options.read.goals:
+        raise InputError(
+            f"{spelled('goals')} names columns of tables; {first.path} is LETOR text, whose columns have no names;"
+            " convert the file to a table with a column for each goal"
         )
     if first.columns is not None and options.read.n_features is not None:
         raise InputError(

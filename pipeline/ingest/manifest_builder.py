@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from rankmill.pipeline.dataset_manifest import (
     SPLITS,
+    GoalGrades,
     GradeCount,
     Manifest,
     Meaning,
@@ -53,17 +54,20 @@ def described(
     grades: Counter[int] = sum((summary.grades for summary in summaries), Counter())
     queries: Counter[str] = sum((summary.queries for summary in summaries), Counter())
     rows: Counter[str] = sum((summary.rows for summary in summaries), Counter())
+    goals = {
+        name: sum((summary.goals.get(name, Counter()) for summary in summaries), Counter()) for name in layout.goals
+    }
     tally = sum((summary.rows_tally for summary in summaries), Tally())
     return Manifest(
         format=1,
         features=list(layout.features),
-        max_grade=max(grades, default=0) if options.read.max_grade is None else options.read.max_grade,
+        max_grade=_highest(grades, options.read.max_grade),
         buckets=options.buckets,
         meaning=_meaning(options, grades_from),
         rows=rows.total(),
         queries=queries.total(),
         missing_values=sum(summary.missing_values for summary in summaries),
-        grades=[GradeCount(grade=grade, rows=grades[grade]) for grade in sorted(grades)],
+        grades=_counted(grades),
         splits={name: SplitCount(queries=queries[name], rows=rows[name]) for name in SPLITS if queries[name]},
         shards=[summary.shard for summary in summaries if summary.shard is not None],
         sources=sorted(files, key=lambda file: (file.name, file.sha256)),
@@ -73,7 +77,21 @@ def described(
         if tally == Tally()
         else Repeats(documents=tally.repeated, conflicting=tally.conflicting, merged_rows=tally.merged),
         unjudged=[summary.unjudged for summary in summaries if summary.unjudged is not None],
+        goals=[_goal(name, counts, options.read.max_grade) for name, counts in goals.items()],
     )
+
+
+def _highest(grades: Counter[int], given: int | None) -> int:
+    """Return the highest grade allowed: the ``given`` one, by default the highest one found."""
+    return max(grades, default=0) if given is None else given
+
+
+def _counted(grades: Counter[int]) -> list[GradeCount]:
+    return [GradeCount(grade=grade, rows=grades[grade]) for grade in sorted(grades)]
+
+
+def _goal(name: str, grades: Counter[int], max_grade: int | None) -> GoalGrades:
+    return GoalGrades(name=name, max_grade=_highest(grades, max_grade), grades=_counted(grades))
 
 
 def _meaning(options: IngestOptions, grades_from: GradesFrom) -> Meaning:
@@ -110,18 +128,19 @@ def extended(old: Manifest, replaced: Collection[StoredCounts], made: Manifest, 
     bounded
         Whether ``made.max_grade`` was given by the caller, rather than found in the rows.
     """
-    grades = Counter({count.grade: count.rows for count in old.grades})
-    grades.update({count.grade: count.rows for count in made.grades})
+    grades = _total(old.grades, made.grades, [counts.grades for counts in replaced])
+    goals = []
+    for before, now in zip(old.goals, made.goals, strict=True):
+        of_goal = _total(before.grades, now.grades, [counts.goals.get(now.name, Counter()) for counts in replaced])
+        goals.append(_goal(now.name, of_goal, now.max_grade if bounded else None))
     queries: Counter[str] = Counter({name: count.queries for name, count in old.splits.items()})
     rows: Counter[str] = Counter({name: count.rows for name, count in old.splits.items()})
     for name, count in made.splits.items():
         queries[name] += count.queries
         rows[name] += count.rows
     for counts in replaced:
-        grades.subtract(counts.grades)
         queries.subtract(counts.queries)
         rows.subtract(counts.rows)
-    grades = +grades
     again = sum((counts.repeats for counts in replaced), Tally())
     written = {shard.bucket for shard in made.shards} | {shard.bucket for shard in made.unjudged}
     unjudged = [*made.unjudged, *(shard for shard in old.unjudged if shard.bucket not in written)]
@@ -134,15 +153,25 @@ def extended(old: Manifest, replaced: Collection[StoredCounts], made: Manifest, 
             "missing_values": old.missing_values
             + made.missing_values
             - sum(counts.missing_values for counts in replaced),
-            "grades": [GradeCount(grade=grade, rows=grades[grade]) for grade in sorted(grades)],
+            "grades": _counted(grades),
             "splits": {name: SplitCount(queries=queries[name], rows=rows[name]) for name in SPLITS if queries[name]},
             "shards": sorted(shards, key=lambda shard: shard.bucket),
             "sources": sorted([*old.sources, *made.sources], key=lambda file: (file.name, file.sha256)),
             "rejected_rows": old.rejected_rows + made.rejected_rows,
             "repeats": _repeats(old.repeats, again, made.repeats),
             "unjudged": sorted(unjudged, key=lambda shard: shard.bucket),
+            "goals": goals,
         }
     )
+
+
+def _total(old: Sequence[GradeCount], made: Sequence[GradeCount], replaced: Collection[Counter[int]]) -> Counter[int]:
+    """Return the counts of ``old`` and ``made`` together, without those of shards that were ``replaced``."""
+    total: Counter[int] = Counter({count.grade: count.rows for count in old})
+    total.update({count.grade: count.rows for count in made})
+    for counts in replaced:
+        total.subtract(counts)
+    return +total
 
 
 def _repeats(old: Repeats | None, replaced: Tally, made: Repeats | None) -> Repeats | None:

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.dataset_manifest import SPLITS
-from rankmill.pipeline.judgments.judgment_counts import Tally, repeats
+from rankmill.pipeline.judgments.judgment_counts import Tally, counts_of, repeats
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES
 from rankmill.pipeline.pairs.pair_files import PairBatch
 from rankmill.pipeline.sources.batch import BATCH_BYTES, RowBatch
-from rankmill.pipeline.sources.column_roles import TYPES
+from rankmill.pipeline.sources.column_roles import type_of
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.pipeline.sources.times import TIME
 from rankmill.pipeline.stored_shards import QUERY_WEIGHT
@@ -40,6 +40,7 @@ class StoredCounts:
 
     missing_values: int = 0
     grades: Counter[int] = field(default_factory=Counter)
+    goals: dict[str, Counter[int]] = field(default_factory=dict)  # grades of each goal
     queries: Counter[str] = field(default_factory=Counter)  # by split
     rows: Counter[str] = field(default_factory=Counter)  # by split
     repeats: Tally = field(default_factory=Tally)
@@ -81,8 +82,9 @@ def stored_rows(
         here = slice(first, first + len(values))
         first += len(values)
         grade = narrow.column("grade").to_numpy()
-        for number, count in zip(*np.unique(grade, return_counts=True), strict=True):
-            counts.grades[int(number)] += int(count)
+        counts.grades += counts_of(grade)
+        for goal in dataset.goals:
+            counts.goals[goal] = counts.goals.get(goal, Counter()) + counts_of(narrow.column(goal).to_numpy())
         counts.missing_values += int(np.count_nonzero(np.isnan(values)))
         for feature in dataset.manifest.categorical:
             found = tally_of(values[:, dataset.feature_names.index(feature)])
@@ -105,7 +107,7 @@ def stored_rows(
 
 
 def unjudged_rows(dataset: Dataset, shard: UnjudgedShard, extras: Collection[str]) -> Iterator[RowBatch]:
-    """Yield the unjudged rows of ``shard``, a few at a time; columns stored per query (weights and times) are 0."""
+    """Yield the unjudged rows of ``shard``, a few at a time; columns stored per query (weights and times) and goals are 0."""
     size = max(1, BATCH_BYTES // 4 // (4 * len(dataset.feature_names)))
     for narrow, values in dataset.stored_rows(shard, size):
         n = len(values)
@@ -116,8 +118,8 @@ def unjudged_rows(dataset: Dataset, shard: UnjudgedShard, extras: Collection[str
             values=values,
             extras={
                 name: narrow.column(name).to_numpy()
-                if name in dataset.optional_columns
-                else np.zeros(n, dtype=TYPES[name].to_pandas_dtype())
+                if name in narrow.schema.names
+                else np.zeros(n, dtype=type_of(name).to_pandas_dtype())
                 for name in extras
             },
         )

@@ -68,11 +68,14 @@ class Settling:
         Judgments from separate files; None: the rows are the judgments, and rows of a document are merged.
     unjudged
         How to treat rows without a judgment.
+    goals
+        The goals of the rows.
     """
 
     aggregate: Aggregate | None
     judgments: QuerySpill | None
     unjudged: Unjudged
+    goals: tuple[str, ...] = ()
 
     @property
     def with_label(self) -> bool:
@@ -104,7 +107,7 @@ class Settling:
         """Settle the rows of a bucket, whose digests cover only the values; see the functions below."""
         if self.judgments is not None:
             return settle_by_judgments(rows, self.judgments.take(bucket), self.aggregate, self.unjudged)
-        return merge_rows(rows, self.aggregate, features, values_of)
+        return merge_rows(rows, self.aggregate, features, values_of, self.goals)
 
 
 def one_judgment(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFrame:
@@ -195,12 +198,13 @@ def merge_rows(
     how: Aggregate | None,
     features: Sequence[str],
     values_of: Callable[[Sequence[int]], npt.NDArray[np.float32]],
+    goals: Sequence[str] = (),
 ) -> Settled:
     """Merge the rows of each document into one; rows without a doc_id stay as they are.
 
     The rows of a document must agree in features and optional columns.  With ``latest`` they may differ, and the latest row is
     kept: of rows with the same time the one with the highest grade, then the first by digest and optional columns.  Unjudged
-    rows are ignored unless all rows of the document are unjudged.
+    rows are ignored unless all rows of the document are unjudged.  The grades of each goal are combined like the main ones.
 
     Parameters
     ----------
@@ -212,6 +216,8 @@ def merge_rows(
         Names of the features, for error messages.
     values_of
         Returns the features (k, F) of some rows, for error messages.
+    goals
+        Names of the goals.
 
     Raises
     ------
@@ -224,7 +230,8 @@ def merge_rows(
     stays = np.ones(len(rows), dtype=np.bool_)
     narrow: dict[str, npt.NDArray[Any]] = {"grade": rows.grade}
     narrow |= {name: np.ascontiguousarray(rows.digest[:, lane]) for lane, name in enumerate(("high", "low"))}
-    narrow |= {name if name == TIME else f"its {name}": column for name, column in rows.extras.items()}
+    extras = {name: column for name, column in rows.extras.items() if name not in goals}
+    narrow |= {name if name == TIME else f"its {name}": column for name, column in extras.items()}
     (document,) = _number_documents((rows.qid, rows.doc_id))
     frame = pl.DataFrame({"document": document, **narrow}).with_row_index("row")
     several = frame.filter((pl.col("document") >= 0) & pl.col("document").is_duplicated())
@@ -243,12 +250,17 @@ def merge_rows(
         label[row[known]] = kept["label"].to_numpy()[known]
     if time is not None and how != "latest":
         time[row] = kept["last"].to_numpy()
+    merged = {name: rows.extras[name].copy() for name in goals}
+    for column in merged.values():
+        graded = several.with_columns(grade=pl.Series(column)[several["row"]]).filter(pl.col("grade") != UNKNOWN_GRADE)
+        found = kept.select("document", "row").join(one_judgment(graded, how), on="document")
+        column[found["row"].to_numpy()] = found["grade"].to_numpy()
     tally = Tally(
         merged=len(several) - len(kept),
         repeated=len(judged.filter(pl.col("judgments") > 1)),
         conflicting=len(judged.filter(pl.col("lowest") != pl.col("highest"))),
     )
-    return settled_as(grade, stays, tally, label=label, time=time)
+    return settled_as(grade, stays, tally, label=label, time=time, goals=merged)
 
 
 def _kept_rows(several: pl.DataFrame, same: Sequence[str], how: Aggregate | None) -> pl.DataFrame:

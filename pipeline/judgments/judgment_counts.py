@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
+
+_NO_GOALS: Mapping[str, npt.NDArray[np.int32]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,8 @@ class Settled:
         (n,) float64: mean or median before rounding; None for other aggregates.
     time
         (n,) int64: the latest time of the rows merged into a row; None if rows have no times.
+    goals
+        (n,) int32 each: the goals by name, if rows were merged.
     tally
         Counts of what was merged and joined.
     """
@@ -66,7 +73,14 @@ class Settled:
     grade: npt.NDArray[np.int32]
     label: npt.NDArray[np.float64] | None = None
     time: npt.NDArray[np.int64] | None = None
+    goals: Mapping[str, npt.NDArray[np.int32]] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
+
+
+def counts_of(grades: npt.NDArray[np.int32]) -> Counter[int]:
+    """Return how often each of ``grades`` (n,) occurs."""
+    values, counts = np.unique(grades, return_counts=True)
+    return Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
 
 def repeats(qid: pa.Array[Any], doc_id: pa.Array[Any], grade: npt.NDArray[np.int32]) -> Tally:
@@ -93,6 +107,7 @@ def settled_as(
     *,
     label: npt.NDArray[np.float64] | None = None,
     time: npt.NDArray[np.int64] | None = None,
+    goals: Mapping[str, npt.NDArray[np.int32]] = _NO_GOALS,
 ) -> Settled:
     """Return the result for rows with known ``grade`` (n,), of which those in ``stays`` (n,) are kept."""
     known = grade != UNKNOWN_GRADE
@@ -102,5 +117,6 @@ def settled_as(
         grade=grade,
         label=label,
         time=time,
+        goals=goals,
         tally=tally,
     )

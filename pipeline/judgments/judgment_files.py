@@ -115,7 +115,7 @@ def without_grades(read: ReadOptions, *, timed: bool) -> ReadOptions:
     ``timed``: whether the column of times that ``read`` names is required in the rows; otherwise it is optional.
     """
     anything = {"max_grade": None, "negative_grades": "zero", "unjudged": "zero"}
-    return replace(read, ungraded=True, time_optional=not timed, **cast("Any", anything))
+    return replace(read, ungraded=True, time_optional=not timed, of_goals=read, **cast("Any", anything))
 
 
 def check_times_and_labels(

@@ -42,7 +42,8 @@ class RowBatch:
     values: npt.NDArray[np.float32]
     """(n, width) row-major, NaN if missing.  In text the width may grow from batch to batch; further features are absent."""
     extras: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    """Optional columns (see :mod:`rankmill.pipeline.sources.column_roles`), (n,) each, in the stored type; ``time`` as int64 microseconds."""
+    """Optional columns (see :mod:`rankmill.pipeline.sources.column_roles`), (n,) each, in the stored type; ``time`` as int64 microseconds;
+    goals as int32, `rankmill.pipeline.sources.grades.UNKNOWN_GRADE` only in rows without a grade."""
     categories: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Codes of the categories of these rows that are not their own codes, by feature and text."""
 

@@ -14,7 +14,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 LARGEST = float(
@@ -85,9 +85,9 @@ TYPES = {name: column.type for name, column in OPTIONAL.items()} | {"time": pa.i
 """Types of the extras of rows; ``time`` is the column that the caller named."""
 
 
-def optional_columns(names: Collection[str]) -> tuple[str, ...]:
-    """Return the optional columns among ``names``, in the order of :data:`OPTIONAL`."""
-    return tuple(name for name in OPTIONAL if name in names)
+def type_of(name: str) -> pa.DataType:
+    """Return the stored type of an optional column or a goal."""
+    return TYPES.get(name, pa.int32())
 
 
 IDS = {

@@ -212,7 +212,7 @@ class ColumnarSource(TableSource):
             column = self._columns.column_of[problem.part]
             found = shorten(problem.found)
             error = MalformedRow(self.path, first + problem.row, column, found, problem.expected, problem.cure)
-            numbers = PAIR_PARTS if "better" in self._columns.column_of else (*PARTS, TIME)
+            numbers = PAIR_PARTS if "better" in self._columns.column_of else (*PARTS, TIME, *self._columns.goals)
             self._quarantine.add(error, numbers.index(problem.part) + 1, "")
 
 
@@ -277,7 +277,10 @@ class RecordReader:
         problems = Problems(len(batch))
         columns = {part: batch.column(name) for part, name in self._columns.column_of.items()}
         cure = self._columns.cure_of_grade
-        return read_parts(columns, problems, needed=self._needed, rules=self._rules, cure_of_grade=cure), problems
+        parts = read_parts(
+            columns, problems, needed=self._needed, rules=self._rules, cure_of_grade=cure, goals=self._columns.goals
+        )
+        return parts, problems
 
     def _kept(self, parts: Mapping[str, Any], values: npt.NDArray[np.float32], keep: Mask) -> RowBatch:
         """Return the rows to ``keep`` (n,); an empty document id becomes null."""
@@ -287,6 +290,7 @@ class RecordReader:
         extras = {part: OPTIONAL[part].stored(parts[part][keep]) for part in self._columns.extras}
         if TIME in parts:
             extras[TIME] = parts[TIME][keep]
+        extras |= {name: parts[name][keep] for name in self._columns.goals}
         rows = RowBatch(parts["qid"], doc_id, parts.get("grade"), values, extras)
         if keep.all():
             return rows
@@ -333,7 +337,7 @@ def problems_of_types(schema: pa.Schema, columns: TableColumns) -> list[ColumnPr
             fits, what = are_ids(kind), "strings or whole numbers"
         elif part == TIME:
             fits, what = is_timelike(kind), "timestamps, dates, ISO text or whole seconds since 1970"
-        elif part == "grade":
+        elif part in columns.graded:
             fits, what = (are_numbers(kind) and not kinds.is_boolean(kind)) or are_ids(kind), "numbers or words"
         elif name in columns.categorical or encoded:
             fits, what = are_categories(kind), "categories: text or whole numbers"

@@ -46,6 +46,8 @@ class TableColumns:
         For candidates: all columns that could be features, in file order, including those unknown to the model.
     categorical
         The features that are categories.
+    goals
+        The columns with further grades; each has its own name as role.
     """
 
     column_of: Mapping[str, str]
@@ -56,11 +58,17 @@ class TableColumns:
     needs_doc_id: bool = False
     offered: tuple[str, ...] = ()
     categorical: frozenset[str] = frozenset()
+    goals: tuple[str, ...] = ()
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The columns to read among grade, the optional columns and ``time``."""
-        return tuple(part for part in ("grade", *OPTIONAL, TIME) if part in self.column_of)
+        """The columns to read among grade, the optional columns, ``time`` and the goals."""
+        return tuple(part for part in ("grade", *OPTIONAL, TIME, *self.goals) if part in self.column_of)
+
+    @property
+    def graded(self) -> tuple[str, ...]:
+        """The roles of columns with grades."""
+        return ("grade", *self.goals)
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -132,6 +140,7 @@ def table_columns(
     column_of |= {part: part for part in PARTS if part not in options.columns and part in free}
     if options.time_column is not None and not (options.time_optional and options.time_column not in rest):
         column_of[TIME] = _time_column(path, rest, options.time_column, column_of)
+    column_of |= _goals(path, rest, column_of, options)
     guessed, doubts = _guesses(column_of, rest, options)
     column_of |= guessed
     problems += doubts
@@ -151,7 +160,7 @@ def table_columns(
     else:
         offered = features
         features = of_candidates(features, options.known_features)
-        column_of = {part: name for part, name in column_of.items() if part in ID_COLUMNS}
+        column_of = {part: name for part, name in column_of.items() if part in {*ID_COLUMNS, *options.goals}}
     columns = TableColumns(
         column_of,
         features,
@@ -160,6 +169,7 @@ def table_columns(
         options.grade_required,
         offered=offered,
         categorical=frozenset(options.categorical).intersection(features),
+        goals=options.goals,
     )
     _refuse(path, _without_ignoring_open_roles(problems, look(columns), column_of))
     if not features:
@@ -347,6 +357,22 @@ def _time_column(path: Path, names: Sequence[str], name: str, column_of: Mapping
         hint = name_hint(name, names, f"the columns are: {_shown(names)}")
         raise DataRejected(f"{path}: no column {name!r}, which {spelled('time_column')} names; {hint}")
     return name
+
+
+def _goals(path: Path, names: Sequence[str], column_of: Mapping[str, str], options: ReadOptions) -> dict[str, str]:
+    """Return the columns of the goals, which have the names of their roles."""
+    part_of = {name: part for part, name in column_of.items()} | dict.fromkeys(
+        options.categorical, "a categorical feature"
+    )
+    for name in options.goals:
+        if name not in names:
+            hint = name_hint(name, names, f"the columns are: {_shown(names)}")
+            raise DataRejected(f"{path}: no column {name!r}, which {spelled('goals')} names; {hint}")
+        if name in part_of:
+            raise InputError(
+                f"{path}: {spelled('goals')} names {name!r}, which is {part_of[name]} already; a column has one role"
+            )
+    return {name: name for name in options.goals}
 
 
 def _guesses(

@@ -395,13 +395,15 @@ class DelimitedSource(TableSource):
         first_row = {name: int(np.argmax(bad)) for name, (_, bad) in bad_cells.items() if bad.any()}
         lines = self._cells.lines_of(set(first_row.values()))
         problems = []
+        grades = {columns.column_of.get(part) for part in columns.graded}
         for name, row in first_row.items():
             what, bad = bad_cells[name]
             cell, like_it = shorten(batch.column(name)[row].as_py()), f"{int(bad.sum()):,} of {len(bad):,} rows"
             reason = f"column {name!r} must hold {what}, found {cell!r} in line {lines[row]} ({like_it} like it)"
             options: tuple[tuple[str, str], ...]
-            if name == columns.column_of.get("grade") and (name not in rare or not columns.of_judgments):
-                cure, options = self._cure_of_grades(batch.column(name).filter(as_array(bad)), columns)
+            if name in grades and (name not in rare or not columns.of_judgments):
+                cells = batch.column(name).filter(as_array(bad))
+                cure, options = self._cure_of_grades(cells, columns, of_goal=name in columns.goals)
             elif name in commas:
                 cure, options = "to read 12,50 as 12.5: --decimal-comma", (("--decimal-comma", ""),)
             elif name in rare and columns.of_judgments:
@@ -439,8 +441,9 @@ class DelimitedSource(TableSource):
         found = {}
         for part, name in columns.column_of.items():
             if self._cells.header.count(name) == 1:
-                if part == "grade":
-                    found[name] = "grades", self._rules.read_words(batch.column(name))[1]
+                if part in columns.graded:
+                    rules = self._rules.for_goals if part in columns.goals else self._rules
+                    found[name] = "grades", rules.read_words(batch.column(name))[1]
                 elif part in OPTIONAL:
                     found[name] = "numbers", ~OPTIONAL[part].fits(read_floats(batch.column(name))[0])
         for name in columns.features:
@@ -448,9 +451,11 @@ class DelimitedSource(TableSource):
                 found[name] = "numbers", feature_numbers(batch.column(name))[1]
         return found
 
-    def _cure_of_grades(self, cells: pa.Array[Any], columns: TableColumns) -> tuple[str, tuple[tuple[str, str], ...]]:
+    def _cure_of_grades(
+        self, cells: pa.Array[Any], columns: TableColumns, *, of_goal: bool
+    ) -> tuple[str, tuple[tuple[str, str], ...]]:
         """Return how to fix ``cells`` that are not grades, and the option for it."""
-        if columns.cure_of_grade is not None:
+        if columns.cure_of_grade is not None and not of_goal:
             return columns.cure_of_grade, (("--columns", "grade="),)
         counts = Counter(cast("list[str]", pc.utf8_trim(cells, characters=" \t").to_pylist()))
         if len(counts) <= _MOST_WORDS and all(word[:1].isalpha() and not {*word} & set(",=") for word in counts):
@@ -464,7 +469,7 @@ class DelimitedSource(TableSource):
                 if right:
                     cure += f"; {word!r} is in {counts[word]:,} row{'s' * (counts[word] > 1)}: correct it if it means {right!r}"
             return cure, options
-        return self._rules.expected(cells[0].as_py())[1], ()
+        return (self._rules.for_goals if of_goal else self._rules).expected(cells[0].as_py())[1], ()
 
 
 def _misspelt(word: str, words: Collection[str], counts: Mapping[str, int]) -> str:

@@ -6,7 +6,7 @@ Rules apply in this order: the map of words (which may contain numbers), negativ
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -40,6 +40,10 @@ class GradeRules:
         How to treat missing grades: as unjudged (``keep``, :data:`UNKNOWN_GRADE`), grade 0 (``zero``), or an error (``reject``).
     highest
         Highest grade allowed.
+    of_goals
+        Whether these are grades of goals.
+    other
+        The rules of goals, if the grades of the rows themselves are ignored.
 
     Raises
     ------
@@ -51,6 +55,8 @@ class GradeRules:
     negative: NegativeGrades = "reject"
     unjudged: Unjudged = "reject"
     highest: int = MAX_GRADE
+    of_goals: bool = False
+    other: GradeRules | None = None
 
     def __post_init__(self) -> None:
         if self.negative not in get_args(NegativeGrades):
@@ -67,7 +73,13 @@ class GradeRules:
             negative=options.negative_grades,
             unjudged=options.unjudged if options.grade_required else "keep",
             highest=options.highest_grade,
+            other=None if options.of_goals is None else cls.of(options.of_goals),
         )
+
+    @property
+    def for_goals(self) -> GradeRules:
+        """The rules by which goals are read."""
+        return replace(self.other or self, of_goals=True)
 
     @property
     def maps_numbers(self) -> bool:
@@ -113,6 +125,8 @@ class GradeRules:
         """Return what was expected instead of the invalid grade ``found``, and the cure or nothing."""
         key: str | float = "" if found is None else word_key(found) if isinstance(found, str) else found
         if (isinstance(key, str) and key in _NOTHING) or (isinstance(key, float) and math.isnan(key)):
+            if self.of_goals:
+                return GRADE_RULE, "write 0 if there is none; to read empty cells as 0: --unjudged zero"
             return GRADE_RULE, "to accept rows without a grade: --unjudged keep|zero"
         if isinstance(key, str) and self.words:
             return (
@@ -124,7 +138,12 @@ class GradeRules:
         if key > self.highest and math.isfinite(key):
             return f"a grade up to {self.highest}", ""
         if key < 0 and key == np.floor(key) and math.isfinite(key):
-            return GRADE_RULE, "to accept negative grades: --negative-grades zero|unjudged"
+            return (
+                GRADE_RULE,
+                f"to accept negative grades: --negative-grades zero{'' if self.of_goals else '|unjudged'}",
+            )
+        if self.of_goals:
+            return GRADE_RULE, "cut amounts into a few levels, for example with ntile(4) in SQL"
         return GRADE_RULE, ""
 
     def _number(self, word: str, grade_of: dict[str | float, float]) -> float:

@@ -17,14 +17,14 @@ import pyarrow.types as kinds
 from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.categories import LARGEST_WHOLE, category_code, category_text, is_number
 from rankmill.pipeline.sources.column_roles import IDS, NUMBERS
-from rankmill.pipeline.sources.grades import GradeRules
+from rankmill.pipeline.sources.grades import UNKNOWN_GRADE, GradeRules
 from rankmill.pipeline.sources.number_text import read_floats
 from rankmill.pipeline.sources.times import NO_TIME, TIME, TIME_RULE, times_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from rankmill.pipeline.sources.table_rows import Problems
+    from rankmill.pipeline.sources.table_rows import Mask, Problems
 
 _ORDER = (*IDS, "grade", *NUMBERS, TIME)
 _GRADES = GradeRules()
@@ -39,6 +39,7 @@ def read_parts(
     needed: Collection[str] = (),
     rules: GradeRules = _GRADES,
     cure_of_grade: str | None = None,
+    goals: Collection[str] = (),
 ) -> dict[str, Any]:
     """Parse the columns of some rows, and find the rows with invalid cells.
 
@@ -46,18 +47,20 @@ def read_parts(
     ----------
     columns
         (n,) each, by role: ids (:data:`~rankmill.pipeline.sources.column_roles.IDS`), ``grade``, numbers
-        (:data:`~rankmill.pipeline.sources.column_roles.NUMBERS`) and ``time``.
+        (:data:`~rankmill.pipeline.sources.column_roles.NUMBERS`) and ``time``, and goals.
     problems
         Receives the invalid rows.
     needed
         The required ids.
     rules, cure_of_grade
         How to read grades, and how to fix an invalid grade if the rules do not say.
+    goals
+        The roles that are goals.  A row with a grade needs all of them.
 
     Returns
     -------
     dict
-        By role: ids as an array of strings, ``grade`` (n,) int32, numbers (n,) float64, ``time`` (n,) int64 microseconds.
+        By role: ids as an array of strings, ``grade`` and goals (n,) int32, numbers (n,) float64, ``time`` (n,) int64 microseconds.
         Cells of invalid rows are undefined.
     """
     found: dict[str, Any] = {}
@@ -70,7 +73,7 @@ def read_parts(
                 good = found[part].is_valid().to_numpy(zero_copy_only=False) & (np.diff(offsets) > 0)
                 problems.refuse(~good, part, IDS[part])
         elif part == "grade":
-            found[part] = _grades(column, problems, rules, cure_of_grade)
+            found[part] = _grades(column, problems, part, rules, cure_of_grade)
         elif part == TIME:
             found[part], good = times_of(column)
             for row in problems.new(~good):
@@ -78,6 +81,11 @@ def read_parts(
                 problems.add(row, TIME, what, TIME_RULE, cure)
         else:
             found[part] = _numbers(column, part, problems)
+    if goals:
+        everywhere = np.ones(len(problems.keep), dtype=np.bool_)
+        needed_in = found["grade"] != UNKNOWN_GRADE if "grade" in found else everywhere
+        for goal in goals:
+            found[goal] = _grades(columns[goal], problems, goal, rules.for_goals, None, needed_in)
     return found
 
 
@@ -156,22 +164,32 @@ def _texts(values: pa.Array[Any]) -> list[str | None]:
 
 
 def _grades(
-    column: pa.Array[Any], problems: Problems, rules: GradeRules, cure_of_grade: str | None
+    column: pa.Array[Any],
+    problems: Problems,
+    part: str,
+    rules: GradeRules,
+    cure_of_grade: str | None,
+    needed_in: Mask | None = None,
 ) -> npt.NDArray[np.int32]:
-    cells: list[Any] | npt.NDArray[np.float64]
+    """Return a column (n,) of grades; unknown ones are invalid in the rows ``needed_in`` (n,)."""
+    cells: Any
     if are_numbers(column.type):
         cells = as_floats(column).astype(np.float64)
         grades, bad = rules.settle_numbers(cells)
     else:
         words = as_strings(column)
         grades, bad = rules.read_words(words)
-        cells = words.to_pylist() if bad.any() else []
+        cells = words
+    if needed_in is not None:
+        bad |= needed_in & (grades == UNKNOWN_GRADE)
+    if bad.any() and isinstance(cells, pa.Array):
+        cells = cells.to_pylist()
     for row in problems.new(bad):
         cell = cells[row]
         nothing = cell is None or cell == "" or cell != cell  # noqa: PLR0124  NaN
         found = "nothing" if nothing else repr(cell) if isinstance(cell, str) else _shown(cell)
         expected, cure = rules.expected(cell)
-        problems.add(row, "grade", found, expected, cure if cure_of_grade is None else cure_of_grade)
+        problems.add(row, part, found, expected, cure if cure_of_grade is None else cure_of_grade)
     return grades
 
 

@@ -13,7 +13,7 @@ from rankmill.foundation.options import values_of
 from rankmill.pipeline.binning import bin_dataset, bin_plan
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.sources.column_roles import OPTIONAL
+from rankmill.pipeline.sources.column_roles import type_of
 from rankmill.pipeline.sources.query_sizes import find_sizes
 from rankmill.run.drift import drift_of
 from rankmill.run.events import Artefact
@@ -98,7 +98,7 @@ class IngestStage(Stage):
 def _columns(dataset: Dataset) -> list[dict[str, str]]:
     """Return names and types of the columns of a row, for the lineage."""
     ours = {"qid": "string", "doc_id": "string", "grade": "int32"}
-    types = ours | {name: str(OPTIONAL[name].type) for name in dataset.optional_columns}
+    types = ours | {name: str(type_of(name)) for name in dataset.optional_columns}
     return [{"name": name, "type": types.get(name, "float32")} for name in (*types, *dataset.feature_names)]
 
 

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from rankmill.foundation.errors import InputError
+from rankmill.pipeline.goals import is_goal_name
 
 METRIC_NAMES = (
     "ndcg", "dcg", "err", "map", "mrr", "precision", "recall", "wta", "rbp", "concordance", "concordance_micro",
@@ -37,17 +38,20 @@ class Metric:
         The cutoff, or None for the whole list.
     parameter
         The persistence p of ``rbp``, between 0 and 1; the threshold of ``balanced_error``, 0 by default; else None.
+    goal
+        The goal whose grades are measured by; empty: the main grade.
 
     Raises
     ------
     InputError
         The name is unknown; the cutoff is not a whole number of at least 1, or is missing or not allowed for this metric;
-        likewise the parameter.
+        likewise the parameter; or the goal is no name.
     """
 
     name: str
     k: int | None = None
     parameter: float | None = None
+    goal: str = ""
 
     def __post_init__(self) -> None:
         if self.name not in METRIC_NAMES:
@@ -60,6 +64,8 @@ class Metric:
             raise InputError(f"metric {self!s}: {self.name} has no cutoff; leave out '@{self.k}'")
         elif not 1 <= self.k <= _LARGEST_CUTOFF:
             raise InputError(f"metric {self!s}: the cutoff must be at least 1 and below 2**31")
+        if self.goal and not is_goal_name(self.goal):
+            raise InputError(f"metric {self!s}: expected the name of a goal after ':', found {self.goal!r}")
 
     def _check_parameter(self) -> None:
         if self.parameter is None:
@@ -78,7 +84,8 @@ class Metric:
     def __str__(self) -> str:
         shown = self.parameter is not None and self.parameter != _PARAMETER_DEFAULTS.get(self.name)
         brackets = f"({_number(self.parameter)})" if shown and self.parameter is not None else ""
-        return self.name + brackets + ("" if self.k is None else f"@{self.k}")
+        cutoff = "" if self.k is None else f"@{self.k}"
+        return self.name + brackets + cutoff + (f":{self.goal}" if self.goal else "")
 
     @property
     def higher_is_better(self) -> bool:
@@ -87,12 +94,14 @@ class Metric:
 
 
 def parse_metric(text: str) -> Metric:
-    """Read ``name``, ``name@k``, ``name(number)``, ``name(parameter=number)`` or ``name(number)@k``.
+    """Read ``name``, ``name@k``, ``name(number)``, ``name(parameter=number)`` or ``name(number)@k``, each perhaps with ``:goal``.
 
     >>> parse_metric("ndcg@10")
-    Metric(name='ndcg', k=10, parameter=None)
+    Metric(name='ndcg', k=10, parameter=None, goal='')
     >>> str(parse_metric("rbp(p=0.80)@20"))
     'rbp(0.8)@20'
+    >>> parse_metric("ndcg@10:bought").goal
+    'bought'
     >>> parse_metric("ncdg@10")
     Traceback (most recent call last):
     rankmill.foundation.errors.InputError: unknown metric 'ncdg'; did you mean 'ndcg'?
@@ -102,19 +111,22 @@ def parse_metric(text: str) -> Metric:
     InputError
         See `Metric`; also if the cutoff is not written as a plain whole number, or the parameter not as a number.
     """
-    head, at, cutoff = text.strip().partition("@")
+    measured, colon, goal = text.strip().partition(":")
+    if colon and not goal:
+        raise InputError(f"metric {text!r}: expected the name of a goal after ':', for example {measured}:bought")
+    head, at, cutoff = measured.partition("@")
     name, bracket, inside = head.partition("(")
     if name not in METRIC_NAMES:
         raise InputError.unknown("metric", name, METRIC_NAMES)
     parameter = _parameter(text, name, inside) if bracket else None
     if not at:
-        return Metric(name, None, parameter)
+        return Metric(name, None, parameter, goal)
     if not re.fullmatch(r"[0-9]{1,10}", cutoff):
         example = name if parameter is None else head
         raise InputError(
             f"metric {text!r}: expected a whole number after '@', for example {example}@10, found {cutoff!r}"
         )
-    return Metric(name, int(cutoff), parameter)
+    return Metric(name, int(cutoff), parameter, goal)
 
 
 def _parameter(text: str, name: str, inside: str) -> float:

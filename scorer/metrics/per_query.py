@@ -344,7 +344,7 @@ def evaluate_queries(
     >>> from rankmill.scorer.metrics import Policy, parse_metric
     >>> grades, starts = np.array([0, 1, 0, 0], np.int32), np.array([0, 2, 4])
     >>> evaluate_queries([parse_metric("mrr")], np.array([2.0, 1.0, 0.0, 0.0]), grades, starts, Policy())
-    {Metric(name='mrr', k=None, parameter=None): array([0.5, nan])}
+    {Metric(name='mrr', k=None, parameter=None, goal=''): array([0.5, nan])}
     """
     return PreparedQueries(grades, starts, policy, doc_order=doc_order).evaluate(metrics, scores)
 

@@ -124,7 +124,7 @@ def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: 
         return
     if part in IDS:
         good, expected = text or whole, "text or a whole number"
-    elif part == "grade":
+    elif part in columns.graded:
         good, expected = text or number, "a number or a word"
     elif part == TIME:
         good, expected = text or whole, "a time: ISO text or whole seconds since 1970"

@@ -156,6 +156,9 @@ def _columns(path: Path, keys: Keys, options: ReadOptions, others: frozenset[str
     taken = [name for name in keys.features if name in PARTS or name in RESERVED]
     if taken:
         raise DataRejected(f"{path}: {taken[0]!r} in {FEATURES!r} is a reserved name; rename the feature")
+    for name in options.goals:
+        if name in keys.features and name not in keys.top:
+            raise DataRejected(f"{path}: the goal {name!r} is in {FEATURES!r}; write it beside qid and grade")
     beside = [name for name in keys.top if name not in {*nested, *RESERVED, FEATURES}]
     certain = replace(options, known_features=options.known_features | nested)
     columns = table_columns(path, [*beside, *naturally_sorted(nested)], certain, look)
@@ -240,11 +243,11 @@ class LineReader:
         kinds: dict[str, pa.DataType] = {}
         for part, key in self._columns.column_of.items():
             value = found.get(key)
-            if part not in {*IDS, "grade", TIME}:
+            if part not in {*IDS, *self._columns.graded, TIME}:
                 kinds[part] = pa.float64()
             elif isinstance(value, str):
                 kinds[part] = pa.string()
-            elif part == "grade" and isinstance(value, (int, float)):
+            elif part in self._columns.graded and isinstance(value, (int, float)):
                 kinds[part] = pa.float64()
             elif isinstance(value, int):
                 kinds[part] = _of_whole(value)

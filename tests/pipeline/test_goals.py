@@ -1,0 +1,223 @@
+"""Goals: further grades of each document, read like the main one and stored beside it."""
+
+import json
+import random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+
+from rankmill.foundation.errors import DataRejected, InputError
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, QueryOptions, ReadOptions
+from rankmill.pipeline.sql import query_dataset
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.training_rows import read_columns
+from tests.refusals import refused
+
+GOALS = ("bought", "fresh")
+
+
+def judgments(n=120, seed=1):
+    rng = random.Random(seed)
+    return [
+        {
+            "qid": f"q{rng.randrange(15)}",
+            "doc_id": f"d{k}",
+            "grade": rng.randrange(4),
+            "fresh": rng.randrange(3),
+            "x": rng.random(),
+            "bought": rng.randrange(6),
+        }
+        for k in range(n)
+    ]
+
+
+def as_csv(path, rows):
+    lines = [list(rows[0]), *(["" if cell is None else str(cell) for cell in row.values()] for row in rows)]
+    path.write_text("".join(",".join(line) + "\n" for line in lines))
+    return path
+
+
+def as_jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def as_nested(path, rows):
+    beside = [
+        {name: value for name, value in row.items() if name != "x"} | {"features": {"x": row["x"]}} for row in rows
+    ]
+    return as_jsonl(path, beside)
+
+
+def as_parquet(path, rows):
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=17)
+    return path
+
+
+def as_arrow(path, rows):
+    pyarrow.feather.write_feather(pa.Table.from_pylist(rows), str(path))
+    return path
+
+
+WRITERS = {
+    "a.csv": as_csv,
+    "a.jsonl": as_jsonl,
+    "nested.jsonl": as_nested,
+    "a.parquet": as_parquet,
+    "a.arrow": as_arrow,
+}
+
+
+def options(*goals, append=False, block_size=1 << 20, aggregate=None, **read):
+    return IngestOptions(
+        buckets=3,
+        append=append,
+        block_size=block_size,
+        aggregate=aggregate,
+        read=ReadOptions(goals=goals or GOALS, **read),
+    )
+
+
+def ingested(folder, rows, name="a.csv", **given):
+    file = WRITERS[name](folder / name, rows)
+    out = folder / f"{name}.dataset"
+    ingest([file], out, options=options(**given))
+    return Dataset.open(out)
+
+
+def shards(dataset):
+    return [(shard.bucket, shard.features, shard.queries) for shard in dataset.manifest.shards]
+
+
+def test_goals_are_columns_of_the_dataset_and_no_features(tmp_path):
+    rows = judgments()
+    dataset = ingested(tmp_path, rows)
+    assert dataset.feature_names == ("x",)
+    assert dataset.goals == {name: max(row[name] for row in rows) for name in GOALS}
+    found = dataset.rows(None, ["doc_id", "grade", *GOALS]).to_pylist()
+    wanted = [{name: row[name] for name in ("doc_id", "grade", *GOALS)} for row in rows]
+    assert sorted(found, key=lambda row: row["doc_id"]) == sorted(wanted, key=lambda row: row["doc_id"])
+    for goal in dataset.manifest.goals:
+        counts = {count.grade: count.rows for count in goal.grades}
+        values = [row[goal.name] for row in rows]
+        assert counts == {grade: values.count(grade) for grade in set(values)}
+    with query_dataset(dataset, "SELECT sum(bought) FROM features", QueryOptions()) as answer:
+        assert next(iter(answer.rows))[0] == sum(row["bought"] for row in rows)
+    training = read_columns(dataset, "train", TrainParameters())
+    assert {name: values.tolist() for name, values in training.goals.items()} == {
+        name: dataset.rows("train", [name]).column(0).to_pylist() for name in GOALS
+    }
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_same_bytes_for_any_format_order_of_rows_goals_and_block_size(tmp_path, name):
+    rows = judgments()
+    first = ingested(tmp_path, rows)
+    random.Random(name).shuffle(rows)
+    other = tmp_path / "other"
+    other.mkdir()
+    file = WRITERS[name](other / name, rows)
+    ingest([file], other / "dataset", options=options("fresh", "bought", block_size=200))
+    assert shards(Dataset.open(other / "dataset")) == shards(first)
+    assert Dataset.open(other / "dataset").manifest.goals == first.manifest.goals
+
+
+def test_append_is_as_one_ingest(tmp_path):
+    rows = [row | ({} if k % 7 else {"grade": None, "bought": None}) for k, row in enumerate(judgments())]
+    files = [as_csv(tmp_path / f"{k}.csv", rows[k::3]) for k in range(3)]
+    ingest(files, tmp_path / "all", options=options())
+    ingest([files[2]], tmp_path / "grown", options=options())
+    ingest([files[0]], tmp_path / "grown", options=IngestOptions(append=True))
+    ingest([files[1]], tmp_path / "grown", options=options(append=True))
+    assert (tmp_path / "grown" / "_manifest.json").read_bytes() == (tmp_path / "all" / "_manifest.json").read_bytes()
+    with refused(InputError, "goals", "append"):
+        ingest([files[1]], tmp_path / "grown", options=options("bought", append=True))
+
+
+def test_a_row_with_a_grade_needs_its_goals_unless_empty_means_zero(tmp_path):
+    rows = judgments(8)
+    rows[3]["bought"] = None
+    with refused(DataRejected, "a.csv:5", "grade", "unjudged zero"):
+        ingested(tmp_path, rows)
+    zero = ingested(tmp_path, rows, unjudged="zero")
+    found = zero.rows(None, ["doc_id", "bought"]).to_pylist()
+    assert {"doc_id": "d3", "bought": 0} in found
+    rows[3]["grade"] = None
+    kept = ingested(tmp_path, rows, "a.jsonl")
+    assert kept.manifest.unjudged_rows == 1
+    assert "bought" not in pq.read_schema(kept.unjudged_path(kept.manifest.unjudged[0])).names
+
+
+def test_words_and_limits_of_grades_hold_for_goals(tmp_path):
+    rows = judgments(30)
+    names = ["none", "cart", "sale"]
+    worded = [row | {"fresh": names[row["fresh"]]} for row in rows]
+    words = {name: grade for grade, name in enumerate(names)}
+    assert shards(ingested(tmp_path, worded, grades=words)) == shards(ingested(tmp_path, rows, "a.parquet"))
+    assert ingested(tmp_path, rows, "nested.jsonl", max_grade=9).goals == {"bought": 9, "fresh": 9}
+    with refused(DataRejected, "bought", 4):
+        ingested(tmp_path, rows, "a.arrow", max_grade=4)
+
+
+def test_amounts_are_refused_with_the_way_out(tmp_path):
+    rows = [row | {"bought": row["x"] + 0.5} for row in judgments(9)]
+    for name in WRITERS:
+        with refused(DataRejected, "levels", "ntile"):
+            ingested(tmp_path, rows, name)
+
+
+@pytest.mark.parametrize("how", ["mean", "median", "max", "majority", "latest"])
+def test_goals_of_merged_rows_are_combined_like_grades(tmp_path, how):
+    rng = np.random.default_rng(3)
+    rows = [
+        {"qid": f"q{k % 4}", "doc_id": f"d{k % 8}", "grade": grade, "bought": goal, "x": k % 8, "seen": k}
+        for k, (grade, goal) in enumerate(rng.integers(0, 5, (60, 2)).tolist())
+    ]
+    swapped = [row | {"grade": row["bought"], "bought": row["grade"]} for row in rows]
+    tables = []
+    for number, some in enumerate((rows, swapped)):
+        file = as_csv(tmp_path / f"{number}.csv", some)
+        given = options("bought", aggregate=how, time_column="seen")
+        ingest([file], tmp_path / str(number), options=given)
+        table = Dataset.open(tmp_path / str(number)).rows(None, ["doc_id", "grade", "bought"])
+        tables.append({row["doc_id"]: (row["grade"], row["bought"]) for row in table.to_pylist()})
+    assert tables[0] == {doc: goal[::-1] for doc, goal in tables[1].items()}
+
+
+def test_goals_beside_judgments_in_files(tmp_path):
+    rows = judgments(40)
+    plain = ingested(tmp_path, rows)
+    qrels = tmp_path / "qrels.txt"
+    qrels.write_text("".join(f"{row['qid']} 0 {row['doc_id']} {row['grade']}\n" for row in rows))
+    file = as_jsonl(tmp_path / "rows.jsonl", [{k: v for k, v in row.items() if k != "grade"} for row in rows])
+    ingest([file], tmp_path / "joined", qrels=[qrels], options=options())
+    assert shards(Dataset.open(tmp_path / "joined")) == shards(plain)
+    as_jsonl(file, [{k: v for k, v in row.items() if k not in {"grade", "fresh"}} | {"fresh": -1} for row in rows])
+    with refused(DataRejected, "rows.jsonl:1", -1, "negative_grades zero"):
+        ingest([file], tmp_path / "refused", qrels=[qrels], options=options())
+
+
+def test_names_of_goals(tmp_path):
+    for name in ("a b", "a:b", "", "goals", "grade", "Weight", "split"):
+        with refused(InputError, "goals", repr(name)):
+            ReadOptions(goals=(name,))
+    with refused(InputError, "goals", "twice"):
+        ReadOptions(goals=("a", "a"))
+    with refused(DataRejected, "bougth", "bought", "goals"):
+        ingest([as_csv(tmp_path / "a.csv", judgments(5))], tmp_path / "out", options=options("bougth"))
+    with refused(InputError, "bought", "grade", "one role"):
+        ingested(tmp_path, judgments(5), columns={"grade": "bought"}, ignore=("grade",))
+    (tmp_path / "a.txt").write_text("1 qid:1 1:2\n")
+    with refused(InputError, "goals", "LETOR text", "table"):
+        ingest([tmp_path / "a.txt"], tmp_path / "out", options=options())
+
+
+def test_a_dataset_without_goals_does_not_mention_them(tmp_path):
+    ingest([as_csv(tmp_path / "a.csv", judgments(9))], tmp_path / "out", options=IngestOptions())
+    assert "goals" not in json.loads((tmp_path / "out" / "_manifest.json").read_bytes())
+    assert Dataset.open(tmp_path / "out").goals == {}
