@@ -22,7 +22,6 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest, feature_importance
 from rankmill.scorer.links import apply_link
 from rankmill.scorer.metrics import Metric
-from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer import _kernels
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.checkpoints import Checkpoints, training_key
@@ -32,7 +31,7 @@ from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import NONE, SelectOptions, TrainParameters
 from rankmill.trainer.presets import shape_of_dataset, shape_of_rows, with_preset
 from rankmill.trainer.resuming import trees_of
-from rankmill.trainer.round_metrics import policy_of
+from rankmill.trainer.round_metrics import queries_by_goal
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.sampling import PERMUTED, random_keys
 from rankmill.trainer.target_encoding import with_encoded_columns
@@ -276,7 +275,7 @@ def permutation_losses(
         [f, *(n_features + i for i, column in enumerate(encoded) if column.source == f)] for f in range(n_features)
     ]
     measure = stop_measure(parameters, graded=data.train.graded)
-    value_of = _measured_by(measure, rows, parameters, data.max_grade, forest.link)
+    value_of = _measured_by(measure, rows, parameters, data.scale, forest.link)
     of_query = np.repeat(np.arange(rows.n_queries), np.diff(rows.starts))
 
     def outputs_of(binned: npt.NDArray[np.uint8]) -> Floats:
@@ -308,13 +307,13 @@ def permutation_losses(
 
 
 def _measured_by(
-    measure: Measure, rows: RankedRows, parameters: TrainParameters, max_grade: int, link: str
+    measure: Measure, rows: RankedRows, parameters: TrainParameters, scale: Mapping[str, int], link: str
 ) -> Callable[[Floats], float]:
     """Return a function from outputs (n_outputs, n_rows) to the mean of the measure."""
     if not isinstance(measure, Metric):
         loss = objective_of(rows_learnt_from(rows, parameters), parameters)
         return lambda outputs: loss.deviance(outputs[0] if len(outputs) == 1 else outputs)
-    queries = PreparedQueries(rows.grades, rows.starts, policy_of([measure], parameters, max_grade))
+    queries = queries_by_goal(rows, [measure], parameters, scale)[measure.goal]
     return lambda outputs: queries.means([measure], apply_link(link, outputs))[measure]
 
 

@@ -234,6 +234,7 @@ def refit_leaves(
         categories=spec.categories,
         feature_names=forest.feature_names,
         max_grade=dataset.max_grade,
+        goal_max_grades=dataset.goals,
         info=facts_of_data(dataset, dataset.binspec().digest),
     )
     result = refit_leaves_on_rows(forest, data, decay, options)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.goals import check_goal
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.links import apply_link
 from rankmill.scorer.metrics import Metric, Policy
@@ -73,19 +74,20 @@ class RoundMetrics:
         measures = list(dict.fromkeys([self.stop_metric, *map(parse_measure, eval_metrics)]))
         metrics = [measure for measure in measures if isinstance(measure, Metric)]
         self._order = [str(measure) for measure in measures]
-        policy = policy_of(metrics, parameters, data.max_grade)
         names = [TRAIN, *(name for name, _ in eval_sets)]
         again = [name for i, name in enumerate(names) if name in names[:i]]
         if again:
             raise InvalidParameter(f"names of eval sets must be unique and not {TRAIN!r}; got {again[0]!r} again")
         with_loss = DEVIANCE in measures
-        self._sets = {TRAIN: _MeasuredSet(train, objective, policy, metrics, objective if with_loss else None)}
+        self._sets = {
+            TRAIN: _MeasuredSet(train, objective, parameters, metrics, data.scale, objective if with_loss else None)
+        }
         for name, rows in eval_sets:
             if rows.n_rows == 0:
                 raise TrainingDataRejected(f"the eval set {name!r} has no rows; leave it out")
             try:
                 loss = objective_of(rows_learnt_from(rows, parameters), parameters) if with_loss else None
-                self._sets[name] = _MeasuredSet(rows, objective, policy, metrics, loss)
+                self._sets[name] = _MeasuredSet(rows, objective, parameters, metrics, data.scale, loss)
                 self._sets[name].take_bins(rows, objective, data.n_bins, averaged=parameters.boosting == RF)
             except TrainingDataRejected as error:
                 raise TrainingDataRejected(f"eval set {name!r}: {error}") from None
@@ -132,11 +134,14 @@ class _MeasuredSet:
         self,
         rows: RankedRows,
         objective: Objective,
-        policy: Policy,
+        parameters: TrainParameters,
         metrics: Sequence[Metric],
+        scale: Mapping[str, int],
         loss: Objective | None,
     ) -> None:
-        self._queries, self._metrics = PreparedQueries(rows.grades, rows.starts, policy), metrics
+        self._metrics = sorted(metrics, key=lambda metric: metric.goal)  # those of a goal together
+        self._queries = queries_by_goal(rows, metrics, parameters, scale)
+        self._n_rows, self._n_queries = rows.n_rows, rows.n_queries
         self._link, self._loss = objective.link, loss
         # scores to rank by, if they differ from the sums of the trees
         self._ranked = None if objective.link == "identity" else np.empty(rows.n_rows, dtype=np.float64)
@@ -151,7 +156,7 @@ class _MeasuredSet:
 
     def has_value(self, measure: Measure) -> bool:
         """Whether the measure has a value on these rows."""
-        return not isinstance(measure, Metric) or not self._queries.nothing_relevant(measure).all()
+        return not isinstance(measure, Metric) or not self._queries[measure.goal].nothing_relevant(measure).all()
 
     def shrink(self, factor: float) -> None:
         """Multiply what trees have added so far by ``factor``."""
@@ -172,7 +177,7 @@ class _MeasuredSet:
 
     def means(self, team: Team) -> dict[str, float]:
         """Return the mean of every metric, and the deviance if requested."""
-        queries, scores = self._queries, self.scores
+        scores = self.scores
         found = {} if self._loss is None else {str(DEVIANCE): self._loss.deviance(scores)}
         if not self._metrics:
             return found
@@ -183,22 +188,42 @@ class _MeasuredSet:
                 _LEAST_LINKED,
                 lambda first, last, _: apply_link(self._link, np.atleast_2d(scores), ranked, first=first, last=last),
             )
-        values = np.empty((len(self._metrics), queries.n_queries), dtype=np.float64)
-        least = max(1, _LEAST_RANKED * queries.n_queries // max(1, queries.n_rows))
-        team.share(
-            queries.n_queries,
-            least,
-            lambda first, last, _: queries.evaluate_into(self._metrics, ranked, first, last, values),
-        )
+        values = np.empty((len(self._metrics), self._n_queries), dtype=np.float64)
+        least = max(1, _LEAST_RANKED * self._n_queries // max(1, self._n_rows))
+
+        def rank(first: int, last: int, _: int) -> None:
+            done = 0
+            for goal, queries in self._queries.items():
+                some = [metric for metric in self._metrics if metric.goal == goal]
+                queries.evaluate_into(some, ranked, first, last, values[done : done + len(some)])
+                done += len(some)
+
+        team.share(self._n_queries, least, rank)
         self.last = values
         return found | {str(metric): mean_of(row) for metric, row in zip(self._metrics, values, strict=True)}
 
     def by_query(self) -> dict[str, QueryValues]:
         """Return the kept metrics of each query."""
         return {
-            str(metric): QueryValues(row, self._queries.weights(metric))
+            str(metric): QueryValues(row, self._queries[metric.goal].weights(metric))
             for metric, row in zip(self._metrics, self.kept, strict=True)
         }
+
+
+def queries_by_goal(
+    rows: RankedRows, metrics: Sequence[Metric], parameters: TrainParameters, scale: Mapping[str, int]
+) -> dict[str, PreparedQueries]:
+    """Return the queries prepared for ``metrics``, by their goals in ascending order; the main grade's name is empty.
+
+    ``scale`` has the highest grade of each.  InputError if the rows lack a goal.
+    """
+    found = {}
+    for goal in sorted({metric.goal for metric in metrics}):
+        own = [metric for metric in metrics if metric.goal == goal]
+        check_goal(own[0], goal, rows.goals, "the data")
+        policy = policy_of(own, parameters, scale[goal])
+        found[goal] = PreparedQueries(rows.graded_by(goal), rows.starts, policy)
+    return found
 
 
 def policy_of(metrics: Sequence[Metric], parameters: TrainParameters, max_grade: int) -> Policy:
@@ -249,10 +274,12 @@ def measure(
     wanted = [stop_measure(parameters, graded=rows.graded), *map(parse_measure, eval_metrics)]
     measures = [each for each in dict.fromkeys(wanted) if each != DEVIANCE or forest.link == "identity"]
     metrics = [each for each in measures if isinstance(each, Metric)]
-    queries = PreparedQueries(rows.grades, rows.starts, policy_of(metrics, parameters, dataset.max_grade))
-    values = queries.evaluate(metrics, scores)
+    queries = queries_by_goal(rows, metrics, parameters, {"": dataset.max_grade, **dataset.goals})
+    values: dict[Metric, npt.NDArray[np.float64]] = {}
+    for goal, prepared in queries.items():
+        values |= prepared.evaluate([metric for metric in metrics if metric.goal == goal], scores)
     means = {
         str(each): mean_of(values[each]) if isinstance(each, Metric) else objective_of(rows, own).deviance(scores)
         for each in measures
     }
-    return means, {str(each): QueryValues(values[each], queries.weights(each)) for each in metrics}
+    return means, {str(each): QueryValues(values[each], queries[each.goal].weights(each)) for each in metrics}

@@ -63,6 +63,10 @@ class RankedRows:
         """Targets of regression, (n_rows,)."""
         return self.grades.astype(np.float64) if self.labels is None else self.labels
 
+    def graded_by(self, goal: str) -> npt.NDArray[np.int32]:
+        """Return the grades of a goal, or the main ones if it is empty, (n_rows,)."""
+        return self.goals[goal] if goal else self.grades
+
     @property
     def query_names(self) -> npt.NDArray[np.int64]:
         """Numbers that stand for the ids of the queries, (n_queries,)."""
@@ -205,7 +209,7 @@ class TrainingData:
     max_grade
         Highest grade of the scale, for ERR; written into the model.
     goal_max_grades
-        The same of each goal, by name; by default the highest grade of the rows of ``train``.
+        The same of each goal, by name; default: the highest grade of these rows.
     info
         Facts to keep in the model file (dataset digest ..); no times, no paths.
     """
@@ -223,6 +227,16 @@ class TrainingData:
     def n_bins(self) -> npt.NDArray[np.int32]:
         """Bins of each feature, the missing one included, (n_features,)."""
         return np.array([len(cuts) + 2 for cuts in self.edges], dtype=np.int32)
+
+    @property
+    def scale(self) -> dict[str, int]:
+        """The highest grade of each goal, and of the main grade, whose name is empty."""
+        sets = [self.train, *(rows for _, rows in self.eval_sets)]
+        found = {
+            name: max(int(rows.goals[name].max(initial=0)) for rows in sets if name in rows.goals)
+            for name in self.train.goals
+        }
+        return {"": self.max_grade, **found, **self.goal_max_grades}
 
     def blocked(self) -> TrainingData:
         """Return the same with the bins of ``train`` in the trainer's own layout."""

@@ -330,6 +330,7 @@ def _training_data(
         categories=categories_of(dataset, binspec),
         feature_names=dataset.feature_names,
         max_grade=dataset.max_grade,
+        goal_max_grades=dataset.goals,
         info=facts_of_data(dataset, binspec.digest),
     )
 
