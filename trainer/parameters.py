@@ -813,7 +813,7 @@ class MergeOptions:
 
     weights: Sequence[float] = option(
         default=(),
-        help="Weight of each model, in their order, such as 0.3,0.7. Default: all 1.",
+        help="Weight of each model, in their order, such as 0.3,0.7. Default: all 1; in a blend, those that rank best.",
         metavar="W,W,..",
         read=parse_weights,
     )
@@ -822,6 +822,19 @@ class MergeOptions:
         help="Score of the result: the weighted mean of the scores, or their sum.",
         choices=("mean", "sum"),
     )
+
+
+@options
+class BlendOptions:
+    """How to find the weights of a blend."""
+
+    metric: str = option(default="ndcg@10", help="Metric that the weights maximise, as in evaluate.")
+    split: str = option(
+        default="valid",
+        help="Split of the dataset on which to find the weights; no model may have learnt from it.",
+        choices=("valid", "test", "train"),
+    )
+    weights: Sequence[float] = option_like(MergeOptions, "weights", default=())
 
 
 @options
