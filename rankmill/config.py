@@ -23,6 +23,7 @@ from rankmill.registry.names import PRODUCTION
 from rankmill.scorer.metrics import DEFAULT_METRICS, Policy
 from rankmill.scorer.metrics.conventions import OURS
 from rankmill.scorer.options import RerankOptions
+from rankmill.trainer.goal_options import GoalSweepOptions
 from rankmill.trainer.parameters import MachineOptions, SeedOptions, TrainParameters
 
 STRICT = ConfigDict(strict=True, extra="forbid")
@@ -63,6 +64,7 @@ class TrainSection:
     machine: Annotated[MachineOptions, Without("bin_cache")] = Field(default_factory=MachineOptions)
     base_model: str | None = None  # a model of the registry, or a file
     seeds: SeedOptions = Field(default_factory=SeedOptions)
+    sweep: GoalSweepOptions = Field(default_factory=GoalSweepOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)

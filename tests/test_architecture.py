@@ -179,6 +179,7 @@ MEANS_DIFFERENT_THINGS = {
     "--force": "without a gate, or a stage again",
     "--fresh": "without what a killed run has left, or another search",
     "--from": "a number, a format, a stage",
+    "--goals": "columns that are read as further grades, or what to learn from and its weights",
     "--grace": "of versions that nobody wants, or of a run that is to end",
     "--log-every": "rounds, or trials",
     "--margin": "of this gate, or the widest of all gates",
@@ -357,7 +358,7 @@ def test_the_commands_are_the_documented_ones() -> None:
         *("data ingest", "data bin", "data describe", "data query", "data synth"),
         *("models list", "models show", "models log", "models promote", "models rollback", "models verify"),
         *("models init", "models alias", "models tag", "models diff", "models gate", "models gc", "models fsck"),
-        *("models export", "models import", "models register", "models refit-leaves", "models merge", "models blend"),
+        *("models export", "models import", "models register", "models refit-leaves", "models merge"),
     }
 
 

@@ -15,7 +15,7 @@ from rankmill.registry.cli_options import DEFAULT_FOLDER, NewModel, RegistryFold
 from rankmill.trainer.parameters import (
     CheckpointOptions,
     MachineOptions,
-    SeedOptions,
+    SeveralOptions,
     StartOptions,
     TrainParameters,
     parameters_in,
@@ -48,7 +48,7 @@ def train(
     parameters: TrainParameters,
     options: CheckpointOptions,
     start: StartOptions,
-    seeds: SeedOptions,
+    several: SeveralOptions,
     log_every: LogEvery = None,
     as_json: AsJson = False,
 ) -> None:
@@ -62,6 +62,7 @@ def train(
     More rounds: rankmill train web.dataset --name web --resume web@latest --n-rounds 1000
     The result of a search: rankmill train web.dataset --name web --params web.tuning/winner.toml
     Three seeds as one model: rankmill train web.dataset --name web --seeds 1,2,3 --choose average
+    Several goals: rankmill train web.dataset --name web --goals bought --goal-steps 5 --goal-floors ndcg@10:bought=0.5
     """
     from rankmill.pipeline.dataset import Dataset
     from rankmill.registry import Registry
@@ -83,7 +84,9 @@ def train(
     opened = Dataset.open(dataset)
     if parameters.rounds_by == "valid" and parameters.keeps_best:
         note_few_queries(opened, "the number of rounds")
-    trained = train_and_register(opened, name, Registry(registry), parameters, training, seeds, log_every=log_every)
+    trained = train_and_register(
+        opened, name, Registry(registry), parameters, training, several.by_seed, several.by_goals, log_every=log_every
+    )
     if options.checkpoint is not None:
         FinishedTrainings(options.checkpoint).remove(trained.candidate.keys)
     result = trained.candidate.result

@@ -21,17 +21,16 @@ from rankmill.foundation.terminal import text_table
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest, feature_importance
 from rankmill.scorer.links import apply_link
-from rankmill.scorer.metrics import Metric
 from rankmill.trainer import _kernels
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.checkpoints import Checkpoints, training_key
-from rankmill.trainer.early_stopping import Measure, stop_measure
+from rankmill.trainer.early_stopping import DEVIANCE, Measure, stop_measure
 from rankmill.trainer.growing.tree import Tree
+from rankmill.trainer.measured_queries import MeasuredQueries
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import NONE, SelectOptions, TrainParameters
 from rankmill.trainer.presets import shape_of_dataset, shape_of_rows, with_preset
 from rankmill.trainer.resuming import trees_of
-from rankmill.trainer.round_metrics import queries_by_goal
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.sampling import PERMUTED, random_keys
 from rankmill.trainer.target_encoding import with_encoded_columns
@@ -310,11 +309,11 @@ def _measured_by(
     measure: Measure, rows: RankedRows, parameters: TrainParameters, scale: Mapping[str, int], link: str
 ) -> Callable[[Floats], float]:
     """Return a function from outputs (n_outputs, n_rows) to the mean of the measure."""
-    if not isinstance(measure, Metric):
+    if measure == DEVIANCE:
         loss = objective_of(rows_learnt_from(rows, parameters), parameters)
         return lambda outputs: loss.deviance(outputs[0] if len(outputs) == 1 else outputs)
-    queries = queries_by_goal(rows, [measure], parameters, scale)[measure.goal]
-    return lambda outputs: queries.means([measure], apply_link(link, outputs))[measure]
+    queries = MeasuredQueries(rows, [measure], parameters, scale)
+    return lambda outputs: queries.means(queries.evaluate(apply_link(link, outputs)))[str(measure)]
 
 
 def _add(tree: Tree, bins: npt.NDArray[np.uint8], scores: Floats) -> None:

@@ -13,9 +13,9 @@ from rankmill.trainer.objectives.registry import objective_class
 from rankmill.trainer.objectives.spelling import parse_spelling
 from rankmill.trainer.parameters import AUTO, BAYESIAN, GRADES, MOST_OBLIVIOUS_DEPTH, RF, TrainParameters, options_for
 from rankmill.trainer.resuming import MAY_DIFFER
-from rankmill.trainer.rows import TrainingData
+from rankmill.trainer.rows import TrainingData, has_two_grades
 from rankmill.trainer.training_options import StartingModel
-from rankmill.trainer.training_rows import given_pairs, has_two_grades
+from rankmill.trainer.training_rows import given_pairs
 
 FEW_QUERIES, FEWEST_QUERIES = 5_000, 300  # of the train split
 MOST_RATE, MANY_ROUNDS = 0.2, 1000
@@ -39,7 +39,10 @@ class DataShape:
 def shape_of_rows(data: TrainingData) -> DataShape:
     """Return the shape of data in memory, whose test split only the caller has."""
     rows = data.train
-    has_valid, pairs_alone = bool(data.eval_sets), given_pairs(rows) > 0 and not has_two_grades(rows)
+    has_valid, pairs_alone = (
+        bool(data.eval_sets),
+        given_pairs(rows) > 0 and not has_two_grades(rows.grades, rows.starts),
+    )
     return DataShape(rows.n_queries, has_valid, has_valid, pairs_alone)
 
 
@@ -100,7 +103,7 @@ def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
         values["objective"] = "ranknet"
     deep = (given.max_depth or 0) > MOST_OBLIVIOUS_DEPTH
     other_trees = given.max_leaves is not None or given.monotone or given.criterion == "ole" or deep
-    other_trees = other_trees or given.feature_fraction_by_node < 1.0 or bool(given.forced_splits)
+    other_trees = other_trees or given.feature_fraction_by_node < 1.0
     if given.grow in {None, "oblivious"} and not other_trees and not forest:
         values |= {"grow": "oblivious", "max_depth": 4 if few else 6}
     if few and shape.may_refit:

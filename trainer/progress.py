@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -118,17 +118,21 @@ class TrainingProgress(TerminalBar):
 
 def training_progress(
     parameters: TrainParameters,
-    seeds: Sequence[int] = (),
+    several: int = 1,
     *,
+    by_seed: bool = True,
     log_every: int | None = None,
     on_message: Callable[[str], object] | None = None,
 ) -> TrainingProgress:
-    """Return the progress of training with each of ``seeds``, including cross-validations that choose the number of rounds."""
+    """Return the progress of ``several`` trainings, including cross-validations that choose the number of rounds.
+
+    ``by_seed``: whether they differ by their seeds, which lines then name.
+    """
     folds = parameters.folds if parameters.rounds_by == "cv" else 0
     return TrainingProgress(
         parameters.n_rounds,
-        n_trainings=max(len(seeds), 1) * (folds + 1),
-        several_seeds=len(seeds) > 1,
+        n_trainings=max(several, 1) * (folds + 1),
+        several_seeds=by_seed and several > 1,
         log_every=log_every,
         on_message=on_message,
     )

@@ -10,15 +10,13 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.goals import check_goal
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.links import apply_link
-from rankmill.scorer.metrics import Metric, Policy
-from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
 from rankmill.scorer.predict import ForestPredictor
 from rankmill.trainer import _kernels
-from rankmill.trainer.early_stopping import DEVIANCE, Measure, parse_measure, stop_measure
+from rankmill.trainer.early_stopping import DEVIANCE, Measure, measures_of
 from rankmill.trainer.growing.tree import Tree
+from rankmill.trainer.measured_queries import MeasuredQueries
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import RF, TrainParameters
@@ -69,25 +67,24 @@ class RoundMetrics:
         decides: bool = True,
     ) -> None:
         train, eval_sets = data.train, data.eval_sets
-        self.stop_metric = stop_measure(parameters, graded=train.graded)
+        measures = measures_of(parameters, eval_metrics, graded=train.graded)
+        self.stop_metric = measures[0]
         _ = objective.starting_score  # raise its errors before those of eval sets: they are about the train split
-        measures = list(dict.fromkeys([self.stop_metric, *map(parse_measure, eval_metrics)]))
-        metrics = [measure for measure in measures if isinstance(measure, Metric)]
         self._order = [str(measure) for measure in measures]
         names = [TRAIN, *(name for name, _ in eval_sets)]
         again = [name for i, name in enumerate(names) if name in names[:i]]
         if again:
             raise InvalidParameter(f"names of eval sets must be unique and not {TRAIN!r}; got {again[0]!r} again")
         with_loss = DEVIANCE in measures
-        self._sets = {
-            TRAIN: _MeasuredSet(train, objective, parameters, metrics, data.scale, objective if with_loss else None)
-        }
+        queries = MeasuredQueries(train, measures, parameters, data.scale)
+        self._sets = {TRAIN: _MeasuredSet(train, objective, queries, objective if with_loss else None)}
         for name, rows in eval_sets:
             if rows.n_rows == 0:
                 raise TrainingDataRejected(f"the eval set {name!r} has no rows; leave it out")
             try:
                 loss = objective_of(rows_learnt_from(rows, parameters), parameters) if with_loss else None
-                self._sets[name] = _MeasuredSet(rows, objective, parameters, metrics, data.scale, loss)
+                queries = MeasuredQueries(rows, measures, parameters, data.scale)
+                self._sets[name] = _MeasuredSet(rows, objective, queries, loss)
                 self._sets[name].take_bins(rows, objective, data.n_bins, averaged=parameters.boosting == RF)
             except TrainingDataRejected as error:
                 raise TrainingDataRejected(f"eval set {name!r}: {error}") from None
@@ -134,14 +131,10 @@ class _MeasuredSet:
         self,
         rows: RankedRows,
         objective: Objective,
-        parameters: TrainParameters,
-        metrics: Sequence[Metric],
-        scale: Mapping[str, int],
+        queries: MeasuredQueries,
         loss: Objective | None,
     ) -> None:
-        self._metrics = sorted(metrics, key=lambda metric: metric.goal)  # those of a goal together
-        self._queries = queries_by_goal(rows, metrics, parameters, scale)
-        self._n_rows, self._n_queries = rows.n_rows, rows.n_queries
+        self._queries = queries
         self._link, self._loss = objective.link, loss
         # scores to rank by, if they differ from the sums of the trees
         self._ranked = None if objective.link == "identity" else np.empty(rows.n_rows, dtype=np.float64)
@@ -156,7 +149,7 @@ class _MeasuredSet:
 
     def has_value(self, measure: Measure) -> bool:
         """Whether the measure has a value on these rows."""
-        return not isinstance(measure, Metric) or not self._queries[measure.goal].nothing_relevant(measure).all()
+        return self._queries.has_value(measure)
 
     def shrink(self, factor: float) -> None:
         """Multiply what trees have added so far by ``factor``."""
@@ -177,9 +170,9 @@ class _MeasuredSet:
 
     def means(self, team: Team) -> dict[str, float]:
         """Return the mean of every metric, and the deviance if requested."""
-        scores = self.scores
+        queries, scores = self._queries, self.scores
         found = {} if self._loss is None else {str(DEVIANCE): self._loss.deviance(scores)}
-        if not self._metrics:
+        if not queries.metrics:
             return found
         ranked = scores if self._ranked is None else self._ranked
         if self._ranked is not None:
@@ -188,50 +181,19 @@ class _MeasuredSet:
                 _LEAST_LINKED,
                 lambda first, last, _: apply_link(self._link, np.atleast_2d(scores), ranked, first=first, last=last),
             )
-        values = np.empty((len(self._metrics), self._n_queries), dtype=np.float64)
-        least = max(1, _LEAST_RANKED * self._n_queries // max(1, self._n_rows))
-
-        def rank(first: int, last: int, _: int) -> None:
-            done = 0
-            for goal, queries in self._queries.items():
-                some = [metric for metric in self._metrics if metric.goal == goal]
-                queries.evaluate_into(some, ranked, first, last, values[done : done + len(some)])
-                done += len(some)
-
-        team.share(self._n_queries, least, rank)
+        values = np.empty((len(queries.metrics), queries.n_queries), dtype=np.float64)
+        least = max(1, _LEAST_RANKED * queries.n_queries // max(1, queries.n_rows))
+        team.share(
+            queries.n_queries,
+            least,
+            lambda first, last, _: queries.evaluate_into(ranked, first, last, values),
+        )
         self.last = values
-        return found | {str(metric): mean_of(row) for metric, row in zip(self._metrics, values, strict=True)}
+        return found | queries.means(values)
 
     def by_query(self) -> dict[str, QueryValues]:
         """Return the kept metrics of each query."""
-        return {
-            str(metric): QueryValues(row, self._queries[metric.goal].weights(metric))
-            for metric, row in zip(self._metrics, self.kept, strict=True)
-        }
-
-
-def queries_by_goal(
-    rows: RankedRows, metrics: Sequence[Metric], parameters: TrainParameters, scale: Mapping[str, int]
-) -> dict[str, PreparedQueries]:
-    """Return the queries prepared for ``metrics``, by their goals in ascending order; the main grade's name is empty.
-
-    ``scale`` has the highest grade of each.  InputError if the rows lack a goal.
-    """
-    found = {}
-    for goal in sorted({metric.goal for metric in metrics}):
-        own = [metric for metric in metrics if metric.goal == goal]
-        check_goal(own[0], goal, rows.goals, "the data")
-        policy = policy_of(own, parameters, scale[goal])
-        found[goal] = PreparedQueries(rows.graded_by(goal), rows.starts, policy)
-    return found
-
-
-def policy_of(metrics: Sequence[Metric], parameters: TrainParameters, max_grade: int) -> Policy:
-    """Return the metric conventions of a training; ``max_grade`` is the highest grade of the scale, for ERR."""
-    return Policy(
-        gain=parameters.gain,
-        max_grade=max(max_grade, 1) if any(metric.name == "err" for metric in metrics) else None,
-    )
+        return self._queries.by_query(self.kept)
 
 
 def starting_scores(rows: RankedRows, objective: Objective) -> npt.NDArray[np.float64]:
@@ -271,15 +233,15 @@ def measure(
     )
     if rows.offsets is not None:
         scores += rows.offsets
-    wanted = [stop_measure(parameters, graded=rows.graded), *map(parse_measure, eval_metrics)]
-    measures = [each for each in dict.fromkeys(wanted) if each != DEVIANCE or forest.link == "identity"]
-    metrics = [each for each in measures if isinstance(each, Metric)]
-    queries = queries_by_goal(rows, metrics, parameters, {"": dataset.max_grade, **dataset.goals})
-    values: dict[Metric, npt.NDArray[np.float64]] = {}
-    for goal, prepared in queries.items():
-        values |= prepared.evaluate([metric for metric in metrics if metric.goal == goal], scores)
-    means = {
-        str(each): mean_of(values[each]) if isinstance(each, Metric) else objective_of(rows, own).deviance(scores)
-        for each in measures
-    }
-    return means, {str(each): QueryValues(values[each], queries[each.goal].weights(each)) for each in metrics}
+    measures = [
+        each
+        for each in measures_of(parameters, eval_metrics, graded=rows.graded)
+        if each != DEVIANCE or forest.link == "identity"
+    ]
+    queries = MeasuredQueries(rows, measures, parameters, {"": dataset.max_grade, **dataset.goals})
+    values = queries.evaluate(scores)
+    found = queries.means(values)
+    if DEVIANCE in measures:
+        found[str(DEVIANCE)] = objective_of(rows, own).deviance(scores)
+    of_queries, order = queries.by_query(values), [str(each) for each in measures]
+    return {name: found[name] for name in order}, {name: of_queries[name] for name in order if name in of_queries}

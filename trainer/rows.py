@@ -243,6 +243,16 @@ class TrainingData:
         return replace(self, train=replace(self.train, bins=self.train.blocked(self.n_bins)))
 
 
+def has_two_grades(grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> bool:
+    """Whether a query has documents of different grades; (n_rows,) and (n_queries + 1,)."""
+    differ = grades[1:] != grades[:-1]
+    first = starts[1:-1]
+    differ[first[(first > 0) & (first < len(grades))] - 1] = (
+        False  # the first of a query and the last of the one before
+    )
+    return bool(differ.any())
+
+
 def _followed_by(batches: Iterable[Bins], columns: Bins) -> Iterator[Bins]:
     """Yield ``batches`` (m, n_features) with their rows of ``columns`` (n_rows, k) at the end."""
     first = 0

@@ -19,8 +19,8 @@ from rankmill.trainer.objectives.protocol import QUERIES, Objective
 from rankmill.trainer.parameters import BAYESIAN, DOCUMENT, GOSS, MVS, NONE, QUERY, TrainParameters
 from rankmill.trainer.workers import Team
 
-_QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE, DROPPED, PERMUTED, _ORDER, _CONTROLS = range(
-    1, 12
+_QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE, DROPPED, PERMUTED, _ORDER, _CONTROLS, GOALS = range(
+    1, 13
 )  # disjoint random streams of one seed
 
 

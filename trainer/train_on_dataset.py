@@ -14,14 +14,14 @@ from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.records import JSON, as_json, left_out
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset import Dataset
-from rankmill.scorer.metrics import parse_metric
+from rankmill.pipeline.goals import check_goal
+from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.trainer.bin_cache import CachedBins
 from rankmill.trainer.boosting import FEWEST_DRAWN_PAIRS, directions_of
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.combined_forests import BaseModel, after_base
-from rankmill.trainer.early_stopping import DEVIANCE, parse_measure
+from rankmill.trainer.early_stopping import DEVIANCE, measures_of
 from rankmill.trainer.growing.controls import Controls
-from rankmill.trainer.growing.forced import check_forced_splits
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import HistogramPool
 from rankmill.trainer.layout import BLOCK_WIDTH, blocks_shape
@@ -174,10 +174,12 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
     if parameters.refit != NONE and not valid.n_rows:
         raise TrainingDataRejected(f"{dataset.path}: {NOTHING_MORE}")
     parse_metric(parameters.metric)
-    measures = [parse_measure(each) for each in (parameters.stop_metric or parameters.metric, *options.eval_metrics)]
+    measures = measures_of(parameters, options.eval_metrics)
+    for measure in measures:
+        if isinstance(measure, Metric):
+            check_goal(measure, measure.goal, dataset.goals, str(dataset.path))
     directions_of(parameters.monotone, dataset.feature_names)
     Controls.of(parameters, dataset.feature_names)
-    check_forced_splits(parameters, dataset.feature_names)
     bins = dataset.bin_set()
     base, bin_cache = _base_of(dataset, parameters, options), options.bin_cache
     mapped = bin_cache is not None and CachedBins.of(bin_cache, dataset, bins.binspec, "train").can_be_mapped()

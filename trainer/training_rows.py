@@ -19,7 +19,7 @@ from rankmill.trainer.objectives.registry import learns_labels, objective_class
 from rankmill.trainer.objectives.spelling import OBJECTIVES, parse_spelling
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import BOTH, GRADES, PAIRS, TrainParameters
-from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.rows import RankedRows, has_two_grades
 from rankmill.trainer.target_encoding import features_to_encode
 
 _NAMES_SALT = 0x2545F4914F6CDD1D  # says nothing about buckets and splits, which are hashes of the same ids
@@ -117,7 +117,7 @@ def resolved(rows: RankedRows, parameters: TrainParameters) -> TrainParameters:
                 " ingest --format pairs (in Python: pairs= of Ranker.fit), or learn from grades"
             )
         return parameters
-    pairs_alone = not asked and takes and given_pairs(rows) > 0 and not has_two_grades(rows)
+    pairs_alone = not asked and takes and given_pairs(rows) > 0 and not has_two_grades(rows.grades, rows.starts)
     return replace(parameters, learn_from=PAIRS if pairs_alone else GRADES)
 
 
@@ -161,16 +161,6 @@ def given_pairs(rows: RankedRows) -> int:
 def takes_pairs(parameters: TrainParameters) -> bool:
     """Whether the objective can learn from given pairs."""
     return objective_class(parse_spelling(parameters.objective)[0]).takes_pairs
-
-
-def has_two_grades(rows: RankedRows) -> bool:
-    """Whether a query has documents of different grades."""
-    differ = rows.grades[1:] != rows.grades[:-1]
-    first = rows.starts[1:-1]
-    differ[first[(first > 0) & (first < rows.n_rows)] - 1] = (
-        False  # the first of a query and the last of the one before
-    )
-    return bool(differ.any())
 
 
 def _with_pairs_of_grades(rows: RankedRows, given: PreferencePairs, pairs_weight: float) -> PreferencePairs:

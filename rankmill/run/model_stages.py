@@ -57,12 +57,14 @@ class TrainStage(Stage):
             **({} if self.base is None else {"base model": self.base.sha256}),
             **as_options(
                 name=config.name, eval_metrics=config.machine.eval_metrics, seeds=config.seeds.seeds, choose=config.seeds.choose,
-                **config.parameters.stored(),
+                **config.parameters.stored(), **(values_of(config.sweep) if config.sweep.goal_steps else {}),
             ),
         }  # fmt: skip
 
     def doing(self) -> str:
         config = self.work.config.train
+        if config.sweep.goal_steps:
+            return f"{config.name}, {config.sweep.goal_steps} weights of {', '.join(config.parameters.goals)}"
         return config.name + (
             f", {config.seeds.choose} of seeds {', '.join(map(str, config.seeds.seeds))}" if config.seeds.seeds else ""
         )
@@ -82,7 +84,14 @@ class TrainStage(Stage):
         )
         seeds = replace(config.seeds, splits=(MEASURED,) if several else ())
         trained = train_and_register(
-            dataset, config.name, self.work.registry, config.parameters, options, seeds, reason="rankmill run"
+            dataset,
+            config.name,
+            self.work.registry,
+            config.parameters,
+            options,
+            seeds,
+            config.sweep,
+            reason="rankmill run",
         )
         version, report = trained.version, trained.report
         text = json.dumps(

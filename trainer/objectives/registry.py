@@ -32,7 +32,7 @@ def stops_by_deviance(written: str) -> bool:
 
 
 def objective_of(rows: RankedRows, parameters: TrainParameters) -> Objective:
-    """Return the loss that ``parameters.objective`` names, over these rows.
+    """Return the loss that ``parameters.objective`` names, over these rows; with goals a mix of such losses.
 
     Raises
     ------
@@ -41,7 +41,12 @@ def objective_of(rows: RankedRows, parameters: TrainParameters) -> Objective:
     """
     name, given = parse_spelling(parameters.objective)
     kind = objective_class(name)
-    return kind(rows, parameters, options_of(name, kind.Options, given))
+    options = options_of(name, kind.Options, given)
+    if parameters.goals:
+        from rankmill.trainer.objectives.goals import objective_of_goals
+
+        return objective_of_goals(kind, rows, parameters, options)
+    return kind(rows, parameters, options)
 
 
 def criterion_of(objective: Objective, parameters: TrainParameters) -> str:

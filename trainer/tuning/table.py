@@ -14,6 +14,7 @@ import numpy as np
 from rankmill.foundation.records import JSON, as_json, to_line
 from rankmill.foundation.terminal import text_table
 from rankmill.foundation.training_facts import Spread
+from rankmill.pipeline.goals import ALL_GOALS
 from rankmill.trainer.parameters import OLDEST, TrainParameters, options_for
 from rankmill.trainer.tuning.gain import Gain, gain_of
 from rankmill.trainer.tuning.trials import DECIMALS, Outcome
@@ -123,7 +124,8 @@ class Table:
         if self.by_folds:
             rounds = [each.best_round or 1 for each in self.winner.sound]
             parameters |= {"n_rounds": round(fsum(rounds) / len(rounds)), "early_stopping_rounds": 0, "keep_rounds": ""}
-        if parameters["stop_metric"] == parameters["metric"]:
+        usual = f"{parameters['metric']}:{ALL_GOALS}" if parameters["goals"] else parameters["metric"]
+        if parameters["stop_metric"] == usual:
             parameters["stop_metric"] = OLDEST.stop_metric
         needed = options_for(parameters).keys() | {"metric"}
         return {name: value for name, value in parameters.items() if name in needed}
