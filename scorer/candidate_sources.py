@@ -83,6 +83,13 @@ def open_sources(
     unnamed = next((source.path for source in sources if source.table is None), None)
     if options.columns and unnamed is not None:
         raise InputError(f"{spelled('columns')} is for tables; {unnamed} is LETOR text, which has no column names")
+    without = next(
+        (source.path for source in sources if options.goals and not (source.table and source.table.goals)), None
+    )
+    if without is not None:
+        raise InputError(
+            f"{without}: only tables have columns of goals, which the metrics name; give a table, or a dataset"
+        )
     if announce and (guesses := guesses_of(source.table for source in sources)):
         say(guesses_line(guesses))
     return sources
@@ -125,20 +132,22 @@ class DatasetSource:
     """A dataset, or one split of it, as a source of candidates; all columns but the features are held in memory."""
 
     @classmethod
-    def of_model(cls, dataset: Dataset, split: str | None, predictor: Predictor) -> DatasetSource:
+    def of_model(
+        cls, dataset: Dataset, split: str | None, predictor: Predictor, goals: Sequence[str] = ()
+    ) -> DatasetSource:
         """Open what a model reads; CandidatesRejected if a feature is categorical in one of the two, and a number in the other."""
         categorical, where = dataset.manifest.categorical, f"{dataset.path}: "
         check_kinds(predictor.model, dataset.feature_names, categorical, CandidatesRejected, where=where)
-        return cls(dataset, split, predictor.feature_names)
+        return cls(dataset, split, predictor.feature_names, goals)
 
-    def __init__(self, dataset: Dataset, split: str | None, features: Sequence[str]) -> None:
+    def __init__(self, dataset: Dataset, split: str | None, features: Sequence[str], goals: Sequence[str] = ()) -> None:
         self.path = dataset.path
         self.position = 0
         lacking = set(features) - set(dataset.feature_names)
         self.columns: tuple[str, ...] | None = dataset.feature_names if lacking else tuple(features)
         self.fields: tuple[str, ...] = ("grade",)
         self.table: TableColumns | None = None
-        self._dataset, self._split = dataset, split
+        self._dataset, self._split, self._goals = dataset, split, goals
         self._size = dataset.path.stat().st_size  # total for the progress bar
 
     def names(self, width: int) -> tuple[str, ...]:  # noqa: ARG002
@@ -148,7 +157,7 @@ class DatasetSource:
     def batches(self, block_bytes: int = 16 << 20) -> Iterator[RowBatch]:
         """Yield the rows in canonical order."""
         columns = self.columns or ()
-        rows = self._dataset.rows(self._split, ("qid", "doc_id", "grade"))
+        rows = self._dataset.rows(self._split, ("qid", "doc_id", "grade", *self._goals))
         batch_rows = min(max(1, block_bytes // (4 * max(1, len(columns)))), BATCH_ROWS)
         at = 0
         for values in self._dataset.feature_batches(self._split, list(columns), batch_rows):
@@ -160,6 +169,7 @@ class DatasetSource:
                 doc_id=_one_chunk(part["doc_id"]),
                 grade=part["grade"].to_numpy(),
                 values=values,
+                extras={name: part[name].to_numpy() for name in self._goals},
             )
 
 

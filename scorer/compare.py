@@ -146,15 +146,25 @@ class _Evaluator:
     def evaluate_all(self, sources: Sequence[Model | PathLike | pa.Table]) -> list[Evaluation]:
         """Evaluate all on one scale of grades: sources with a lower highest grade are evaluated again with the highest one."""
         evaluations = [self.evaluate(source) for source in sources]
-        options = self._options
-        if options.convention.policy.max_grade is not None or all(metric.name != "err" for metric in options.metrics):
-            return evaluations
-        scales = [evaluation.policy.max_grade or 1 for evaluation in evaluations]
-        self._options = replace(self._options, convention=self._options.convention.but(max_grade=max(scales)))
+        scales = [self._scales(evaluation) for evaluation in evaluations]
+        highest = {goal: max(scale[goal] for scale in scales) for goal in scales[0]}
+        convention = self._options.convention.but(max_grade=highest.get(""))
+        self._options = replace(
+            self._options, convention=convention, goal_scales={goal: top for goal, top in highest.items() if goal}
+        )
         return [
-            evaluation if scale == max(scales) else self.evaluate(source)
+            evaluation if scale == highest else self.evaluate(source)
             for source, evaluation, scale in zip(sources, evaluations, scales, strict=True)
         ]
+
+    def _scales(self, evaluation: Evaluation) -> dict[str, int]:
+        """Return the highest grades by which ERR was computed, by goal; the main grade has an empty name, unless its scale was given."""
+        options, scales = self._options, dict(evaluation.goal_scales)
+        if options.convention.policy.max_grade is None and any(
+            metric.name == "err" and not metric.goal for metric in options.metrics
+        ):
+            scales[""] = evaluation.policy.max_grade or 1
+        return scales
 
     def seed_group(self, ranking: Ranking) -> dict[str, dict[Metric, float]]:
         """Return the means of a model and of its other seeds, by name."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self, Unpack
 
 import numpy as np
@@ -21,6 +22,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels.randoms import random_bits_of
 from rankmill.foundation.options import made_from, spelled, takes_options_of
 from rankmill.foundation.storage.publish import write_atomically
+from rankmill.pipeline.goals import ALL_GOALS, check_goal
 from rankmill.pipeline.sources.batch import Source
 from rankmill.scorer.arguments import JudgedArguments
 from rankmill.scorer.candidate_sources import DatasetSource, PathLike, files_of, open_sources, paths_of, read_options
@@ -34,13 +36,22 @@ from rankmill.scorer.models import load_model_file, predictor_of
 from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.query_columns import column_of_candidates, column_of_dataset, column_of_scored
 from rankmill.scorer.ranked_file import SCORED_ROW
-from rankmill.scorer.scored_lists import ScoredLists, known_scale, prepared, read_lists, recorded_facts, with_scale
+from rankmill.scorer.scored_lists import (
+    ScoredLists,
+    highest_grade,
+    known_scale,
+    prepared,
+    read_lists,
+    recorded_facts,
+    with_scale,
+)
 from rankmill.scorer.scoring import InputPosition, Scored, ScoringLimits, score_in_order
 from rankmill.scorer.slices import slices_of
 from rankmill.scorer.train_test_overlap import Scope, TrainedModel, chosen_queries, scope_of_candidates
 
 BLOCK_BYTES = 16 << 20
 COLUMNS_BYTES = 64 << 20  # per thread, for a Parquet row group
+_NO_SCALES: Mapping[str, int] = MappingProxyType({})
 _POLICY = frozenset(each.name for each in fields(Policy))
 
 
@@ -51,6 +62,12 @@ class EvaluationOptions:
     judged: JudgedOptions
     metrics: tuple[Metric, ...]
     convention: Convention
+    goal_scales: Mapping[str, int] = field(default_factory=dict)  # highest grades for ERR, if not those of the subject
+
+    @property
+    def goals(self) -> tuple[str, ...]:
+        """The goals that metrics name."""
+        return tuple(sorted({metric.goal for metric in self.metrics} - {""}))
 
     @classmethod
     def of(cls, given: JudgedArguments) -> Self:
@@ -64,6 +81,9 @@ class EvaluationOptions:
         policy = {name: value for name, value in given.items() if name in _POLICY}
         judged = made_from(JudgedOptions, {name: value for name, value in given.items() if name not in _POLICY})
         metrics = [metric if isinstance(metric, Metric) else parse_metric(metric) for metric in judged.metrics]
+        for metric in metrics:
+            if metric.goal == ALL_GOALS:
+                check_goal(metric, ALL_GOALS, (), "")
         rules = named_convention(judged.convention).but(**policy)
         return cls(judged=judged, metrics=tuple(dict.fromkeys(metrics)), convention=rules)
 
@@ -127,12 +147,18 @@ def evaluate_as(
     else:
         model = model if isinstance(model, Model) else load_model_file(model)
         trained = trained or TrainedModel.of(model)
-        opened = _score_candidates(subject, model, trained, judged)
+        opened = _score_candidates(subject, model, trained, options)
     rules, qrels = options.convention, None if judged.qrels is None else Path(judged.qrels)
-    if any(metric.name == "err" for metric in options.metrics):
+    if any(metric.name == "err" and not metric.goal for metric in options.metrics):
         rules = with_scale(rules, opened.scored, qrels, opened.known_grade, opened.counts)
     evaluation = evaluate_scored(
-        opened.scored, options.metrics, rules, qrels=qrels, grade_counts=opened.counts, complete=judged.complete
+        opened.scored,
+        options.metrics,
+        rules,
+        qrels=qrels,
+        grade_counts=opened.counts,
+        complete=judged.complete,
+        goal_scales={**opened.goal_scales, **options.goal_scales},
     )
     scope = opened.scope
     if scope is None and trained is not None:
@@ -146,13 +172,14 @@ class _Opened:
     """A subject with its scores.
 
     ``counts`` is the file of grade counts of the whole lists, ``known_grade`` the highest grade of the scale, each None if
-    not recorded; ``column`` reads a column of the subject by its name.
+    not recorded, ``goal_scales`` that of goals; ``column`` reads a column of the subject by its name.
     """
 
     scored: Path | pa.Table
     column: Callable[[str], pl.DataFrame]
     counts: Path | None = None
     known_grade: int | None = None
+    goal_scales: Mapping[str, int] = field(default_factory=dict)
     scope: Scope | None = None
 
 
@@ -177,8 +204,9 @@ def _score_candidates(
     subject: PathLike | Sequence[PathLike] | pa.Table,
     model: Model,
     trained: TrainedModel,
-    options: JudgedOptions,
+    evaluated: EvaluationOptions,
 ) -> _Opened:
+    options = evaluated.judged
     if isinstance(subject, pa.Table):
         raise InputError("a table of scores needs no model; leave out the model, or give files of candidates")
     reading, paths = read_options(options, model), paths_of(subject)
@@ -187,21 +215,26 @@ def _score_candidates(
     sources: list[Source]
     column: Callable[[str], pl.DataFrame]
     if dataset is None or scope is None:
-        sources = open_sources(files_of(paths), options.format, reading, announce=options.announce)
+        graded = replace(reading, goals=evaluated.goals)
+        sources = open_sources(files_of(paths), options.format, graded, announce=options.announce)
         column = partial(column_of_candidates, files_of(paths), options.format, reading)
     else:
-        sources = [DatasetSource.of_model(dataset, scope.split, predictor)]
+        for metric in evaluated.metrics:
+            check_goal(metric, metric.goal, dataset.goals, str(dataset.path))
+        sources = [DatasetSource.of_model(dataset, scope.split, predictor, evaluated.goals)]
         column = partial(column_of_dataset, dataset, scope.split)
     rows: list[pa.RecordBatch] = []
 
     def take(results: list[list[Scored]], _: InputPosition) -> None:
         rows.extend(part.rows for part in results[0])
 
+    reading = replace(reading, goals=evaluated.goals)
     score_in_order(sources, [predictor], reading, take, ScoringLimits(options.threads, BLOCK_BYTES, COLUMNS_BYTES))
     return _Opened(
-        scored=pa.Table.from_batches(rows, SCORED_ROW),
+        scored=pa.Table.from_batches(rows, rows[0].schema if rows else SCORED_ROW),
         column=column,
         known_grade=known_scale(model.info.get("max_grade")),
+        goal_scales={} if dataset is None else dataset.goals,
         scope=scope,
     )
 
@@ -214,6 +247,7 @@ def evaluate_scored(
     qrels: Path | str | None = None,
     grade_counts: Path | str | pa.Table | None = None,
     complete: bool = False,
+    goal_scales: Mapping[str, int] = _NO_SCALES,
     replicates: int = REPLICATES,
     seed: int = BOOTSTRAP_SEED,
 ) -> Evaluation:
@@ -235,6 +269,8 @@ def evaluate_scored(
     complete
         With qrels: judged queries that are missing from the run count as empty (``-c`` of trec_eval).  Otherwise
         they are skipped and counted.
+    goal_scales
+        The highest grade of each goal, for ERR; default: the highest in the lists.
     replicates, seed
         For the bootstrap intervals; 0 replicates: no intervals.
 
@@ -248,23 +284,43 @@ def evaluate_scored(
     metrics = tuple(dict.fromkeys(metrics))
     if not metrics:
         raise InputError("no metric given; name one, for example ndcg@10")
-    lists, _ = read_lists(scored, qrels=qrels, grade_counts=grade_counts, complete=complete)
-    return evaluate_lists(lists, metrics, as_convention(policy), replicates, seed)
+    by_goal = {
+        goal: read_lists(scored, qrels=qrels, grade_counts=grade_counts, complete=complete, goal=goal)[0]
+        for goal in sorted({metric.goal for metric in metrics})
+    }
+    scales = {
+        metric.goal: goal_scales.get(metric.goal) or highest_grade(by_goal[metric.goal])
+        for metric in metrics
+        if metric.name == "err" and metric.goal
+    }
+    return evaluate_lists(by_goal, metrics, as_convention(policy), scales, replicates, seed)
 
 
 def evaluate_lists(
-    lists: ScoredLists, metrics: tuple[Metric, ...], convention: Convention, replicates: int, seed: int
+    by_goal: Mapping[str, ScoredLists],
+    metrics: tuple[Metric, ...],
+    convention: Convention,
+    goal_scales: Mapping[str, int],
+    replicates: int,
+    seed: int,
 ) -> Evaluation:
-    """Evaluate ``lists``, each metric under the policy that the convention has for it."""
-    by_policy: dict[Policy, list[Metric]] = {}
+    """Evaluate lists, each metric under the policy that the convention has for it.
+
+    ``by_goal`` has the same lists with the grades of each goal in ascending order, the main ones with an empty name; the first
+    of them are counted.
+    """
+    by_policy: dict[tuple[str, Policy], list[Metric]] = {}
     for metric in metrics:
-        by_policy.setdefault(convention.policy_for(metric), []).append(metric)
+        rules = convention.but(max_grade=goal_scales.get(metric.goal))
+        by_policy.setdefault((metric.goal, rules.policy_for(metric)), []).append(metric)
     values: dict[Metric, npt.NDArray[np.float64]] = {}
     weights: dict[Metric, npt.NDArray[np.float64] | None] = {}
-    for policy, some in by_policy.items():
+    for (goal, policy), some in by_policy.items():
+        lists = by_goal[goal]
         queries = prepared(lists, policy)
         values |= queries.evaluate(some, lists.scores)
         weights |= {metric: queries.weights(metric) for metric in some}
+    lists = next(iter(by_goal.values()))
     queries = prepared(lists, convention.policy)
     sizes = np.diff(lists.starts)
     facts = _facts(lists, convention.policy)
@@ -299,6 +355,7 @@ def evaluate_lists(
             n_cut_queries=int(np.count_nonzero(cut)),
             fewest_kept=int(sizes[cut].min()) if cut.any() else None,
         ),
+        goal_scales=goal_scales,
     )
 
 

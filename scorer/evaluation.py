@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -122,6 +122,7 @@ class EvaluationRecord:
     metrics: Mapping[Metric, Figure]
     convention: Convention
     policy: Policy
+    goal_scales: Mapping[str, int] | None = left_out()
     ideal: str
     counts: EvaluationCounts
     scope: Scope | None = left_out()
@@ -136,7 +137,7 @@ class Evaluation:
     ``values`` holds one float64 per query in the order of ``qids``, NaN if the policy skips the query; ``weights`` the query
     weights, or None if they are equal; ``intervals`` the 95 % bootstrap interval of each mean, or None; ``slices`` the same
     for groups of queries, if requested; ``scope`` says which queries of a dataset these are and what the model has seen of
-    them, None if unknown.
+    them, None if unknown; ``goal_scales`` has the highest grades by which ERR of goals is computed.
     """
 
     metrics: tuple[Metric, ...]
@@ -150,6 +151,7 @@ class Evaluation:
     counts: EvaluationCounts
     slices: tuple[Slices, ...] = ()
     scope: Scope | None = None
+    goal_scales: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def policy(self) -> Policy:
@@ -184,6 +186,7 @@ class Evaluation:
             metrics=self.figures,
             convention=self.convention,
             policy=self.policy,
+            goal_scales=self.goal_scales or None,
             ideal=self.ideal,
             counts=self.counts,
             scope=self.scope,

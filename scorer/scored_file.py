@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,13 +42,14 @@ _JUDGED = schema_of([("qid", pa.string(), True), ("doc_id", pa.string(), True), 
 _GRADE_LIMIT = 2**31
 
 
-def read_scored(path: Path) -> pa.Table:
+def read_scored(path: Path, goals: Sequence[str] = ()) -> pa.Table:
     """Read a scored list; its first bytes, not its name, decide the format.
 
     Returns
     -------
     pa.Table
-        qid string, score float64, and if the source has them doc_id string and grade int32 (null: unknown).
+        qid string, score float64, and if the source has them doc_id string and grade int32 (null: unknown); also the
+        columns of ``goals`` that the source has, int32 like the grade.
 
     Raises
     ------
@@ -58,12 +60,12 @@ def read_scored(path: Path) -> pa.Table:
     """
     separator = delimiter_of(path)
     if separator is not None:
-        return as_scored(_read_delimited(path, separator), str(path))
+        return as_scored(_read_delimited(path, separator, goals), str(path), goals)
     shards = scored_shards(path)
     if path.is_dir():
-        return pa.concat_tables([_read_parquet(shard) for shard in shards], promote_options="default")
+        return pa.concat_tables([_read_parquet(shard, goals) for shard in shards], promote_options="default")
     if shards:
-        return _read_parquet(path)
+        return _read_parquet(path, goals)
     if uncompressed(path).suffix.lower() in {".csv", ".tsv"}:
         first = _first_bytes(path).decode("utf-8", "replace").strip()
         raise CandidatesRejected(
@@ -108,27 +110,33 @@ def text_columns(path: Path, separator: str, names: Sequence[str]) -> pa.Table:
     return pa.Table.from_batches([batch.select(list(names)) for _, batch in cells.blocks(DEFAULT_BLOCK_BYTES)], schema)
 
 
-def _read_delimited(path: Path, separator: str) -> pa.Table:
+def _read_delimited(path: Path, separator: str, goals: Sequence[str]) -> pa.Table:
     """Read the columns of a scored list from delimited text; MalformedLine names the first bad cell."""
-    source = DelimitedSource(path, separator, ReadOptions(), columns_of=_scored_columns)
+    source = DelimitedSource(path, separator, ReadOptions(), columns_of=partial(_scored_columns, goals))
     parts = []
     for rows in source.table_rows():
-        grades = rows.columns.get("grade")
-        columns = {part: column for part, column in rows.columns.items() if part != "grade"}
+        graded = [part for part in rows.columns if part in {"grade", *goals}]
+        columns = {part: column for part, column in rows.columns.items() if part not in graded}
         found = read_parts(columns, rows.problems, needed=("qid",))
-        if grades is not None:
-            grade, missing = whole_grades(grades, rows.problems)
-            found["grade"] = pa.array(grade, mask=missing)
+        for part in graded:
+            grade, missing = whole_grades(rows.columns[part], rows.problems, part)
+            found[part] = pa.array(grade, mask=missing)
         rows.put_aside(rows.problems)
         parts.append(pa.table({name: found[name] for name in rows.columns}))
-    empty = pa.schema([(name, kind) for name, kind in _COLUMNS.items() if name in source.header]).empty_table()
+    kinds = _kinds(goals)
+    empty = pa.schema([(name, kind) for name, kind in kinds.items() if name in source.header]).empty_table()
     return pa.concat_tables(parts) if parts else empty
 
 
-def _scored_columns(path: Path, header: Sequence[str], *_: object) -> TableColumns:
-    _refuse_twice(header, str(path))
+def _kinds(goals: Sequence[str]) -> dict[str, pa.DataType]:
+    """Return the columns of a scored list that are read, with their types."""
+    return _COLUMNS | dict.fromkeys(goals, pa.int32())
+
+
+def _scored_columns(goals: Sequence[str], path: Path, header: Sequence[str], *_: object) -> TableColumns:
+    _refuse_twice(header, str(path), goals)
     _refuse_lacking(header, str(path))
-    return TableColumns({name: name for name in _COLUMNS if name in header}, ())
+    return TableColumns({name: name for name in _kinds(goals) if name in header}, ())
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -143,11 +151,11 @@ def _first_bytes(path: Path) -> bytes:
         raise damaged(path, error) from None
 
 
-def as_scored(table: pa.Table, where: str) -> pa.Table:
+def as_scored(table: pa.Table, where: str, goals: Sequence[str] = ()) -> pa.Table:
     """Check and cast the columns of a scored table; ``where`` names it in messages (see `read_scored`)."""
-    _refuse_twice(table.column_names, where)
+    _refuse_twice(table.column_names, where, goals)
     columns = {}
-    for name, kind in _COLUMNS.items():
+    for name, kind in _kinds(goals).items():
         if name not in table.column_names:
             continue
         try:
@@ -171,8 +179,8 @@ def as_scored(table: pa.Table, where: str) -> pa.Table:
     return pa.table(columns)
 
 
-def _refuse_twice(names: Sequence[str], where: str) -> None:
-    for name in _COLUMNS:
+def _refuse_twice(names: Sequence[str], where: str, goals: Sequence[str] = ()) -> None:
+    for name in _kinds(goals):
         if names.count(name) > 1:
             raise CandidatesRejected(f"{where}: column {name!r} occurs twice; every column needs a unique name")
 
@@ -195,15 +203,15 @@ def _parquet_columns(path: Path) -> list[str]:
         raise CandidatesRejected(f"{path}: not a complete Parquet file; create it again") from None
 
 
-def _read_parquet(path: Path) -> pa.Table:
+def _read_parquet(path: Path, goals: Sequence[str]) -> pa.Table:
     names = _parquet_columns(path)
-    _refuse_twice(names, str(path))
-    columns = [name for name in names if name in _COLUMNS]
+    _refuse_twice(names, str(path), goals)
+    columns = [name for name in names if name in _kinds(goals)]
     try:
         table = pq.read_table(path, columns=columns, partitioning=None)
     except pa.ArrowInvalid as error:
         raise CandidatesRejected(f"{path}: {_first_line(error)}") from None
-    return as_scored(table, str(path))
+    return as_scored(table, str(path), goals)
 
 
 def _first_line(error: Exception) -> str:
@@ -266,10 +274,12 @@ def read_qrels(path: Path) -> pa.Table:
     return judged.select("qid", "doc_id", "grade").to_arrow().cast(_JUDGED)
 
 
-def whole_grades(words: pa.Array[Any], problems: Problems) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+def whole_grades(
+    words: pa.Array[Any], problems: Problems, part: str = "grade"
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
     """Parse grades (n,), which may be below 0; return them, 0 if missing, and a mask (n,) of the missing ones."""
     grade = GradeRules().numbers(words)
     missing = np.isnan(grade)
     whole = (np.abs(grade) < _GRADE_LIMIT) & (grade == np.floor(grade))
-    problems.refuse(~missing & ~whole, "grade", "a whole number as grade")
+    problems.refuse(~missing & ~whole, part, "a whole number as grade")
     return np.where(missing | ~whole, 0, grade).astype(np.int32), missing

@@ -60,13 +60,20 @@ def read_lists(
     qrels: Path | str | None = None,
     grade_counts: Path | str | pa.Table | None = None,
     complete: bool = False,
+    goal: str = "",
 ) -> tuple[ScoredLists, pa.Table]:
     """Read scored lists with their grades, and the table they come from; parameters and errors as `rankmill.scorer.evaluate.evaluate_scored`.
 
-    The documents of a query are in the order of the table's rows in both.
+    The documents of a query are in the order of the table's rows in both.  The grades of ``goal``, if it is not empty, take the
+    place of the main ones.
     """
     where = "scored table" if isinstance(scored, pa.Table) else str(scored)
-    table = as_scored(scored, where) if isinstance(scored, pa.Table) else read_scored(Path(scored))
+    table = _scored_table(scored, where, goal)
+    if goal and (qrels is not None or grade_counts is not None):
+        what = spelled("qrels") if qrels is not None else "the grade counts of lists that were cut to the top k"
+        raise InputError(
+            f"{where}: {what} have no grades of the goal {goal!r}; give whole lists with a column {goal!r}, or leave out its metrics"
+        )
     if table.num_rows == 0:
         raise CandidatesRejected(f"{where}: expected scored documents, found none")
     if qrels is not None:
@@ -76,6 +83,18 @@ def read_lists(
         if grade_counts is not None:
             lists = with_grade_counts(lists, Path(grade_counts) if isinstance(grade_counts, str) else grade_counts)
     return lists, table
+
+
+def _scored_table(scored: Path | str | pa.Table, where: str, goal: str) -> pa.Table:
+    """Read a scored table; the column ``goal``, if it is not empty, replaces the grade."""
+    goals = [goal] if goal else []
+    table = as_scored(scored, where, goals) if isinstance(scored, pa.Table) else read_scored(Path(scored), goals)
+    if not goal:
+        return table
+    if goal not in table.column_names:
+        raise InputError(f"{where}: no column {goal!r} with the grades of this goal")
+    kept = [name for name in table.column_names if name not in {goal, "grade"}]
+    return table.select(kept).append_column("grade", table.column(goal))
 
 
 def prepared(lists: ScoredLists, policy: Policy) -> PreparedQueries:
@@ -116,12 +135,21 @@ def with_scale(
     if rules.policy.max_grade is not None:
         return rules
     highest = known_grade or _highest_grade(scored, None if qrels is None else Path(qrels), counts)
+    return rules.but(max_grade=_checked_scale(highest))
+
+
+def highest_grade(lists: ScoredLists) -> int:
+    """Return the highest grade of ``lists`` as the scale of ERR, at least 1; InputError if it is too high."""
+    return _checked_scale(max(1, int(lists.grades.max(initial=0))))
+
+
+def _checked_scale(highest: int) -> int:
     if highest > MAX_GAINED_GRADE:
         raise InputError(
             f"metric err: found grade {highest}, the maximum for err is {MAX_GAINED_GRADE}; name "
             f"other metrics with {spelled('metrics')}"
         )
-    return rules.but(max_grade=highest)
+    return highest
 
 
 def graded_lists(table: pa.Table, where: str) -> ScoredLists:

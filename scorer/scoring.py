@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -224,7 +224,7 @@ class _Scoring:
                 source.leave_out_features(wanted)
         self.layouts = [[locate_features(source, predictor, options) for predictor in predictors] for source in sources]
         self._sources, self._predictors, self._limits, self._stage = sources, predictors, limits, stage
-        self._absent, self._top_k = options.absent_value, top_k
+        self._absent, self._top_k, self._goals = options.absent_value, top_k, options.goals
         self._best = [
             None if top_k is None else BestScores(top_k, limits.best_bytes // len(predictors)) for _ in predictors
         ]
@@ -273,7 +273,7 @@ class _Scoring:
     ) -> _Piece:
         """Keep the needed part of ``batch``, which has the ``listed`` rows of a batch of ``n`` rows."""
         place = np.arange(n) if listed is None else listed.place
-        kept = [_Kept.of(batch, own, place, best) for own, best in zip(scores, self._best, strict=True)]
+        kept = [_Kept.of(batch, own, place, best, self._goals) for own, best in zip(scores, self._best, strict=True)]
         return _Piece(n, width, listed, kept)
 
     def results(
@@ -323,6 +323,7 @@ class _Kept:
     doc_id: pa.Array[Any] | None
     score: npt.NDArray[np.float64]
     grade: pa.Array[Any]
+    goals: Mapping[str, pa.Array[Any]]
     dropped: pa.RecordBatch | None
     finite: bool
 
@@ -333,6 +334,7 @@ class _Kept:
         scores: npt.NDArray[np.float64],
         place: npt.NDArray[np.int64],
         best: BestScores | None,
+        goals: Sequence[str],
     ) -> _Kept:
         """Keep the rows of ``batch`` that may be in the top k of their query; all if scores are not finite."""
         keep, dropped = None, None
@@ -341,19 +343,14 @@ class _Kept:
             keep, dropped = first_of_queries(batch, scores, best)
         qid: pa.Array[Any] = batch.qid
         doc_id: pa.Array[Any] | None = batch.doc_id
-        grade = batch.grade
+        rows: npt.NDArray[np.int64] | slice = slice(None)
         if keep is not None:
             rows = np.flatnonzero(keep)
             chosen, place = as_array(rows), place[rows]
             qid, doc_id, scores = qid.take(chosen), None if doc_id is None else doc_id.take(chosen), scores[rows]
-            grade = None if grade is None else grade[rows]
-        # copied: the next batch may reuse these arrays
-        grades = (
-            pa.nulls(len(place), pa.int32())
-            if grade is None
-            else pa.array(grade.copy(), pa.int32(), mask=grade == UNKNOWN_GRADE)
-        )
-        return cls(place, qid, doc_id, scores, grades, dropped, finite)
+        grade = pa.nulls(len(place), pa.int32()) if batch.grade is None else _known(batch.grade[rows])
+        of_goals = {name: _known(batch.extras[name][rows]) for name in goals}
+        return cls(place, qid, doc_id, scores, grade, of_goals, dropped, finite)
 
     def scored(self, rows_before: int, where: str) -> Scored:
         """Return the rows, numbered in the whole input; ``rows_before`` rows come before the batch."""
@@ -362,7 +359,15 @@ class _Kept:
             bad = int(np.argmin(np.isfinite(self.score)))
             check_finite(self.score, self.qid, int(row[bad]) - bad - 1, where)
         columns = [self.qid, named_by_row(self.doc_id, row), as_array(self.score), self.grade, as_array(row)]
-        return Scored(pa.record_batch(columns, schema=SCORED_ROW), self.dropped)
+        scored = pa.record_batch(columns, schema=SCORED_ROW)
+        for name, grades in self.goals.items():
+            scored = scored.append_column(name, grades)
+        return Scored(scored, self.dropped)
+
+
+def _known(grades: npt.NDArray[np.int32]) -> pa.Array[Any]:
+    """Return a copy of ``grades`` (n,), as the next batch may reuse them, with null for unknown ones."""
+    return pa.array(grades.copy(), pa.int32(), mask=grades == UNKNOWN_GRADE)
 
 
 class _InOrder:

@@ -367,7 +367,8 @@ def _goals(path: Path, names: Sequence[str], column_of: Mapping[str, str], optio
     for name in options.goals:
         if name not in names:
             hint = name_hint(name, names, f"the columns are: {_shown(names)}")
-            raise DataRejected(f"{path}: no column {name!r}, which {spelled('goals')} names; {hint}")
+            what = f"{spelled('goals')} names" if options.grade_required else "the metrics name as a goal"
+            raise DataRejected(f"{path}: no column {name!r}, which {what}; {hint}")
         if name in part_of:
             raise InputError(
                 f"{path}: {spelled('goals')} names {name!r}, which is {part_of[name]} already; a column has one role"
