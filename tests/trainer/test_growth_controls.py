@@ -150,14 +150,15 @@ def test_no_tree_of_a_model_breaks_a_group_whatever_splits_are_chosen_by(criteri
     found = Forest.from_bytes(forest.to_bytes())
     assert found.parameters["interaction_constraints"] == [["f0", "f1"]]
     assert (forest.node_feature >= 0).any()
-    stack = [(int(root), frozenset()) for root in forest.tree_starts[:-1]]
+    stack = [(int(root), int(root), frozenset()) for root in forest.tree_starts[:-1]]
     while stack:
-        node, path = stack.pop()
+        root, node, path = stack.pop()
         feature = int(forest.node_feature[node])
         if feature < 0:
             assert len(path) <= 1 or path <= {0, 1}
         else:
-            stack += [(int(child), path | {feature}) for child in (forest.node_left[node], forest.node_right[node])]
+            children = forest.node_left[node], forest.node_right[node]
+            stack += [(root, root + int(child), path | {feature}) for child in children]
 
 
 def test_a_training_with_groups_resumes_with_the_same_groups_only():

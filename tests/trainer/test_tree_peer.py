@@ -46,3 +46,62 @@ def test_a_tree_gains_what_lightgbm_s_gains(seed):
     ours, expected = gain_of(ranker.predict(x), g, h), gain_of(theirs, g, h)
     assert ours[1] == expected[1] == 31
     assert ours[0] == pytest.approx(expected[0], rel=1e-5)
+
+
+CATEGORY_SETTINGS = [
+    (3, {}),  # each against the rest
+    (9, {}),
+    (30, {}),
+    (30, {"category_l2": 0.0, "lambda_l2": 2.0}),
+    (30, {"category_smoothing": 1.0, "min_rows_in_group": 1}),
+    (60, {"categories_in_set": 5, "min_rows_in_group": 30}),
+]
+THEIRS = {
+    "one_vs_rest": "max_cat_to_onehot", "category_l2": "cat_l2", "lambda_l2": "lambda_l2", "category_smoothing": "cat_smooth",
+    "categories_in_set": "max_cat_threshold", "min_rows_in_group": "min_data_per_group",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("k", "settings"), CATEGORY_SETTINGS)
+def test_a_split_by_categories_is_lightgbm_s(seed, k, settings):
+    """The same set of categories goes to one side, with the same gain.
+
+    LightGBM also bounds a set to half of the categories, which is said to us as ``categories_in_set``.  Which of two equal
+    sides is left may differ.  All categories have a bin, and no value is missing.
+    """
+    lightgbm = peer("lightgbm")
+    rng = np.random.default_rng(seed)
+    n = 3_000
+    codes = rng.permutation(np.concatenate([np.arange(k), rng.integers(0, k, size=n - k)]))
+    x = codes[:, None].astype(np.float32)
+    effects, h = rng.normal(size=k), rng.gamma(2.0, size=n)
+    g = effects[codes] + rng.normal(size=n)
+
+    def given(scores, targets, starts, gradients, hessians):
+        row = targets.astype(np.int64)
+        gradients[:], hessians[:] = g[row], h[row]
+
+    limits = {
+        "categories_in_set": (k + 1) // 2,
+        "one_vs_rest": 4,
+        "category_l2": 10.0,
+        "category_smoothing": 10.0,
+        "min_rows_in_group": 100,
+    } | settings
+    ranker = Ranker(
+        preset="defaults-1", objective=given, n_rounds=1, max_leaves=2, min_rows_in_leaf=1, min_hessian_in_leaf=0.0,
+        n_threads=1, categorical=[0], **limits,
+    ).fit(x, rng.integers(0, 3, n), qid=np.arange(n) // 20, label=np.arange(n, dtype=float))  # fmt: skip
+    asked = {
+        "objective": lambda scores, data: (g, h), "num_leaves": 2, "min_data_in_leaf": 1, "min_sum_hessian_in_leaf": 0.0,
+        "verbose": -1, "num_threads": 1, **{THEIRS[name]: value for name, value in limits.items()},
+    }  # fmt: skip
+    data = lightgbm.Dataset(x, np.zeros(n), categorical_feature=[0], params={"min_data_in_bin": 1, "verbose": -1})
+    root = lightgbm.train(asked, data, 1).dump_model()["tree_info"][0]["tree_structure"]
+    assert root["decision_type"] == "=="
+    chosen = {int(code) for code in root["threshold"].split("||")}
+    scores = ranker.predict(np.arange(k, dtype=np.float32)[:, None])
+    sides = {frozenset(np.flatnonzero(scores == score).tolist()) for score in np.unique(scores)}
+    assert sides == {frozenset(chosen), frozenset(set(range(k)) - chosen)}
+    assert ranker.forest_.node_gain[0] == pytest.approx(root["split_gain"], rel=1e-5)
