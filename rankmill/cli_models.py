@@ -14,7 +14,7 @@ from rankmill.gate.gate_rules import GateRequest
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, NewModel, Reason, RegistryFolder
 from rankmill.registry.rendering import print_json, print_table, safe
 from rankmill.scorer.cli_options import Conventions, NThreads
-from rankmill.trainer.parameters import MachineOptions, MergeOptions, RefitLeavesOptions
+from rankmill.trainer.parameters import BlendOptions, MachineOptions, MergeOptions, RefitLeavesOptions
 
 app = typer.Typer()
 
@@ -185,6 +185,39 @@ def merge(
     from rankmill.trainer.training_service import merge_and_register
 
     done = merge_and_register(models, name, Registry(registry), rules, reason=reason)
+    if as_json:
+        print_json(done)
+    else:
+        typer.echo(done.render())
+
+
+@app.command()
+@takes_options
+def blend(
+    *,
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL..", help="Model files, or NAME@7, NAME@latest or NAME (its production version)."),
+    ],
+    on: Annotated[Path, typer.Option("--on", metavar="DATASET", help="Dataset on which to find the weights.")],
+    name: NewModel,
+    options: BlendOptions,
+    reason: Reason = "",
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Blend several models into one whose score is a weighted sum of theirs, with the best weights, and register it.
+
+    The models may be of any kind; the blend holds them all, so nothing else is needed to use it. Weights are found on a split that
+    no model learnt from. Two models: by an exact search over all weights. More: one after the other, as long as it helps.
+
+    Example: rankmill models blend web@3 shop@latest --on web.dataset --name both
+    """
+    from rankmill.pipeline.dataset import Dataset
+    from rankmill.registry import Registry
+    from rankmill.trainer.training_service import blend_and_register
+
+    done = blend_and_register(Dataset.open(on), models, name, Registry(registry), options, reason=reason)
     if as_json:
         print_json(done)
     else:

@@ -38,6 +38,7 @@ OURS = {
         "feature_fraction_by_node": "feature_fraction_bynode colsample_bynode sub_feature_bynode",
         "extra_trees": "extra_tree",
         "interaction_constraints": "interaction_cst",
+        "forced_splits": "forcedsplits_filename forced_splits_filename forced_splits_file fs",
         "lambda_l1": "reg_alpha alpha l1_regularization",
         "max_delta_step": "max_tree_output max_leaf_output",
         "feature_weights": "feature_contri feature_contrib fc fp feature_penalty",

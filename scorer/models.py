@@ -90,6 +90,11 @@ def forest_of(model: Model, use: str) -> Forest:
     return model
 
 
+def parts_of(model: Model) -> tuple[Model, ...]:
+    """Return the models whose scores ``model`` sums: itself, if it is no blend."""
+    return model.parts if isinstance(model, Blend) else (model,)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Blend(Model):
     """A weighted sum of models.

@@ -17,6 +17,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, SPLITS, path_in
 from rankmill.pipeline.grouping.sketch import Overlap, QuerySketch, overlap
 from rankmill.scorer.model import DATASETS_OF_BASE, Model
+from rankmill.scorer.models import Blend, parts_of
 from rankmill.scorer.ranked_file import is_ranked_folder
 
 ALL = "all"  # queries of all splits; and, of a refit, rows of the train and valid splits
@@ -50,14 +51,11 @@ class TrainedModel:
     @classmethod
     def of(cls, model: Model, name: str = "the model", queries: QuerySketch | None = None) -> TrainedModel:
         """Read what the model records."""
-        info, parameters = model.info, model.parameters
-        own, below = (info.get("dataset_digest"), info.get("rows_digest")), info.get(DATASETS_OF_BASE)
         splits = splits_trained_on(model)
-        best = bool(parameters.get("early_stopping_rounds", 0)) or parameters.get("keep_rounds", "best") == "best"
         return cls(
             name=name,
-            datasets=frozenset(str(digest) for digest in (*own, *(below if isinstance(below, list) else ())) if digest),
-            chose_rounds=parameters.get("rounds_by", VALID) == VALID and best and VALID not in splits,
+            datasets=frozenset(digest for part in parts_of(model) for digest in _datasets_of(part)),
+            chose_rounds=VALID not in splits and any(_stopped_by_valid(part) for part in parts_of(model)),
             splits=splits,
             queries=queries,
         )
@@ -119,8 +117,25 @@ class Scope:
 
 
 def splits_trained_on(model: Model) -> tuple[str, ...]:
-    """Return the splits of its dataset that a model was trained on."""
+    """Return the splits of its dataset that a model, or a part of a blend, was trained on."""
+    if isinstance(model, Blend):
+        found = {split for part in model.parts for split in splits_trained_on(part)}
+        found |= {str(model.parameters.get("split", VALID))} - {VALID}  # valid decides, as for rounds
+        return tuple(split for split in SPLITS if split in found)
     return (TRAIN,) if model.parameters.get("refit", "none") == "none" else (TRAIN, VALID)
+
+
+def _datasets_of(model: Model) -> list[str]:
+    """Return the digests of what the model and its base models were trained on."""
+    info, below = model.info, model.info.get(DATASETS_OF_BASE)
+    own = (info.get("dataset_digest"), info.get("rows_digest"), *(below if isinstance(below, list) else ()))
+    return [str(digest) for digest in own if digest]
+
+
+def _stopped_by_valid(model: Model) -> bool:
+    parameters = model.parameters
+    best = bool(parameters.get("early_stopping_rounds", 0)) or parameters.get("keep_rounds", "best") == "best"
+    return parameters.get("rounds_by", VALID) == VALID and best
 
 
 def chosen_queries(

@@ -22,6 +22,7 @@ from rankmill.trainer.assembly import forest_of, trees_a_round
 from rankmill.trainer.checkpoints import Checkpoint
 from rankmill.trainer.early_stopping import EarlyStopping
 from rankmill.trainer.growing.controls import Controls
+from rankmill.trainer.growing.forced import forced_table
 from rankmill.trainer.growing.grower import Grower, LeafRules
 from rankmill.trainer.growing.histogram import total_of
 from rankmill.trainer.growing.tree import Tree, add_tree
@@ -174,6 +175,7 @@ class _Training:
         self._check_link()
         self.data, self.encoded = with_encoded_columns(data, self.parameters)
         self.controls = Controls.of(parameters, data.feature_names, [column.source for column in self.encoded])
+        self.forced = forced_table(parameters, data.feature_names, data.edges, self.categorical)
         data, train = self.data, self.data.train
         self.rows = train
         self.replayed = self._trained_before()  # trees of the first rounds
@@ -206,7 +208,15 @@ class _Training:
             raise InvalidParameter(
                 f"{spelled('extra_trees')} does not work with {spelled('criterion')} 'ole'; use rwse or se, or leave it out"
             )
-        for name in ("lambda_l1", "max_delta_step", "path_smooth", "feature_weights", "feature_costs", "split_cost"):
+        for name in (
+            "lambda_l1",
+            "max_delta_step",
+            "path_smooth",
+            "feature_weights",
+            "feature_costs",
+            "split_cost",
+            "forced_splits",
+        ):
             if self.criterion == "ole" and getattr(p, name):
                 raise InvalidParameter(
                     f"{spelled(name)} does not work with {spelled('criterion')} 'ole'; use rwse or se, or leave it out"
@@ -356,7 +366,7 @@ class _Training:
         p, metrics, stopwatch, options = self.parameters, self.metrics, self.stopwatch, self.options
         whole_steps = replace(p, learning_rate=1.0) if p.boosting == RF else p
         grower = self.make_grower(
-            self.bins, whole_steps, team, monotone=self.monotone, categorical=self.categorical, controls=self.controls,
+            self.bins, whole_steps, team, monotone=self.monotone, categorical=self.categorical, controls=self.controls, forced=self.forced,
             pool_bytes=options.histogram_memory, timed=stopwatch.on,
         )  # fmt: skip
         round_grower = _RoundGrower(self, grower, team)

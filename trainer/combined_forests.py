@@ -25,7 +25,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.records import JSON
 from rankmill.scorer.forest import COVER, Forest, NodeSets, compact_splits, used_names
-from rankmill.scorer.model import DATASETS_OF_BASE, check_kinds
+from rankmill.scorer.model import DATASETS_OF_BASE, Model, check_kinds
 from rankmill.scorer.predict import ForestPredictor
 from rankmill.trainer.layout import EDGE
 from rankmill.trainer.resuming import MERGED, check_whole
@@ -261,12 +261,7 @@ def merged(forests: Sequence[Forest], weights: Sequence[float] | None = None, *,
             raise InvalidParameter(
                 f"only models with link identity can be merged; model {number} has link {forest.link}, {forest.n_outputs} outputs"
             )
-        for name in ("absent", "index_base"):
-            values = [each.info[name] for each in (first, forest) if name in each.info]
-            if values[1:] and values[0] != values[1]:
-                raise InvalidParameter(
-                    f"the models read data differently: {name} is {values[0]!r} in model 1 and {values[1]!r} in model {number}"
-                )
+    check_read_alike(forests)
     names = tuple(dict.fromkeys(name for forest in forests for name in forest.feature_names))
     place = {name: i for i, name in enumerate(names)}
     numbers = [np.array([place[name] for name in forest.feature_names] + [-1], dtype=np.int32) for forest in forests]
@@ -274,12 +269,6 @@ def merged(forests: Sequence[Forest], weights: Sequence[float] | None = None, *,
         replace(forest, **_over(forest, number[forest.node_feature], names))
         for forest, number in zip(forests, numbers, strict=True)
     ]
-    alike = {
-        name: value
-        for name, value in first.info.items()
-        if name not in {*OF_ONE, *_OF_BASE, DATASETS_OF_BASE, ENCODED, "seeds", "best_rounds"}
-        and all(forest.info.get(name) == value for forest in forests)
-    }
     datasets = list(dict.fromkeys(digest for forest in forests for digest in datasets_of(forest)))
     covers = [forest.info[COVER] for forest in forests if COVER in forest.info]
     same = all(forest.parameters == first.parameters for forest in forests)
@@ -291,13 +280,31 @@ def merged(forests: Sequence[Forest], weights: Sequence[float] | None = None, *,
         objective=first.objective if all(forest.objective == first.objective for forest in forests) else MERGED,
         parameters=first.parameters if same else {},
         info={
-            **alike,
+            **facts_alike(forests),
             **({COVER: covers[0]} if covers else {}),
             **({DATASETS_OF_BASE: datasets} if datasets else {}),
             MERGED: [{"model": forest.sha256, "weight": w} for w, forest in zip(factors, forests, strict=True)],
         },
         **_one_after_another(parts, [part.node_feature for part in parts], names),
     )
+
+
+def check_read_alike(models: Sequence[Model]) -> None:
+    """Raise InvalidParameter if absent values or numbers of features mean something else to one model than to the first."""
+    for number, model in enumerate(models, 1):
+        for name in ("absent", "index_base"):
+            values = [each.info[name] for each in (models[0], model) if name in each.info]
+            if values[1:] and values[0] != values[1]:
+                raise InvalidParameter(
+                    f"the models read data differently: {name} is {values[0]!r} in model 1 and {values[1]!r} in model {number}"
+                )
+
+
+def facts_alike(models: Sequence[Model]) -> dict[str, JSON]:
+    """Return the facts of training that all ``models`` share, without those that are about one training."""
+    own = {*OF_ONE, *_OF_BASE, DATASETS_OF_BASE, ENCODED, "seeds", "best_rounds"}
+    shared = [(name, value) for name, value in models[0].info.items() if name not in own]
+    return {name: value for name, value in shared if all(model.info.get(name) == value for model in models)}
 
 
 def _factors(n: int, weights: Sequence[float] | None, *, mean: bool) -> list[float]:

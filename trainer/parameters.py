@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from math import fsum, inf
+from math import fsum
 from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import InvalidParameter, name_hint
 from rankmill.foundation.options import declared_in, group, option, option_like, option_of, options, spelled
-from rankmill.foundation.scalars import real_number, whole_number
 from rankmill.foundation.toml_files import read_toml
 from rankmill.foundation.training_facts import DEFAULTS, STORED_DEFAULTS, with_option_names
 from rankmill.scorer.metrics.metric_options import Policy
+from rankmill.trainer.by_feature import (
+    as_amounts,
+    as_groups,
+    parse_amounts,
+    parse_groups,
+    parse_monotone,
+    without_zeros,
+)
+from rankmill.trainer.forced_splits import as_forced_splits, first_of_depths, of_features
 from rankmill.trainer.goal_options import GOAL_MIXINGS, ROUNDING, SUM, GoalSweepOptions, as_goals, parse_goals
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical
 
@@ -44,130 +51,6 @@ OBLIVIOUS_DEPTH = 6  # where max_depth is left at 0
 MOST_OBLIVIOUS_DEPTH = 12  # 4096 leaves; half as many histograms in memory
 MOST = 1_000_000
 NAMES = [name for name in OBJECTIVES if name != "user"]  # functions cannot be given on a command line
-
-
-def parse_monotone(texts: Iterable[str]) -> dict[str, int]:
-    """Read ``NAME:1`` (scores never fall with the feature) and ``NAME:-1`` (they never rise).
-
-    >>> parse_monotone(["bm25:1", "age:days:-1"])
-    {'bm25': 1, 'age:days': -1}
-
-    Raises
-    ------
-    InvalidParameter
-        A text has another form, or a feature is given twice.
-    """
-    found: dict[str, int] = {}
-    for text in texts:
-        name, _, direction = text.rpartition(":")
-        if any(before.rpartition(":")[2] in {"1", "+1", "-1"} and ":" in before for before in text.split(",")[:-1]):
-            raise InvalidParameter(
-                f"monotone: expected one NAME:1 or NAME:-1, found several in {text!r}; repeat {spelled('monotone')}"
-            )
-        if not name or direction.strip() not in {"1", "+1", "-1", "0"}:
-            raise InvalidParameter(f"monotone: expected NAME:1 or NAME:-1, found {text!r}")
-        if name in found:
-            raise InvalidParameter(f"monotone: the feature {name!r} is given twice")
-        found[name] = int(direction)
-    return found
-
-
-def without_zeros(monotone: Any) -> dict[str, int]:
-    """Return the directions by feature name, without zeros, as plain int.
-
-    >>> without_zeros({"bm25": 1, "age": 0})
-    {'bm25': 1}
-
-    Raises
-    ------
-    InvalidParameter
-        Not a mapping from names to -1, 0 or 1.
-    """
-    if not isinstance(monotone, Mapping) or not all(isinstance(name, str) for name in monotone):
-        raise InvalidParameter("monotone must map feature names to directions, such as {'bm25': 1}")
-    found = {str(name): whole_number(f"monotone[{name!r}]", direction) for name, direction in monotone.items()}
-    for name, direction in found.items():
-        if direction not in {-1, 0, 1}:
-            raise InvalidParameter(f"monotone[{name!r}] must be -1, 0 or 1, got {direction}")
-    return {name: direction for name, direction in found.items() if direction}
-
-
-def parse_amounts(option_name: str, texts: Iterable[str]) -> dict[str, float]:
-    """Read ``NAME:NUMBER``.
-
-    >>> parse_amounts("feature_weights", ["bm25:0.5", "age:days:2"])
-    {'bm25': 0.5, 'age:days': 2.0}
-
-    Raises
-    ------
-    InvalidParameter
-        A text has another form, or a feature is given twice.
-    """
-    amounts: dict[str, float] = {}
-    for text in texts:
-        name, _, written = text.rpartition(":")
-        try:
-            amount = float(written)
-        except ValueError:
-            name, amount = "", 0.0
-        if not name:
-            raise InvalidParameter(f"{spelled(option_name)}: expected NAME:NUMBER, such as bm25:0.5, found {text!r}")
-        if name in amounts:
-            raise InvalidParameter(f"{spelled(option_name)}: the feature {name!r} is given twice")
-        amounts[name] = amount
-    return amounts
-
-
-def as_amounts(option_name: str, amounts: Any) -> dict[str, float]:
-    """Return numbers of 0 or more by feature name, as plain float.
-
-    >>> as_amounts("feature_weights", {"bm25": 2})
-    {'bm25': 2.0}
-
-    Raises
-    ------
-    InvalidParameter
-        Not a mapping from names to such numbers.
-    """
-    if not isinstance(amounts, Mapping) or not all(isinstance(name, str) for name in amounts):
-        raise InvalidParameter(
-            f"{spelled(option_name)} must be numbers by feature name, such as {{'bm25': 0.5}}, got {amounts!r}"
-        )
-    found = {str(name): real_number(f"{spelled(option_name)}[{name!r}]", amount) for name, amount in amounts.items()}
-    for name, amount in found.items():
-        if not 0.0 <= amount < inf:
-            raise InvalidParameter(f"{spelled(option_name)}[{name!r}] must be 0 or more, got {amount}")
-    return found
-
-
-def parse_groups(texts: Iterable[str]) -> list[list[str]]:
-    """Read groups of names separated by commas; a name with a comma stands in double quotes, as in CSV.
-
-    >>> parse_groups(["bm25,title", '"a,b",age'])
-    [['bm25', 'title'], ['a,b', 'age']]
-    """
-    return [[name.strip() for name in next(csv.reader([text]), [])] for text in texts]
-
-
-def as_groups(groups: Any) -> list[list[str]]:
-    """Return groups of names as lists.
-
-    >>> as_groups([("bm25", "title"), ["age"]])
-    [['bm25', 'title'], ['age']]
-
-    Raises
-    ------
-    InvalidParameter
-        Not a sequence of sequences of names, a group is empty, or has a name twice.
-    """
-    name = spelled("interaction_constraints")
-    listed = isinstance(groups, Sequence) and not isinstance(groups, str)
-    if not listed or not all(isinstance(each, Sequence) and not isinstance(each, str) for each in groups):
-        raise InvalidParameter(f"{name} must be lists of feature names, such as [['bm25', 'title'], ['age']]")
-    for names in groups:
-        if not names or not all(isinstance(each, str) and each for each in names) or len(set(names)) < len(names):
-            raise InvalidParameter(f"{name}: expected different feature names in each group, found {list(names)!r}")
-    return [list(names) for names in groups]
 
 
 def parse_seeds(written: str) -> tuple[int, ...]:
@@ -528,6 +411,15 @@ class TrainParameters:
         least=0,
         always_stored=False,
     )
+    forced_splits: Mapping[str, Any] = option(
+        default_factory=dict,
+        help="JSON file with the splits that every tree begins with, in the form of LightGBM: feature (name or number),"
+        " threshold (of a categorical feature a category, or a list of them), and left and right with more of them.",
+        metavar="FILE",
+        read=as_forced_splits,
+        convert=as_forced_splits,
+        always_stored=False,
+    )
     feature_fraction: float = option(
         default=1.0,
         by_preset=True,
@@ -668,6 +560,7 @@ class TrainParameters:
         if self.bootstrap in BY_GRADIENT:
             self._check_drawn_by_gradient()
         if self.grow == "oblivious":
+            first_of_depths(self.forced_splits)
             if self.feature_fraction_by_node < 1.0:
                 raise InvalidParameter(
                     f"{spelled('feature_fraction_by_node')} does not work with {spelled('grow')} 'oblivious', whose nodes of a"
@@ -760,6 +653,7 @@ class TrainParameters:
             interaction_constraints=[group for group in groups if group],
             feature_weights={name: amount for name, amount in self.feature_weights.items() if name in names},
             feature_costs={name: amount for name, amount in self.feature_costs.items() if name in names},
+            forced_splits=of_features(self.forced_splits, names),
         )
 
     def completed(self, values: Mapping[str, Any]) -> TrainParameters:
@@ -954,7 +848,7 @@ class MergeOptions:
 
     weights: Sequence[float] = option(
         default=(),
-        help="Weight of each model, in their order, such as 0.3,0.7. Default: all 1.",
+        help="Weight of each model, in their order, such as 0.3,0.7. Default: all 1; in a blend, those that rank best.",
         metavar="W,W,..",
         read=parse_weights,
     )
@@ -963,6 +857,19 @@ class MergeOptions:
         help="Score of the result: the weighted mean of the scores, or their sum.",
         choices=("mean", "sum"),
     )
+
+
+@options
+class BlendOptions:
+    """How to find the weights of a blend."""
+
+    metric: str = option(default="ndcg@10", help="Metric that the weights maximise, as in evaluate.")
+    split: str = option(
+        default="valid",
+        help="Split of the dataset on which to find the weights; no model may have learnt from it.",
+        choices=("valid", "test", "train"),
+    )
+    weights: Sequence[float] = option_like(MergeOptions, "weights", default=())
 
 
 @options

@@ -8,27 +8,30 @@ from functools import reduce
 from pathlib import Path
 from typing import cast
 
+from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.records import JSON, as_json, left_out
 from rankmill.foundation.training_facts import GoalSweepFacts, MergedModel, NoiseFloor, RefitFacts, TrainingFacts
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES
+from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry import Registry, Version
 from rankmill.registry.names import check_name
-from rankmill.scorer.model_service import find_model, queries_trained_on
+from rankmill.scorer.model import Model
+from rankmill.scorer.model_service import find_model, queries_trained_on, trained_model
 from rankmill.scorer.models import forest_of
+from rankmill.trainer.blending import blended
 from rankmill.trainer.combined_forests import merged
 from rankmill.trainer.goal_fronts import grid_of
 from rankmill.trainer.goal_options import NO_SWEEP, GoalSweepOptions
 from rankmill.trainer.leaf_refits import refit_leaves
 from rankmill.trainer.multi_seed_training import Candidate, SeedRecord, plan_candidate, train_candidate
-from rankmill.trainer.parameters import MergeOptions, RefitLeavesOptions, SeedOptions, TrainParameters
+from rankmill.trainer.parameters import BlendOptions, MergeOptions, RefitLeavesOptions, SeedOptions, TrainParameters
 from rankmill.trainer.progress import to_stderr, training_progress
 from rankmill.trainer.resuming import MERGED
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import Curves
-from rankmill.trainer.version_facts import shape_of
+from rankmill.trainer.version_facts import shape_of, sketch_of_training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,17 +223,14 @@ def refit_and_register(
     if old is None:
         raise InvalidParameter("no model is given")
     registry.prepare()
-    known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
     with compilation_announced(options.on_message or to_stderr):
         found = refit_leaves(dataset, old, rules.decay, options)
     forest = found.result.forest
-    version = registry.register(
-        name, forest.to_bytes(), manifest=as_json(found.facts), attachments=found.attachments, reason=reason
-    )
+    version, is_new = _registered(registry, name, forest, found.facts, found.attachments, reason)
     metrics = found.facts.metrics or {}
     return LeafRefitReport(
         model=str(version),
-        new=version.number not in known,
+        new=is_new,
         sha256=version.sha256,
         refitted=old.facts().model or model,
         decay=rules.decay,
@@ -290,15 +290,109 @@ def merge_and_register(
     if all(sketch is not None for sketch in sketches):
         queries = reduce(lambda one, other: one.union(other), [sketch for sketch in sketches if sketch is not None])
         attachments[TRAIN_QUERIES] = queries.to_bytes()
-    registry.prepare()
-    known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
-    version = registry.register(
-        name, forest.to_bytes(), manifest=as_json(facts), attachments=attachments, reason=reason
-    )
+    version, is_new = _registered(registry, name, forest, facts, attachments, reason)
     return MergeReport(
-        model=str(version), new=version.number not in known, sha256=version.sha256, merged=tuple(names),
+        model=str(version), new=is_new, sha256=version.sha256, merged=tuple(names),
         trees=forest.n_trees, features=forest.n_features, registry=str(registry.root),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlendedPart(MergedModel):
+    """A model of a blend: ``weight`` multiplies its scores, ``share`` its scores over their spread."""
+
+    share: float
+    alone: float  # its metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlendReport:
+    """What ``rankmill models blend`` prints."""
+
+    model: str  # both@1
+    new: bool  # false: a version with the same bytes and facts existed
+    sha256: str
+    parts: tuple[BlendedPart, ...]
+    metric: str
+    split: str
+    together: float
+    registry: str
+
+    def render(self) -> str:
+        """Return a few lines for people."""
+        lines = [
+            f"{'registered' if self.new else 'the same as'} {self.model} in {self.registry}: {self.split} {self.metric}"
+            f" {self.together:.4f}",
+            *(
+                f"{part.share:6.1%} {part.model or part.sha256[:12]}, alone {part.alone:.4f}; its scores times {part.weight:.4g}"
+                for part in self.parts
+            ),
+            f"sha256 {self.sha256}",
+        ]
+        return "\n".join(lines)
+
+
+def blend_and_register(
+    dataset: Dataset,
+    models: Sequence[str],
+    name: str,
+    registry: Registry,
+    options: BlendOptions,
+    *,
+    n_threads: int = 0,
+    reason: str = "",
+) -> BlendReport:
+    """Blend ``models``, files or versions, with the weights that are best on ``dataset``, and register the blend.
+
+    Errors are those of :func:`rankmill.trainer.blending.blended` and of the registry.
+    """
+    check_name(name)
+    found = [find_model(model, registry.root) for model in models]
+    known = [
+        (model, trained_model(model, identity, registry.root, reference))
+        for reference, (model, identity) in zip(models, found, strict=True)
+    ]
+    blend, found_weights = blended(known, dataset, options, n_threads or available_cores())
+    parts = tuple(
+        BlendedPart(
+            sha256=identity.sha256,
+            model=None if identity.name is None else str(identity),
+            weight=weight,
+            share=share,
+            alone=alone,
+        )
+        for (_, identity), weight, share, alone in zip(
+            found, blend.weights.tolist(), found_weights.shares, found_weights.alone, strict=True
+        )
+    )
+    facts = TrainingFacts(
+        features=blend.feature_names,
+        dataset_digest=dataset.digest,
+        parameters={"objective": blend.objective, **blend.parameters},
+        metrics={options.split: {options.metric: found_weights.together}},
+        max_grade=dataset.max_grade,
+        merged=tuple(MergedModel(sha256=part.sha256, model=part.model, weight=part.weight) for part in parts),
+    )
+    splits = [options.split] if options.split != "valid" else []
+    sketches = [trained.queries for _, trained in known if trained.queries is not None]
+    sketches += [sketch_of_training(dataset, splits)] if splits else []
+    complete = len(sketches) == len(known) + len(splits)
+    attachments = {TRAIN_QUERIES: reduce(QuerySketch.union, sketches).to_bytes()} if complete else {}
+    version, is_new = _registered(registry, name, blend, facts, attachments, reason)
+    return BlendReport(
+        model=str(version), new=is_new, sha256=version.sha256, parts=parts, metric=options.metric, split=options.split,
+        together=found_weights.together, registry=str(registry.root),
+    )  # fmt: skip
+
+
+def _registered(
+    registry: Registry, name: str, model: Model, facts: TrainingFacts, attachments: Mapping[str, bytes], reason: str
+) -> tuple[Version, bool]:
+    """Register ``model`` as the next version of ``name``; return the version, and whether it is new."""
+    registry.prepare()
+    known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
+    version = registry.register(name, model.to_bytes(), manifest=as_json(facts), attachments=attachments, reason=reason)
+    return version, version.number not in known
 
 
 def starting_model(reference: str | None, registry: Path) -> StartingModel | None:

@@ -17,6 +17,12 @@ import numpy as np
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.trainer.growing._category_kernels import sum_of_set
 from rankmill.trainer.growing._control_kernels import narrow_groups, note_use, worth_of
+from rankmill.trainer.growing._forced_kernels import (
+    forget_forced,
+    has_forced,
+    pass_forced_on,
+    search_forced,
+)
 from rankmill.trainer.growing._gain_kernels import bounded_gain_of, value_of
 from rankmill.trainer.growing._histogram_kernels import add_edges, count_node, subtract
 from rankmill.trainer.growing._pair_search_kernels import search_node_by_pairs
@@ -47,6 +53,7 @@ from rankmill.trainer.growing._state_kernels import (
     N_LEAVES,
     N_NODES,
     N_WAITING,
+    NO,
     NODE,
     PARTING,
     REFUSED,
@@ -58,6 +65,7 @@ from rankmill.trainer.growing._state_kernels import (
     SUM_HESSIANS,
     THRESHOLD,
     TOTAL,
+    YES,
     make_children,
     may_split,
     meet,
@@ -90,18 +98,24 @@ def _settle(child, node, crew, bins, rules, nodes, search):
         key, best_key = keys[child, worker], keys[child, best]
         if key > best_key or (key == best_key and splits[child, worker, 0] < splits[child, best, 0]):
             best = worker
-    gain = search.gains[child, best]
+    gain, split = search.gains[child, best], splits[child, best]
+    forced = has_forced(node, bins, nodes) and search.forced_gains[child] > 0.0
+    if forced:
+        gain, split = search.forced_gains[child], search.forced[child]
+    else:
+        forget_forced(node, bins, nodes)
     if not (may_split(table, node, rules) and gain > 0.0):
         release_slot(nodes, node)
         return
-    split = splits[child, best]
     table[node, FEATURE] = split[0]
     table[node, THRESHOLD] = split[1]
     table[node, MISSING_LEFT] = split[2]
     table[node, LEFT_SUM] = split[3]
     table[node, SET:] = split[4:]
     nodes.gains[node] = gain + rules.min_gain  # the search returns the gain above min_gain
-    if rules.policy == BEST_FIRST:
+    if forced:
+        nodes.priority[node] = np.inf
+    elif rules.policy == BEST_FIRST:
         nodes.priority[node] = worth_of(gain, split[0], node, bins, rules, nodes)
     elif rules.policy == BREADTH_FIRST:
         nodes.priority[node] = -table[node, DEPTH]
@@ -133,7 +147,7 @@ def _search_refused(crew, node, bins, rows, derivatives, rules, nodes, histogram
 
 
 @kernel(inline="always")
-def _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
+def _search_children(crew, bins, rows, derivatives, rules, nodes, histograms, pairs, search):
     """Count the smaller child, subtract it from its parent, and search both.  False: stop."""
     table, pool, state = nodes.table, histograms.pool, nodes.state
     small, large, both = state[SMALL], state[LARGE], state[COUNT_BOTH]
@@ -150,10 +164,18 @@ def _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
     search_large = large >= 0 and may_split(table, large, rules)
     if search_small:
         search_node(crew, one, small, first_feature, last_feature, bins, rules, nodes, histograms, search)
+        search_forced(
+            one, (small, small + 1), NO, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
+            pool, search.work[crew.worker], search.counts[crew.worker], search,
+        )  # fmt: skip
     if search_large:
         if not both:
             subtract(pool[table[large, SLOT]], pool[table[small, SLOT]], bins.n_bins, first_feature, last_feature)
         search_node(crew, other, large, first_feature, last_feature, bins, rules, nodes, histograms, search)
+        search_forced(
+            other, (large, large + 1), NO, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
+            pool, search.work[crew.worker], search.counts[crew.worker], search,
+        )  # fmt: skip
     if not meet(crew):
         return False
     if rules.paired:
@@ -212,6 +234,7 @@ def _split(node, n_left, bins, rules, nodes):
     _bound_children(node, bins, rules, nodes)
     for child in range(left, left + 2):
         narrow_groups(node, child, table[node, FEATURE], bins, nodes)
+    pass_forced_on(node, left, 2, bins, nodes)
     note_use(table[node, FEATURE], left, left + 2, bins, rules, nodes)
     if state[N_LEAVES] == rules.max_leaves or not (may_split(table, left, rules) or may_split(table, left + 1, rules)):
         release_slot(nodes, node)
@@ -236,9 +259,12 @@ def _judge(node, n_left, bins, rows, derivatives, rules, nodes, pairs, search):
         node, table[node, FIRST] + n_left, rows.rows, derivatives.hessians, rules, table
     )
     worth_it = rules.paired or gains_something(node, n_left, n_right, bins.words, rows, derivatives, rules, table)
+    undone = (few or light or not worth_it) and has_forced(node, bins, nodes)
+    if undone:
+        forget_forced(node, bins, nodes)
     state[SMALL] = -1
     state[REFUSED] = -1
-    if (few or light) and not rules.paired:
+    if (few or light or undone) and not rules.paired:
         state[REFUSED] = node
         state[SUM_HESSIANS] = light or not rules.by_h
         state[COUNT_BOTH] = table[node, SLOT] < 0
@@ -274,7 +300,7 @@ def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search
             ):  # fmt: skip
                 return
         elif state[SMALL] >= 0:
-            if not _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
+            if not _search_children(crew, bins, rows, derivatives, rules, nodes, histograms, pairs, search):
                 return
         if crew.worker == 0:
             state[NODE] = -1
@@ -365,9 +391,14 @@ def _write_level_split(split, level, n_bins, table, pool):
 
 
 @kernel(inline="always")
-def _choose_level_split(crew, level, n_bins, rules, nodes, histograms, search):
-    """Take the best split of all workers, on ties the lowest feature; ``state[NODE]`` -1: there is none."""
-    best = 0
+def _choose_level_split(crew, level, bins, rules, nodes, histograms, search):
+    """Take the forced split, or the best of all workers, on ties the lowest feature; ``state[NODE]`` -1: there is none."""
+    best, n_bins = 0, bins.n_bins
+    if has_forced(level[0], bins, nodes) and search.forced_gains[0] > 0.0:
+        nodes.state[NODE] = level[0]
+        _write_level_split(search.forced[0], level, n_bins, nodes.table, histograms.pool)
+        return
+    forget_forced(level[0], bins, nodes)
     keys = search.keys if rules.noise != 0.0 or rules.weighed else search.gains
     for worker in range(1, crew.size):
         if keys[0, worker] > keys[0, best]:
@@ -448,7 +479,7 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
     :func:`grow_by_node`, the first search ignores the number of rows, and if a side is too small the level is searched
     again with counted sides.  Afterwards ``state[N_NODES]`` is the number of nodes.
     """
-    table, state = nodes.table, nodes.state
+    table, state, one = nodes.table, nodes.state, np.int64(0)  # a variable instead of a literal, see NO and YES
     first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
     tick(crew, COUNTING)
     for depth in range(rules.max_depth):
@@ -458,13 +489,17 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
             return
         tick(crew, COUNTING)
         search_level(crew, level, first_feature, last_feature, bins, rules, nodes, histograms, search)
+        search_forced(
+            one, level, NO, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
+            histograms.pool, search.work[crew.worker], search.counts[crew.worker, 0], search,
+        )  # fmt: skip
         counted = False
         while True:
             if not meet(crew):
                 return
             if crew.worker == 0:
                 tick(crew, SEARCHING)
-                _choose_level_split(crew, level, bins.n_bins, rules, nodes, histograms, search)
+                _choose_level_split(crew, level, bins, rules, nodes, histograms, search)
                 tick(crew, DECIDING)
             if not meet(crew):
                 return
@@ -479,7 +514,11 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
                 if state[REFUSED] < 0 and not _level_gains_something(
                     level, bins.words, rows, derivatives, rules, nodes
                 ):
-                    state[NODE] = -1
+                    if has_forced(first_node, bins, nodes):
+                        forget_forced(first_node, bins, nodes)
+                        state[REFUSED] = first_node
+                    else:
+                        state[NODE] = -1
                 tick(crew, DECIDING)
             if not meet(crew):
                 return
@@ -487,10 +526,16 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
                 return
             if state[REFUSED] < 0:
                 break
+            if counted:  # and found: only what was forced is dropped
+                continue
             counted = True
             search_level_counted(
                 crew, level, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
                 histograms, search,
+            )  # fmt: skip
+            search_forced(
+                one, level, YES, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
+                histograms.pool, search.work[crew.worker], search.counts[crew.worker, 0], search,
             )  # fmt: skip
         if crew.worker == 0:
             for node in range(first_node, first_node + n_nodes):
@@ -499,4 +544,5 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
             f, below = table[first_node, FEATURE], 2 * first_node + 1
             narrow_groups(first_node, below, f, bins, nodes)
             note_use(f, below, below + 1, bins, rules, nodes)
+            pass_forced_on(first_node, below, 1, bins, nodes)
             state[N_NODES] = 4 * n_nodes - 1

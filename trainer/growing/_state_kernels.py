@@ -34,6 +34,10 @@ FIRST, LAST, DEPTH, TOTAL, SLOT, LEFT, FEATURE, THRESHOLD, MISSING_LEFT, LEFT_SU
 )
 SET, SET_WORDS = 13, 4
 NODE_FIELDS = SET + SET_WORDS
+# Columns of ``forced``: a feature; its last bin on the left, 0 for a set; the rows of the splits below on the left and on the
+# right, -1: none; the set.
+FORCED_FEATURE, FORCED_BIN, FORCED_BELOW, FORCED_SET = 0, 1, 2, 4
+FORCED_FIELDS = FORCED_SET + SET_WORDS
 # Cells of ``state``: number of nodes, leaves, waiting nodes and free slots; the node to split (-1: the tree is done); the
 # children to count and search (-1: none); whether the larger one must be counted too, because the histogram of its parent
 # was evicted; the node whose best split was rejected (-1: none) and that must be searched with counted sides, whether
@@ -122,6 +126,7 @@ class Bins(NamedTuple):
     weights: Any  # (n_features,) float64: factors of gains
     costs: Any  # (n_features,) float64: of the first use of a feature
     used: Any  # (n_features,) uint8: 1 if a tree uses the feature already; only worker 0 reads and writes it
+    forced: Any  # (n_splits, FORCED_FIELDS) int64: splits that every tree begins with, the root first
 
 
 class Rows(NamedTuple):
@@ -155,6 +160,7 @@ class Nodes(NamedTuple):
     state: Any  # (STATE_FIELDS,) int64
     groups: Any  # (most_nodes, n_words) uint64: bits of the groups that have all features of the path
     used: Any  # (most_nodes, n_features) uint8: features in use when the node was made; empty if nothing is weighed
+    forced: Any  # (most_nodes,) int64: row of ``Bins.forced``, -1: none; empty if there are none at all
 
 
 class Histograms(NamedTuple):
@@ -176,6 +182,8 @@ class Search(NamedTuple):
     counts: Any  # (size, 2, 256) int64; (size, n_leaves, 2, 256) for levels
     usable: Any  # (size, n_features) uint8
     drawn: Any  # (size, n_features) uint64
+    forced_gains: Any  # (2,), of the splits that are forced
+    forced: Any  # (2, 4 + SET_WORDS) int64, as splits
 
 
 class PairLists(NamedTuple):

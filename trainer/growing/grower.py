@@ -100,6 +100,7 @@ class Grower:
         monotone: npt.NDArray[np.int8] | None = None,
         categorical: npt.NDArray[np.bool_] | None = None,
         controls: Controls | None = None,
+        forced: npt.NDArray[np.int64] | None = None,
         pool_bytes: int = DEFAULT_POOL_BYTES,
         timed: bool = False,
     ) -> None:
@@ -115,10 +116,11 @@ class Grower:
         if categorical is not None:
             self._categorical[: len(categorical)] = categorical
         self._controls = (controls or Controls.none(bins.n_features)).padded(n_features)
+        self._forced = np.zeros((0, table.FORCED_FIELDS), dtype=np.int64) if forced is None else forced
         self._used = np.zeros(n_features, dtype=np.uint8)  # features of the trees so far
         self._blocks = np.arange(bins.words.shape[0], dtype=np.int64)
         self._used_words = bins.used_words
-        self._nodes = _nodes_for(p.leaves, pool.n_slots, self._controls)
+        self._nodes = _nodes_for(p.leaves, pool.n_slots, self._controls, self._forced)
         self._rows = table.Rows(
             rows=np.zeros(n + table.LOOK_AHEAD, dtype=ROW),
             packed=aligned_empty((n,), PACKED),
@@ -142,6 +144,8 @@ class Grower:
             counts=aligned_empty((size, *counted_leaves, 2, BINS_A_FEATURE), np.int64),
             usable=np.zeros((size, n_features), dtype=np.uint8),
             drawn=np.zeros((size, n_features), dtype=np.uint64),
+            forced_gains=np.zeros(2),
+            forced=np.zeros((2, 4 + table.SET_WORDS), dtype=np.int64),
         )
         no_pairs = np.empty((2, 0, 2), dtype=np.int64)
         self._pairs = table.PairLists(
@@ -252,7 +256,9 @@ class Grower:
         if features is not None:
             self._enabled[: len(features)] = features
             self._enabled[len(features) :] = 0
-            self._chosen_blocks = np.flatnonzero(self._enabled.reshape(-1, self._bins.width).any(axis=1))
+            needed = self._enabled.copy()
+            needed[self._forced[:, table.FORCED_FEATURE]] = 1  # also where it is not in the sample
+            self._chosen_blocks = np.flatnonzero(needed.reshape(-1, self._bins.width).any(axis=1))
 
     def _start(
         self,
@@ -282,6 +288,7 @@ class Grower:
         nodes.groups[0] = ~np.uint64(0)
         if nodes.used.size:
             nodes.used[0] = self._used
+        nodes.forced[:1] = 0
         nodes.free[: n_slots - 1] = np.arange(n_slots - 1, 0, -1)
         nodes.state[:] = 0
         nodes.state[table.N_NODES] = nodes.state[table.N_LEAVES] = 1
@@ -392,6 +399,7 @@ class Grower:
             self._controls.weights,
             self._controls.costs,
             self._used,
+            self._forced,
         )
         shared = crew, bins, self._rows, derivatives, rules, self._nodes, self._histograms, self._search
         if self._oblivious:
@@ -577,7 +585,7 @@ class Grower:
         add_tree(tree, self._bins, np.flatnonzero(outside).astype(ROW), scores, self._team)
 
 
-def _nodes_for(leaves: int, n_slots: int, controls: Controls) -> table.Nodes:
+def _nodes_for(leaves: int, n_slots: int, controls: Controls, forced: npt.NDArray[np.int64]) -> table.Nodes:
     """Return the table of nodes for trees with ``leaves`` leaves and a pool of ``n_slots`` histograms."""
     most = 2 * leaves - 1
     return table.Nodes(
@@ -590,6 +598,7 @@ def _nodes_for(leaves: int, n_slots: int, controls: Controls) -> table.Nodes:
         state=np.zeros(table.STATE_FIELDS, dtype=np.int64),
         groups=np.zeros((most, controls.groups.shape[1]), dtype=np.uint64),
         used=np.zeros((most, len(controls.sources) if controls.weighed else 0), dtype=np.uint8),
+        forced=np.full(most if len(forced) else 0, -1, dtype=np.int64),
     )
 
 

@@ -68,6 +68,7 @@ FIXED: Mapping[str, str] = {
     "monotone": "monotone constraints are not searched; give them as an option",
     "feature_weights": "they say what you want of features; give them as an option",
     "feature_costs": "they say what you want of features; give them as an option",
+    "forced_splits": "they are not searched; give them as an option",
     "interaction_constraints": "interaction constraints are not searched; give them as an option",
 }
 _VALUES = {"int": "whole numbers such as 15,31", "float": "numbers such as 0.05,0.1"}

@@ -1,0 +1,133 @@
+"""Weights of a blend: never worse than each model alone, exact for two, found again when they are planted."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rankmill.cli import app
+from rankmill.registry import Registry
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.scorer.metrics.per_query import PreparedQueries
+from rankmill.scorer.model_service import model_of
+from rankmill.scorer.models import Blend
+from rankmill.trainer.blending import weights_of
+from tests.trainer.small_dataset import small_dataset
+
+NDCG, POLICY = parse_metric("ndcg@10"), Policy(max_grade=3)
+
+
+def rankers(seed, k=3, n_queries=60):
+    """Return k noisy views of a signal, of different scales, with grades and offsets."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(3, 15, size=n_queries)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    signal = rng.normal(size=starts[-1])
+    grades = np.digitize(signal, [-0.5, 0.5, 1.5]).astype(np.int32)
+    scores = [10.0**j * (signal + rng.normal(size=len(signal))) + 7.0 for j in range(k)]
+    return scores, grades, starts
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_blend_is_never_worse_than_its_best_part(seed):
+    scores, grades, starts = rankers(seed)
+    found = weights_of(scores, grades, starts, NDCG, POLICY)
+    queries = PreparedQueries(grades, starts, POLICY)
+    assert found.alone == pytest.approx([queries.means([NDCG], each)[NDCG] for each in scores], abs=1e-12)
+    assert found.together >= max(found.alone)
+    mixed = sum(w / s * each for w, s, each in zip(found.shares, found.spreads, scores, strict=True))
+    assert queries.means([NDCG], mixed)[NDCG] == pytest.approx(found.together, abs=1e-12)
+    assert sum(found.shares) == pytest.approx(1.0)
+    assert found.together > max(found.alone) + 0.02  # three independent views of one signal
+
+
+def test_no_grid_of_two_weights_is_better():
+    scores, grades, starts = rankers(5, k=2)
+    found = weights_of(scores, grades, starts, NDCG, POLICY)
+    queries = PreparedQueries(grades, starts, POLICY)
+    scaled = [each / spread for each, spread in zip(scores, found.spreads, strict=True)]
+    grid = [queries.means([NDCG], (1 - a) * scaled[0] + a * scaled[1])[NDCG] for a in np.linspace(0, 1, 2001)]
+    assert max(grid) <= found.together + 1e-12
+
+
+def test_a_ranker_without_signal_or_with_equal_scores_gets_no_weight():
+    scores, grades, starts = rankers(6, k=1, n_queries=200)
+    found = weights_of([scores[0], np.full(len(grades), 3.0)], grades, starts, NDCG, POLICY)
+    assert found.shares == (1.0, 0.0)
+    assert found.spreads[1] == 1.0
+    perfect = grades.astype(np.float64)
+    assert weights_of([scores[0], perfect], grades, starts, NDCG, POLICY).together == pytest.approx(1.0)
+
+
+def test_given_weights_are_measured_not_searched():
+    scores, grades, starts = rankers(7, k=2)
+    found = weights_of(scores, grades, starts, NDCG, POLICY, (3.0, 1.0))
+    assert found.shares == (3.0, 1.0)
+    same = weights_of(scores, grades, starts, NDCG, POLICY, (0.75, 0.25))
+    assert same.together == pytest.approx(found.together)
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def test_the_command_registers_a_blend_that_ranks_and_is_compared(tmp_path):
+    dataset = small_dataset(tmp_path)
+    common = ["--registry", tmp_path / "r"]
+    for objective in ("l2", "lambdamart"):
+        done = invoke(
+            "train",
+            dataset.path,
+            "--name",
+            "web",
+            "--objective",
+            objective,
+            "--n-rounds",
+            4,
+            "--refit",
+            "none",
+            *common,
+        )
+        assert done.exit_code == 0, done.output
+    arguments = ["models", "blend", "web@1", "web@2", "--on", dataset.path, "--name", "both", *common, "--json"]
+    done = invoke(*arguments)
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert (report["model"], report["new"], report["split"]) == ("both@1", True, "valid")
+    assert report["together"] >= max(part["alone"] for part in report["parts"])
+    blend = model_of(Registry(tmp_path / "r").resolve("both@1", bare="latest"))
+    assert isinstance(blend, Blend)
+    assert blend.weights.tolist() == [part["weight"] for part in report["parts"]]
+    again = json.loads(invoke(*arguments).stdout)
+    assert (again["new"], again["sha256"]) == (False, report["sha256"])
+    seen = invoke(
+        "evaluate", dataset.path, "--model", "both@1", "--split", "valid", "--metric", "ndcg@10", "--json", *common
+    )
+    assert json.loads(seen.stdout)["metrics"]["ndcg@10"]["mean"] == pytest.approx(report["together"])
+    for command in (
+        ["compare", "both@1", "web@1", "--on", dataset.path, "--split", "valid"],
+        ["rerank", dataset.path / "_unjudged", "--model", "both@1", "-o", tmp_path / "none"],
+        ["models", "show", "both@1"],
+        ["models", "diff", "web@1", "both@1"],
+    ):
+        found = invoke(*command, *common)
+        assert found.exit_code == 0 or "rerank" in command, found.output
+    nested = invoke("models", "blend", "both@1", "web@1", "--on", dataset.path, "--name", "b", *common)
+    assert nested.exit_code
+    assert "itself" in f"{nested.output}{nested.exception}"
+
+
+def test_a_split_that_a_model_learnt_from_is_refused(tmp_path):
+    dataset = small_dataset(tmp_path)
+    common = ["--registry", tmp_path / "r"]
+    for seed in (1, 2):
+        invoke("train", dataset.path, "--name", "web", "--seed", seed, "--n-rounds", 3, "--refit", "all", *common)
+    for split in ("train", "valid"):
+        done = invoke(
+            "models", "blend", "web@1", "web@2", "--on", dataset.path, "--split", split, "--name", "b", *common
+        )
+        assert done.exit_code
+        assert f"learnt from the {split} split" in f"{done.output}{done.exception}"

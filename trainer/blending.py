@@ -1,0 +1,186 @@
+"""Find the weights of a blend of models on queries that none of them was trained on.
+
+With two models the best weight comes from an exact sweep (Burges 2010, section 7.1; `rankmill.scorer.inspect.combine`).  With more, the best
+of them alone is mixed with each of the others in turn, as long as that improves the metric.
+
+Scores of different models have different scales.  Weights are therefore shares of scores that are divided by their
+spread, the standard deviation around the mean of the query; this changes the words, not the mixtures that can be found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rankmill.foundation.errors import CandidatesRejected, InputError, InvalidParameter
+from rankmill.foundation.options import spelled
+from rankmill.pipeline.dataset import Dataset
+from rankmill.scorer.inspect.combine import combine
+from rankmill.scorer.metrics import Metric, Policy, parse_metric
+from rankmill.scorer.metrics.conventions import OURS, named_convention
+from rankmill.scorer.metrics.per_query import PreparedQueries
+from rankmill.scorer.model import Model, check_kinds
+from rankmill.scorer.models import Blend, predictor_of
+from rankmill.scorer.train_test_overlap import TrainedModel, scope_of
+from rankmill.trainer.combined_forests import check_read_alike, facts_alike
+from rankmill.trainer.parameters import BlendOptions
+
+MOST_PASSES = 10  # over all models
+MOST_PAIRS = 1 << 23  # of documents, in the queries on which a weight is searched
+_GAIN = 1e-12  # of the metric; less is rounding
+
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartWeights:
+    """The weights of the models of a blend, and what the metric says of them.
+
+    ``shares`` (n,) are the weights of the scores after each was divided by its ``spreads``, and sum to 1.
+    """
+
+    shares: tuple[float, ...]
+    spreads: tuple[float, ...]
+    alone: tuple[float, ...]
+    """The metric of each model alone."""
+    together: float
+
+
+def blended(
+    models: Sequence[tuple[Model, TrainedModel]], dataset: Dataset, options: BlendOptions, n_threads: int = 1
+) -> tuple[Blend, PartWeights]:
+    """Return the blend of ``models``, and how it does on the split that ``options`` name.
+
+    Raises
+    ------
+    InputError
+        The split does not exist or is empty, or a model was trained on it.
+    InvalidParameter
+        There are fewer than two models, or other weights than models, or the models read data differently.
+    rankmill.foundation.errors.CandidatesRejected
+        The dataset lacks a feature.
+    """
+    if len(models) < 2:
+        raise InvalidParameter(f"expected two models or more to blend, found {len(models)}")
+    if options.weights and len(options.weights) != len(models):
+        raise InvalidParameter(
+            f"{spelled('weights')}: expected {len(models)}, one for each model, found {len(options.weights)}"
+        )
+    parts = [model for model, _ in models]
+    for number, part in enumerate(parts, 1):
+        if isinstance(part, Blend):
+            raise InvalidParameter(f"model {number} is a blend of {len(part.parts)} models itself; blend these instead")
+    check_read_alike(parts)
+    scope = scope_of(dataset, options.split, [known for _, known in models])
+    if scope.seen_in_training:
+        raise InputError(
+            f"{' and '.join(scope.seen_in_training)} learnt from the {options.split} split, so scores there look better"
+            " than they are; blend on another split or dataset, or train with --refit none"
+        )
+    metric = parse_metric(options.metric)
+    policy = named_convention(OURS).but(max_grade=max(1, dataset.max_grade)).policy_for(metric)
+    grades = dataset.rows(options.split, ("grade",)).column(0).to_numpy().astype(np.int32)
+    scores = scores_on(dataset, options.split, parts, n_threads)
+    starts = dataset.queries(options.split).starts
+    found = weights_of(scores, grades, starts, metric, policy, options.weights)
+    blend = Blend(
+        parts=tuple(parts),
+        weights=np.array([share / spread for share, spread in zip(found.shares, found.spreads, strict=True)]),
+        parameters={"metric": str(metric), "split": options.split},
+        info=facts_alike(parts),
+    )
+    return blend, found
+
+
+def weights_of(
+    scores: Sequence[Scores],
+    grades: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int64],
+    metric: Metric,
+    policy: Policy,
+    shares: Sequence[float] = (),
+) -> PartWeights:
+    """Find the weights of models with ``scores`` (n,) each that have the best ``metric``, or measure those of ``shares``.
+
+    Errors are those of `rankmill.scorer.inspect.combine.combine`.
+    """
+    spreads = [_spread(each, starts) for each in scores]
+    scaled = [each / spread for each, spread in zip(scores, spreads, strict=True)]
+    queries = PreparedQueries(grades, starts, policy)
+    alone = [queries.means([metric], each)[metric] for each in scaled]
+    if shares:
+        weights = np.asarray(shares, dtype=np.float64)
+        together = queries.means([metric], _mixed(scaled, weights))[metric]
+        return PartWeights(
+            shares=tuple(weights.tolist()), spreads=tuple(spreads), alone=tuple(alone), together=together
+        )
+    rows, few = _some_queries(starts)
+    alone_of = np.eye(len(scores))
+    best = int(np.argmax(alone))
+    weights, together = alone_of[best], alone[best]
+    others = sorted(set(range(len(scores))) - {best}, key=lambda k: -alone[k])
+    for number in range(MOST_PASSES if len(others) > 1 else 1):
+        before = together
+        for k in [*others, best] if number else others:
+            step = combine(_mixed(scaled, weights)[rows], scaled[k][rows], grades[rows], few, metric, policy)
+            tried = (1.0 - step.weight) * weights + step.weight * alone_of[k]
+            value = queries.means([metric], _mixed(scaled, tried))[metric]
+            if value > together + _GAIN:
+                weights, together = tried, value
+        if together <= before:
+            break
+    return PartWeights(shares=tuple(weights.tolist()), spreads=tuple(spreads), alone=tuple(alone), together=together)
+
+
+def _some_queries(starts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the rows of evenly chosen queries that have at most about ``MOST_PAIRS`` pairs of documents, and their offsets.
+
+    Queries are in the order of the hashes of their ids, so every m-th is a sample that says nothing about them.
+    """
+    sizes = np.diff(starts)
+    pairs = int((sizes * (sizes - 1) // 2).sum())
+    chosen = np.arange(0, len(sizes), max(1, -(-pairs // MOST_PAIRS)))
+    rows = np.concatenate([np.arange(starts[q], starts[q + 1]) for q in chosen.tolist()] or [np.empty(0, np.int64)])
+    return rows, np.concatenate([[0], np.cumsum(sizes[chosen])])
+
+
+def scores_on(dataset: Dataset, split: str, models: Sequence[Model], n_threads: int = 1) -> list[Scores]:
+    """Return the scores (n,) of each of ``models`` on ``split``, in one pass over the features that they use.
+
+    Raises
+    ------
+    CandidatesRejected
+        The dataset lacks a feature, or has it as a number where a model has it as categorical, or the reverse.
+    """
+    predictors = [predictor_of(model) for model in models]
+    used = {name for predictor in predictors for name in predictor.feature_names}
+    names = [name for name in dataset.feature_names if name in used] or [*dataset.feature_names[:1]]
+    if lacking := sorted(used - set(names)):
+        raise CandidatesRejected(f"{dataset.path}: the models use {', '.join(lacking[:5])}, which the dataset lacks")
+    for model in models:
+        check_kinds(model, dataset.feature_names, dataset.manifest.categorical, CandidatesRejected)
+    columns = [[names.index(name) for name in predictor.feature_names] for predictor in predictors]
+    found: list[list[Scores]] = [[] for _ in models]
+    for batch in dataset.feature_batches(split, names):
+        for predictor, where, scores in zip(predictors, columns, found, strict=True):
+            scores.append(predictor.scores(batch, columns=where, n_threads=n_threads))
+    return [np.concatenate(scores) for scores in found]
+
+
+def _mixed(scaled: Sequence[Scores], weights: npt.NDArray[np.float64]) -> Scores:
+    total = np.zeros(len(scaled[0]))
+    for weight, scores in zip(weights.tolist(), scaled, strict=True):
+        total += weight * scores
+    return total
+
+
+def _spread(scores: Scores, starts: npt.NDArray[np.int64]) -> float:
+    """Return the standard deviation of scores around the mean of their query; 1 if they are all equal there."""
+    sizes = np.diff(starts)
+    filled = sizes > 0
+    means = np.add.reduceat(scores, starts[:-1][filled]) / sizes[filled] if filled.any() else np.empty(0)
+    spread = float(np.sqrt(np.mean((scores - np.repeat(means, sizes[filled])) ** 2))) if len(scores) else 0.0
+    return spread or 1.0
