@@ -18,15 +18,17 @@ from rankmill.foundation.errors import ConfigError, InputError, RankmillError
 from rankmill.foundation.options import Grouped, grouped, spelled_for_a_file, types_in
 from rankmill.gate.gate_rules import METRIC
 from rankmill.other_libraries import unknown_name
+from rankmill.pipeline.goals import check_goal
 from rankmill.pipeline.sources.column_roles import check_columns
 from rankmill.registry.names import check_alias, check_name
-from rankmill.scorer.metrics import parse_metric
+from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.scorer.metrics.conventions import named_convention
 from rankmill.trainer.early_stopping import parse_measure
 
 _TABLES = {
     "grades": "{good = 2, bad = 0}",
     "goals": "{bought = 0.3}",
+    "also": '{"ndcg@10:bought" = 0.005}',
     "goal_floors": '{"ndcg@10:bought" = 0.55}',
     "columns": '{qid = "query_id", grade = "rel"}',
     "split": "{train = 0.8, test = 0.2}",
@@ -34,7 +36,7 @@ _TABLES = {
 }  # examples of keys that are tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pydantic_core import ErrorDetails
 
@@ -135,22 +137,32 @@ def section_class(name: str) -> Any:
 
 def _check_later_stages(path: Path, config: Config) -> None:
     """Run the checks of later stages now, so that a mistake is not found only after hours of training."""
+    goals = config.ingest.options.read.goals
+
+    def check_reported(names: Iterable[str]) -> None:
+        for metric in map(parse_metric, names):
+            check_goal(metric, metric.goal, goals, "[ingest]")
+
+    def check_measured(*names: str) -> None:
+        check_reported(name for name in names if isinstance(parse_measure(name), Metric))
+
     rows: list[tuple[str, Callable[[], object]]] = [
         ("train.name:", lambda: check_name(config.train.name)),
         ("train.metric:", lambda: parse_metric(config.train.parameters.metric)),
         (
             "train.stop_metric:",
-            lambda: parse_measure(config.train.parameters.stop_metric or config.train.parameters.metric),
+            lambda: check_measured(config.train.parameters.stop_metric or config.train.parameters.metric),
         ),
-        ("train.eval_metrics:", lambda: [parse_measure(measure) for measure in config.train.machine.eval_metrics]),
+        ("train.eval_metrics:", lambda: check_measured(*config.train.machine.eval_metrics)),
         ("[evaluate]", lambda: named_convention(config.evaluate.convention).but(**config.evaluate.policy)),
         ("[tell]", lambda: config.tell.keep_bytes),
-        ("evaluate.metrics:", lambda: [parse_metric(metric) for metric in config.evaluate.metrics]),
+        ("evaluate.metrics:", lambda: check_reported(config.evaluate.metrics)),
     ]
     if config.gate is not None:
         gate = config.gate
         rows.append(("gate.alias:", lambda: check_alias(gate.alias)))
-        rows.append(("gate.metric:", lambda: parse_metric(gate.options.metric or METRIC)))
+        rows.append(("gate.metric:", lambda: check_reported([gate.options.metric or METRIC])))
+        rows.append(("gate.also:", lambda: check_reported(gate.options.also)))
     if config.ingest.options.format == "pairs":
         raise ConfigError(f"{path}: ingest.format is the format of judgments; name files of pairs with ingest.pairs")
     if config.promote is not None:

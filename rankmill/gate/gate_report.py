@@ -36,8 +36,26 @@ class GateQueries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FurtherVerdict:
+    """The verdict by a further metric, which must not be worse by more than ``margin``; the figures are among the metrics."""
+
+    metric: str
+    margin: float
+    passed: bool
+    reason: str | None = left_out()
+
+    @property
+    def asked(self) -> str:
+        """The rule."""
+        return f"must not be worse by more than {self.margin:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RivalFacts:
-    """The candidate against another ranking, by every metric; None for a metric with too few queries that count."""
+    """The candidate against another ranking, by every metric; None for a metric with too few queries that count.
+
+    ``passed`` and ``reasons`` are those of the deciding metric, ``also`` has the verdicts by further ones.
+    """
 
     against: str
     words: str
@@ -47,6 +65,7 @@ class RivalFacts:
     passed: bool
     reasons: tuple[str, ...]
     metrics: Mapping[str, Paired | None]
+    also: tuple[FurtherVerdict, ...] | None = left_out()
 
     def asked(self, margin: float) -> str:
         """Return the rule of the comparison."""
@@ -102,7 +121,9 @@ class GateReport:
         title = f"against {comparison.words}: {comparison.asked(self.margin)} in {self.metric}"
         other = comparison.against if self.baseline is None else self.baseline.version
         rows = []
-        for name in sorted(comparison.metrics, key=lambda metric: (metric != self.metric, metric)):
+        further = [each.metric for each in comparison.also or ()]
+        first = {name: place for place, name in enumerate([self.metric, *further])}
+        for name in sorted(comparison.metrics, key=lambda metric: (first.get(metric, len(first)), metric)):
             found = comparison.metrics[name]
             if found is None:
                 rows.append([name, *[""] * 8, "0"])
@@ -125,6 +146,8 @@ class GateReport:
             *textwrap.wrap(title, page),
             text_table(["metric", self.candidate.version, other, *figures], rows),
         ]
+        for each in comparison.also or ():
+            lines += textwrap.wrap(f"{each.metric} {each.asked}: {'passed' if each.passed else 'FAILED'}", page)
         decisive = comparison.metrics[self.metric]
         worst = () if decisive is None else decisive.worst[:_WORST]
         if worst:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rankmill.foundation.errors import InputError, InvalidParameter
 from rankmill.foundation.options import defaults_of, group, option, options, spelled, values_of
 from rankmill.foundation.records import as_json, canonical_json
+from rankmill.foundation.scalars import real_number
 from rankmill.registry.names import PRODUCTION
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.scorer.metrics.conventions import CONVENTIONS, OURS, Convention, named_convention
@@ -24,6 +25,52 @@ MARGIN = 0.002
 SPLIT = "test"
 NO_OPTION = "no option changes this"
 SHOWN = ("ndcg@10", "err@10", "map")  # in addition to the deciding metric
+
+
+def parse_margins(texts: Iterable[str]) -> dict[str, float]:
+    """Read texts such as ``ndcg@10:bought=0.005,map=0.01``.
+
+    >>> parse_margins(["ndcg@10:bought=0.005, map=0.01"])
+    {'ndcg@10:bought': 0.005, 'map': 0.01}
+
+    Raises
+    ------
+    InvalidParameter
+        A text is malformed, or names a metric twice.
+    """
+    found: dict[str, float] = {}
+    for piece in (piece.strip() for text in texts for piece in text.split(",")):
+        metric, _, written = (word.strip() for word in piece.rpartition("="))  # rbp(p=0.8)=0.01
+        try:
+            margin = float(written)
+        except ValueError:
+            metric = ""
+        if not metric:
+            raise InvalidParameter(
+                f"{spelled('also')}: expected metrics and margins such as ndcg@10:bought=0.005,map=0.01, found {piece!r}"
+            )
+        if metric in found:
+            raise InvalidParameter(f"{spelled('also')} names {metric!r} twice")
+        found[metric] = margin
+    return found
+
+
+def _margins(given: Mapping[str, float]) -> dict[str, float]:
+    """Return margins by the spelling of the metric, in that order."""
+    found: dict[str, float] = {}
+    for text, margin in given.items():
+        try:
+            metric = str(parse_metric(text))
+        except InputError as error:
+            raise InvalidParameter(f"{spelled('also')}: {error}") from None
+        if metric in found:
+            raise InvalidParameter(f"{spelled('also')} names {metric!r} twice")
+        found[metric] = real_number(f"{spelled('also')} {metric}", margin)
+        if not (math.isfinite(found[metric]) and found[metric] >= 0.0):
+            raise InvalidParameter(
+                f"{spelled('also')}: the margin of {metric} must be a number of 0 or more, got {margin}"
+            )
+    return dict(sorted(found.items()))
 
 
 @options
@@ -70,6 +117,14 @@ class GateOptions(GateLimits):
         help=f"How much worse than the current version the candidate may be.  Default: as the alias' policy says, else {MARGIN}.",
         least=0,
     )
+    also: Mapping[str, float] = option(
+        default_factory=dict,
+        help="Further metrics, each with how much worse the candidate may be: ndcg@10:bought=0.005,map=0.01; repeat for more.",
+        metavar="METRIC=MARGIN,..",
+        read=parse_margins,
+        repeat=True,
+        convert=_margins,
+    )
 
 
 @options
@@ -100,6 +155,8 @@ class GateRules(GateLimits):
     margin
         How much worse than the current version the candidate may be, 0 or more.  It passes if the lower end of the
         confidence interval of the difference is above ``-margin``.
+    also
+        Further metrics with their margins; the candidate must pass each of them in the same way.
     convention
         How metrics are computed.
 
@@ -111,17 +168,22 @@ class GateRules(GateLimits):
 
     metric: Metric = field(default_factory=lambda: parse_metric(METRIC))
     margin: float = MARGIN
+    also: Mapping[Metric, float] = field(default_factory=dict)
     convention: Convention = field(default_factory=lambda: named_convention(OURS))
 
     def check_together(self) -> None:
         """Raise InvalidParameter unless the margin is a number of 0 or more."""
         if not (math.isfinite(self.margin) and self.margin >= 0.0):
             raise InvalidParameter(f"{spelled('margin')} must be a number of 0 or more, got {self.margin}")
+        if self.metric in self.also:
+            raise InvalidParameter(
+                f"{spelled('also')} names {self.metric}, which decides; set its margin with {spelled('margin')}, and leave it out"
+            )
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The deciding metric, then those shown with it."""
-        return tuple(dict.fromkeys([self.metric, *map(parse_metric, SHOWN)]))
+        """The deciding metric, the further ones, then those shown with them."""
+        return tuple(dict.fromkeys([self.metric, *self.also, *map(parse_metric, SHOWN)]))
 
     @property
     def limits(self) -> GateLimits:
@@ -183,6 +245,7 @@ def rules_under(policy: AliasPolicy | None, asked: GateOptions, convention: Conv
     return GateRules(
         metric=parse_metric(METRIC if metric is None else metric),
         margin=MARGIN if margin is None else margin,
+        also={parse_metric(name): bound for name, bound in asked.also.items()},
         convention=named_convention(OURS) if convention is None else convention,
         **{name: getattr(asked, name) for name in LIMITS},
     )

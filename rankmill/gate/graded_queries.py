@@ -16,6 +16,7 @@ from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.binning import columns_of
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import SPLITS
+from rankmill.scorer.links import MAX_GAINED_GRADE
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
 from rankmill.scorer.metrics.per_query import PreparedQueries
@@ -69,7 +70,7 @@ class GradedQueries:
             self.rows = np.repeat(shift, sizes) + np.arange(self.n_rows)
         columns = dataset.rows(split, ("grade",))
         self.grades: npt.NDArray[np.int32] = self.in_order(columns.column(0).to_numpy().astype(np.int32))
-        self._prepared: dict[Policy, PreparedQueries] = {}
+        self._prepared: dict[tuple[str, Policy], PreparedQueries] = {}
 
     def __len__(self) -> int:
         return len(self.qids)
@@ -97,21 +98,32 @@ class GradedQueries:
         values: dict[Metric, Values] = {}
         for metric in metrics:
             if metric not in values:
-                policy = self.convention.policy_for(metric)
-                same = [other for other in metrics if self.convention.policy_for(other) == policy]
-                values |= self.prepared(policy).evaluate(same, scores)
+                same = [other for other in metrics if self._key(other) == self._key(metric)]
+                values |= self.prepared(metric).evaluate(same, scores)
         return values
 
     def weights(self, metric: Metric) -> npt.NDArray[np.float64] | None:
         """Return the weight of each query in the mean; None if all are equal."""
-        return self.prepared(self.convention.policy_for(metric)).weights(metric)
+        return self.prepared(metric).weights(metric)
 
-    def prepared(self, policy: Policy) -> PreparedQueries:
-        """Return these queries prepared for metrics under ``policy``."""
-        if policy not in self._prepared:
+    def prepared(self, metric: Metric) -> PreparedQueries:
+        """Return these queries prepared for ``metric`` under the policy of the convention; a goal has its own highest grade."""
+        goal, policy = key = self._key(metric)
+        if key not in self._prepared:
             order = self._document_order() if policy.ties in _BY_ID else None
-            self._prepared[policy] = PreparedQueries(self.grades, self.starts, policy, doc_order=order)
-        return self._prepared[policy]
+            self._prepared[key] = PreparedQueries(self._graded_by(goal), self.starts, policy, doc_order=order)
+        return self._prepared[key]
+
+    def _key(self, metric: Metric) -> tuple[str, Policy]:
+        convention, scale = self.convention, self.dataset.goals.get(metric.goal)
+        if scale is not None and scale <= MAX_GAINED_GRADE:
+            convention = convention.but(max_grade=max(1, scale))
+        return metric.goal, convention.policy_for(metric)
+
+    def _graded_by(self, goal: str) -> npt.NDArray[np.int32]:
+        if not goal:
+            return self.grades
+        return self.in_order(self.dataset.rows(self.split, (goal,)).column(0).to_numpy())
 
     def _document_order(self) -> npt.NDArray[np.int64] | None:
         """Return (n,) numbers that ascend with the document id within each query, like the rows of a dataset."""
@@ -200,7 +212,7 @@ def best_single_feature(
         No query counts.
     """
     if queries is None:
-        grades = dataset.rows(split, ("grade",)).column(0).to_numpy().astype(np.int32)
+        grades = dataset.rows(split, (metric.goal or "grade",)).column(0).to_numpy().astype(np.int32)
         queries = PreparedQueries(grades, dataset.queries(split).starts, policy)
     best, highest = None, -np.inf
     columns: Iterable[tuple[str, npt.NDArray[np.float32]]] = columns_of(dataset, cast("SplitName", split))

@@ -13,10 +13,11 @@ from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.gate import guardrails
-from rankmill.gate.gate_report import ContenderFacts, GateQueries, GateReport, RivalFacts, Rule
+from rankmill.gate.gate_report import ContenderFacts, FurtherVerdict, GateQueries, GateReport, RivalFacts, Rule
 from rankmill.gate.gate_rules import NO_OPTION, ConventionFacts, GateRules, convention_digest, option_words
 from rankmill.gate.graded_queries import GradedQueries, Scores, best_single_feature, scores_of
 from rankmill.gate.guardrails import Guardrail
+from rankmill.pipeline.goals import check_goal
 from rankmill.pipeline.grouping.sketch import QuerySketch, overlap
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.significance import FEW_QUERIES, Bootstrap, Paired, compare_paired, queries_for
@@ -102,21 +103,27 @@ def judge(
     scale = _max_grade(dataset, contenders)
     if convention.policy.max_grade is None and scale <= HIGHEST_SCALE:
         convention = convention.but(max_grade=scale)
+    for metric in (rules.metric, *rules.also):
+        check_goal(metric, metric.goal, dataset.goals, str(dataset.path))
     queries = GradedQueries(dataset, split, convention)
     metrics = _metrics(rules, queries)
     models, names = [each.model for each in contenders], [each.name for each in contenders]
     stored = scores_of(dataset, split, models, names, n_threads=n_threads or available_cores())
     scores = [queries.in_order(each) for each in stored]
     second = None if baseline is None else scores[1]
-    _refuse_too_few(queries, rules.metric, scores[0])
+    for metric in (rules.metric, *rules.also):
+        _refuse_too_few(queries, metric, scores[0])
     rivals = _rivals(queries, rules.metric, baseline, second)
     compared = [_compared(queries, candidate.name, scores[0], rival, rules, metrics) for rival in rivals]
     comparisons = tuple(comparison for comparison, _ in compared)
     rails = _guardrails(contenders, scores[0], second, queries, rules, against)
     reasons = [text for comparison in comparisons for text in comparison.reasons]
+    reasons += [each.reason for comparison in comparisons for each in comparison.also or () if each.reason is not None]
     reasons += [rail.reason for rail in rails if rail.verdict == "failed"]
     notes = _notes(contenders, dataset, split, _decisive(comparisons[0], rules).n_queries)
     notes += [text for _, qualified in compared for text in qualified]
+    if baseline is None and rules.also:
+        notes.append(f"{', '.join(map(str, rules.also))}: not judged, as there is no current version to compare with")
     return GateReport(
         passed=not reasons,
         reasons=tuple(reasons),
@@ -188,7 +195,8 @@ def _metrics(rules: GateRules, queries: GradedQueries) -> list[Metric]:
     """Return the deciding and the shown metrics; ``err`` is not shown if a grade is beyond its scale."""
     top = queries.convention.policy_for(Metric("err")).max_grade
     beyond = top is None or int(queries.grades.max(initial=0)) > top
-    return [metric for metric in rules.metrics if metric == rules.metric or not (metric.name == "err" and beyond)]
+    judged = {rules.metric, *rules.also}
+    return [metric for metric in rules.metrics if metric in judged or not (metric.name == "err" and beyond)]
 
 
 def _refuse_too_few(queries: GradedQueries, metric: Metric, scores: Scores) -> None:
@@ -234,20 +242,34 @@ def _compared(
         must_be_beaten=rival.rule == "better",
         above=threshold,
         passed=passed,
-        reasons=() if passed else (_shortfall(rules, rival, decisive, threshold),),
+        reasons=() if passed else (_shortfall(rules, rules.metric, rival, decisive, threshold),),
         metrics={str(metric): each for metric, each in found.items()},
+        also=_further(rules, rival, found) if rival.rule == "not worse" and rules.also else None,
     )
     return facts, [_not_shown(rules, rival, decisive, candidate)] if passed and not shown else []
 
 
-def _shortfall(rules: GateRules, rival: Rival, found: Paired, threshold: float) -> str:
+def _further(rules: GateRules, rival: Rival, found: Mapping[Metric, Paired | None]) -> tuple[FurtherVerdict, ...]:
+    """Return the verdicts by the further metrics."""
+    verdicts = []
+    for metric, margin in rules.also.items():
+        paired = found[metric]
+        assert paired is not None  # noqa: S101 (too few queries are an error)
+        passed = rival.passed(paired, margin)
+        reason = None if passed else _shortfall(rules, metric, rival, paired, -margin + 0.0)
+        verdicts.append(FurtherVerdict(metric=str(metric), margin=margin, passed=passed, reason=reason))
+    return tuple(verdicts)
+
+
+def _shortfall(rules: GateRules, metric: Metric, rival: Rival, found: Paired, threshold: float) -> str:
     """Describe why ``found`` violates the rule of ``rival``, the option that changes it, and how many queries would suffice."""
-    text = f"{rules.metric} against {rival.words}: {_figures(found)}, "
+    option = "margin" if metric == rules.metric else "also"
+    text = f"{metric} against {rival.words}: {_figures(found)}, "
     if rival.rule == "not shown to be worse":
         text += f"significantly worse, and the loss may exceed {rules.margin:g}"
     else:
         text += f"its lower end must be above {threshold:g}"
-    text += f"; {NO_OPTION if rival.rule == 'better' else option_words('margin') + ' sets the margin'}"
+    text += f"; {NO_OPTION if rival.rule == 'better' else option_words(option) + ' sets the margin'}"
     so, none = (queries_for(-threshold, found, difference) for difference in (found.difference, 0.0))
     if found.difference <= threshold or so is None:
         return text
@@ -354,10 +376,9 @@ def single_feature(queries: GradedQueries, metric: Metric) -> Rival:
     ValueError
         No query counts.
     """
-    policy = queries.convention.policy_for(metric)
-    prepared = queries.prepared(policy)
+    prepared = queries.prepared(metric)
     found = best_single_feature(
-        queries.dataset, queries.split, metric, policy, queries=prepared, in_order=queries.in_order
+        queries.dataset, queries.split, metric, prepared.policy, queries=prepared, in_order=queries.in_order
     )
     scores = found.scores(queries.in_order(queries.dataset.feature_column(found.name, queries.split)))
     words = (

@@ -309,6 +309,9 @@ def _gate(facts: Facts) -> str:
     failed = [rail["name"] for rail in verdict["guardrails"] if rail["verdict"] == "failed"]
     if failed:
         return f"Failed checks of the gate: {few(failed)}"
+    worse = [each["metric"] for bar in verdict["bars"] for each in bar.get("also", []) if not each["passed"]]
+    if worse and all(bar["passed"] for bar in verdict["bars"]):
+        return f"All guardrails passed, but {_listed(worse)} did not"
     if not verdict["gate"]:
         return "All guardrails passed, but the metric did not"
     return "The gate and all guardrails passed"

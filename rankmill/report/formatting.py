@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.training_facts import with_option_names
@@ -18,12 +19,11 @@ MOST_DECIMALS = 9  # smaller differences are ties: `rankmill.scorer.metrics.sign
 def metric_name(metric: str) -> str:
     """Format the name of a metric.
 
-    >>> metric_name("ndcg@10"), metric_name("map"), metric_name("precision@5")
-    ('NDCG@10', 'MAP', 'precision@5')
+    >>> metric_name("ndcg@10"), metric_name("map:bought"), metric_name("precision@5")
+    ('NDCG@10', 'MAP:bought', 'precision@5')
     """
-    name, at, cutoff = metric.partition("@")
-    head, bracket, rest = name.partition("(")
-    return (head.upper() if head in _UPPER else head) + bracket + rest + at + cutoff
+    head = re.split("[@(:]", metric, maxsplit=1)[0]
+    return (head.upper() if head in _UPPER else head) + metric.removeprefix(head)
 
 
 def number(x: float | None, digits: int = 4) -> str:

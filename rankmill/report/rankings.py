@@ -49,7 +49,7 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rankings:
-    """All rankings of the same queries, that of the version first.  ``rows`` has qid, doc_id and grade, one row per document."""
+    """All rankings of the same queries, that of the version first.  ``rows`` has qid, doc_id, grade and goals, one row per document."""
 
     rows: pa.Table
     ranked: tuple[Ranked, ...]
@@ -80,7 +80,8 @@ def rankings_of(subject: Subject, n_threads: int = 0) -> Rankings | None:
     models = [subject.model] + ([] if subject.present_model is None else [subject.present_model])
     names = [str(subject.version), str(subject.present)][: len(models)]
     scores = scores_of(dataset, split, models, names, n_threads=n_threads or available_cores())
-    rows = dataset.rows(split, ("qid", "doc_id", "grade"))
+    goals = sorted({metric.goal for metric in subject.metrics} - {""})
+    rows = dataset.rows(split, ("qid", "doc_id", "grade", *goals))
     names_of_rankings = [(CANDIDATE, names[0], f"{names[0]}, the new version")]
     names_of_rankings += [(PRESENT, each, f"{each}, {subject.alias} when it came") for each in names[1:]]
     queries = GradedQueries(dataset, split, subject.convention)
@@ -191,7 +192,8 @@ def _sliced(three: tuple[Slices, ...], metric: str) -> Facts:
 def _evaluated(rows: pa.Table, scores: Scores, subject: Subject) -> Evaluation:
     clean = np.where(np.isnan(scores), -np.inf, scores)
     table = rows.append_column("score", pa.array(clean, pa.float64()))
-    return evaluate_scored(table, subject.metrics, subject.convention)
+    goal_scales = {} if subject.dataset is None else subject.dataset.goals
+    return evaluate_scored(table, subject.metrics, subject.convention, goal_scales=goal_scales)
 
 
 def _canonical(queries: GradedQueries, values: Scores) -> Scores:

@@ -27,7 +27,7 @@ from rankmill.scorer.publish_ranked import replace_folder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rankmill.gate.gate_report import GateReport, RivalFacts
+    from rankmill.gate.gate_report import FurtherVerdict, GateReport, RivalFacts
     from rankmill.report.subject import Subject
 
 _FOUND = ("n_queries", "candidate", "other", "difference", "interval", "wins", "ties", "losses")
@@ -102,12 +102,24 @@ def verdict_of(subject: Subject) -> Facts:
 
 def _rival(rival: RivalFacts, gate: GateReport) -> Facts:
     found: Facts = as_json(rival.metrics[gate.metric]) or {}
+    further = {"also": [_further(each, rival) for each in rival.also]} if rival.also else {}
     return {
         "against": rival.against,
         "words": rival.words,
         "must_be_beaten": rival.must_be_beaten,
         "passed": rival.passed,
         "asked": rival.asked(gate.margin),
+        "found": {name: found.get(name) for name in _FOUND},
+        **further,
+    }
+
+
+def _further(verdict: FurtherVerdict, rival: RivalFacts) -> Facts:
+    found: Facts = as_json(rival.metrics[verdict.metric]) or {}
+    return {
+        "metric": verdict.metric,
+        "passed": verdict.passed,
+        "asked": verdict.asked,
         "found": {name: found.get(name) for name in _FOUND},
     }
 

@@ -23,7 +23,7 @@ from rankmill.scorer.model_service import model_of
 from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from rankmill.pipeline.dataset import Dataset
     from rankmill.registry import Registry, Version
@@ -229,7 +229,7 @@ def _subject(
         dataset=dataset,
         split=known.split,
         convention=convention,
-        metrics=_metrics(known, evaluation, model, convention),
+        metrics=_metrics(known, evaluation, model, convention, {} if dataset is None else dataset.goals),
         gate=known.gate,
         training=known.training,
         drift=known.drift,
@@ -342,15 +342,24 @@ def _convention(known: Known, evaluation: Mapping[str, Any] | None, grades: Sequ
 
 
 def _metrics(
-    known: Known, evaluation: Mapping[str, Any] | None, model: Model, convention: Convention
+    known: Known,
+    evaluation: Mapping[str, Any] | None,
+    model: Model,
+    convention: Convention,
+    goals: Collection[str],
 ) -> tuple[Metric, ...]:
-    """Return the metrics: the deciding one first (that of the gate, else of the objective), then the others in order."""
+    """Return the metrics: the deciding one first (that of the gate, else of the objective), then the others in order.
+
+    Those of other ``goals`` than the dataset has are left out.
+    """
     names = list(known.metrics or (evaluation or {}).get("metrics") or METRICS)
     judged = None if known.gate is None else known.gate.metric
     first = judged or model.parameters.get("metric")
     if first and (known.metrics is None or judged):
         names = [str(first), *names]
-    found = dict.fromkeys(parse_metric(name) for name in names)
+    if known.gate is not None:
+        names += [each.metric for rival in known.gate.comparisons for each in rival.also or ()]
+    found = dict.fromkeys(metric for metric in map(parse_metric, names) if metric.goal in {"", *goals})
     scale = convention.policy.max_grade
     kept = [metric for metric in found if metric.name != "err" or scale is not None]
     if not kept:
@@ -358,5 +367,5 @@ def _metrics(
     return kept[0], *sorted(kept[1:], key=_place)
 
 
-def _place(metric: Metric) -> tuple[int, float, float]:
-    return METRIC_NAMES.index(metric.name), metric.k or math.inf, metric.parameter or 0.0
+def _place(metric: Metric) -> tuple[int, float, float, str]:
+    return METRIC_NAMES.index(metric.name), metric.k or math.inf, metric.parameter or 0.0, metric.goal

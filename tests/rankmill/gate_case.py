@@ -14,7 +14,7 @@ from rankmill.gate.judging import Contender
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.options import IngestOptions
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import TrainingOptions
 from tests.trainer.fixed import fixed
@@ -39,8 +39,8 @@ def rows_of_one_strong_feature(seed: int, queries: int):
     return x, np.clip(np.round(signal), 0, 4).astype(int), np.repeat(np.arange(queries), DOCUMENTS)
 
 
-def dataset_of(folder: Path, name: str, x, grades, qid, *, split=SPLIT, extra=None, buckets=3) -> Dataset:
-    """Write the rows as CSV and ingest and bin them; ``extra`` are more columns by name."""
+def dataset_of(folder: Path, name: str, x, grades, qid, *, split=SPLIT, extra=None, buckets=3, goals=()) -> Dataset:
+    """Write the rows as CSV and ingest and bin them; ``extra`` are more columns by name, of which some are ``goals``."""
     source = folder / f"{name}.csv"
     extra = extra or {}
     with source.open("w", newline="") as file:
@@ -50,7 +50,7 @@ def dataset_of(folder: Path, name: str, x, grades, qid, *, split=SPLIT, extra=No
         for i, row in enumerate(x):
             cells = ["" if np.isnan(value) else repr(float(value)) for value in row]
             writer.writerow([f"q{qid[i]}", f"d{i:06}", grades[i], *(column[i] for column in extra.values()), *cells])
-    ingest([source], folder / name, options=IngestOptions(split=split, buckets=buckets))
+    ingest([source], folder / name, options=IngestOptions(split=split, buckets=buckets, read=ReadOptions(goals=goals)))
     bin_dataset(Dataset.open(folder / name))
     return Dataset.open(folder / name)
 

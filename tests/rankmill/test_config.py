@@ -255,3 +255,25 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"bytes\.toml: expected UTF-8 text"):
         read_config(tmp_path / "bytes.toml")
+
+
+def test_metrics_name_goals_of_the_ingest(tmp_path: Path) -> None:
+    ingest, gate = 'goals = ["bought"]', '[gate]\nmargin = 0.01\nalso = {"ndcg@10:bought" = 0.005}'
+    config = read(tmp_path, ingest, 'stop_metric = "map:bought"', gate)
+    assert config.ingest.options.read.goals == ("bought",)
+    assert config.gate is not None
+    assert config.gate.options.also == {"ndcg@10:bought": 0.005}
+    assert read(tmp_path, ingest, 'goals = {bought = 0.5}\nstop_metric = "map:goals"').train.parameters.goals
+    for lines in (
+        {"rest": '[evaluate]\nmetrics = ["ndcg@10:sold"]'},
+        {"rest": '[gate]\nalso = {"ndcg@10:sold" = 0.1}'},
+        {"rest": '[gate]\nmetric = "ndcg@10:sold"'},
+        {"train": 'stop_metric = "ndcg@10:sold"'},
+        {"train": 'eval_metrics = ["ndcg@10:sold"]'},
+    ):
+        with refused(ConfigError, "ndcg@10:sold", "bought"):
+            read(tmp_path, ingest, **lines)
+    with refused(ConfigError, "evaluate.metrics", "map:goals", "training"):
+        read(tmp_path, ingest, rest='[evaluate]\nmetrics = ["map:goals"]')
+    with refused(ConfigError, "[ingest]", "goals", "list"):
+        read(tmp_path, 'goals = "bought"')
