@@ -193,6 +193,7 @@ def warm(folder: Path) -> int:
         _bin_a_sample(folder / "dataset")
         _score_in_every_way(folder / "registry")
         _fit_arrays()
+        _train_nets()
     return sum(record.is_start for _, record in compiled.buffer)
 
 
@@ -323,6 +324,31 @@ def _fit_arrays() -> None:
             x, grades, qid=qid, sample_weight=generator.uniform(size=200)
         )
     Ranker(preset="defaults-1", n_rounds=2, max_leaves=4, delta=_grade_difference).fit(x, grades, qid=qid)
+
+
+def _train_nets() -> None:
+    """Train and score nets of every kind."""
+    import numpy as np
+
+    from rankmill.trainer.nets.options import NetOptions, as_published
+    from rankmill.trainer.nets.training import NetData, NetRows, train_net
+    from rankmill.trainer.rows import RankedRows
+
+    generator = np.random.Generator(np.random.PCG64(1))
+    values = generator.normal(size=(200, 5)).astype(np.float32)
+    values[:, 4] = generator.integers(0, 9, 200)
+    values[:7] = np.nan
+    grades, starts = generator.integers(0, 4, size=200).astype(np.int32), np.arange(0, 201, 10, dtype=np.int64)
+    rows = NetRows(values, RankedRows(grades, starts, ()))
+    data = NetData(train=rows, valid=rows, feature_names=list("abcde"), max_grade=3, categories={"e": []})
+    numeric = replace(data, categories={})
+    for each, options in (
+        (data, NetOptions(epochs=1, input_noise=0.1)),
+        (data, NetOptions(epochs=1, optimiser="sgd", layers=(), stop_metric="deviance")),
+        (numeric, as_published(epochs=1)),
+        (numeric, as_published(epochs=1, updates="pairs")),
+    ):
+        train_net(each, options).net.predict(values)
 
 
 def _grade_difference(grades: npt.NDArray[np.int32], i: int, j: int) -> float:

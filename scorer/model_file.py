@@ -15,8 +15,8 @@ Layout, little-endian::
 
 The header's key ``arrays`` lists ``[name, dtype, length]`` in the order of the bytes; offsets follow from the lengths,
 so two arrays cannot overlap; ``rankmill.scorer.forest`` says which arrays there are.
-Formats 1 to 3 are forests, written in the lowest that can express them; ``rankmill.scorer.forest`` says what needs 2 or 3.  Format 5
-is a blend (``rankmill.scorer.models``).  A new number goes in ``FORMATS`` when old readers would misread new files: a reader
+Formats 1 to 3 are forests, written in the lowest that can express them; ``rankmill.scorer.forest`` says what needs 2 or 3.  Format 4
+is a net (``rankmill.scorer.nets.net``), format 5 a blend (``rankmill.scorer.models``).  A new number goes in ``FORMATS`` when old readers would misread new files: a reader
 reports the number that it found and those that it knows.
 
 The kernels do not check bounds, so all nodes of all trees are checked here.  Each check returns the first fault in words, or None.
@@ -38,8 +38,8 @@ from rankmill.foundation.errors import ModelFormatError
 from rankmill.foundation.records import canonical_json
 
 MAGIC = b"RANKMILL"
-FORMATS = (1, 2, 3, 5)
-BLEND = 5
+FORMATS = (1, 2, 3, 4, 5)
+NET, BLEND = 4, 5
 ALIGNMENT = 64
 DIGEST_BYTES = 32
 MAX_HEADER_BYTES = 64 * 1024 * 1024
@@ -91,11 +91,14 @@ def shortened(found: object) -> str:
     return text if len(text) <= MAX_FOUND else f"{text[:MAX_FOUND]}.."
 
 
-def encode(number: int, header: Mapping[str, object], arrays: Arrays) -> bytes:
-    """Build the bytes of format ``number`` from the ``header`` (without ``arrays``) and one-dimensional ``arrays``."""
+def encode(number: int, header: Mapping[str, object], arrays: Arrays, magic: bytes = MAGIC) -> bytes:
+    """Build the bytes of format ``number`` from the ``header`` (without ``arrays``) and one-dimensional ``arrays``.
+
+    Another ``magic`` (8 bytes) is for files of this layout that are no models, such as checkpoints of nets.
+    """
     listed = [[name, array.dtype.newbyteorder("<").str, len(array)] for name, array in arrays.items()]
     text = canonical_json({**header, "arrays": listed})
-    parts = bytearray(_PREFIX.pack(MAGIC, number, 0, len(text)))
+    parts = bytearray(_PREFIX.pack(magic, number, 0, len(text)))
     parts += text
     for array in arrays.values():
         parts += bytes(-len(parts) % ALIGNMENT)
@@ -104,14 +107,14 @@ def encode(number: int, header: Mapping[str, object], arrays: Arrays) -> bytes:
     return bytes(parts)
 
 
-def format_number(data: bytes, where: str) -> int:
+def format_number(data: bytes, where: str, magic: bytes = MAGIC) -> int:
     """Return the format number of a model file; ModelFormatError, beginning with ``where``, if it is none or of an unknown format."""
     if len(data) < _PREFIX.size + DIGEST_BYTES:
         raise ModelFormatError(f"{where}: expected a rankmill model, found only {len(data)} bytes")
-    magic, number, _, _ = _PREFIX.unpack_from(data)
-    if magic != MAGIC:
+    found, number, _, _ = _PREFIX.unpack_from(data)
+    if found != magic:
         raise ModelFormatError(
-            f"{where}: not a rankmill model: the first bytes are {magic!r}, expected {MAGIC!r}; "
+            f"{where}: not a rankmill model: the first bytes are {found!r}, expected {magic!r}; "
             "rankmill convert FILE --from lightgbm|xgboost reads models of other tools"
         )
     if number not in FORMATS:
@@ -123,7 +126,7 @@ def format_number(data: bytes, where: str) -> int:
 
 
 def decode(
-    data: bytes, where: str, kind: str, formats: Mapping[int, tuple[Header, ArrayTypes]]
+    data: bytes, where: str, kind: str, formats: Mapping[int, tuple[Header, ArrayTypes]], magic: bytes = MAGIC
 ) -> tuple[int, dict[str, Any], dict[str, Array]]:
     """Split ``data`` into format number, header and arrays.
 
@@ -136,7 +139,7 @@ def decode(
         Not a model file, of an unknown format or another kind, truncated, changed, or with unexpected bytes; the
         message begins with ``where``.
     """
-    number = format_number(data, where)
+    number = format_number(data, where, magic)
     if number not in formats:
         raise ModelFormatError(f"{where}: model format number {number} is not that of {kind}")
     _, _, zero, header_bytes = _PREFIX.unpack_from(data)

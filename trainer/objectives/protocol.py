@@ -107,6 +107,22 @@ class Objective(ABC):
     ) -> None:
         """Write g and h for step 1, 2, ..; the same bits for any team."""
 
+    def limit_to(self, first_query: int, last_query: int) -> None:
+        """Let later calls of :meth:`gradients` write the rows of these queries only: a batch of a net.
+
+        Raises
+        ------
+        InvalidParameter
+            The loss is not a sum over queries, each of which depends on its own scores only.
+        """
+        shares = getattr(self, "_shares", None)
+        if shares is None:
+            raise InvalidParameter(
+                f"{self.name} does not work with batches of queries; use an objective over pairs or lists, such as"
+                " lambdamart or softmax"
+            )
+        shares.limit_to(first_query, last_query)
+
     @abstractmethod
     def losses(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the weighted parts of L, (n_rows,) or (n_queries,) as ``sums_over`` says; g differentiates their sum."""

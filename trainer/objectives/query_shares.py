@@ -40,15 +40,23 @@ class QueryShares:
     def __init__(self, work: npt.NDArray[np.int64], least: int) -> None:
         self._until = np.concatenate(([0], np.cumsum(work)))
         self._least = least
+        self._limits = 0, len(work)
+
+    def limit_to(self, first: int, last: int) -> None:
+        """Let later calls of :meth:`each` take only the queries first .. last - 1."""
+        self._limits = first, last
 
     def each(self, team: Team, task: Callable[[int, int, int], object]) -> None:
-        """Run ``task(first_query, last_query, worker)`` so that the ranges make up all queries."""
-        total = int(self._until[-1])
+        """Run ``task(first_query, last_query, worker)`` so that the ranges make up all queries, within the limits."""
+        first, last = self._limits
+        done = int(self._until[first])
+        total = int(self._until[last]) - done
         if team.size == 1 or total < self._least * team.size:
-            task(0, len(self._until) - 1, 0)
+            task(first, last, 0)
             return
-        cuts = np.searchsorted(self._until, total * np.arange(team.size + 1) / team.size)
-        cuts[0], cuts[-1] = 0, len(self._until) - 1
+        until = self._until[first : last + 1]
+        cuts = first + np.searchsorted(until, done + total * np.arange(team.size + 1) / team.size)
+        cuts[0], cuts[-1] = first, last
         team.each(lambda worker: task(int(cuts[worker]), int(cuts[worker + 1]), worker))
 
     def pairs(self, team: Team, kernel: PairKernel) -> PairHessians:

@@ -1,0 +1,1 @@
+"""Nets that score documents: their inputs, layers, scores and files."""

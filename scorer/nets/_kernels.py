@@ -1,0 +1,172 @@
+"""NetInputs and scores of nets.  The wrappers check the arguments.
+
+Every number is computed from the values of its own row alone, in a fixed order: a score does not depend on the other rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.elementary import exp_negative, log_positive
+
+LINEAR, LOG1P, QUANTILE = 0, 1, 2  # transforms of a value
+IDENTITY, RELU, TANH = 0, 1, 2  # activations
+OTHER_CATEGORY, MISSING_CATEGORY, FIRST_CATEGORY = 0, 1, 2  # rows of a table of embeddings
+LARGEST_INPUT = 1000.0  # scaled inputs are clipped to it, so that no value, however absurd, makes a score infinite
+MOST_KNOTS = 128  # a power of two
+_TOGETHER = 64  # rows that meet the knots of one feature after another, which then stay in the cache
+_LARGEST = 3.4028234663852886e38  # of float32: infinite values count as that
+
+
+@kernel
+def transformed(x, kind, knots, heights, first, last):
+    """Return the transform of x, not NaN; ``QUANTILE`` interpolates between the knots first .. last - 1, and is flat outside."""
+    if kind == QUANTILE:
+        if x <= knots[first]:
+            return np.float64(heights[first])
+        if x >= knots[last - 1]:
+            return np.float64(heights[last - 1])
+        low, n = first, last - first
+        while n > 1:  # without branches that a processor would guess: every other one would be wrong
+            half = n >> 1
+            low += half if knots[low + half] <= x else 0
+            n -= half
+        share = (np.float64(x) - knots[low]) / (np.float64(knots[low + 1]) - knots[low])
+        return heights[low] + share * (np.float64(heights[low + 1]) - heights[low])
+    wide = min(max(np.float64(x), -_LARGEST), _LARGEST)
+    if kind == LOG1P:
+        size = log_positive(1.0 + abs(wide))
+        return size if wide >= 0.0 else -size
+    return wide
+
+
+@kernel
+def interpolate(x, knots, heights, places, out):
+    """out[i] = the line through the knots at x[i], as :func:`transformed`; NaN for NaN.
+
+    ``knots`` and ``heights`` (MOST_KNOTS + 1,) are padded with infinity and the last height.  All rows take the same steps, so
+    that they are taken as vectors.
+    """
+    least, greatest = knots[0], knots[0]
+    for k in range(knots.shape[0]):
+        greatest = knots[k] if knots[k] < np.inf else greatest
+    for i in range(x.shape[0]):
+        places[i] = 0
+    half = MOST_KNOTS >> 1
+    while half > 0:
+        for i in range(x.shape[0]):
+            places[i] += half if knots[places[i] + half] <= x[i] else 0
+        half >>= 1
+    for i in range(x.shape[0]):
+        low = places[i]
+        inside = np.float64(min(max(x[i], least), greatest))
+        share = (inside - knots[low]) / (np.float64(knots[low + 1]) - knots[low])
+        out[i] = heights[low] + share * (np.float64(heights[low + 1]) - heights[low])
+
+
+@kernel
+def write_numbers(values, first, last, features, kind, centres, scales, knots, heights, indicators, out):
+    """Write the inputs of the rows first <= r < last into ``out[r - first]``: scale (transform - centre), then indicators.
+
+    A missing value (NaN) is 0, the centre; the indicator of a feature is 1 where its value is missing.  ``knots`` and
+    ``heights`` are (n_features, MOST_KNOTS + 1), see :func:`interpolate`.
+    """
+    n = features.shape[0]
+    x, result = np.empty(_TOGETHER, dtype=np.float32), np.empty(_TOGETHER, dtype=np.float64)
+    places, none = np.empty(_TOGETHER, dtype=np.int64), np.empty(0, dtype=np.float32)
+    for begin in range(first, last, _TOGETHER):
+        m = min(_TOGETHER, last - begin)
+        for j in range(n):
+            feature, centre, scale = features[j], centres[j], scales[j]
+            for i in range(m):
+                x[i] = values[begin + i, feature]
+            if kind == QUANTILE:
+                interpolate(x[:m], knots[j], heights[j], places, result)
+            else:
+                for i in range(m):
+                    result[i] = transformed(x[i], kind, none, none, 0, 0)
+            for i in range(m):
+                scaled = min(max(scale * (result[i] - centre), -LARGEST_INPUT), LARGEST_INPUT)
+                out[begin - first + i, j] = scaled if x[i] == x[i] else 0.0
+        for j in range(indicators.shape[0]):
+            for i in range(m):
+                value = values[begin + i, indicators[j]]
+                out[begin - first + i, n + j] = 0.0 if value == value else 1.0
+
+
+@kernel
+def find_categories(values, first, last, features, code_starts, codes, table_starts, out):
+    """out[r - first, j] = the row of all tables that holds the category of feature j; codes ascend within a feature."""
+    for r in range(first, last):
+        for j in range(features.shape[0]):
+            x = values[r, features[j]]
+            begin, end = code_starts[j], code_starts[j + 1]
+            row = OTHER_CATEGORY
+            if x != x:
+                row = MISSING_CATEGORY
+            else:
+                low, high = begin, end
+                while low < high:
+                    middle = (low + high) // 2
+                    if codes[middle] < x:
+                        low = middle + 1
+                    else:
+                        high = middle
+                if low < end and codes[low] == x:
+                    row = FIRST_CATEGORY + low - begin
+            out[r - first, j] = table_starts[j] + row
+
+
+@kernel
+def write_embeddings(categories, n_rows, tables, column, out):
+    """Write the embeddings of the categories (n, n_features) of each row side by side, from ``column`` on."""
+    width = tables.shape[1]
+    for r in range(n_rows):
+        for j in range(categories.shape[1]):
+            row, place = categories[r, j], column + j * width
+            for k in range(width):
+                out[r, place + k] = tables[row, k]
+
+
+@kernel
+def tanh(x):
+    """Hyperbolic tangent."""
+    e = exp_negative(-2.0 * abs(x))
+    size = (1.0 - e) / (1.0 + e)
+    return size if x >= 0.0 else -size
+
+
+@kernel
+def activate(z, first, last, n_columns, activation):
+    """Apply the activation to the rows first <= r < last in place."""
+    for r in range(first, last):
+        if activation == RELU:
+            for c in range(n_columns):
+                z[r, c] = max(z[r, c], np.float32(0.0))
+        elif activation == TANH:
+            for c in range(n_columns):
+                z[r, c] = tanh(z[r, c])
+
+
+@kernel
+def scores_of(inputs, first, last, weights, start, scores, base):
+    """scores[base + r] = start + the sum over k, in order, of inputs[r, k] weights[k]; each product and sum is rounded to float32."""
+    n = weights.shape[0]
+    r = first
+    while r + 4 <= last:  # four sums at a time, since each waits for its last one
+        a = b = c = d = np.float32(start)
+        for k in range(n):
+            w = weights[k]
+            a += inputs[r, k] * w
+            b += inputs[r + 1, k] * w
+            c += inputs[r + 2, k] * w
+            d += inputs[r + 3, k] * w
+        scores[base + r], scores[base + r + 1], scores[base + r + 2], scores[base + r + 3] = a, b, c, d
+        r += 4
+    while r < last:
+        a = np.float32(start)
+        for k in range(n):
+            a += inputs[r, k] * weights[k]
+        scores[base + r] = a
+        r += 1

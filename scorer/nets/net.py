@@ -1,0 +1,332 @@
+"""A trained net: scores, and bytes that notice every change.
+
+``score(x) = start + weights . h``, where h are the outputs of the last hidden layer, or the inputs if there is none; a layer is
+``activation(bias + h @ weights)``.  Batch normalisation is folded into weights and biases.  Everything is float32.
+
+A score has the same bits for any batch, row order, number of threads and CPU: see `rankmill.foundation.kernels.dense`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rankmill.foundation.errors import InputError, ModelFormatError
+from rankmill.foundation.kernels.dense import PANEL, dense, in_panels
+from rankmill.foundation.records import JSON, canonical_json
+from rankmill.foundation.storage.publish import write_atomically
+from rankmill.scorer import model_file
+from rankmill.scorer.model_file import shortened
+from rankmill.scorer.nets import _kernels
+from rankmill.scorer.nets import inputs as net_inputs
+from rankmill.scorer.nets.inputs import INPUT, NetInputs
+
+ACTIVATIONS = IDENTITY, RELU, TANH = ("identity", "relu", "tanh")
+LARGEST_SCORE = 1e30  # far from the largest float32, so that no sum can overflow
+ROWS_OF_A_TURN = 1024  # rows that a free thread takes next; their numbers stay in the cache of a core
+
+LAYERS: model_file.ArrayTypes = (
+    ("weights", np.dtype("<f4")),
+    ("biases", np.dtype("<f4")),
+    ("top", np.dtype("<f4")),
+)
+ARRAYS: model_file.ArrayTypes = (*net_inputs.ARRAYS, *LAYERS)
+HEADER: model_file.Header = {
+    "activation": str,
+    "categories": dict,
+    "embedding_width": int,
+    "feature_names": list,
+    "info": dict,
+    "objective": str,
+    "parameters": dict,
+    "start": float,
+    "transform": str,
+    "widths": list,
+}
+
+
+class Layer(NamedTuple):
+    """A dense layer."""
+
+    weights: npt.NDArray[np.float32]  # (n_inputs, n_outputs)
+    biases: npt.NDArray[np.float32]  # (n_outputs,)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Net:
+    """A trained net.  Arrays are copied, checked and made read-only; two nets are equal if their bytes are.
+
+    Raises
+    ------
+    ValueError
+        An array has another shape than stated here, a number is not finite, or a score could be too large.
+    """
+
+    feature_names: tuple[str, ...]  # all features of the dataset it was trained on, in order
+    inputs: NetInputs
+    layers: tuple[Layer, ...]  # the hidden ones
+    top: npt.NDArray[np.float32]  # (outputs of the last layer,) weights of the score
+    start: float  # exact in float32
+    activation: str
+    objective: str
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The categorical features, with the texts of the categories that are not numbers, in any order."""
+    parameters: Mapping[str, JSON] = field(default_factory=dict)
+    info: Mapping[str, JSON] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "feature_names", tuple(self.feature_names))
+        layers = tuple(Layer(_frozen(layer.weights, 2), _frozen(layer.biases, 1)) for layer in self.layers)
+        object.__setattr__(self, "layers", layers)
+        object.__setattr__(self, "top", _frozen(self.top, 1))
+        object.__setattr__(self, "start", float(self.start))
+        for name in ("parameters", "info", "categories"):
+            # Through JSON and back: a private copy, exactly as the file will hold it.
+            object.__setattr__(self, name, json.loads(canonical_json(dict(getattr(self, name)))))
+        fault = self._fault()
+        if fault is not None:
+            raise ValueError(fault)
+
+    def _fault(self) -> str | None:
+        names = self.feature_names
+        if not all(type(name) is str and name for name in names) or len(set(names)) != len(names):
+            return "feature names are not unique texts"
+        if self.inputs.n_features > len(names):
+            return f"the inputs use {self.inputs.n_features} features of {len(names)}"
+        if {names[f] for f in self.inputs.categorical} != set(self.categories):
+            return "the categorical features are not those of the inputs"
+        if self.activation not in ACTIVATIONS:
+            return f"unknown activation {self.activation!r}"
+        if float(np.float32(self.start)) != self.start:
+            return "the start is not a float32"
+        width, bound = self.inputs.n_inputs, self.inputs.largest
+        for weights, biases in self.layers:
+            if weights.shape != (width, len(biases)) or not 1 <= len(biases) <= net_inputs.MAX_WIDTH:
+                return f"a layer of {width} inputs has weights of shape {weights.shape} and {len(biases)} biases"
+            reached = np.abs(weights).astype(np.float64).sum(axis=0) * bound + np.abs(biases)
+            width, bound = len(biases), float(reached.max(initial=0.0))
+            if not bound <= LARGEST_SCORE:
+                return f"an output can reach {bound:g}, at most {LARGEST_SCORE:g} is allowed"
+            bound = 1.0 if self.activation == TANH else bound
+        if self.top.shape != (width,):
+            return f"{len(self.top)} weights of the score for {width} outputs"
+        bound = float(np.abs(self.top).astype(np.float64).sum()) * bound + abs(self.start)
+        return None if bound <= LARGEST_SCORE else f"a score can reach {bound:g}, at most {LARGEST_SCORE:g} is allowed"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Net) and self.to_bytes() == other.to_bytes()
+
+    def __hash__(self) -> int:
+        return hash(self.to_bytes())
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Outputs of each hidden layer."""
+        return tuple(len(layer.biases) for layer in self.layers)
+
+    @property
+    def n_weights(self) -> int:
+        """Number of weights, biases and embeddings."""
+        return int(sum(w.size + b.size for w, b in self.layers) + self.top.size + self.inputs.embeddings.size)
+
+    @property
+    def sha256(self) -> str:
+        """The digest of its bytes."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def predict(self, values: npt.NDArray[np.floating[Any]], n_threads: int = 1) -> npt.NDArray[np.float64]:
+        """Return the (n,) float64 scores of ``values`` (n, n_features), each exact in float32.
+
+        float64 values are rounded to float32 first; NaN is missing.  Threads share blocks of rows; the scores have the same bits
+        for any ``n_threads`` and batch.
+
+        Raises
+        ------
+        ValueError
+            ``values`` is not a table of floats with a column for each feature.
+        """
+        if values.ndim != 2 or values.shape[1] != len(self.feature_names) or values.dtype.kind != "f":
+            raise ValueError(
+                f"expected floats of shape (n, {len(self.feature_names)}), got {values.dtype} of shape {values.shape}"
+            )
+        out = np.empty(len(values), dtype=np.float64)
+
+        def score(block: _Scratch, first: int) -> None:
+            last = min(first + ROWS_OF_A_TURN, len(values))
+            rows = _as_rows(values[first:last])
+            self.inputs.write_numbers(rows, 0, last - first, block.outputs[0])
+            if len(self.inputs.categorical):
+                self.inputs.find_categories(rows, 0, last - first, block.categories)
+            self._score(block, last - first, out, first)
+
+        self._in_turns(len(values), n_threads, score)
+        return out
+
+    def scores_of_inputs(
+        self, numbers: npt.NDArray[np.float32], categories: npt.NDArray[np.int32], n_threads: int = 1
+    ) -> npt.NDArray[np.float64]:
+        """Return the scores of rows whose inputs have been prepared: what :meth:`predict` returns for their values.
+
+        ``numbers`` (n, n_base) and ``categories`` (n, n_categorical) are those of `NetInputs.write_numbers` and
+        `NetInputs.find_categories`.
+        """
+        out = np.empty(len(numbers), dtype=np.float64)
+
+        def score(block: _Scratch, first: int) -> None:
+            last = min(first + ROWS_OF_A_TURN, len(numbers))
+            block.outputs[0][: last - first, : self.inputs.n_base] = numbers[first:last]
+            block.categories[: last - first] = categories[first:last]
+            self._score(block, last - first, out, first)
+
+        self._in_turns(len(numbers), n_threads, score)
+        return out
+
+    def _in_turns(self, n_rows: int, n_threads: int, score: Any) -> None:
+        turns = count(0, ROWS_OF_A_TURN)  # shared by all threads: next() is atomic
+
+        def work() -> None:
+            block = _Scratch.of(self)
+            while (first := next(turns)) < n_rows:
+                score(block, first)
+
+        threads = max(1, min(n_threads, -(-n_rows // ROWS_OF_A_TURN)))
+        if threads == 1:
+            work()
+            return
+        with ThreadPoolExecutor(threads - 1) as pool:
+            others = [pool.submit(work) for _ in range(threads - 1)]
+            work()
+            for other in others:
+                other.result()
+
+    def _score(self, block: _Scratch, n: int, out: npt.NDArray[np.float64], first: int) -> None:
+        """Score the ``n`` rows whose numbers and categories are in ``block`` into ``out[first:]``."""
+        inputs, h = self.inputs, block.outputs[0]
+        if len(inputs.categorical):
+            _kernels.write_embeddings(block.categories, n, inputs.embeddings, inputs.n_base, h)
+        for (panels, biases), outputs in zip(self._panels, block.outputs[1:], strict=True):
+            dense(h, panels, biases, 0, n, outputs)
+            _kernels.activate(outputs, 0, n, outputs.shape[1], ACTIVATIONS.index(self.activation))
+            h = outputs
+        _kernels.scores_of(h, 0, n, self.top, np.float32(self.start), out, first)
+
+    @cached_property
+    def _panels(self) -> tuple[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]], ...]:
+        """Weights in panels, and biases with zeros for the columns that pad the last panel."""
+        return tuple((in_panels(weights), np.pad(biases, (0, -len(biases) % PANEL))) for weights, biases in self.layers)
+
+    def to_bytes(self) -> bytes:
+        """Return the model file; equal nets have equal bytes."""
+        header = {
+            "activation": self.activation,
+            "categories": self.categories,
+            "embedding_width": self.inputs.embeddings.shape[1],
+            "feature_names": list(self.feature_names),
+            "info": self.info,
+            "objective": self.objective,
+            "parameters": self.parameters,
+            "start": self.start,
+            "transform": self.inputs.transform,
+            "widths": list(self.widths),
+        }
+        none = [np.zeros(0, dtype=INPUT)]
+        layers = {
+            "weights": np.concatenate(none + [layer.weights.reshape(-1) for layer in self.layers]),
+            "biases": np.concatenate(none + [layer.biases for layer in self.layers]),
+            "top": self.top,
+        }
+        return model_file.encode(model_file.NET, header, self.inputs.arrays() | layers)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str = "model") -> Net:
+        """Read a net from ``data``; ``where`` names the source in messages.
+
+        Raises
+        ------
+        ModelFormatError
+            Another format number, damaged bytes, or an array or value that no sound net has.
+        """
+        _, header, arrays = model_file.decode(data, where, "a net", {model_file.NET: (HEADER, ARRAYS)})
+        try:
+            return cls._assembled(header, arrays)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ModelFormatError(f"{where}: the model is not sound: {shortened(error)}") from error
+
+    @classmethod
+    def _assembled(cls, header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Net:
+        width, widths = header["embedding_width"], header["widths"]
+        if not 0 <= width <= net_inputs.MAX_WIDTH or not all(
+            type(each) is int and 1 <= each <= net_inputs.MAX_WIDTH for each in widths
+        ):
+            raise ValueError("a width is out of range")
+        given = {name: arrays[name] for name, _ in net_inputs.ARRAYS}
+        rows = len(given["codes"]) + _kernels.FIRST_CATEGORY * len(given["categorical"])
+        given["embeddings"] = given["embeddings"].reshape(rows, width)
+        inputs = NetInputs(transform=header["transform"], **given)
+        layers, weights, biases = [], arrays["weights"], arrays["biases"]
+        for n_inputs, n_outputs in pairwise([inputs.n_inputs, *widths]):
+            size = n_inputs * n_outputs
+            layers.append(Layer(weights[:size].reshape(n_inputs, n_outputs), biases[:n_outputs]))
+            weights, biases = weights[size:], biases[n_outputs:]
+        if len(weights) or len(biases):
+            raise ValueError("more weights or biases than the widths of the layers need")
+        kept = ("activation", "categories", "feature_names", "info", "objective", "parameters", "start")
+        return cls(inputs=inputs, layers=tuple(layers), top=arrays["top"], **{name: header[name] for name in kept})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to ``path`` in one atomic step: a reader sees the old file or the new one, never a part."""
+        write_atomically(Path(path), self.to_bytes())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Net:
+        """Read the model file ``path``; InputError if there is none, ModelFormatError as :meth:`from_bytes`."""
+        try:
+            data = Path(path).read_bytes()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            raise InputError(f"{path}: no such model file") from error
+        return cls.from_bytes(data, str(path))
+
+
+class _Scratch(NamedTuple):
+    """Scratch buffers of a thread for one block of rows."""
+
+    categories: npt.NDArray[np.int32]  # (ROWS_OF_A_TURN, n_categorical)
+    outputs: list[npt.NDArray[np.float32]]  # inputs, and outputs of each layer, (ROWS_OF_A_TURN, columns)
+
+    @classmethod
+    def of(cls, net: Net) -> _Scratch:
+        """Return buffers for ``net``."""
+        columns = [net.inputs.n_inputs, *(len(biases) for _, biases in net._panels)]  # noqa: SLF001 - the same file
+        return cls(
+            np.zeros((ROWS_OF_A_TURN, len(net.inputs.categorical)), dtype=np.int32),
+            [np.zeros((ROWS_OF_A_TURN, each), dtype=INPUT) for each in columns],
+        )
+
+
+def _frozen(array: npt.NDArray[Any], dimensions: int) -> npt.NDArray[np.float32]:
+    if array.ndim != dimensions:
+        raise ValueError(f"expected an array of {dimensions} dimensions, found shape {array.shape}")
+    copy = np.array(array, dtype=INPUT, order="C")
+    if not np.all(np.isfinite(copy)):
+        raise ValueError("a weight is not finite")
+    copy.flags.writeable = False
+    return copy
+
+
+def _as_rows(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Return the values as rows of float32, read-only: kernels are compiled for one type."""
+    with np.errstate(over="ignore"):  # too large for float32: infinite
+        rows = np.ascontiguousarray(values, dtype=INPUT).view()
+    rows.flags.writeable = False
+    return rows

@@ -1,0 +1,195 @@
+"""Trainings of nets: the same bytes however they are run, early stopping, resume, objectives and refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rankmill.foundation.errors import InvalidParameter, ModelFormatError, TrainingDataRejected
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
+from rankmill.scorer.metrics.swaps import SWAPPABLE
+from rankmill.trainer.nets.batches import Epoch, most_rows
+from rankmill.trainer.nets.options import NetOptions
+from tests.refusals import refused
+from tests.trainer.nets.net_case import planted_data, rows_of, trained
+from tests.trainer.planted import planted
+
+
+def ndcg(net, split):
+    metric = parse_metric("ndcg@10")
+    queries = PreparedQueries(split.rows.grades, split.rows.starts, Policy())
+    return mean_of(queries.evaluate([metric], net.predict(split.values))[metric])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_documents": 2000, "dropout": 0.3, "input_noise": 0.1},
+        {"batch_documents": 2000, "objective": "softmax", "batch_norm": False, "activation": "tanh", "dropout": 0},
+    ],
+)
+def test_the_same_bytes_for_any_number_of_threads(options):
+    data = planted_data(n_queries=250, categories=6)
+    nets = [trained(data, n_threads=n, epochs=3, **options).net for n in (1, 2, 3)]
+    assert len({net.sha256 for net in nets}) == 1
+
+
+def test_another_seed_another_net():
+    assert trained(seed=1, epochs=1).net.sha256 != trained(seed=2, epochs=1).net.sha256
+
+
+@pytest.mark.parametrize("options", [{}, {"optimiser": "sgd", "schedule": "follow_loss", "learning_rate": 0.5}])
+def test_resuming_gives_the_same_bytes_as_one_go(options):
+    data = planted_data(categories=4)
+    whole = trained(data, epochs=5, early_stopping_epochs=3, **options)
+    part = trained(data, epochs=2, early_stopping_epochs=3, **options)
+    rest = trained(data, epochs=5, early_stopping_epochs=3, resume=part.checkpoint, **options)
+    assert rest.net == replace_epochs(whole.net, rest.net)
+    assert rest.history == whole.history
+    taken = []
+    trained(data, epochs=3, early_stopping_epochs=3, on_epoch=lambda _, state: taken.append(state()), **options)
+    again = trained(data, epochs=5, early_stopping_epochs=3, resume=taken[0], **options)
+    assert again.net == whole.net
+    assert again.checkpoint == whole.checkpoint
+
+
+def replace_epochs(net, other):
+    """The net with the number of epochs that the options of the other name, where it was made before they were raised."""
+    return replace(net, parameters={**net.parameters, "epochs": other.parameters["epochs"]})
+
+
+def test_another_training_is_not_resumed():
+    part = trained(epochs=1)
+    with refused(InvalidParameter, "dropout", "0.1", "0.2"):
+        trained(epochs=2, dropout=0.2, resume=part.checkpoint)
+    with refused(InvalidParameter, "data"):
+        trained(planted_data(5), epochs=2, resume=part.checkpoint)
+    with refused(InvalidParameter, "epochs", 1):
+        trained(epochs=1, resume=trained(epochs=2).checkpoint)
+    with refused(ModelFormatError, "checkpoint"):
+        trained(epochs=2, resume=part.net.to_bytes())
+    for place in range(0, len(part.checkpoint), 997):
+        damaged = bytearray(part.checkpoint)
+        damaged[place] ^= 1
+        with refused(ModelFormatError, "checkpoint"):
+            trained(epochs=2, resume=bytes(damaged))
+
+
+def test_early_stopping_keeps_the_best_epoch():
+    data = planted_data(n_queries=25)
+    result = trained(data, epochs=60, early_stopping_epochs=4, learning_rate=0.05)
+    values = [record.metrics["valid"]["ndcg@10"] for record in result.history]
+    assert len(values) < 60
+    assert values[result.best_epoch - 1] == max(values)
+    assert len(values) == result.best_epoch + 4
+    assert ndcg(result.net, data.valid) == max(values)  # what was measured is what the net predicts
+    assert result.net.info["epochs"] == result.best_epoch
+
+
+def test_without_a_valid_split_the_last_epoch_is_kept():
+    result = trained(planted_data(valid=False), epochs=3, early_stopping_epochs=1)
+    assert (len(result.history), result.best_epoch) == (3, 3)
+
+
+def test_a_caller_may_stop():
+    assert len(trained(epochs=5, on_epoch=lambda record, _: record.round_number == 2).history) == 2
+
+
+@pytest.mark.parametrize("objective", ["lambdamart", "softmax", "ranknet", "lambdaloss", "listmle", "yetirank"])
+def test_nets_learn_a_planted_signal(objective):
+    data = planted_data(3, n_queries=150)
+    net = trained(data, objective=objective, epochs=12, learning_rate=0.01).net
+    assert ndcg(net, data.valid) > ndcg(trained(data, objective=objective, epochs=1).net, data.valid)
+    assert ndcg(net, data.valid) > 0.8
+
+
+@pytest.mark.parametrize("metric", [*SWAPPABLE, "ndcg@5", "err@10", "map@3"])
+def test_every_metric_with_swap_deltas_can_be_the_target(metric):
+    metric = {"rbp": "rbp(p=0.8)", "precision": "precision@5", "recall": "recall@5"}.get(metric, metric)
+    result = trained(metric=metric, epochs=1)
+    assert 0.0 <= result.history[0].metrics["valid"][str(parse_metric(metric))] <= (100 if "dcg" in metric else 1)
+
+
+def test_categories_are_learnt():
+    data = planted_data(3, n_queries=150, categories=8)
+    plain = replace(data, categories={})
+    without = replace(
+        plain,
+        train=replace(plain.train, values=plain.train.values[:, :-1]),
+        valid=replace(plain.valid, values=plain.valid.values[:, :-1]),
+        feature_names=plain.feature_names[:-1],
+    )
+    options = {"epochs": 12, "learning_rate": 0.01}
+    assert ndcg(trained(data, **options).net, data.valid) > 0.02 + ndcg(trained(without, **options).net, without.valid)
+
+
+def test_offsets_are_part_of_scores_in_training_only():
+    data = planted_data(3, n_queries=150)
+    told = data.train.values[:, 0].astype(np.float64)
+    told[np.isnan(told)] = 0.0
+    offset = replace(data, train=replace(data.train, rows=replace(data.train.rows, offsets=100.0 * told)), valid=None)
+    assert trained(offset).net != trained(replace(data, valid=None)).net
+    assert trained(offset).history[0].train["ndcg@10"] > 0.7
+
+
+@pytest.mark.parametrize("documents", [1, 40, 300, 10**6])
+def test_batches_are_whole_queries_and_every_row_is_in_one(documents):
+    _, grades, starts = planted(4)
+    rows = rows_of(planted(4)).rows
+    epoch = Epoch.of(rows, 7, 1)
+    assert sorted(epoch.places.tolist()) == list(range(len(grades)))
+    assert np.array_equal(epoch.rows.grades, grades[epoch.places])
+    batches = list(epoch.batches(documents))
+    assert [first for first, _ in batches] == [0, *(last for _, last in batches[:-1])]
+    assert batches[-1][1] == rows.n_queries
+    sizes = [int(epoch.rows.starts[last] - epoch.rows.starts[first]) for first, last in batches]
+    assert max(sizes) <= most_rows(rows, documents)
+    assert min(sizes) >= min(documents / 2, len(grades))
+    if documents == 1:
+        assert len(batches) == rows.n_queries
+    assert not np.array_equal(epoch.places, Epoch.of(rows, 7, 2).places)
+    assert np.array_equal(epoch.places, Epoch.of(rows, 7, 1).places)
+    del starts
+
+
+def test_the_rate_falls_when_the_loss_rises():
+    rates = []
+
+    def keep(_, state):
+        from rankmill.trainer.nets.checkpoint import NetCheckpoint
+
+        rates.append(NetCheckpoint.from_bytes(state()).rate)
+
+    result = trained(
+        epochs=12, optimiser="sgd", learning_rate=3.0, schedule="follow_loss", batch_documents=1, on_epoch=keep,
+        batch_norm=False, dropout=0, activation="tanh",
+    )  # fmt: skip
+    losses = [record.train["deviance"] for record in result.history]
+    expected, rate = [], 3.0
+    for before, now in zip([np.inf, *losses[:-1]], losses, strict=True):
+        rate *= 0.8 if now > before else 1.0
+        expected.append(rate)
+    assert rates == expected
+    assert rates[-1] < 3.0
+
+
+def test_refusals():
+    with refused(InvalidParameter, "l2", "lambdamart"):
+        trained(objective="l2")
+    with refused(InvalidParameter, "layers", "4096"):
+        NetOptions(layers=(5000,))
+    with refused(InvalidParameter, "dropout", "tanh"):
+        NetOptions(activation="tanh")
+    with refused(InvalidParameter, "updates", "ranknet"):
+        NetOptions(updates="pairs")
+    data = planted_data()
+    with refused(TrainingDataRejected, "train", "shape"):
+        trained(replace(data, feature_names=data.feature_names[:-1]))
+    alike = replace(data.train, rows=replace(data.train.rows, grades=np.zeros(data.train.rows.n_rows, np.int32)))
+    with refused(TrainingDataRejected, "grades"):
+        trained(replace(data, train=alike))
+    with refused(TrainingDataRejected, "valid", "ndcg@10", "stop_metric"):
+        trained(replace(data, valid=replace(alike, values=data.train.values)))

@@ -1,0 +1,495 @@
+"""Passes through a net over a batch, and steps of its weights.  The callers check the arguments.
+
+Sums over rows are sums over blocks of ``BLOCK`` rows, added up in their order, whoever computes them: the bits are the same for
+any number of threads.  Columns past the last of a layer are zeros everywhere.
+
+``z`` holds the sums of a layer, ``h`` its outputs ``activation(z * factor + shift)``, ``d`` the derivative of the loss by them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.dense import add_products, dense
+from rankmill.foundation.kernels.elementary import exp_negative, log2_positive, normal
+from rankmill.foundation.kernels.randoms import random_bits, uniform
+from rankmill.scorer.nets._kernels import RELU, TANH, scores_of, tanh, transformed, write_embeddings
+
+BLOCK = 256
+_PARTS = 4  # draws of 16 bits in one random number
+_MASK, _SIXTEEN = np.uint64(0xFFFF), np.uint64(16)
+_OF_NOISE = np.float32(np.sqrt(3.0) / 65536.0)  # the sum of four uniform numbers of 16 bits has the variance 4 / 12
+
+
+@kernel
+def gather(source, rows, first, last, noise, key, out):
+    """out[r] = source[rows[r]], plus noise of this standard deviation: the sum of four uniform numbers, nearly normal."""
+    n = source.shape[1]
+    for r in range(first, last):
+        row = rows[r]
+        for k in range(n):
+            out[r, k] = source[row, k]
+        if noise > 0.0:
+            for k in range(n):
+                bits = random_bits(key, np.uint64(r) * np.uint64(n) + np.uint64(k))
+                total = np.float32(0.0)
+                for _ in range(_PARTS):
+                    total += np.float32(np.int64(bits & _MASK))
+                    bits = bits >> _SIXTEEN
+                out[r, k] += noise * ((total - np.float32(131070.0)) * _OF_NOISE)
+
+
+@kernel
+def gather_categories(source, rows, first, last, out):
+    """out[r] = source[rows[r]]."""
+    for r in range(first, last):
+        for j in range(source.shape[1]):
+            out[r, j] = source[rows[r], j]
+
+
+@kernel
+def sums_of_columns(z, first, last, sums, squares):
+    """Add up each block's columns and their squares: ``sums`` and ``squares`` are (n_blocks, n_columns) float64."""
+    for begin in range(first, last, BLOCK):
+        block = begin // BLOCK
+        for c in range(z.shape[1]):
+            sums[block, c] = 0.0
+            squares[block, c] = 0.0
+        for r in range(begin, min(begin + BLOCK, last)):
+            for c in range(z.shape[1]):
+                value = np.float64(z[r, c])
+                sums[block, c] += value
+                squares[block, c] += value * value
+
+
+@kernel
+def moments(sums, squares, n_blocks, n_rows, gains, shifts, epsilon, mean, inverse, factor, shift, variance):
+    """Turn sums over blocks into each column's mean and variance, and batch normalisation into ``z * factor + shift``."""
+    for c in range(mean.shape[0]):
+        total, square = 0.0, 0.0
+        for block in range(n_blocks):
+            total += sums[block, c]
+            square += squares[block, c]
+        average = total / n_rows
+        spread = max(0.0, square / n_rows - average * average)
+        mean[c], variance[c] = average, spread
+        inverse[c] = 1.0 / np.sqrt(spread + epsilon)
+        factor[c] = gains[c] * inverse[c]
+        shift[c] = shifts[c] - mean[c] * factor[c]
+
+
+@kernel
+def outputs(z, first, last, n_columns, factor, shift, activation, key, dropped, h):
+    """Write h = activation(z * factor + shift), of which ``dropped`` / 65536 are set to 0 and the others scaled up to the same mean."""
+    width = z.shape[1]
+    scale = np.float32(65536.0 / (65536.0 - dropped))
+    limit = np.uint64(dropped)
+    for r in range(first, last):
+        if activation == RELU:
+            for c in range(width):
+                h[r, c] = max(z[r, c] * factor[c] + shift[c], np.float32(0.0)) * scale
+        else:
+            for c in range(width):
+                y = z[r, c] * factor[c] + shift[c]
+                h[r, c] = tanh(y) if activation == TANH else y
+        if dropped > 0:
+            base = np.uint64(r) * np.uint64(width // _PARTS)
+            for q in range(width // _PARTS):
+                bits = random_bits(key, base + np.uint64(q))
+                for part in range(_PARTS):
+                    if (bits & _MASK) < limit:
+                        h[r, q * _PARTS + part] = 0.0
+                    bits = bits >> _SIXTEEN
+        for c in range(n_columns, width):
+            h[r, c] = 0.0
+
+
+@kernel
+def of_scores(slopes, weights, first, last, d):
+    """d[r] = slopes[r] weights: the derivative by the outputs of the last layer."""
+    n = weights.shape[0]
+    for r in range(first, last):
+        slope = np.float32(slopes[r])
+        for c in range(n):
+            d[r, c] = slope * weights[c]
+
+
+@kernel
+def through_activation(d, h, z, mean, inverse, first, last, activation, dropped, sums, products):
+    """Turn d from the derivative by outputs into that by ``z * factor + shift``, and sum its columns by block.
+
+    ``sums`` (n_blocks, n_columns) float32 gets the sums of d, ``products`` those of d times the normalised z.
+    """
+    width = d.shape[1]
+    scale = np.float32(65536.0 / (65536.0 - dropped))
+    for begin in range(first, last, BLOCK):
+        block = begin // BLOCK
+        for c in range(width):
+            sums[block, c] = 0.0
+            products[block, c] = 0.0
+        for r in range(begin, min(begin + BLOCK, last)):
+            if activation == RELU:
+                for c in range(width):
+                    d[r, c] = d[r, c] * scale if h[r, c] > np.float32(0.0) else np.float32(0.0)
+            elif activation == TANH:
+                for c in range(width):
+                    d[r, c] = d[r, c] * (np.float32(1.0) - h[r, c] * h[r, c])
+            for c in range(width):
+                sums[block, c] += d[r, c]
+                products[block, c] += d[r, c] * ((z[r, c] - mean[c]) * inverse[c])
+
+
+@kernel
+def add_blocks(parts, n_blocks, out):
+    """Write the sum of the first ``n_blocks`` rows of ``parts``, in order and rounded once, to out."""
+    for c in range(out.shape[0]):
+        total = 0.0
+        for block in range(n_blocks):
+            total += parts[block, c]
+        out[c] = total
+
+
+@kernel
+def through_normalisation(d, z, mean, inverse, factor, sums, products, n_rows, first, last):
+    """Turn d into the derivative by z: factor (d - mean of d - normalised z times the mean of their product)."""
+    width = d.shape[1]
+    share = np.float32(1.0 / n_rows)
+    for r in range(first, last):
+        for c in range(width):
+            normalised = (z[r, c] - mean[c]) * inverse[c]
+            d[r, c] = factor[c] * (d[r, c] - share * (sums[c] + normalised * products[c]))
+
+
+@kernel
+def slopes_of_weights(h, slopes, first, last, parts):
+    """Sum ``slopes[r] h[r]`` by block: the derivative by the weights of the score."""
+    for begin in range(first, last, BLOCK):
+        block = begin // BLOCK
+        for c in range(parts.shape[1]):
+            parts[block, c] = 0.0
+        for r in range(begin, min(begin + BLOCK, last)):
+            slope = np.float32(slopes[r])
+            for c in range(parts.shape[1]):
+                parts[block, c] += slope * h[r, c]
+
+
+@kernel
+def add_to_tables(categories, n_rows, first_feature, last_feature, slopes, offset, out):
+    """Add the derivative by embeddings of these features to their rows of the tables, in the order of the rows."""
+    width = out.shape[1]
+    for j in range(first_feature, last_feature):
+        for r in range(n_rows):
+            row, place = categories[r, j], offset + j * width
+            for k in range(width):
+                out[row, k] += slopes[r, place + k]
+
+
+@kernel
+def zero_inputs(gradient, first, last):
+    """Set the gradient of these inputs' weights, (n_panels, n_inputs, PANEL), to 0."""
+    for p in range(gradient.shape[0]):
+        for k in range(first, last):
+            for c in range(gradient.shape[2]):
+                gradient[p, k, c] = 0.0
+
+
+@kernel
+def adamw(weights, gradient, first_moment, second_moment, rate, decay, beta_1, beta_2, share_1, share_2, epsilon):
+    """Make a step of AdamW (Loshchilov & Hutter 2019) of flat arrays; ``share_i`` is 1 - beta_i ** step."""
+    one, keep = np.float32(1.0), np.float32(1.0 - rate * decay)
+    b1, b2, rate = np.float32(beta_1), np.float32(beta_2), np.float32(rate / share_1)
+    root, epsilon = np.float32(1.0 / np.sqrt(share_2)), np.float32(epsilon)
+    for i in range(weights.shape[0]):
+        g = gradient[i]
+        m = b1 * first_moment[i] + (one - b1) * g
+        v = b2 * second_moment[i] + (one - b2) * (g * g)
+        first_moment[i], second_moment[i] = m, v
+        weights[i] = weights[i] * keep - rate * m / (np.sqrt(v) * root + epsilon)
+
+
+@kernel
+def sgd(weights, gradient, rate, decay):
+    """Make a step of gradient descent of flat arrays."""
+    keep, rate = np.float32(1.0 - rate * decay), np.float32(rate)
+    for i in range(weights.shape[0]):
+        weights[i] = weights[i] * keep - rate * gradient[i]
+
+
+@kernel
+def fold_running(running, current, share):
+    """Let running += share (current - running)."""
+    for c in range(running.shape[0]):
+        running[c] += share * (current[c] - running[c])
+
+
+@kernel
+def first_layer(
+    source, source_categories, rows, first, last, noise, key, tables, column, categories, x, weights, bias, normalised,
+    z, sums, squares,
+):  # fmt: skip
+    """Gather the inputs of these rows of a batch, and write the sums of the first layer; ``first`` begins a block."""
+    for begin in range(first, last, BLOCK):
+        end = min(begin + BLOCK, last)
+        gather(source, rows, begin, end, noise, key, x)
+        if categories.shape[1] > 0:
+            gather_categories(source_categories, rows, begin, end, categories)
+            write_embeddings(categories[begin:end], end - begin, tables, column, x[begin:end])
+        if weights.shape[0] > 0:
+            dense(x, weights, bias, begin, end, z)
+            if normalised:
+                sums_of_columns(z, begin, end, sums, squares)
+
+
+@kernel
+def next_layer(
+    z, n_columns, factor, shift, activation, key, dropped, h, first, last, weights, bias, normalised, z_next, sums, squares
+):  # fmt: skip
+    """Write the outputs of a layer, and the sums of the next."""
+    for begin in range(first, last, BLOCK):
+        end = min(begin + BLOCK, last)
+        outputs(z, begin, end, n_columns, factor, shift, activation, key, dropped, h)
+        dense(h, weights, bias, begin, end, z_next)
+        if normalised:
+            sums_of_columns(z_next, begin, end, sums, squares)
+
+
+@kernel
+def last_layer(z, n_columns, factor, shift, activation, key, dropped, h, first, last, top, start, scores):
+    """Write the outputs of the last layer, and the scores."""
+    for begin in range(first, last, BLOCK):
+        end = min(begin + BLOCK, last)
+        outputs(z, begin, end, n_columns, factor, shift, activation, key, dropped, h)
+        scores_of(h, begin, end, top, start, scores, 0)
+
+
+@kernel
+def back_from_scores(slopes, top, first, last, d, h, z, mean, inverse, activation, dropped, sums, products, top_parts):
+    """Begin the way back: derivatives by the last layer, sums of its columns, and the derivative by ``top``."""
+    for begin in range(first, last, BLOCK):
+        end = min(begin + BLOCK, last)
+        of_scores(slopes, top, begin, end, d)
+        slopes_of_weights(h, slopes, begin, end, top_parts)
+        through_activation(d, h, z, mean, inverse, begin, end, activation, dropped, sums, products)
+
+
+@kernel
+def back_through_layer(
+    d, z, mean, inverse, factor, sums, products, n_rows, normalised, first, last, transposed, zeros, d_below, h_below,
+    z_below, mean_below, inverse_below, activation, dropped, sums_below, products_below,
+):  # fmt: skip
+    """Turn d into the derivative by z, and write that of the layer below, with the sums of its columns."""
+    for begin in range(first, last, BLOCK):
+        end = min(begin + BLOCK, last)
+        if normalised:
+            through_normalisation(d, z, mean, inverse, factor, sums, products, n_rows, begin, end)
+        dense(d, transposed, zeros, begin, end, d_below)
+        through_activation(
+            d_below,
+            h_below,
+            z_below,
+            mean_below,
+            inverse_below,
+            begin,
+            end,
+            activation,
+            dropped,
+            sums_below,
+            products_below,
+        )
+
+
+@kernel
+def back_to_inputs(
+    d, z, mean, inverse, factor, sums, products, n_rows, normalised, first, last, transposed, zeros, d_inputs
+):  # fmt: skip
+    """Turn d of the first layer into the derivative by z, and write that by the embeddings, if any."""
+    for begin in range(first, last, BLOCK):
+        end = min(begin + BLOCK, last)
+        if normalised:
+            through_normalisation(d, z, mean, inverse, factor, sums, products, n_rows, begin, end)
+        if transposed.shape[0] > 0:
+            dense(d, transposed, zeros, begin, end, d_inputs)
+
+
+class Rule(NamedTuple):
+    """A step of an optimiser; ``rate`` 0: none."""
+
+    adaptive: bool
+    rate: float
+    decay: float
+    beta_1: float
+    beta_2: float
+    share_1: float  # 1 - beta_1 ** step
+    share_2: float
+    epsilon: float
+
+
+@kernel
+def step(weights, gradient, first_moment, second_moment, rule, decay):
+    """Move flat weights by a step."""
+    if rule.rate == 0.0:
+        return
+    if rule.adaptive:
+        adamw(
+            weights, gradient, first_moment, second_moment, rule.rate, decay, rule.beta_1, rule.beta_2, rule.share_1,
+            rule.share_2, rule.epsilon,
+        )  # fmt: skip
+    else:
+        sgd(weights, gradient, rule.rate, decay)
+
+
+@kernel
+def learn_inputs(x, d, n_rows, first, last, weights, gradient, first_moment, second_moment, rule):
+    """Compute the gradient of these inputs' weights, (n_panels, n_inputs, PANEL), and move them by a step."""
+    zero_inputs(gradient, first, last)
+    add_products(x, d, n_rows, first, last, gradient)
+    for p in range(weights.shape[0]):
+        step(
+            weights[p, first:last].reshape(-1), gradient[p, first:last].reshape(-1),
+            first_moment[p, first:last].reshape(-1), second_moment[p, first:last].reshape(-1), rule, rule.decay,
+        )  # fmt: skip
+
+
+@kernel
+def net_of_one(x, hidden, biases, top, h):
+    """Write the outputs of the hidden units (tanh) of one document; return its score.  No hidden units: a linear score."""
+    score = 0.0 * top[0]
+    if hidden.shape[1] == 0:
+        for k in range(x.shape[0]):
+            score += x[k] * top[k]
+        return score
+    for c in range(hidden.shape[1]):
+        z = biases[c]
+        for k in range(x.shape[0]):
+            z += x[k] * hidden[k, c]
+        h[c] = tanh(z)
+        score += h[c] * top[c]
+    return score
+
+
+@kernel
+def _add_backward(x, slope, hidden, top, h, to_hidden, to_biases, to_top, factor):
+    """Add ``factor`` times the derivative of slope * score by each weight."""
+    if hidden.shape[1] == 0:
+        for k in range(x.shape[0]):
+            to_top[k] += factor * slope * x[k]
+        return
+    for c in range(hidden.shape[1]):
+        back = slope * top[c] * (1.0 - h[c] * h[c])
+        for k in range(x.shape[0]):
+            to_hidden[k, c] += factor * back * x[k]
+        to_biases[c] += factor * back
+        to_top[c] += factor * slope * h[c]
+
+
+@kernel
+def ranknet_forces(scores, grades, sigma, out):
+    """lambda_i of RankNet: the sum of lambda_ij over documents j below i, minus that of lambda_ji over those above (Burges 2010, eqn 4).
+
+    Returns the loss.
+    """
+    loss = 0.0
+    for i in range(scores.shape[0]):
+        out[i] = 0.0
+    for i in range(scores.shape[0]):
+        for j in range(scores.shape[0]):
+            if grades[i] > grades[j]:
+                gap = sigma * (scores[i] - scores[j])
+                e = exp_negative(-abs(gap))
+                force = -sigma * (e if gap > 0.0 else 1.0) / (1.0 + e)
+                out[i] += force
+                out[j] -= force
+                loss += max(-gap, 0.0) + log2_positive(1.0 + e) * 0.6931471805599453
+    return loss
+
+
+@kernel
+def factored_gradient(x, grades, hidden, biases, top, sigma, to_hidden, to_biases, to_top):
+    """Add the gradient of RankNet's loss of one query by one pass forward and one backward per document (Burges 2010, 2.1).
+
+    ``x`` (n, n_inputs), ``hidden`` (n_inputs, n_hidden), ``biases`` and ``top`` (n_hidden,); without hidden units ``top`` is
+    (n_inputs,).  Any float type.  Returns the loss.
+    """
+    n = x.shape[0]
+    h = np.empty((n, hidden.shape[1]), dtype=x.dtype)
+    scores, forces = np.empty(n, dtype=np.float64), np.empty(n, dtype=np.float64)
+    for i in range(n):
+        scores[i] = net_of_one(x[i], hidden, biases, top, h[i])
+    loss = ranknet_forces(scores, grades, sigma, forces)
+    for i in range(n):
+        _add_backward(x[i], forces[i], hidden, top, h[i], to_hidden, to_biases, to_top, 1.0)
+    return loss
+
+
+@kernel
+def pair_by_pair(x, grades, hidden, biases, top, sigma, to_hidden, to_biases, to_top, rate):
+    """RankNet as it was first: for each pair, two passes forward and two backward.
+
+    With a ``rate`` above 0 every pair changes the weights at once (Burges 2010, eqn 2); with 0 the gradient of the query is
+    added to ``to_hidden``, ``to_biases`` and ``to_top``.  Shapes as in :func:`factored_gradient`.  Returns the loss.
+    """
+    n = x.shape[0]
+    above, below = np.empty(hidden.shape[1], dtype=x.dtype), np.empty(hidden.shape[1], dtype=x.dtype)
+    d_hidden, d_biases, d_top = np.zeros_like(hidden), np.zeros_like(biases), np.zeros_like(top)
+    loss = 0.0
+    for i in range(n):
+        for j in range(n):
+            if grades[i] > grades[j]:
+                s_i = net_of_one(x[i], hidden, biases, top, above)
+                s_j = net_of_one(x[j], hidden, biases, top, below)
+                gap = sigma * (s_i - s_j)
+                e = exp_negative(-abs(gap))
+                force = -sigma * (e if gap > 0.0 else 1.0) / (1.0 + e)
+                loss += max(-gap, 0.0) + log2_positive(1.0 + e) * 0.6931471805599453
+                if rate == 0.0:
+                    _add_backward(x[i], force, hidden, top, above, to_hidden, to_biases, to_top, 1.0)
+                    _add_backward(x[j], -force, hidden, top, below, to_hidden, to_biases, to_top, 1.0)
+                else:
+                    d_hidden[:] = 0.0
+                    d_biases[:] = 0.0
+                    d_top[:] = 0.0
+                    _add_backward(x[i], force, hidden, top, above, d_hidden, d_biases, d_top, 1.0)
+                    _add_backward(x[j], -force, hidden, top, below, d_hidden, d_biases, d_top, 1.0)
+                    hidden -= rate * d_hidden
+                    biases -= rate * d_biases
+                    top -= rate * d_top
+    return loss
+
+
+@kernel
+def to_normal(bits, out):
+    """out[i] = the normal quantile of the uniform number made of bits[i]."""
+    for i in range(bits.shape[0]):
+        out[i] = normal(uniform(bits[i]))
+
+
+@kernel
+def normal_of(shares, out):
+    """out[i] = the normal quantile of shares[i], in (0, 1)."""
+    for i in range(shares.shape[0]):
+        out[i] = normal(shares[i])
+
+
+@kernel
+def spread(values, kind, knots, heights, first, last):
+    """Return mean and variance of the transforms of values, (n,) without NaN, added up in their order."""
+    n = values.shape[0]
+    base = transformed(values[0], kind, knots, heights, first, last)  # differences from it lose no digits
+    total, squares = 0.0, 0.0
+    for r in range(n):
+        gap = transformed(values[r], kind, knots, heights, first, last) - base
+        total += gap
+        squares += gap * gap
+    mean = total / n
+    return base + mean, max(0.0, squares / n - mean * mean)
+
+
+@kernel
+def scores_of_net(x, hidden, biases, top, scores):
+    """scores[i] = the score of document i: see :func:`net_of_one`."""
+    h = np.empty(hidden.shape[1], dtype=x.dtype)
+    for i in range(x.shape[0]):
+        scores[i] = net_of_one(x[i], hidden, biases, top, h)

@@ -1,0 +1,210 @@
+"""Options of training a net.  They are stored in the model file, so none of them depends on the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.options import option, option_like, options, spelled
+from rankmill.foundation.scalars import whole_number
+from rankmill.foundation.training_facts import DEFAULTS
+from rankmill.trainer.parameters import TrainParameters
+
+ADAMW, SGD = OPTIMISERS = ("adamw", "sgd")
+CONSTANT, FOLLOW_LOSS, COSINE = SCHEDULES = ("constant", "follow_loss", "cosine")
+QUERIES, PAIRS = UPDATES = ("queries", "pairs")
+WIDEST = 4096
+MOST_LAYERS = 8
+
+
+def parse_layers(text: str) -> tuple[int, ...]:
+    """Read ``256,128``; empty text means no hidden layer.
+
+    >>> parse_layers("256, 128"), parse_layers("")
+    ((256, 128), ())
+
+    Raises
+    ------
+    InvalidParameter
+        A part is not a whole number.
+    """
+    try:
+        return tuple(int(part) for part in text.split(",")) if text.strip() else ()
+    except ValueError:
+        raise InvalidParameter(f"{spelled('layers')}: expected widths such as 256,128, found {text!r}") from None
+
+
+def as_layers(layers: Any) -> tuple[int, ...]:
+    """Return widths as a tuple of plain int; InvalidParameter unless they are 1 to ``WIDEST``, ``MOST_LAYERS`` at most."""
+    if isinstance(layers, str) or not isinstance(layers, Iterable):
+        raise InvalidParameter(f"{spelled('layers')} must be widths such as (256, 128), got {layers!r}")
+    found = tuple(whole_number("layers", width) for width in layers)
+    if len(found) > MOST_LAYERS or not all(1 <= width <= WIDEST for width in found):
+        raise InvalidParameter(
+            f"{spelled('layers')} must be up to {MOST_LAYERS} widths of 1 to {WIDEST}, got {list(found)}"
+        )
+    return found
+
+
+@options
+class NetOptions:
+    """Options of one training of a net.
+
+    The defaults make a small modern net.  :func:`as_published` returns those of RankNet and LambdaRank as first published.
+
+    Raises
+    ------
+    InvalidParameter
+        A value is of another kind or outside its bounds, or two options do not go together.
+    """
+
+    objective: str = option_like(
+        TrainParameters,
+        "objective",
+        default="lambdamart",
+        by_preset=None,
+        help="Loss to minimise, over pairs or lists: lambdamart (LambdaRank), ranknet, softmax, lambdaloss, ..",
+    )
+    metric: str = option_like(TrainParameters, "metric", default="ndcg@10")
+    stop_metric: str = option_like(TrainParameters, "stop_metric", default="")
+    gain: str = option_like(TrainParameters, "gain", default="exp")
+    sigma: float = option_like(TrainParameters, "sigma", default=1.0)
+    truncation: int = option_like(TrainParameters, "truncation", default=30)
+    lambda_normalisation: bool = option_like(TrainParameters, "lambda_normalisation", default=True)
+    layers: tuple[int, ...] = option(
+        default=(256, 128),
+        help="Widths of the hidden layers, such as 256,128; empty: a linear score.",
+        metavar="WIDTH,WIDTH,..",
+        read=parse_layers,
+        convert=as_layers,
+    )
+    activation: str = option(default="relu", help="Activation of the hidden layers.", choices=("relu", "tanh"))
+    batch_norm: bool = option(default=True, help="Normalise the sums of each hidden layer over the batch.")
+    dropout: float = option(
+        default=0.1, help="Share of the outputs of each hidden layer to set to 0, in [0, 1).", least=0, below=1
+    )
+    input_noise: float = option(
+        default=0.0,
+        help="Standard deviation of noise that is added to the scaled numeric inputs in training.",
+        least=0,
+        most=100,
+    )
+    transform: str = option(
+        default="quantile",
+        help="Transform of numeric features, fitted on the train split: quantile (to normal scores, by quantiles), log1p"
+        " (sign(x) log(1 + |x|)) or linear. Each is then scaled to mean 0 and deviation 1.",
+        choices=("quantile", "log1p", "linear"),
+    )
+    missing_indicators: bool = option(
+        default=True, help="Add an input that tells missing values for each feature that has some in the train split."
+    )
+    embedding_width: int = option(
+        default=8, help="Numbers that represent a category of a categorical feature.", least=1, most=256
+    )
+    max_categories: int = option(
+        default=1000,
+        help="Maximum number of categories of a feature with numbers of their own, the most frequent; the others share theirs.",
+        least=1,
+        most=1 << 20,
+    )
+    optimiser: str = option(default=ADAMW, help="How weights follow gradients: adamw or sgd.", choices=OPTIMISERS)
+    learning_rate: float = option_like(
+        TrainParameters,
+        "learning_rate",
+        default=0.002,
+        by_preset=None,
+        help="Learning rate of the optimiser at the start.",
+        most=1000,
+    )
+    schedule: str = option(
+        default=CONSTANT,
+        help="Learning rate of later epochs: constant, follow_loss (times 0.8 after an epoch whose training loss is above that"
+        " of the epoch before) or cosine (down to 0 at the last epoch).",
+        choices=SCHEDULES,
+    )
+    weight_decay: float = option(
+        default=0.01,
+        help="Share of each weight to take off, times the learning rate, at every step.",
+        least=0,
+        most=100,
+    )
+    batch_documents: int = option(
+        default=2048,
+        help="Minimum number of documents of a batch, which is whole queries; 1: every query is a batch.",
+        least=1,
+        most=1 << 24,
+    )
+    updates: str = option(
+        default=QUERIES,
+        help="What changes the weights at once: queries (the forces of all pairs are added up first) or pairs (RankNet before"
+        " the forces were factored; slow, for comparison).",
+        choices=UPDATES,
+    )
+    epochs: int = option(default=100, help="Maximum number of passes over the train split.", least=1, most=1_000_000)
+    early_stopping_epochs: int = option(
+        default=10,
+        help="Stop after this many epochs without an improvement on the valid split. 0: never; keep the last epoch.",
+        least=0,
+        most=1_000_000,
+    )
+    seed: int = option_like(TrainParameters, "seed", default=7)
+
+    def check_together(self) -> None:
+        """Refuse options that do not go together."""
+        if self.activation == "tanh" and self.dropout > 0.0:
+            raise InvalidParameter(f"{spelled('dropout')} works with activation relu only; set it to 0 for tanh")
+        if self.updates == PAIRS and (
+            self.objective != "ranknet"
+            or len(self.layers) > 1
+            or (self.layers and self.activation != "tanh")
+            or self.batch_norm
+            or self.optimiser != SGD
+            or self.input_noise > 0.0
+            or self.weight_decay > 0.0
+        ):
+            raise InvalidParameter(
+                f"{spelled('updates')} pairs works as published only: objective ranknet, at most one hidden layer, of tanh,"
+                " no batch_norm, input_noise nor weight_decay, and optimiser sgd"
+            )
+
+    def losses(self) -> TrainParameters:
+        """Return the parameters that objectives take."""
+        return TrainParameters(
+            preset=DEFAULTS,
+            objective=self.objective,
+            metric=self.metric,
+            stop_metric=self.stop_metric,
+            gain=self.gain,
+            sigma=self.sigma,
+            truncation=self.truncation,
+            lambda_normalisation=self.lambda_normalisation,
+            seed=self.seed,
+        )
+
+
+def as_published(**changes: Any) -> NetOptions:
+    """Return the options of RankNet and LambdaRank as published (Burges 2010, sections 2 to 4), with ``changes``.
+
+    One hidden layer of tanh (``layers=()``: a linear score), weights that change after each query by its factored gradient
+    with plain gradient descent, and a learning rate that follows the training loss.
+
+    >>> as_published(objective="lambdamart", layers=()).activation
+    'tanh'
+    """
+    published: dict[str, Any] = {
+        "objective": "ranknet",
+        "truncation": 2**31,
+        "lambda_normalisation": False,
+        "layers": (10,),
+        "activation": "tanh",
+        "batch_norm": False,
+        "dropout": 0.0,
+        "transform": "linear",
+        "optimiser": SGD,
+        "learning_rate": 0.001,
+        "schedule": FOLLOW_LOSS,
+        "weight_decay": 0.0,
+        "batch_documents": 1,
+    }
+    return NetOptions(**{**published, **changes})

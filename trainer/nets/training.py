@@ -1,0 +1,298 @@
+"""Train a net on rows in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import nan
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.kernels.randoms import random_bits
+from rankmill.foundation.options import spelled
+from rankmill.scorer.nets.net import IDENTITY, Net
+from rankmill.trainer.early_stopping import DEVIANCE, EarlyStopping, measures_of
+from rankmill.trainer.measured_queries import MeasuredQueries
+from rankmill.trainer.nets.batches import Epoch, most_rows
+from rankmill.trainer.nets.checkpoint import NetCheckpoint
+from rankmill.trainer.nets.fit_inputs import fit_inputs
+from rankmill.trainer.nets.options import COSINE, FOLLOW_LOSS, PAIRS, NetOptions
+from rankmill.trainer.nets.pair_updates import update_by_pairs
+from rankmill.trainer.nets.passes import Passes, PreparedRows, Weights
+from rankmill.trainer.objectives.protocol import Objective
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.training_result import TRAIN, RoundRecord
+from rankmill.trainer.workers import Team, with_team, workers_for
+
+VALID = "valid"
+_SLOWER = 0.8  # factor of the learning rate after an epoch with a higher loss
+_LEAST_RANKED = 4096  # rows a worker that are ranked for a metric
+
+OnEpoch = Callable[[RoundRecord, Callable[[], bytes]], bool | None]
+
+
+@dataclass(frozen=True, slots=True)
+class NetRows:
+    """Rows of a split with the values of their features."""
+
+    values: npt.NDArray[np.float32]  # (n_rows, n_features), NaN where missing, codes of categories
+    rows: RankedRows  # everything else; ``bins`` are not used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetData:
+    """All that one training of a net learns from and measures."""
+
+    train: NetRows
+    valid: NetRows | None = None
+    feature_names: Sequence[str]
+    max_grade: int
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)  # as in `TrainingData`
+    goals: Mapping[str, int] = field(default_factory=dict)  # highest grade of each goal that is measured
+    info: Mapping[str, Any] = field(default_factory=dict)  # facts to keep in the model file; no times, no paths
+
+    @property
+    def categorical(self) -> list[int]:
+        """Positions of the categorical features."""
+        return [f for f, name in enumerate(self.feature_names) if name in self.categories]
+
+
+@dataclass(frozen=True, slots=True)
+class NetResult:
+    """The net of the best epoch, and the history of its training."""
+
+    net: Net
+    best_epoch: int
+    history: tuple[RoundRecord, ...] = field(repr=False)
+    checkpoint: bytes = field(repr=False)  # to resume the training: see :func:`train_net`
+
+
+def train_net(
+    data: NetData,
+    options: NetOptions,
+    *,
+    eval_metrics: Sequence[str] = (),
+    n_threads: int = 1,
+    on_epoch: OnEpoch | None = None,
+    resume: bytes | None = None,
+) -> NetResult:
+    """Train a net; the same bytes for any ``n_threads``.
+
+    The net is that of the epoch with the best stop metric on the valid split, or of the last epoch if there is no valid split or no
+    early stopping.  Metrics of the train split are those of the scores during the epoch, with dropout and noise.
+
+    Parameters
+    ----------
+    eval_metrics
+        More metrics to measure; ``deviance`` is the loss.
+    on_epoch
+        Called after every epoch with its metrics and a function that returns a checkpoint.  Training ends if it returns true.
+    resume
+        A checkpoint of a training with the same data and options, of which only ``epochs`` and ``early_stopping_epochs`` may
+        differ: the result has the same bytes as training in one go.
+
+    Raises
+    ------
+    InvalidParameter
+        The objective does not work with batches, or the checkpoint is of another training.
+    TrainingDataRejected
+        There is nothing to learn from the rows, or their shapes do not fit.
+    rankmill.foundation.errors.InputError
+        The metric is unknown.
+    """
+    for name, split in ((TRAIN, data.train), (VALID, data.valid)):
+        if split is not None and split.values.shape != (split.rows.n_rows, len(data.feature_names)):
+            raise TrainingDataRejected(
+                f"expected values of shape ({split.rows.n_rows}, {len(data.feature_names)}) in the {name} split, got"
+                f" {split.values.shape}"
+            )
+    return with_team(
+        workers_for(n_threads), lambda team: _Training(data, options, eval_metrics, team).run(on_epoch, resume)
+    )
+
+
+class _Training:
+    def __init__(self, data: NetData, options: NetOptions, eval_metrics: Sequence[str], team: Team) -> None:
+        self._data, self._options, self._team, self._losses = data, options, team, options.losses()
+        rows = data.train.rows
+        # before anything that takes long: refuses rows from which nothing can be learnt
+        objective = objective_of(rows, self._losses)
+        objective.limit_to(0, rows.n_queries)
+        self._start = float(np.float32(objective.starting_score))
+        self._measures = measures_of(self._losses, eval_metrics, graded=rows.graded)
+        self._watched = self._measures[0]
+        self._valid = None if data.valid is None else self._queries_of(data.valid.rows)
+        if self._valid is not None and not self._valid.has_value(self._watched):
+            raise TrainingDataRejected(
+                f"no query of the {VALID} split has a relevant document, so {self._watched} cannot decide when to stop; set"
+                f" {spelled('stop_metric')} to deviance, or use a split with relevant documents or none"
+            )
+        if options.updates == PAIRS and data.categorical:
+            raise InvalidParameter(f"{spelled('updates')} pairs works with numeric features only; use queries")
+        self._inputs = fit_inputs(data.train.values, data.categorical, options, team)
+        self._prepared = PreparedRows.of(self._inputs, data.train.values, team)
+        self._prepared_valid = None if data.valid is None else PreparedRows.of(self._inputs, data.valid.values, team)
+        self._passes = Passes(
+            Weights(self._inputs, options),
+            self._inputs,
+            options,
+            most_rows(rows, options.batch_documents),
+            self._start,
+        )
+        self._scores, self._g, self._h = (np.zeros(rows.n_rows) for _ in range(3))
+
+    def run(self, on_epoch: OnEpoch | None, resume: bytes | None) -> NetResult:
+        """Train until the last epoch, or until it stops early."""
+        options, rows = self._options, self._data.train.rows
+        stopping = EarlyStopping(options.early_stopping_epochs, self._watched.higher_is_better)
+        state = NetCheckpoint(key=self._key(), options=asdict(options), rate=options.learning_rate)
+        if resume is not None:
+            state = NetCheckpoint.from_bytes(resume)
+            state.check_resumable(self._key(), options)
+            self._passes.restore(state.arrays, state.steps)
+            stopping.best_round, stopping.best_value = state.best_epoch, state.best_value
+        history = list(state.history)
+        best = state.best_net
+        stopped = len(history) > 0 and stopping.patience > 0 and len(history) - stopping.best_round >= stopping.patience
+
+        def checkpoint() -> bytes:
+            return NetCheckpoint(
+                key=state.key,
+                options=asdict(options),
+                rate=state.rate,
+                steps=self._passes.steps,
+                best_epoch=stopping.best_round,
+                best_value=stopping.best_value,
+                last_loss=state.last_loss,
+                history=tuple(history),
+                arrays=self._passes.state(),
+                best_net=best,
+            ).to_bytes()
+
+        while len(history) < options.epochs and not stopped:
+            number = len(history) + 1
+            epoch = Epoch.of(rows, options.seed, number)
+            objective = objective_of(epoch.rows, self._losses)
+            self._train(epoch, objective, number, state.rate)
+            net = self._net(number)
+            record = RoundRecord(number, self._measured(epoch, objective, net))
+            history.append(record)
+            if options.schedule == FOLLOW_LOSS:
+                loss = record.metrics[TRAIN][str(DEVIANCE)]
+                state.rate *= _SLOWER if loss > state.last_loss else 1.0
+                state.last_loss = loss
+            watched = record.metrics.get(VALID, {}).get(str(self._watched), nan)
+            stopped = stopping.update(number, watched)
+            keeps_best = self._valid is not None and options.early_stopping_epochs > 0
+            if not keeps_best:
+                stopping.best_round = number
+                stopped = False
+            if stopping.best_round == number or not best:
+                best = net.to_bytes()
+            if on_epoch is not None and on_epoch(record, checkpoint):
+                break
+        return NetResult(Net.from_bytes(best), stopping.best_round, tuple(history), checkpoint())
+
+    def _train(self, epoch: Epoch, objective: Objective, number: int, rate: float) -> None:
+        """Pass over all batches once."""
+        options, passes, starts = self._options, self._passes, epoch.rows.starts
+        if options.updates == PAIRS:
+            update_by_pairs(epoch, self._prepared.numbers, passes.weights, rate, options.sigma, self._scores)
+            return
+        if options.schedule == COSINE:
+            rate *= float(0.5 * (1.0 + _cosine((number - 1) / options.epochs)))
+        offsets = epoch.rows.offsets
+        for first_query, last_query in epoch.batches(options.batch_documents):
+            first, last = int(starts[first_query]), int(starts[last_query])
+            if first == last:
+                continue
+            step = passes.steps + 1
+            key = np.uint64(random_bits(np.uint64(options.seed), step))
+            scores, slopes = self._scores[first:last], self._g[first:last]
+            passes.forward(self._prepared, epoch.places[first:last], key, scores, self._team)
+            if offsets is not None:
+                scores += offsets[first:last]
+            objective.limit_to(first_query, last_query)
+            objective.gradients(step, self._scores, self._g, self._h, self._team)
+            slopes /= last_query - first_query
+            passes.backward(slopes, passes.rule(rate), self._team)
+            passes.follow_statistics()
+
+    def _net(self, epochs: int) -> Net:
+        """Return the net as it is now."""
+        options, data = self._options, self._data
+        parts = self._passes.weights.parts
+        return Net(
+            feature_names=tuple(data.feature_names),
+            inputs=replace(self._inputs, embeddings=parts["tables"]),
+            layers=tuple(self._passes.folded()),
+            top=parts["top"],
+            start=self._start,
+            activation=options.activation if options.layers else IDENTITY,
+            objective=options.objective,
+            categories=data.categories,
+            parameters=asdict(options) | {"layers": list(options.layers)},
+            info={**data.info, "max_grade": data.max_grade, "epochs": epochs},
+        )
+
+    def _measured(self, epoch: Epoch, objective: Objective, net: Net) -> dict[str, dict[str, float]]:
+        """Return what is measured, and the loss if it is needed, of the train split and the valid split."""
+        with_loss = DEVIANCE in self._measures or self._options.schedule == FOLLOW_LOSS
+        objective.limit_to(0, epoch.rows.n_queries)
+        found = {TRAIN: self._means(self._queries_of(epoch.rows), self._scores, objective if with_loss else None)}
+        valid, prepared = self._data.valid, self._prepared_valid
+        if valid is not None and prepared is not None and self._valid is not None:
+            scores = net.scores_of_inputs(prepared.numbers, prepared.categories, self._team.size)
+            if valid.rows.offsets is not None:
+                scores += valid.rows.offsets
+            loss = objective_of(valid.rows, self._losses) if DEVIANCE in self._measures else None
+            found[VALID] = self._means(self._valid, scores, loss)
+        return found
+
+    def _queries_of(self, rows: RankedRows) -> MeasuredQueries:
+        return MeasuredQueries(rows, self._measures, self._losses, {"": self._data.max_grade, **self._data.goals})
+
+    def _means(
+        self, queries: MeasuredQueries, scores: npt.NDArray[np.float64], loss: Objective | None
+    ) -> dict[str, float]:
+        values = np.empty((len(queries.metrics), queries.n_queries))
+        least = max(1, _LEAST_RANKED * queries.n_queries // max(1, len(scores)))
+        self._team.share(
+            queries.n_queries, least, lambda first, last, _: queries.evaluate_into(scores, first, last, values)
+        )
+        means = queries.means(values)
+        if loss is not None:
+            means[str(DEVIANCE)] = loss.deviance(scores)
+        named = [str(each) for each in self._measures]
+        return {
+            name: means[name]
+            for name in sorted(means, key=lambda name: named.index(name) if name in named else len(named))
+        }
+
+    def _key(self) -> str:
+        """Return a digest of the data: of the inputs fitted to them, grades and queries."""
+        digest = hashlib.sha256("\n".join(self._data.feature_names).encode())
+        for array in (
+            *self._inputs.arrays().values(),
+            self._data.train.rows.grades,
+            self._data.train.rows.starts,
+            self._data.train.rows.query_names,
+            *([] if self._data.valid is None else [self._data.valid.rows.grades, self._data.valid.rows.starts]),
+        ):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+
+def _cosine(share: float) -> float:
+    """Return cos(pi share) for 0 <= share <= 1 by its series: the bits of libraries differ."""
+    x = np.pi * (share if share <= 0.5 else 1.0 - share)
+    term = total = 1.0
+    for k in range(1, 12):
+        term *= -x * x / ((2 * k - 1) * (2 * k))
+        total += term
+    return float(total if share <= 0.5 else -total)
