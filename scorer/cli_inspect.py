@@ -16,10 +16,14 @@ from rankmill.scorer.model_service import MODEL_SUFFIX, find_model, looks_like_a
 from rankmill.scorer.options import MoveOptions, Selection
 
 if TYPE_CHECKING:
-    from rankmill.scorer.forest import Forest
+    import numpy as np
+    import numpy.typing as npt
+
     from rankmill.scorer.inspect.documents import Documents
+    from rankmill.scorer.inspect.paths import Paths
     from rankmill.scorer.inspect.reports import InspectionReport
     from rankmill.scorer.metrics import Metric, Policy
+    from rankmill.scorer.model import Model
     from rankmill.scorer.model_service import ModelIdentity
     from rankmill.scorer.train_test_overlap import TrainedModel
 
@@ -27,7 +31,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Explain a model: feature importance, dependence, contributions, mixtures, optimality."
 )
 
-Model = Annotated[
+ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="Model file, or NAME@7, NAME@latest or NAME (its production version).")
 ]
 On = Annotated[
@@ -36,7 +40,6 @@ On = Annotated[
         "--on", metavar="CANDIDATES", help="Dataset, or files of candidates as for rerank; repeat for several."
     ),
 ]
-NRounds = Annotated[int | None, typer.Option("--n-rounds", help="Inspect only the first N rounds of the model.")]
 Top = Annotated[int, typer.Option("--top", min=0, help="Number of rows to show; 0: all.")]
 Output = Annotated[
     int, typer.Option("--output", min=0, help="Which output to use, from 0, if the model has several (mcrank).")
@@ -45,26 +48,38 @@ MetricName = Annotated[str, typer.Option("--metric", help="Ranking metric, as in
 
 
 class _Inspected:
-    """A model that was found by its name, with the chosen rounds as paths from root to leaf."""
+    """A model that was found by its name, with the chosen rounds."""
 
     def __init__(self, reference: str, registry: Path, rounds: Selection = Selection()) -> None:
+        from rankmill.scorer.models import predictor_of
+
+        self.model, self.identity = find_model(reference, registry)
+        self.predictor = predictor_of(self.model, n_rounds=rounds.n_rounds, start_round=rounds.start_round)
+        self._reference, self._registry, self._rounds = reference, registry, rounds
+
+    @property
+    def is_forest(self) -> bool:
+        """Whether it has paths from root to leaf."""
+        from rankmill.scorer.forest import Forest
+
+        return isinstance(self.model, Forest)
+
+    def paths(self, use: str) -> Paths:
+        """Return its trees as paths from root to leaf; InputError if it has none, which ``use`` needs."""
         from rankmill.scorer.inspect.paths import leaf_paths
         from rankmill.scorer.models import forest_of
 
-        model, self.identity = find_model(reference, registry)
-        forest = forest_of(model, "inspecting paths of trees")
-        self.paths = leaf_paths(forest.truncated(rounds.n_rounds, rounds.start_round))
-        self._reference, self._registry = reference, registry
+        return leaf_paths(forest_of(self.model, use).truncated(self._rounds.n_rounds, self._rounds.start_round))
 
     def trained(self) -> TrainedModel:
-        return trained_model(self.paths.forest, self.identity, self._registry, self._reference)
+        return trained_model(self.model, self.identity, self._registry, self._reference)
 
     def read(self, on: list[Path], selection: Selection, *trained: TrainedModel) -> Documents:
         """Read the documents of ``on`` on which the model, and the others in ``trained``, are inspected."""
         from rankmill.scorer.inspect.documents import read_documents
 
         documents = read_documents(
-            on, self.paths, replace(selection, announce=True), models=trained or [self.trained()]
+            on, self.predictor, replace(selection, announce=True), models=trained or [self.trained()]
         )
         if len(documents.doc_ids) < documents.n_read and not selection.qids:
             typer.echo(
@@ -74,6 +89,12 @@ class _Inspected:
             )
         return documents
 
+    def scores(self, documents: Documents) -> npt.NDArray[np.float64]:
+        """Return the scores of its documents."""
+        from rankmill.scorer.inspect.any_model import scores_of_documents
+
+        return scores_of_documents(self.predictor, documents.values)
+
 
 def _print(report: InspectionReport, documents: Documents | None, *, as_json: bool) -> None:
     typer.echo(report.render(None if documents is None else documents.scope, json_line=as_json))
@@ -81,30 +102,62 @@ def _print(report: InspectionReport, documents: Documents | None, *, as_json: bo
 
 @app.command("importance", hidden=True)  # the name in other tools
 @app.command()
+@takes_options
 def influence(
-    model: Model,
+    *,
+    model: ModelName,
+    on: Annotated[
+        list[Path] | None,
+        typer.Option("--on", metavar="CANDIDATES", help="Permute each feature within the queries of these documents."),
+    ] = None,
+    metric: MetricName = "ndcg@10",
+    permutations: Annotated[int, typer.Option(min=1, help="With --on: number of permutations of each feature.")] = 5,
     top: Top = 20,
-    n_rounds: NRounds = None,
+    convention: ConventionName = "rankmill",
+    selection: Annotated[Selection, With(n_queries=1000)],
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Show the importance of each feature: its share of the gains of all splits (alias: inspect importance).
+    """Show the importance of each feature (alias: inspect importance).
+
+    Without --on: its share of the gains of all splits, which only models of trees have. With --on: how much worse the metric gets
+    where its values are exchanged among the documents of each query.
 
     Example: rankmill inspect influence web@latest --top 10
+
+    Example: rankmill inspect influence web@latest --on web.dataset --split test --metric ndcg@10
     """
-    from rankmill.scorer.inspect.reports import influence_report
+    from rankmill.foundation.errors import InputError
+    from rankmill.scorer.inspect.any_model import permutation_losses
+    from rankmill.scorer.inspect.reports import influence_report, permutation_report
+    from rankmill.scorer.metrics.per_query import PreparedQueries
     from rankmill.scorer.models import forest_of
 
-    found, identity = find_model(model, registry)
-    forest = forest_of(found, "influence").truncated(n_rounds)
-    _print(influence_report(forest, identity, top), None, as_json=as_json)
+    inspected = _Inspected(model, registry, selection)
+    if on is None:
+        if not inspected.is_forest:
+            raise InputError("only models of trees have gains; permute features on documents: --on CANDIDATES")
+        forest = forest_of(inspected.model, "gains").truncated(selection.n_rounds, selection.start_round)
+        _print(influence_report(forest, inspected.identity, top), None, as_json=as_json)
+        return
+    documents = inspected.read(on, selection)
+    measure, policy, words = _policy(metric, convention, inspected.model, documents)
+    graded = PreparedQueries(documents.graded(), documents.starts, policy, doc_order=documents.order())
+    value, losses = permutation_losses(
+        inspected.predictor, documents.values, graded, measure, repeats=permutations, seed=selection.seed,
+        n_threads=selection.threads,
+    )  # fmt: skip
+    report = permutation_report(
+        measure, value, losses, inspected.identity, repeats=permutations, top=top, conventions=words
+    )
+    _print(report, documents, as_json=as_json)
 
 
 @app.command()
 @takes_options
 def dependence(
     *,
-    model: Model,
+    model: ModelName,
     features: Annotated[list[str], typer.Argument(metavar="FEATURE [FEATURE]", help="One feature, or two.")],
     on: Annotated[
         list[Path] | None,
@@ -123,25 +176,31 @@ def dependence(
 ) -> None:
     """Show partial dependence: the mean score of the model for each value of one or two features.
 
-    Each row stands for the values between the next lower threshold and the one shown.  --split and --qid choose from --on.
+    Each row stands for the values between the next lower threshold and the one shown.  --split and --qid choose from --on, which
+    models without trees need; of these, rows are values of the documents.
 
     Example: rankmill inspect dependence web@latest bm25
 
     Example: rankmill inspect dependence web@latest bm25 clicks --on web.dataset --split test
     """
     from rankmill.foundation.errors import InputError
+    from rankmill.scorer.inspect.any_model import dependence_on
     from rankmill.scorer.inspect.dependence import partial_dependence, some_steps
     from rankmill.scorer.inspect.reports import dependence_report
 
     inspected = _Inspected(model, registry, selection)
-    paths = inspected.paths
     if on is None and (selection.split is not None or selection.qids):
         raise InputError("--split and --qid choose documents: name them with --on CANDIDATES")
-    documents = None
-    if on is not None:
-        documents = inspected.read(on, selection)
+    documents = None if on is None else inspected.read(on, selection)
     values = None if documents is None else documents.values
     most = (20 if len(features) == 1 else 8) if points is None else points
+    if not inspected.is_forest:
+        if values is None:
+            raise InputError("only models of trees know their training rows; average over documents: --on CANDIDATES")
+        of_documents = dependence_on(inspected.predictor, values, features, most, selection.threads)
+        _print(dependence_report(of_documents, inspected.identity), documents, as_json=as_json)
+        return
+    paths = inspected.paths("dependence")
     axes = [some_steps(paths, paths.slot_of(name), most) for name in features]
     result = partial_dependence(paths, features, points=axes, values=values, n_threads=selection.threads)
     _print(dependence_report(result, inspected.identity), documents, as_json=as_json)
@@ -151,7 +210,7 @@ def dependence(
 @takes_options
 def interaction(
     *,
-    model: Model,
+    model: ModelName,
     on: On,
     features: Annotated[
         list[str] | None,
@@ -179,7 +238,7 @@ def interaction(
     inspected = _Inspected(model, registry, selection)
     documents = inspected.read(on, selection)
     result = interactions(
-        inspected.paths, documents.values, features=features or None, over=over, output=output,
+        inspected.paths("interaction"), documents.values, features=features or None, over=over, output=output,
         n_threads=selection.threads,
     )  # fmt: skip
     n_documents = len(documents.doc_ids)
@@ -193,7 +252,7 @@ def interaction(
 @takes_options
 def shap(
     *,
-    model: Model,
+    model: ModelName,
     on: On,
     out: Annotated[
         Path | None,
@@ -228,7 +287,7 @@ def shap(
         if out.exists() and not overwrite:
             raise InputError(f"{out}: exists already; choose another name, or replace it with --overwrite")
     inspected = _Inspected(model, registry, selection)
-    explainer = Explainer(inspected.paths)
+    explainer = Explainer(inspected.paths("shap"))
     documents = inspected.read(on, selection)
     if interactions:
         divided = explain_pairs(explainer, documents, by_query=not raw, n_threads=selection.threads)
@@ -243,7 +302,7 @@ def shap(
 @takes_options
 def leaves(
     *,
-    model: Model,
+    model: ModelName,
     on: On,
     out: Annotated[Path, typer.Option("--out", "-o", help="The .parquet file to write.")],
     selection: Annotated[Selection, With(n_queries=0)],
@@ -265,9 +324,10 @@ def leaves(
     if out.exists() and not overwrite:
         raise InputError(f"{out}: exists already; choose another name, or replace it with --overwrite")
     inspected = _Inspected(model, registry, selection)
+    paths = inspected.paths("leaves")
     documents = inspected.read(on, selection)
-    write_leaves(inspected.paths, documents, out, n_threads=selection.threads)
-    report = leaves_report(inspected.paths.forest, inspected.identity, n_documents=len(documents.doc_ids), out=str(out))
+    write_leaves(paths, documents, out, n_threads=selection.threads)
+    report = leaves_report(paths.forest, inspected.identity, n_documents=len(documents.doc_ids), out=str(out))
     _print(report, documents, as_json=as_json)
 
 
@@ -275,7 +335,7 @@ def leaves(
 @takes_options
 def why(
     *,
-    model: Model,
+    model: ModelName,
     on: On,
     qid: OneQuery,
     above: Annotated[str | None, typer.Option(help="doc_id of the higher document.  Default: the first.")] = None,
@@ -292,21 +352,25 @@ def why(
 
     Example: rankmill inspect why web@latest --on web.dataset --qid 10 --above D7 --below D3
     """
+    from rankmill.scorer.inspect.any_model import why_by_score
     from rankmill.scorer.inspect.contributions import chosen_two
     from rankmill.scorer.inspect.contributions import why as differences
     from rankmill.scorer.inspect.reports import why_report
     from rankmill.scorer.inspect.shap import Explainer
 
     inspected = _Inspected(model, registry, selection)
-    explainer = Explainer(inspected.paths)
+    explainer = Explainer(inspected.paths("why")) if inspected.is_forest else None
     selection = replace(selection, qids=(qid,))
     documents = inspected.read(on, selection)
-    scores = inspected.paths.scores(documents.values)
-    (first, second), ranks = chosen_two(documents.doc_ids, scores, above, below, qid)
-    result = differences(explainer, documents.values[first], documents.values[second], output=output)
+    (first, second), ranks = chosen_two(documents.doc_ids, inspected.scores(documents), above, below, qid)
+    two = documents.values[first], documents.values[second]
+    n_outputs = 1 if explainer is None else explainer.paths.forest.n_outputs
+    result = (
+        why_by_score(inspected.predictor, *two) if explainer is None else differences(explainer, *two, output=output)
+    )
     report = why_report(
         result, inspected.identity, qid=qid, doc_ids=(documents.doc_ids[first], documents.doc_ids[second]), ranks=ranks,
-        top=top, n_outputs=inspected.paths.forest.n_outputs,
+        top=top, n_outputs=n_outputs,
     )  # fmt: skip
     _print(report, documents, as_json=as_json)
 
@@ -315,7 +379,7 @@ def why(
 @takes_options
 def combine(
     *,
-    model: Model,
+    model: ModelName,
     other: Annotated[
         str, typer.Argument(metavar="OTHER", help="Second ranker: another model, a scored list or a TREC run.")
     ],
@@ -345,15 +409,15 @@ def combine(
         documents = first.read(on, selection)
         ranker, scores = other, listed_scores(path, documents)
     else:
-        if looks_like_a_list(other):
+        if looks_like_a_list(other) and not path.exists():
             raise InputError(f"{other}: no such file")
         second = _Inspected(other, registry)
         trained = first.trained(), second.trained()
         documents = first.read(on, selection, *trained)
-        ranker, scores = second.identity, second.paths.scores(second.read(on, selection, *trained).values)
-    measure, policy, words = _policy(metric, convention, first.paths.forest, documents)
+        ranker, scores = second.identity, second.scores(second.read(on, selection, *trained))
+    measure, policy, words = _policy(metric, convention, first.model, documents)
     best = best_mixture(
-        first.paths.scores(documents.values), scores, documents.graded(), documents.starts, measure, policy, low=low,
+        first.scores(documents), scores, documents.graded(), documents.starts, measure, policy, low=low,
         high=high, doc_order=documents.order(),
     )  # fmt: skip
     _print(combination_report(best, (first.identity, ranker), words), documents, as_json=as_json)
@@ -363,7 +427,7 @@ def combine(
 @takes_options
 def optimality(
     *,
-    model: Model,
+    model: ModelName,
     on: On,
     metric: MetricName = "ndcg@10",
     moves: MoveOptions,
@@ -383,11 +447,12 @@ def optimality(
     from rankmill.scorer.metrics.per_query import PreparedQueries
 
     inspected = _Inspected(model, registry, selection)
+    paths = inspected.paths("optimality")
     documents = inspected.read(on, selection)
-    measure, policy, words = _policy(metric, convention, inspected.paths.forest, documents)
+    measure, policy, words = _policy(metric, convention, inspected.model, documents)
     graded = PreparedQueries(documents.graded(), documents.starts, policy, doc_order=documents.order())
     moved = Moves(**values_of(moves), seed=selection.seed)
-    result = local_optimality(inspected.paths, documents.values, graded, measure, moved, n_threads=selection.threads)
+    result = local_optimality(paths, documents.values, graded, measure, moved, n_threads=selection.threads)
     _print(optimality_report(result, inspected.identity, words), documents, as_json=as_json)
 
 
@@ -400,13 +465,13 @@ def _is_list(path: Path) -> bool:
     return path.is_dir() or not is_model_file(path)
 
 
-def _policy(metric: str, convention: str, forest: Forest, documents: Documents) -> tuple[Metric, Policy, str]:
+def _policy(metric: str, convention: str, model: Model, documents: Documents) -> tuple[Metric, Policy, str]:
     """Return the metric, its policy and the policy in words.  The highest grade is from the training, else from the documents."""
     from rankmill.scorer.metrics import parse_metric
     from rankmill.scorer.metrics.conventions import named_convention
 
     measure, rules = parse_metric(metric), named_convention(convention)
-    known = forest.info.get("max_grade")
+    known = model.info.get("max_grade")
     if measure.name == "err" and rules.policy.max_grade is None:
         highest = known if isinstance(known, int) and known >= 1 else max(1, int(documents.graded().max(initial=1)))
         rules = rules.but(max_grade=highest)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.kernels.randoms import random_keys
 from rankmill.foundation.records import JSON, as_json, not_in_json
 from rankmill.foundation.terminal import text_table
 from rankmill.pipeline.dataset import Dataset
@@ -32,7 +33,7 @@ from rankmill.trainer.parameters import NONE, SelectOptions, TrainParameters
 from rankmill.trainer.presets import shape_of_dataset, shape_of_rows, with_preset
 from rankmill.trainer.resuming import trees_of
 from rankmill.trainer.rows import RankedRows, TrainingData
-from rankmill.trainer.sampling import PERMUTED, random_keys
+from rankmill.trainer.sampling import PERMUTED
 from rankmill.trainer.target_encoding import with_encoded_columns
 from rankmill.trainer.train_on_dataset import data_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.kernels.elementary import exp_negative
-from rankmill.foundation.kernels.randoms import all_random_bits, random_bits
+from rankmill.foundation.kernels.randoms import random_bits, random_keys
 from rankmill.trainer import _kernels
 from rankmill.trainer.growing.grower import SplitNoise
 from rankmill.trainer.growing.histogram import total_of
@@ -237,18 +237,6 @@ def order_of_queries(n_queries: int, seed: int) -> npt.NDArray[np.int64]:
 
 def _by_key(names: npt.NDArray[np.int64], seed: int, stream: int) -> npt.NDArray[np.intp]:
     return np.argsort(random_keys(seed, stream, 0, names), kind="stable")
-
-
-def random_keys(
-    seed: int, stream: int, round_number: int, items: npt.NDArray[np.signedinteger]
-) -> npt.NDArray[np.uint64]:
-    """Return 64 random bits per item, which depend only on the four arguments."""
-    key = np.uint64(seed)
-    for part in (stream, round_number):
-        key = np.uint64(random_bits(key, part))
-    keys = np.empty(len(items), dtype=np.uint64)
-    all_random_bits(key, items.astype(np.int64, copy=False), keys)
-    return keys
 
 
 Floats = npt.NDArray[np.float64]

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.kernels.randoms import random_keys
 from rankmill.trainer import _kernels
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import DART, RF, TrainParameters
-from rankmill.trainer.sampling import DROPPED, random_keys
+from rankmill.trainer.sampling import DROPPED
 
 
 @dataclass(frozen=True, slots=True)

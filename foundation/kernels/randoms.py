@@ -47,3 +47,15 @@ def random_bits_of(
 ) -> npt.NDArray[np.uint64]:
     """Return ``random_bits`` of arrays, (n,), without a compiler."""
     return getattr(mix, "py_func", mix)(seeds + numbers * GOLDEN)
+
+
+def random_keys(
+    seed: int, stream: int, round_number: int, items: npt.NDArray[np.signedinteger]
+) -> npt.NDArray[np.uint64]:
+    """Return 64 random bits per item, which depend only on the four arguments."""
+    key = np.uint64(seed)
+    for part in (stream, round_number):
+        key = np.uint64(random_bits(key, part))
+    keys = np.empty(len(items), dtype=np.uint64)
+    all_random_bits(key, items.astype(np.int64, copy=False), keys)
+    return keys

@@ -41,10 +41,10 @@ class FeatureDifference:
     feature: str
     values: tuple[float, float]
     """Its values in both documents, NaN if missing."""
-    contributions: tuple[float, float]
-    """Its contributions to the outputs of both documents."""
     difference: float
-    """The first contribution minus the second."""
+    """What it adds to the difference of the outputs."""
+    contributions: tuple[float, float] | None = left_out()
+    """Of trees: its contributions to the outputs of both documents, whose difference this is."""
     categories: tuple[str, str] | None = left_out()
     """The texts of ``values`` if the feature is categorical: "missing", a category, or "other" for one that no split knows."""
 

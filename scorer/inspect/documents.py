@@ -24,9 +24,7 @@ from rankmill.pipeline.sources.batch import RowBatch, Source
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.scorer.candidate_sources import DatasetSource, files_of, open_sources, read_options
 from rankmill.scorer.candidates import locate_features, named_by_row
-from rankmill.scorer.inspect.paths import Paths
 from rankmill.scorer.options import Selection
-from rankmill.scorer.predict import ForestPredictor
 from rankmill.scorer.predictor import Predictor
 from rankmill.scorer.scored_file import read_scored
 from rankmill.scorer.train_test_overlap import Scope, TrainedModel, chosen_queries, scope_of_candidates
@@ -69,7 +67,7 @@ ALL_OF_THEM = Selection()
 
 def read_documents(
     subject: Sequence[str | os.PathLike[str]],
-    paths: Paths,
+    predictor: Predictor,
     selection: Selection = ALL_OF_THEM,
     *,
     models: Sequence[TrainedModel] = (),
@@ -80,12 +78,12 @@ def read_documents(
     ----------
     subject
         Files of candidates, in any format that `rerank` reads, or the folder of one dataset.
-    paths
-        The forest that is inspected.
+    predictor
+        The model that is inspected.
     selection
         Which queries, and how to read them.
     models
-        Training data of the inspected models; by default what the model of ``paths`` records.
+        Training data of the inspected models; by default what the model itself records.
 
     Raises
     ------
@@ -98,9 +96,8 @@ def read_documents(
     """
     if selection.n_queries < 0:
         raise InputError(f"{spelled('n_queries')} must be 0 or more, got {selection.n_queries}")
-    predictor = ForestPredictor(paths.forest)
-    options = read_options(selection, paths.forest)
-    models, files = models or [TrainedModel.of(paths.forest)], [Path(path) for path in subject]
+    options = read_options(selection, predictor.model)
+    models, files = models or [TrainedModel.of(predictor.model)], [Path(path) for path in subject]
     where = ", ".join(map(str, subject))
     dataset, scope = chosen_queries(files, selection.split, models, selection.qids)
     sources: list[Source] = (

@@ -15,10 +15,12 @@ import numpy.typing as npt
 from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import text_table
 from rankmill.scorer.forest import Forest, feature_importance
+from rankmill.scorer.inspect.any_model import PermutationLoss
 from rankmill.scorer.inspect.combine import Combination
 from rankmill.scorer.inspect.contributions import Explained, ExplainedPairs, Why
 from rankmill.scorer.inspect.dependence import Dependence, Interaction
 from rankmill.scorer.inspect.optimality import Optimality
+from rankmill.scorer.metrics import Metric
 from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.train_test_overlap import Scope
 
@@ -101,6 +103,34 @@ def influence_report(forest: Forest, model: ModelIdentity, top: int) -> Inspecti
             f"{model}: {len(used):,} of {forest.n_features:,} features are used",
             text_table(["feature", "influence", "splits", ""], rows),
             *_more(len(shown), len(used), "features"),
+        ],
+    )
+
+
+def permutation_report(
+    metric: Metric,
+    value: float,
+    losses: Sequence[PermutationLoss],
+    model: ModelIdentity,
+    *,
+    repeats: int,
+    top: int,
+    conventions: str,
+) -> InspectionReport:
+    """Report the features by how much worse the metric gets without them, the ``top`` first ones (0: all)."""
+    shown = _first(losses, top)
+    facts = {"model": model, "metric": str(metric), "value": value, "repeats": repeats, "features": shown}
+    bars = _bars([max(row.loss, 0.0) for row in shown])
+    rows = [
+        [row.feature, f"{row.loss:+.4f}", f"{row.deviation:.4f}", bar] for row, bar in zip(shown, bars, strict=True)
+    ]
+    return InspectionReport(
+        facts,
+        [
+            f"{model}: {metric} {value:.4f}, and how much worse it gets if a feature is permuted within queries, {repeats} times",
+            text_table(["feature", "loss", "+-", ""], rows),
+            *_more(len(shown), len(losses), "features"),
+            conventions,
         ],
     )
 
@@ -264,7 +294,7 @@ def why_report(
         [
             one.feature,
             *(one.categories or map(_shown, one.values)),
-            *(f"{x:+.6g}" for x in (*one.contributions, one.difference)),
+            *("" if x is None else f"{x:+.6g}" for x in (*(one.contributions or (None, None)), one.difference)),
             bar,
         ]
         for one, bar in zip(shown, _bars([abs(one.difference) for one in shown]), strict=True)

@@ -23,7 +23,7 @@ from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect.documents import read_documents
-from rankmill.scorer.inspect.paths import leaf_paths
+from rankmill.scorer.models import predictor_of
 from rankmill.scorer.options import Selection
 from rankmill.trainer.leaf_refits import refit_leaves
 from rankmill.trainer.training_options import StartingModel
@@ -121,7 +121,7 @@ def test_a_feature_that_is_categorical_in_one_of_model_and_data_is_refused(text:
     def uses(forest: Forest) -> list[tuple[type[Exception], Callable[[], object]]]:
         return [
             (CandidatesRejected, lambda: evaluate(dataset.path, model=forest, split="all", metrics=["ndcg@10"])),
-            (CandidatesRejected, lambda: read_documents([dataset.path], leaf_paths(forest), Selection(split="all"))),
+            (CandidatesRejected, lambda: read_documents([dataset.path], predictor_of(forest), Selection(split="all"))),
             (CandidatesRejected, lambda: scores_of(dataset, "train", [forest], ["the candidate"])),
             (InvalidParameter, lambda: refit_leaves(dataset, StartingModel(forest), 0.5)),
         ]

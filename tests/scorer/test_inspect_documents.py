@@ -14,6 +14,7 @@ from rankmill.scorer.inspect.contributions import why
 from rankmill.scorer.inspect.documents import read_documents
 from rankmill.scorer.inspect.paths import leaf_paths
 from rankmill.scorer.inspect.shap import Explainer, shap_values
+from rankmill.scorer.models import predictor_of
 from rankmill.scorer.options import Selection
 from rankmill.scorer.predict import predict
 from tests.refusals import refused
@@ -35,7 +36,7 @@ def same(one, other):
 
 def test_all_documents_by_query_then_id(tmp_path, paths):
     rows = random_candidates(1)
-    found = read_documents([write_letor(tmp_path / "a.txt", rows)], paths)
+    found = read_documents([write_letor(tmp_path / "a.txt", rows)], predictor_of(paths.forest))
     expected = sorted(rows, key=lambda row: (row[1].encode(), row[2].encode()))
     assert [found.qids[q] for q in found.query] == [row[1] for row in expected]
     assert list(found.doc_ids) == [row[2] for row in expected]
@@ -50,9 +51,11 @@ def test_all_documents_by_query_then_id(tmp_path, paths):
 def test_a_draw_of_queries_is_a_matter_of_their_ids_alone(tmp_path, paths, monkeypatch, block, n):
     monkeypatch.setattr(reading, "BLOCK_BYTES", block)
     rows = random_candidates(2)
-    one = read_documents([write_letor(tmp_path / "a.txt", rows)], paths, Selection(n_queries=n, seed=3))
+    one = read_documents(
+        [write_letor(tmp_path / "a.txt", rows)], predictor_of(paths.forest), Selection(n_queries=n, seed=3)
+    )
     parts = [write_parquet(tmp_path / "b.parquet", rows[200:]), write_parquet(tmp_path / "c.parquet", rows[:200][::-1])]
-    same(one, read_documents(parts, paths, Selection(n_queries=n, seed=3)))
+    same(one, read_documents(parts, predictor_of(paths.forest), Selection(n_queries=n, seed=3)))
     keys = {q: blake2b(q.encode(), digest_size=8, key=(3).to_bytes(8, "little")).digest() for q in {r[1] for r in rows}}
     assert set(one.qids) == set(sorted(keys, key=keys.__getitem__)[:n])
     assert len(one.doc_ids) == sum(row[1] in one.qids for row in rows)
@@ -61,26 +64,26 @@ def test_a_draw_of_queries_is_a_matter_of_their_ids_alone(tmp_path, paths, monke
 def test_queries_by_name(tmp_path, paths):
     rows = random_candidates(3)
     path = write_letor(tmp_path / "a.txt", rows)
-    found = read_documents([path], paths, Selection(qids=("q7", "q2"), n_queries=1))
+    found = read_documents([path], predictor_of(paths.forest), Selection(qids=("q7", "q2"), n_queries=1))
     assert found.qids == ("q2", "q7")
     with refused(InputError, "'q77'", "'q7'"):
-        read_documents([path], paths, Selection(qids=("q7", "q77")))
+        read_documents([path], predictor_of(paths.forest), Selection(qids=("q7", "q77")))
 
 
 def test_documents_that_cannot_be_used_are_refused(tmp_path, paths, monkeypatch):
     path = write_letor(tmp_path / "a.txt", random_candidates(3))
     with refused(InputError, "split", "not a dataset"):
-        read_documents([path], paths, Selection(split="test"))
+        read_documents([path], predictor_of(paths.forest), Selection(split="test"))
     with refused(InputError, "n_queries", "0", "or more"):
-        read_documents([path], paths, Selection(n_queries=-1))
+        read_documents([path], predictor_of(paths.forest), Selection(n_queries=-1))
     monkeypatch.setattr(reading, "MAX_BYTES", 100)
     with refused(InputError, "0", "MB", "n_queries"):
-        read_documents([path], paths)
+        read_documents([path], predictor_of(paths.forest))
     bare = tmp_path / "bare.csv"
     bare.write_text("qid,f1,f2,f3,f4,f5\nq,1,2,3,4,5\n")
     monkeypatch.undo()
     with refused(CandidatesRejected, "grades"):
-        read_documents([bare], paths).graded()
+        read_documents([bare], predictor_of(paths.forest)).graded()
 
 
 def test_why_names_categories():

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.kernels.randoms import random_keys
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.sampling import random_keys
 
 _SHUFFLE = 0x73687566  # stream of random numbers
 

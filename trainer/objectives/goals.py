@@ -23,13 +23,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected, name_hint
+from rankmill.foundation.kernels.randoms import random_keys
 from rankmill.foundation.options import spelled
 from rankmill.trainer import _kernels
 from rankmill.trainer.goal_options import DRAW
 from rankmill.trainer.objectives.protocol import Floats, Objective
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows, has_two_grades
-from rankmill.trainer.sampling import GOALS, random_keys
+from rankmill.trainer.sampling import GOALS
 from rankmill.trainer.workers import Team
 
 _LEAST_ROWS = 65_536  # minimum rows per worker, for passes of about a nanosecond per row

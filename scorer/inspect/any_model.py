@@ -1,0 +1,239 @@
+r"""Look into a model of any kind by its scores alone: permutation importance, dependence, and why one document is above another.
+
+For models of trees `contributions`, `dependence` and the importance by gains say it exactly, and without documents.
+
+**Permutation** (Breiman 2001, section 10; within queries, since a ranking compares the documents of a query): how much worse a metric gets
+where the values of a feature are exchanged among the documents of each query.
+
+**Dependence** (Friedman 2001, section 8.2): the mean score of the documents, each with the feature replaced.
+
+**Why** document A scores more than B: the Shapley values (Shapley 1953) of the game :math:`v(S) = F(A_S, B_{N \setminus S})`, the score of a
+document that has the values of A in the features S, and those of B in the others.  They add up to F(A) - F(B).  Only the features
+in which A and B differ can matter; if they are few, all sets S are tried, else random orders of features (Castro, Gómez & Tejada 2009).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.kernels.randoms import random_keys
+from rankmill.pipeline.categories import category_code, code_name
+from rankmill.scorer.inspect.contributions import FeatureDifference, Why
+from rankmill.scorer.inspect.dependence import Dependence
+from rankmill.scorer.inspect.paths import OTHER
+from rankmill.scorer.metrics import Metric
+from rankmill.scorer.metrics.per_query import PreparedQueries
+from rankmill.scorer.model import Model
+from rankmill.scorer.predictor import Predictor
+
+ALL_SETS = 10  # features: up to so many, all their sets are tried
+ORDERS = 400  # of features, half of them the reverse of the others
+_BATCH = 1 << 22  # values of documents that are scored at once
+
+Values = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermutationLoss:
+    """How much worse the metric gets where a feature is permuted: the mean over ``repeats``, and their standard deviation."""
+
+    feature: str
+    loss: float
+    deviation: float
+
+
+def scores_of_documents(predictor: Predictor, values: Values, n_threads: int = 1) -> npt.NDArray[np.float64]:
+    """Return the scores (n,) of documents with the features that the model uses, (n, n_used)."""
+    return predictor.scores(values, columns=np.arange(len(predictor.features)), n_threads=n_threads)
+
+
+def permutation_losses(
+    predictor: Predictor,
+    values: Values,
+    queries: PreparedQueries,
+    metric: Metric,
+    *,
+    repeats: int = 5,
+    seed: int = 0,
+    n_threads: int = 1,
+) -> tuple[float, list[PermutationLoss]]:
+    """Return the metric, and its loss by feature, the largest first.
+
+    Parameters
+    ----------
+    predictor
+        The model.
+    values
+        (n, n_used) the features that it uses, NaN if missing.
+    queries, metric
+        The grades of these documents, and what to measure.
+    repeats
+        Permutations of each feature; they depend on ``seed``, the name of the feature and the rows.
+    """
+    sizes = np.diff(queries.starts)
+    of_query = np.repeat(np.arange(len(sizes)), sizes)
+    sign = 1.0 if metric.higher_is_better else -1.0
+
+    def measured(table: Values) -> float:
+        return queries.means([metric], scores_of_documents(predictor, table, n_threads))[metric]
+
+    base, moved, found = measured(values), values.copy(), []
+    for slot, name in enumerate(predictor.feature_names):
+        losses = []
+        for repeat in range(repeats):
+            keys = random_keys(seed, _number_of(name), repeat, np.arange(len(values)))
+            moved[:, slot] = values[np.lexsort((keys, of_query)), slot]
+            losses.append(sign * (base - measured(moved)))
+        moved[:, slot] = values[:, slot]
+        found.append(PermutationLoss(feature=name, loss=float(np.mean(losses)), deviation=float(np.std(losses))))
+    return base, sorted(found, key=lambda each: -each.loss)
+
+
+def dependence_on(
+    predictor: Predictor, values: Values, features: Sequence[str], most: int, n_threads: int = 1
+) -> Dependence:
+    """Return the mean score of documents, each with one feature or two replaced by each of ``most`` values at most.
+
+    These are quantiles of the documents, the frequent categories of a categorical feature, and missing, always the first.
+
+    Raises
+    ------
+    InputError
+        A feature is unknown or not used, or there are none or more than two or one twice.
+    """
+    if not 1 <= len(set(features)) == len(features) <= 2:
+        raise InputError(f"expected one feature or two different ones, got {', '.join(features) or 'none'}")
+    names, model = predictor.feature_names, predictor.model
+    for name in features:
+        if name not in model.feature_names:
+            raise InputError.unknown("feature", name, model.feature_names)
+        if name not in names:
+            raise InputError(f"the model does not use the feature {name!r}")
+    slots = [names.index(name) for name in features]
+    axes = [_points(values[:, slot], most, categorical=names[slot] in model.categories) for slot in slots]
+    moved, means = values.copy(), []
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
+    for point in grid:
+        moved[:, slots] = point
+        means.append(float(scores_of_documents(predictor, moved, n_threads).mean()))
+    return Dependence(
+        features=tuple(features),
+        over="documents",
+        n_documents=len(values),
+        points=tuple(axes),
+        outputs=np.array(means).reshape(1, *map(len, axes)),
+        categories={
+            name: tuple(names_of(model, name, axis))
+            for name, axis in zip(features, axes, strict=True)
+            if name in model.categories
+        }
+        or None,
+    )
+
+
+def _points(values: Values, most: int, *, categorical: bool) -> Values:
+    """Return missing, then at most ``most`` values of a feature (0: all), ascending."""
+    known, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+    if most and len(known) > most and categorical:
+        known = np.sort(known[np.argsort(-counts, kind="stable")[:most]])
+    elif most and len(known) > most:
+        ranks = np.linspace(0, counts.sum() - 1, most)
+        known = np.unique(known[np.searchsorted(np.cumsum(counts), ranks, side="right")])
+    return np.concatenate([[np.nan], known]).astype(np.float32)
+
+
+def names_of(model: Model, feature: str, codes: Values) -> list[str]:
+    """Return the text of each of ``codes`` of a categorical feature: "missing", a category, or "other" for one that is unknown."""
+    texts = {category_code(text): text for text in model.categories[feature]}
+    return ["missing" if math.isnan(code) else code_name(code, texts) or OTHER for code in codes.tolist()]
+
+
+def why_by_score(predictor: Predictor, above: Values, below: Values, seed: int = 0) -> Why:
+    """Explain why the document ``above`` has another score than ``below`` by Shapley values of their difference.
+
+    ``above`` and ``below`` (n_used,) are the features that the model uses.
+    """
+    differ = np.flatnonzero(~((above == below) | (np.isnan(above) & np.isnan(below))))
+    d = len(differ)
+    found = (
+        _of_all_sets(predictor, above, below, differ)
+        if d <= ALL_SETS
+        else _of_orders(predictor, above, below, differ, seed)
+    )
+    shapley = np.zeros(len(above))
+    shapley[differ] = found
+    scores = scores_of_documents(predictor, np.stack([above, below])).tolist()
+    names, model = predictor.feature_names, predictor.model
+    return Why(
+        scores=(scores[0], scores[1]),
+        output=0,
+        outputs=(scores[0], scores[1]),
+        differences=tuple(
+            FeatureDifference(
+                feature=names[slot],
+                values=(float(above[slot]), float(below[slot])),
+                difference=float(shapley[slot]),
+                categories=_two(names_of(model, names[slot], np.array([above[slot], below[slot]])))
+                if names[slot] in model.categories
+                else None,
+            )
+            for slot in np.argsort(-np.abs(shapley), kind="stable").tolist()
+        ),
+    )
+
+
+def _two(texts: list[str]) -> tuple[str, str]:
+    return texts[0], texts[1]
+
+
+def _of_all_sets(
+    predictor: Predictor, above: Values, below: Values, differ: npt.NDArray[np.intp]
+) -> npt.NDArray[np.float64]:
+    """Return the Shapley values by their definition: a weighted mean of what a feature adds to each set of others."""
+    d = len(differ)
+    sets = [frozenset(some) for size in range(d + 1) for some in combinations(range(d), size)]
+    values = np.tile(below, (len(sets), 1))
+    for row, some in enumerate(sets):
+        chosen = differ[sorted(some)]
+        values[row, chosen] = above[chosen]
+    of_set = dict(zip(sets, scores_of_documents(predictor, values).tolist(), strict=True))
+    weight = [math.factorial(size) * math.factorial(d - size - 1) / math.factorial(d) for size in range(d)]
+    return np.array(
+        [
+            math.fsum(weight[len(some)] * (of_set[some | {i}] - of_set[some]) for some in sets if i not in some)
+            for i in range(d)
+        ]
+    )
+
+
+def _of_orders(
+    predictor: Predictor, above: Values, below: Values, differ: npt.NDArray[np.intp], seed: int
+) -> npt.NDArray[np.float64]:
+    """Return the mean of what each feature adds when the features are exchanged one after the other, in `ORDERS` orders."""
+    d, total = len(differ), np.zeros(len(differ))
+    orders = [np.argsort(random_keys(seed, number, 0, np.arange(d)), kind="stable") for number in range(ORDERS // 2)]
+    orders += [order[::-1] for order in orders]
+    many = max(1, _BATCH // ((d + 1) * len(above)))
+    for first in range(0, len(orders), many):
+        some = orders[first : first + many]
+        values = np.tile(below, (len(some), d + 1, 1))
+        for row, order in enumerate(some):
+            for place, feature in enumerate(differ[order].tolist()):
+                values[row, place + 1 :, feature] = above[feature]
+        steps = np.diff(scores_of_documents(predictor, values.reshape(-1, len(above))).reshape(len(some), d + 1))
+        for row, order in enumerate(some):
+            total[order] += steps[row]
+    return total / len(orders)
+
+
+def _number_of(name: str) -> int:
+    """Return a number of 63 bits that stands for the name of a feature in random draws."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") >> 1
