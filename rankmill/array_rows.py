@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rankmill.arrays import NUMBERS, Matrix, vector
-from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binspec import BinSpec, apply_bins
+from rankmill.pipeline.goals import checked_goals
 from rankmill.pipeline.grouping.query_splits import digest_of_rows
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
@@ -36,6 +37,7 @@ class Extras:
     pairs: Any = None
     pair_weight: Any = None
     pair_probability: Any = None
+    goals: Any = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Extras:
@@ -87,6 +89,34 @@ class Extras:
             return None
         check_finite("offset", found)
         return found + 0.0 if found.any() else None
+
+    def of_goals(self, n_rows: int) -> dict[str, npt.NDArray[np.int32]]:
+        """Return the grades of the goals (n_rows,) by name, sorted by it.
+
+        Raises
+        ------
+        InvalidParameter
+            They are no mapping, or a name is malformed.
+        TrainingDataRejected
+            The number of grades is wrong, or one is negative, fractional or not a number.
+        """
+        given = {} if self.goals is None else self.goals
+        if not isinstance(given, Mapping):
+            raise InvalidParameter(f"goals must be grades by name, {{'bought': ..}}, got {type(given).__name__}")
+        try:
+            names = checked_goals(given)
+        except InputError as error:
+            raise InvalidParameter(str(error)) from None
+        found = {}
+        for name in names:
+            what = f"the goal {name!r}"
+            column = vector(given[name], what)
+            if column.shape != (n_rows,):
+                raise TrainingDataRejected(
+                    f"{what} must have a grade for each of the {n_rows} rows, got shape {column.shape}"
+                )
+            found[name] = _grades(column, what)
+        return found
 
     def query_weights(self, queries: npt.NDArray[Any], number: npt.NDArray[np.int64]) -> Floats | None:
         """Return a weight for each query in the order of ``number``; None if there are none or all are equal.
@@ -243,6 +273,7 @@ class ArrayRows:
     offsets: npt.NDArray[np.float64] | None = None  # (n,)
     query_weights: npt.NDArray[np.float64] | None = None  # (n_queries,)
     pairs: PreferencePairs | None = None
+    goals: Mapping[str, npt.NDArray[np.int32]] = field(default_factory=dict)  # (n,) by name
 
     def ranked(self, binspec: BinSpec, n_threads: int) -> RankedRows:
         """Return the rows for the trainer."""
@@ -266,6 +297,7 @@ class ArrayRows:
                 for f, name in enumerate(binspec.feature_names)
                 if name in binspec.categories
             },
+            goals=self.goals,
         )
 
 
@@ -313,7 +345,9 @@ def rows_of(
     weights, events, offsets = extras.weights(n_rows), extras.events(n_rows), extras.offsets(n_rows)
     number = _query_numbers(queries)
     digest = values.digests(grades) if isinstance(values, SpilledValues) else digest_of_rows(values, grades)
+    goals = {f"goal {name}": column for name, column in extras.of_goals(n_rows).items()}
     columns: dict[str, npt.NDArray[Any] | None] = {"label": labels, "event": events, "offset": offsets, "": weights}
+    columns |= goals
     known: dict[str, npt.NDArray[Any]] = {name: column for name, column in columns.items() if column is not None}
     order = np.lexsort([*known.values(), digest[:, 1], digest[:, 0], number])
     starts = np.concatenate(([0], np.cumsum(np.bincount(number)))).astype(np.int64)
@@ -322,7 +356,7 @@ def rows_of(
     pairs = extras.preferences(number, order, starts)
     named = [
         ("", (starts, digest[order], *((known[""],) if "" in known else ()))),
-        *((column, (known[column],)) for column in ("label", "event", "offset") if column in known),
+        *((column, (known[column],)) for column in ("label", "event", "offset", *goals) if column in known),
     ]
     return ArrayRows(
         values=values[order],
@@ -334,6 +368,7 @@ def rows_of(
         offsets=known.get("offset"),
         query_weights=query_weights,
         pairs=pairs,
+        goals={name.removeprefix("goal "): known[name] for name in goals},
         digest=_digest(named, query_weights, pairs),
     )
 
@@ -391,12 +426,15 @@ def _query_numbers(queries: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return number
 
 
-def _grades(grades: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+def _grades(grades: npt.NDArray[Any], what: str = "y") -> npt.NDArray[np.int32]:
     if grades.dtype.kind not in NUMBERS:
-        raise TrainingDataRejected(f"y holds {grades.dtype}; grades are whole numbers of 0 or more")
+        raise TrainingDataRejected(f"{what} holds {grades.dtype}; grades are whole numbers of 0 or more")
     with np.errstate(invalid="ignore"):  # NaN becomes an integer that is not equal to it
         whole = grades.astype(np.int32)
     if len(grades) and not (np.equal(whole, grades).all() and whole.min() >= 0):
         row = int(np.argmin(np.equal(whole, grades) & (whole >= 0)))
-        raise TrainingDataRejected(f"row {row}: expected a grade, a whole number of 0 or more, found {grades[row]}")
+        of, cure = ("", "") if what == "y" else (f" of {what}", "; cut amounts into a few levels")
+        raise TrainingDataRejected(
+            f"row {row}: expected a grade{of}, a whole number of 0 or more, found {grades[row]}{cure}"
+        )
     return whole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,36 @@ def with_queries(values: Any, qid: Any, group: Any, where: str = "") -> tuple[tu
         )
     column = values.column(_QUERIES) if library_of(values) == "pyarrow" else values[_QUERIES]
     return tuple(name for name in names if name != _QUERIES), column
+
+
+def with_goals(
+    values: Any, names: tuple[str, ...] | None, goals: Any, where: str = ""
+) -> tuple[tuple[str, ...] | None, Any]:
+    """Return the names of the features in ``values``, and the grades of goals by name.
+
+    ``goals`` are these grades, None, or a list of columns of the frame ``values``, which are not features then.
+
+    Raises
+    ------
+    InvalidParameter
+        There is no such column.
+    """
+    if goals is None or isinstance(goals, Mapping):
+        return names, goals
+    if isinstance(goals, str) or not isinstance(goals, Iterable):
+        raise InvalidParameter(
+            f"{where}goals must be grades by name, {{'bought': ..}}, or names of columns of X, got {goals!r}"
+        )
+    found = {}
+    for goal in goals:
+        if names is None:
+            raise InvalidParameter(
+                f"{where}goals names the column {goal!r}, but X has no names; give {{{goal!r}: its grades}}"
+            )
+        if goal not in names:
+            raise InvalidParameter.unknown(f"{where}column in goals", str(goal), names)
+        found[goal] = values.column(goal) if library_of(values) == "pyarrow" else values[goal]
+    return None if names is None else tuple(name for name in names if name not in found), found
 
 
 def check_same_rows(given: Mapping[str, Any], where: str = "") -> None:

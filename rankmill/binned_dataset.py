@@ -33,7 +33,7 @@ class BinnedDataset:
     reference
         Another BinnedDataset, whose edges are used: for eval sets.
 
-    More columns are ``sample_weight``, ``query_weight``, ``label``, ``event``, ``offset`` and ``pairs``, as ``fit`` takes them.
+    More columns are ``sample_weight``, ``query_weight``, ``label``, ``event``, ``offset``, ``pairs`` and ``goals``, as ``fit`` takes them.
 
     Attributes
     ----------

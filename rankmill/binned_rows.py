@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,8 @@ class BinnedRows:
     given_names: tuple[str, ...] | None  # None: the columns have no names
     categories: Mapping[str, Sequence[str]]
     """The categorical features, with the texts of all their categories that are not numbers."""
+    goal_max_grades: Mapping[str, int] = field(default_factory=dict)
+    """The highest grades of goals, if they are not those of the rows."""
 
     @classmethod
     def of_given(
@@ -123,6 +125,7 @@ class BinnedRows:
             info=facts_of_data(dataset, binspec.digest),
             given_names=dataset.feature_names,
             categories=categories_of(dataset, binspec),
+            goal_max_grades=dataset.goals,
         )
 
     def blocked(self) -> BinnedRows:
@@ -167,5 +170,6 @@ class BinnedRows:
             max_grade=max(self.max_grade, *(binned.max_grade for _, binned in eval_sets))
             if eval_sets
             else self.max_grade,
+            goal_max_grades=self.goal_max_grades,
             info=self.info,
         )

@@ -24,8 +24,11 @@ def eval_sets_of(
     eval_group: Sequence[Any] | None,
     binspec: BinSpec,
     binned: Callable[[GivenRows], BinnedRows],
+    goals: Sequence[str] | None = None,
 ) -> list[tuple[str, BinnedRows]]:
     """Return (name, rows) of every set, with the bins of ``binspec``, which ``binned`` gives to arrays.
+
+    ``goals`` are columns with goals of sets that are frames and name no others.
 
     Raises
     ------
@@ -54,6 +57,8 @@ def eval_sets_of(
                 f" (X, y, {{'qid': .., 'offset': ..}}), or a BinnedDataset; {name!r} is not"
             )
         X, y, qid, group, columns = unpacked(one)  # noqa: N806 - the field's name
+        if goals is not None and columns.get("goals") is None:
+            columns = {**columns, "goals": goals}
         if qid is None and group is None:
             qid = None if eval_qid is None else eval_qid[i]
             group = None if eval_group is None else eval_group[i]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.array_rows import ArrayRows, Extras, rows_of
-from rankmill.arrays import check_same_rows, queries_of, vector, with_queries
+from rankmill.arrays import check_same_rows, queries_of, vector, with_goals, with_queries
 from rankmill.feature_table import FeatureTable, table_of
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.spilled_values import SpilledValues
@@ -21,6 +21,7 @@ RowsAtOnce: TypeAlias = (
 )
 Expected = tuple[tuple[str, ...], Mapping[str, Sequence[str]]]
 """Names of features, and of the categorical ones among them the known texts."""
+_GOAL = "goals "  # begins the names of columns of goals
 Pieces: TypeAlias = "Iterable[RowsAtOnce] | Callable[[], Iterable[RowsAtOnce]]"
 
 
@@ -36,6 +37,7 @@ class FitColumns(TypedDict, total=False):
     pairs: npt.ArrayLike | None
     pair_weight: npt.ArrayLike | None
     pair_probability: npt.ArrayLike | None
+    goals: Mapping[str, npt.ArrayLike] | Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +68,12 @@ class GivenRows:
 
         Without ``expected`` features all columns are taken; ``categorical`` ones are named besides those of text.
         """
-        columns = columns or {}
-        aligned = {name: column for name, column in columns.items() if "pair" not in name}
-        check_same_rows({"X": X, "y": y, "qid": qid, **aligned})
+        columns = dict(columns or {})
         given_names, qid = with_queries(X, qid, group, where)
+        given_names, goals = with_goals(X, given_names, columns.pop("goals", None), where)
+        aligned = {name: column for name, column in columns.items() if "pair" not in name}
+        check_same_rows({"X": X, "y": y, "qid": qid, **aligned, **(goals or {})})
+        columns["goals"] = goals
         names, known = expected or (given_names, None)
         table = table_of(X, names, known, categorical or ())
         return cls(given_names=given_names, table=table, y=y, qid=qid, group=group, extras=Extras.of(columns))
@@ -155,19 +159,22 @@ class _Joined:
         """Return the rows of all pieces."""
         self._values.flush()
         columns = {name: _concatenated(parts) for name, parts in self._columns.items()}
+        goals = {name.removeprefix(_GOAL): columns.pop(name) for name in [*columns] if name.startswith(_GOAL)}
         return GivenRows(
             given_names=self._first.given_names,
             table=FeatureTable(self._first.table.names, self._values, self._texts),
             y=columns.pop("y"),
             qid=columns.pop("qid", None),
             group=columns.pop("group", None),
-            extras=Extras(**columns),
+            extras=Extras(goals=goals or None, **columns),
         )
 
 
 def _columns_of(given: GivenRows) -> dict[str, Any]:
+    """Return the columns by name, those of goals by ``goals NAME``."""
     columns = {"y": given.y, "qid": given.qid, "group": given.group}
-    columns |= {field.name: getattr(given.extras, field.name) for field in fields(Extras)}
+    columns |= {field.name: getattr(given.extras, field.name) for field in fields(Extras) if field.name != "goals"}
+    columns |= {f"{_GOAL}{name}": column for name, column in (given.extras.goals or {}).items()}
     return {name: column for name, column in columns.items() if column is not None}
 
 

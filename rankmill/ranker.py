@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.array_rows import rows_of
-from rankmill.arrays import check_same_rows, directions_by_name, made_up_names, queries_of, with_queries
+from rankmill.array_rows import Extras, rows_of
+from rankmill.arrays import check_same_rows, directions_by_name, made_up_names, queries_of, with_goals, with_queries
 from rankmill.binned_dataset import given_rows
 from rankmill.binned_rows import BinnedRows, BinningOptions
 from rankmill.eval_sets import EvalSet, eval_sets_of
@@ -41,15 +41,17 @@ from rankmill.other_libraries import (
 )
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.scorer.forest import Forest, importance_table
-from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.metrics.per_query import PreparedQueries
+from rankmill.scorer.metrics import Metric
 from rankmill.scorer.predict import ForestPredictor, predict
 from rankmill.trainer.combined_forests import BaseModel, after_base
+from rankmill.trainer.early_stopping import GoalMean, parse_measure
+from rankmill.trainer.measured_queries import MeasuredQueries
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
 from rankmill.trainer.parameters import ALL, AUTO, GRADES, TrainParameters, all_parameters
 from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
 from rankmill.trainer.progress import TrainingProgress, verbosely
+from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.train_on_rows import fit
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import CrossValidation, RoundRecord, TrainingResult
@@ -140,6 +142,7 @@ class Ranker(Routed):
     metric: str
     stop_metric: str
     gain: str
+    goals: Mapping[str, float] | Sequence[str]
     learn_from: str
     n_rounds: int
     early_stopping_rounds: int
@@ -257,6 +260,10 @@ class Ranker(Routed):
             By default they are used only if no query has two different grades.
         pair_weight, pair_probability
             (p,) weight of each pair, 0 or more; and the probability that it is correct, in [0, 1].
+        goals
+            Further grades by name, ``{"bought": (n,) grades}``, for metrics such as ``ndcg@10:bought`` and the parameter ``goals``.
+            Or a list of columns of the frame ``X`` that have them; they are not features then, and eval sets that are frames
+            have the same columns.
         eval_set
             (X, y, qid), a BinnedDataset with the bins of the training data, or a list or tuple of these.  The first set decides how many rounds are kept.  Instead of qid
             you can give a mapping with more arguments: ``{"qid": qid, "offset": offset}``.
@@ -330,6 +337,7 @@ class Ranker(Routed):
             more.get("eval_group"),
             train.binspec,
             lambda rows: binned(rows, train.binspec),
+            None if isinstance(goals := more.get("goals"), Mapping) else goals,
         )
         data = train.training_data(parameters.objective, watched)
         start = None if forest is None else StartingModel(forest)
@@ -454,25 +462,32 @@ class Ranker(Routed):
         *,
         qid: npt.ArrayLike | None = None,
         group: npt.ArrayLike | None = None,
+        goals: Mapping[str, npt.ArrayLike] | Sequence[str] | None = None,
     ) -> float:
         """Return the mean of the stop metric over the queries with a relevant document; NaN if there are none.
 
+        Without ``goals``, a ranker that stops by the mean over goals by default is measured by the grade alone.
         Raises the same errors as :meth:`fit` and :meth:`predict`.
         """
         forest = self.fitted("score")
         check_same_rows({"X": X, "y": y, "qid": qid})
-        _, qid = with_queries(X, qid, group, "score ")
+        names, qid = with_queries(X, qid, group, "score ")
+        _, goals = with_goals(X, names, goals, "score ")
         values = matrix_for(forest, X)
-        rows = rows_of(values, y, queries_of(qid, group, len(values), "score "))
+        rows = rows_of(values, y, queries_of(qid, group, len(values), "score "), Extras(goals=goals))
         assert isinstance(rows.values, np.ndarray)  # noqa: S101 - as given
         self._check_metrics()
-        metric = parse_metric(self.metric if self.stop_metric in {"", "deviance"} else self.stop_metric)
-        highest = max(int(rows.grades.max(initial=0)), int(str(forest.info.get("max_grade", 0))), 1)
-        policy = Policy(
-            gain="exp" if self.gain is None else self.gain, max_grade=highest if metric.name == "err" else None
-        )
+        parameters = TrainParameters(gain="exp" if self.gain is None else self.gain, goals=self.goals)
+        named = "" if self.stop_metric == "deviance" else self.stop_metric
+        measure = parse_measure(named or self.metric)
+        if isinstance(measure, Metric) and not named and rows.goals and self.goals:
+            measure = GoalMean(measure)
+        scale = {name: int(column.max(initial=0)) for name, column in rows.goals.items()}
+        scale[""] = max(int(rows.grades.max(initial=0)), int(str(forest.info.get("max_grade", 0))))
+        ranked = RankedRows(grades=rows.grades, starts=rows.starts, bins=(), goals=rows.goals)
+        measured = MeasuredQueries(ranked, [measure], parameters, scale)
         scores = predict(forest, rows.values, n_threads=workers_for(self.n_threads))
-        return PreparedQueries(rows.grades, rows.starts, policy).means([metric], scores)[metric]
+        return measured.means(measured.evaluate(scores))[str(measure)]
 
     @property
     def feature_importances_(self) -> npt.NDArray[np.float64]:

@@ -115,6 +115,7 @@ class RankedRows:
         """Return these rows and then those of ``other``; ``bins`` are those of both.
 
         What only one of the two has gets the value that it stands for in the other: weight 1, offset 0, the grades as labels, events seen.
+        A goal of one alone is left out.
         """
 
         def both(mine: npt.NDArray[Any] | None, theirs: npt.NDArray[Any] | None, default: Default) -> Any:
@@ -148,7 +149,11 @@ class RankedRows:
             pairs=pairs,
             names=both(self.names, other.names, lambda rows: rows.query_names),
             codes={name: np.concatenate([values, other.codes[name]]) for name, values in self.codes.items()},
-            goals={name: np.concatenate([values, other.goals[name]]) for name, values in self.goals.items()},
+            goals={
+                name: np.concatenate([values, other.goals[name]])
+                for name, values in self.goals.items()
+                if name in other.goals
+            },
         )
 
     def with_columns(self, columns: Sequence[npt.NDArray[np.uint8]]) -> RankedRows:
@@ -209,7 +214,7 @@ class TrainingData:
     max_grade
         Highest grade of the scale, for ERR; written into the model.
     goal_max_grades
-        The same of each goal, by name; default: the highest grade of these rows.
+        The same of each goal, by name; at least the highest grade of these rows.
     info
         Facts to keep in the model file (dataset digest ..); no times, no paths.
     """
@@ -232,11 +237,11 @@ class TrainingData:
     def scale(self) -> dict[str, int]:
         """The highest grade of each goal, and of the main grade, whose name is empty."""
         sets = [self.train, *(rows for _, rows in self.eval_sets)]
-        found = {
-            name: max(int(rows.goals[name].max(initial=0)) for rows in sets if name in rows.goals)
-            for name in self.train.goals
-        }
-        return {"": self.max_grade, **found, **self.goal_max_grades}
+        scale = {"": self.max_grade}
+        for name in self.train.goals:
+            found = (int(rows.goals[name].max(initial=0)) for rows in sets if name in rows.goals)
+            scale[name] = max(self.goal_max_grades.get(name, 0), *found)
+        return scale
 
     def blocked(self) -> TrainingData:
         """Return the same with the bins of ``train`` in the trainer's own layout."""
