@@ -11,7 +11,7 @@ from rankmill.foundation.options import option, options, spelled
 from rankmill.foundation.scalars import real_number
 from rankmill.pipeline.goals import checked_goals
 
-GOAL_MIXINGS = SUM, DRAW = ("sum", "draw")
+MIXES = SUM, DRAW = ("sum", "draw")
 ROUNDING = 1e-9  # of sums of weights
 
 

@@ -191,6 +191,9 @@ def plan_candidate(
         raise InvalidParameter(
             f"{spelled('goal_steps')}: the weights of goals are chosen on the valid split, but there is none; ingest a valid split"
         )
+    if sweep.goal_steps:
+        several = len(grid_of(list(parameters.goals), sweep.goal_steps))
+        plan = replace(plan, learnt_from=f"{several} trainings from the grades and {', '.join(parameters.goals)}")
     check_choice(seeds.choose, numbers, has_valid=plan.valid_rows > 0, link=plan.link)
     return plan
 

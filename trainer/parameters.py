@@ -23,7 +23,7 @@ from rankmill.trainer.by_feature import (
     without_zeros,
 )
 from rankmill.trainer.forced_splits import as_forced_splits, first_of_depths, of_features
-from rankmill.trainer.goal_options import GOAL_MIXINGS, ROUNDING, SUM, GoalSweepOptions, as_goals, parse_goals
+from rankmill.trainer.goal_options import MIXES, ROUNDING, SUM, GoalSweepOptions, as_goals, parse_goals
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical
 
 AUTO = "auto-1"
@@ -123,11 +123,11 @@ class TrainParameters:
         convert=as_goals,
         always_stored=False,
     )
-    goal_mixing: str = option(
+    mix_goals: str = option(
         default=SUM,
         help="With goals: how their losses become one. sum: the weighted sum of their gradients; draw: in each round, each query"
         " learns from one of the grades, which is drawn with the weights as probabilities.",
-        choices=GOAL_MIXINGS,
+        choices=MIXES,
         always_stored=False,
     )
     metric: str = option(

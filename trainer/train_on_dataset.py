@@ -48,7 +48,8 @@ from rankmill.trainer.training_rows import (
     what_is_learnt_from,
 )
 
-_BYTES_A_ROW = 4 + 29  # grade; what metrics keep
+_BYTES_OF_METRICS = 29  # what metrics keep of a row, by the grade or by a goal
+_BYTES_A_ROW = 4 + _BYTES_OF_METRICS  # with the grade
 _BYTES_AN_OUTPUT = 24  # of a training row: score, gradient, hessian.  The grower and the objective add their own
 _BYTES_A_WEIGHTED_ROW = 56  # keys, chances and weights of the rows, and weighted gradients and hessians
 _BYTES_A_SAMPLED_ROW = 48  # keys of the rows, those that are drawn and the others, while a sample is drawn
@@ -121,7 +122,9 @@ class TrainingPlan:
         if p.rounds_by == "oob" or p.step_search == "line":
             a_row += 8 + 24 * self.n_outputs  # losses; scores before a round, trial scores, and their difference
         linked = 8 if self.n_outputs > 1 else 0  # scores made from the outputs
-        a_valid_row = _BYTES_A_ROW + 8 * self.n_outputs + linked + self.n_features
+        of_goals = _BYTES_OF_METRICS * len(p.goals)
+        a_row += of_goals
+        a_valid_row = _BYTES_A_ROW + of_goals + 8 * self.n_outputs + linked + self.n_features
         own, valid_columns = self.objective_bytes, self.valid_rows * columns // self.train_rows
         if self.measured_parts:
             own += own * self.valid_rows // self.train_rows + self.measured_parts * _BYTES_OF_LOSSES

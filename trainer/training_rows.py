@@ -141,6 +141,9 @@ def what_is_learnt_from(rows: RankedRows, parameters: TrainParameters) -> str:
     if parameters.learn_from == BOTH:
         return f"learning from grades and from the {n:,} pairs (pairs_weight {parameters.pairs_weight:g})"
     text = "learning from " + ("labels" if rows.labels is not None else "grades")
+    if parameters.goals:
+        weights = [("the grades", parameters.grade_weight), *parameters.goal_weights.items()]
+        text = f"learning from {', '.join(f'{each} ({weight:.3g})' for each, weight in weights)}"
     if not n:
         return text
     if not takes_pairs(parameters):

@@ -125,10 +125,10 @@ def two_goals(part):
 @pytest.mark.parametrize("mixing", ["sum", "draw"])
 def test_a_goal_of_weight_0_changes_no_tree_and_one_of_weight_1_replaces_the_grade(name, mixing):
     alone = trees(trained(objective=name))
-    assert trees(trained(objective=name, goals={"bought": 0.0}, goal_mixing=mixing)) == alone
+    assert trees(trained(objective=name, goals={"bought": 0.0}, mix_goals=mixing)) == alone
     rows = goal_rows(small_data()[0])
     swapped = data_of(replace(rows, grades=rows.goals["bought"], goals={}))
-    assert trees(trained(objective=name, goals={"bought": 1}, goal_mixing=mixing)) == trees(
+    assert trees(trained(objective=name, goals={"bought": 1}, mix_goals=mixing)) == trees(
         trained(swapped, objective=name)
     )
 
@@ -159,13 +159,13 @@ def test_the_order_of_goals_does_not_matter():
     rows = two_goals(small_data()[0])
     data = data_of(rows)
     for mixing in ("sum", "draw"):
-        one = trained(data, goals={"bought": 0.2, "fresh": 0.5}, goal_mixing=mixing)
-        other = trained(data, goals={"fresh": 0.5, "bought": 0.2}, goal_mixing=mixing)
+        one = trained(data, goals={"bought": 0.2, "fresh": 0.5}, mix_goals=mixing)
+        other = trained(data, goals={"fresh": 0.5, "bought": 0.2}, mix_goals=mixing)
         assert one.to_bytes() == other.to_bytes()
 
 
 def test_drawn_gradients_are_those_of_one_grade_and_on_average_those_of_the_sum():
-    rows, drawn = mixed("lambdamart", {"bought": 0.3}, goal_mixing="draw")
+    rows, drawn = mixed("lambdamart", {"bought": 0.3}, mix_goals="draw")
     _, summed = mixed("lambdamart", {"bought": 0.3})
     one, other = (
         objective_of(replace(rows, grades=grades, goals={}), fixed(objective="lambdamart"))
@@ -197,9 +197,9 @@ def test_drawn_gradients_are_those_of_one_grade_and_on_average_those_of_the_sum(
 def test_draws_depend_on_the_names_of_queries_and_not_on_their_order():
     rows = goal_rows(small_data()[0])
     names = np.random.default_rng(3).integers(-(2**62), 2**62, size=rows.n_queries)
-    _, one = mixed(rows=replace(rows, names=names), goal_mixing="draw")
-    _, other = mixed(rows=replace(rows, names=names[::-1].copy()), goal_mixing="draw")
-    _, seeded = mixed(rows=replace(rows, names=names), goal_mixing="draw", seed=8)
+    _, one = mixed(rows=replace(rows, names=names), mix_goals="draw")
+    _, other = mixed(rows=replace(rows, names=names[::-1].copy()), mix_goals="draw")
+    _, seeded = mixed(rows=replace(rows, names=names), mix_goals="draw", seed=8)
     assert np.array_equal(one.drawn(5), other.drawn(5)[::-1])
     assert not np.array_equal(one.drawn(5), one.drawn(6))
     assert not np.array_equal(one.drawn(5), seeded.drawn(5))
@@ -209,7 +209,7 @@ def test_draws_depend_on_the_names_of_queries_and_not_on_their_order():
 @pytest.mark.parametrize("name", ["lambdamart", "rank_xendcg", "l2"])
 def test_models_have_the_same_bytes_for_any_threads_and_after_a_resume(name, mixing):
     rows = two_goals(small_data()[0])
-    options = {"objective": name, "goals": {"bought": 0.3, "fresh": 0.2}, "goal_mixing": mixing}
+    options = {"objective": name, "goals": {"bought": 0.3, "fresh": 0.2}, "mix_goals": mixing}
     whole = trained(data_of(rows), **options).to_bytes()
     assert trained(data_of(rows), **options).to_bytes() == whole
     parameters = fixed(n_rounds=6, max_leaves=8, early_stopping_rounds=0, **options)
@@ -221,7 +221,7 @@ def test_models_have_the_same_bytes_for_any_threads_and_after_a_resume(name, mix
 
 
 def test_gradients_are_the_same_bits_for_any_team():
-    rows, mix = mixed("l2", goal_mixing="draw")
+    rows, mix = mixed("l2", mix_goals="draw")
     scores = np.random.default_rng(4).normal(size=rows.n_rows)
     one = gradients(mix, scores)
     many = with_team(3, lambda team: gradients(mix, scores, team=team))
@@ -230,10 +230,10 @@ def test_gradients_are_the_same_bits_for_any_team():
 
 
 def test_without_goals_nothing_is_stored():
-    assert not {"goals", "goal_mixing"} & trained().parameters.keys()
+    assert not {"goals", "mix_goals"} & trained().parameters.keys()
     stored = trained(goals={"fresh": 0.25, "bought": 0.5}, data=data_of(two_goals(small_data()[0]))).parameters
     assert stored["goals"] == {"bought": 0.5, "fresh": 0.25}
-    assert "goal_mixing" not in stored
+    assert "mix_goals" not in stored
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
@@ -300,6 +300,6 @@ def test_the_memory_of_a_mix_is_counted():
     ],
 )
 def test_goals_go_with_samples_and_other_boosting(more):
-    forest = trained(goals={"bought": 0.3}, goal_mixing="draw", n_rounds=5, **more)
+    forest = trained(goals={"bought": 0.3}, mix_goals="draw", n_rounds=5, **more)
     assert forest.n_trees >= 1
     assert np.isfinite(forest.node_value).all()

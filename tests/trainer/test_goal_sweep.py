@@ -16,6 +16,7 @@ from rankmill.registry import Registry
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.feature_selection import select_features
 from rankmill.trainer.goal_options import GoalSweepOptions
+from rankmill.trainer.leaf_refits import refit_leaves
 from rankmill.trainer.multi_seed_training import plan_candidate, train_candidate
 from rankmill.trainer.parameters import SeedOptions, SelectOptions, TuneOptions
 from rankmill.trainer.train_on_dataset import cross_validate, plan_of, train
@@ -234,3 +235,21 @@ def test_features_are_selected_by_the_mean_over_goals(dataset):
     found = select_features(dataset, parameters, SelectOptions(drop_fraction=0.5, repeats=1))
     assert found.measure == "ndcg@5:goals"
     assert {"x0", "x1"} <= set(found.steps[1].features)
+
+
+def test_models_are_trained_on_top_of_another_and_again_with_the_valid_split(dataset):
+    base = train(dataset, replace(PARAMETERS, goals={}, n_rounds=3)).forest
+    parameters = replace(PARAMETERS, goals={"bought": 0.5}, refit="all", early_stopping_rounds=5, n_rounds=8)
+    options = TrainingOptions(base_model=StartingModel(base), n_threads=1)
+    result = train(dataset, parameters, options)
+    assert result.forest.info["refit"]["rows"] > dataset.queries("train").n_rows
+    again = train(dataset, parameters, replace(options, n_threads=3))
+    assert again.forest.to_bytes() == result.forest.to_bytes()
+    found = swept(dataset, parameters=replace(parameters, goals=["bought"]), steps=3, base_model=StartingModel(base))
+    assert found.points[1].result.forest.to_bytes() == result.forest.to_bytes()
+
+
+def test_the_leaves_of_such_a_model_are_refitted(dataset):
+    forest = train(dataset, replace(PARAMETERS, goals={"bought": 0.5}, n_rounds=4)).forest
+    found = refit_leaves(dataset, StartingModel(forest), 0.5)
+    assert "ndcg@5:bought" in found.facts.metrics["valid"]

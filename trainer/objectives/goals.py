@@ -6,10 +6,10 @@ A goal is a further grade of each document.  Both ways to mix are published:
     The weighted sum of the losses, and so of their gradients and hessians (linear scalarisation; for lambdas Svore,
     Volkovs & Burges, WWW 2011, "Learning to rank with multiple objective functions").
 ``draw``
-    Stochastic label aggregation (Carmel, Haramaty, Lazerson & Lewin-Eytan, SIGIR 2020, "Multi-objective ranking optimization
+    Stochastic label aggregation (Carmel, Haramaty, Lazerson & Lewin-Eytan, WWW 2020, "Multi-objective ranking optimization
     for product search using stochastic label aggregation"): the grade that a query learns from is drawn, with the weights as
-    probabilities.  The paper draws labels once; here each query draws anew in every round, so that the expected gradient
-    is that of ``sum``.
+    probabilities.  The paper draws labels once, before training; here each query draws anew in every round, so that the
+    expected gradient is that of ``sum``.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class GoalMix(Objective):
     rows
         The rows, for the names of their queries.
     parameters
-        ``goal_mixing`` and ``seed`` are used.
+        ``mix_goals`` and ``seed`` are used.
     """
 
     def __init__(self, parts: list[tuple[float, Objective]], rows: RankedRows, parameters: TrainParameters) -> None:
         self._parts, self._starts = parts, rows.starts
-        self._drawn = parameters.goal_mixing == DRAW
+        self._drawn = parameters.mix_goals == DRAW
         self._seed, self._names = parameters.seed, rows.query_names
         self._until = np.cumsum([weight for weight, _ in parts])[:-1]
         self._g, self._h = np.empty(rows.n_rows), np.empty(rows.n_rows)
