@@ -467,10 +467,13 @@ def _is_list(path: Path) -> bool:
 
 def _policy(metric: str, convention: str, model: Model, documents: Documents) -> tuple[Metric, Policy, str]:
     """Return the metric, its policy and the policy in words.  The highest grade is from the training, else from the documents."""
+    from rankmill.foundation.errors import InputError
     from rankmill.scorer.metrics import parse_metric
     from rankmill.scorer.metrics.conventions import named_convention
 
     measure, rules = parse_metric(metric), named_convention(convention)
+    if measure.goal:
+        raise InputError(f"metric {metric}: only the grade is measured here; leave out ':{measure.goal}'")
     known = model.info.get("max_grade")
     if measure.name == "err" and rules.policy.max_grade is None:
         highest = known if isinstance(known, int) and known >= 1 else max(1, int(documents.graded().max(initial=1)))

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import CandidatesRejected, InputError, InvalidParameter
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.goals import check_goal
 from rankmill.scorer.inspect.combine import combine
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.conventions import OURS, named_convention
@@ -81,8 +82,10 @@ def blended(
             " than they are; blend on another split or dataset, or train with --refit none"
         )
     metric = parse_metric(options.metric)
-    policy = named_convention(OURS).but(max_grade=max(1, dataset.max_grade)).policy_for(metric)
-    grades = dataset.rows(options.split, ("grade",)).column(0).to_numpy().astype(np.int32)
+    check_goal(metric, metric.goal, dataset.goals, str(dataset.path))
+    highest = dataset.goals[metric.goal] if metric.goal else dataset.max_grade
+    policy = named_convention(OURS).but(max_grade=max(1, highest)).policy_for(metric)
+    grades = dataset.rows(options.split, (metric.goal or "grade",)).column(0).to_numpy().astype(np.int32)
     scores = scores_on(dataset, options.split, parts, n_threads)
     starts = dataset.queries(options.split).starts
     found = weights_of(scores, grades, starts, metric, policy, options.weights)

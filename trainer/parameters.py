@@ -546,6 +546,11 @@ class TrainParameters:
             raise InvalidParameter(
                 "metric 'deviance' is the loss, which training always minimises; to stop early by it, set stop_metric to deviance"
             )
+        if ":" in self.metric:
+            raise InvalidParameter(
+                f"metric {self.metric!r}: losses are by the grade; to rank by goals, too, set {spelled('goals')}, and to stop early"
+                " by a goal, stop_metric"
+            )
         if self.keep_rounds == "all" and self.rounds_by != "valid":
             raise InvalidParameter(
                 f"{spelled('keep_rounds')} 'all' keeps every round, but {spelled('rounds_by')} {self.rounds_by!r} drops some;"

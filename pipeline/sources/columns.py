@@ -365,6 +365,10 @@ def _goals(path: Path, names: Sequence[str], column_of: Mapping[str, str], optio
         options.categorical, "a categorical feature"
     )
     for name in options.goals:
+        if _is_ignored(name, options):
+            raise InputError(
+                f"{path}: {spelled('goals')} names {name!r}, but {spelled('ignore')} names it, too; leave out one of the two"
+            )
         if name not in names:
             hint = name_hint(name, names, f"the columns are: {_shown(names)}")
             what = f"{spelled('goals')} names" if options.grade_required else "the metrics name as a goal"

@@ -16,12 +16,13 @@ from rankmill.foundation.terminal import printed
 from rankmill.pipeline.binning import columns_of
 from rankmill.pipeline.dataset_manifest import SPLITS, JudgmentSet, Meaning, Repeats, SourceFile
 from rankmill.pipeline.ingest_report import GRADES_SHOWN, repeated, several
+from rankmill.pipeline.judgments.judgment_counts import counts_of
 from rankmill.pipeline.quantiles import cumulative_counts, sort_values
 from rankmill.pipeline.statistics.feature_statistics import statistics_of
 from rankmill.pipeline.stored_shards import QUERY_WEIGHT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rankmill.pipeline.dataset import Dataset
     from rankmill.pipeline.dataset_manifest import SplitName
@@ -81,6 +82,8 @@ class SplitSummary:
     """The optional columns of the rows, and the weights of the queries."""
     pairs: PairSummary | None
     """The preference pairs; None if the dataset has none."""
+    goals: dict[str, dict[int, int]] | None = left_out()
+    """Rows by grade of each goal: all its grades in the dataset, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,16 +264,24 @@ class Description:
                     [f"{p.contradicted:,} ({_share(p.contradicted, p.pairs)})" for p in pairs],
                 ),
             ]
-        grades = list(self.splits[0].grades)  # the same in all of them
-        named = [(f"grade {grade}", [grade]) for grade in grades[:GRADES_SHOWN]]
-        if len(grades) > GRADES_SHOWN:
-            named.append((f"and {len(grades) - GRADES_SHOWN:,} more grades", grades[GRADES_SHOWN:]))
-        for name, some in named:
-            counts = [(sum(s.grades[grade] for grade in some), s.rows) for s in self.splits]
-            rows.append((name, [f"{count:,} ({_share(count, of)})" for count, of in counts]))
+        rows += self._grade_rows("grade", [s.grades for s in self.splits])
+        for goal in self.splits[0].goals or ():
+            rows += self._grade_rows(goal, [(s.goals or {})[goal] for s in self.splits])
         for name, numbers in rows:
             table.add_row(name, *numbers)
         return table
+
+    def _grade_rows(self, what: str, counts: Sequence[Mapping[int, int]]) -> list[tuple[str, list[str]]]:
+        """Return lines with the rows of each grade; ``counts`` has them for each split."""
+        grades = list(counts[0])  # the same in all of them
+        named = [(f"{what} {grade}", [grade]) for grade in grades[:GRADES_SHOWN]]
+        if len(grades) > GRADES_SHOWN:
+            named.append((f"and {len(grades) - GRADES_SHOWN:,} more grades", grades[GRADES_SHOWN:]))
+        lines = []
+        for name, some in named:
+            found = [(sum(of[grade] for grade in some), s.rows) for of, s in zip(counts, self.splits, strict=True)]
+            lines.append((name, [f"{count:,} ({_share(count, of)})" for count, of in found]))
+        return lines
 
     def _feature_table(self) -> Any:
         from rich import box
@@ -357,7 +368,12 @@ def split_summary(dataset: Dataset, name: SplitName) -> SplitSummary:
     columns = {
         column: ColumnSummary.of(dataset.rows(name, [column]).column(0).to_numpy())
         for column in dataset.optional_columns
+        if column not in dataset.goals
     }
+    goals = {}
+    for goal in dataset.manifest.goals:
+        counts = counts_of(dataset.rows(name, [goal.name]).column(0).to_numpy())
+        goals[goal.name] = {each.grade: counts[each.grade] for each in goal.grades}
     weights = dataset.queries(name).weights
     if weights is not None:
         columns[QUERY_WEIGHT] = ColumnSummary.of(weights)
@@ -365,7 +381,9 @@ def split_summary(dataset: Dataset, name: SplitName) -> SplitSummary:
     pairs = None
     if found is not None:
         pairs = PairSummary(len(found), int(np.count_nonzero(np.diff(found.starts))), found.contradicted())
-    return SplitSummary(name=name, grades=grades, columns=columns, pairs=pairs, **summary.row(0, named=True))
+    return SplitSummary(
+        name=name, grades=grades, columns=columns, pairs=pairs, goals=goals or None, **summary.row(0, named=True)
+    )
 
 
 def _features(dataset: Dataset) -> tuple[FeatureSummary, ...]:

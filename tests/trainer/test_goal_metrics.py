@@ -7,11 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rankmill.foundation.errors import InputError
+from rankmill.foundation.errors import InputError, InvalidParameter
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
+from rankmill.scorer.train_test_overlap import TrainedModel
+from rankmill.trainer.blending import blended
+from rankmill.trainer.parameters import BlendOptions
 from rankmill.trainer.round_metrics import measure
 from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import TrainingOptions
@@ -88,3 +91,16 @@ def test_a_goal_that_the_data_lack_is_named_with_those_they_have(both):
         trained(with_goal, (), "ndcg@10:sold")
     with refused(InputError, "map:bought", "no goal"):
         trained(main, ["map:bought"], "ndcg@10")
+    with refused(InvalidParameter, "ndcg@10:bought", "stop_metric"):
+        fixed(metric="ndcg@10:bought")
+
+
+def test_blends_are_weighed_by_a_goal_as_if_it_were_the_grade(both):
+    with_goal, main = both
+    forests = [train(with_goal, fixed(n_rounds=3, max_leaves=leaves)).forest for leaves in (3, 6)]
+    models = [(forest, TrainedModel.of(forest)) for forest in forests]
+    found, expected = (
+        blended(models, data, BlendOptions(split="test", metric=metric))[1]
+        for data, metric in ((with_goal, "err@5:bought"), (main, "err@5"))
+    )
+    assert found == expected
