@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmill.foundation.errors import ConflictError, DatasetFormatError, InputError
+from rankmill.foundation.errors import ConflictError, DatasetFormatError, InputError, InvalidParameter
 from rankmill.foundation.notebook_html import HtmlTable, ShareCell, card
 from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import write_atomically
@@ -28,6 +28,7 @@ from rankmill.pipeline.dataset_manifest import (
     MANIFEST_NAME,
     SPLITS,
     BinSet,
+    Manifest,
     Shard,
     SplitName,
     path_in,
@@ -68,6 +69,14 @@ class Dataset(StoredShards):
     manifest
         Its manifest when it was opened.
     """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        if not isinstance(manifest, Manifest):
+            raise InvalidParameter(
+                "a Dataset is a folder that rankmill data ingest has written: Dataset.open(path); for arrays and frames use"
+                " BinnedDataset(X, y, qid=qid)"
+            )
+        super().__init__(path, manifest)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Dataset:

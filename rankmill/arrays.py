@@ -11,6 +11,8 @@ import numpy.typing as npt
 from rankmill.categorical_columns import is_missing
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.scalars import whole_number
+from rankmill.pipeline.sources.column_roles import HABITS
+from rankmill.pipeline.sources.columns import usual_name
 
 NUMBERS = "biuf"  # NumPy's kinds of numeric types
 
@@ -78,10 +80,17 @@ def with_queries(values: Any, qid: Any, group: Any, where: str = "") -> tuple[tu
     Raises
     ------
     InvalidParameter
-        There is such a column, and ``qid`` or ``group`` is given too.
+        There is such a column, and ``qid`` or ``group`` is given too; or ``qid`` is the name of a column.
+    TrainingDataRejected
+        A column that is called like queries has those that are given.
     """
     names = names_of(values)
+    if isinstance(qid, str):
+        cure = f"give qid=X[{qid!r}], and X without this column" if names and qid in names else "give an array of ids"
+        raise InvalidParameter(f"{where}takes as qid the query of each row, not the name {qid!r}; {cure}")
     if names is None or _QUERIES not in names:
+        if names is not None:
+            _refuse_queries_as_feature(values, names, qid, group, where)
         return names, qid
     if qid is not None or group is not None:
         given = "group" if qid is None else "qid"
@@ -120,6 +129,24 @@ def with_goals(
             raise InvalidParameter.unknown(f"{where}column in goals", str(goal), names)
         found[goal] = values.column(goal) if library_of(values) == "pyarrow" else values[goal]
     return None if names is None else tuple(name for name in names if name not in found), found
+
+
+def _refuse_queries_as_feature(values: Any, names: Sequence[str], qid: Any, group: Any, where: str) -> None:
+    """Raise TrainingDataRejected if a column with a usual name of queries, such as query_id, has the queries that are given."""
+    called = [name for name in names if usual_name(name) in HABITS[_QUERIES]]
+    if not called:
+        return
+    cure = f"rename the column to {_QUERIES!r}, or drop it from X and give its values as qid="
+    if qid is None and group is None:
+        raise InvalidParameter(f"{where}found no queries; if they are in column {called[0]!r}, {cure}")
+    given = queries_of(qid, group, len(values), where)
+    for name in called:
+        column = np.asarray(values.column(name) if library_of(values) == "pyarrow" else values[name])
+        pairs = {*zip(column.tolist(), given.tolist(), strict=False)} if column.shape == given.shape else set()
+        if pairs and len(pairs) == len({one for one, _ in pairs}) == len({one for _, one in pairs}):
+            raise TrainingDataRejected(
+                f"{where}found the query of each row in column {name!r} of X, where it would be a feature; drop the column"
+            )
 
 
 def check_same_rows(given: Mapping[str, Any], where: str = "") -> None:

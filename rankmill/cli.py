@@ -147,6 +147,8 @@ class Command(PlainHelp, TyperCommand):
             known = {name for param in self.params for name in param.opts}
             if len(error.problems) > 1 and error.options and known.issuperset(error.options):
                 line = shlex.join([*ctx.command_path.split(), *_with_options(ctx.meta[_WORDS], error.options)])
+                if any("--categorical" in problem.cure for problem in error.problems):
+                    error.add_note("to keep a column of categories: --categorical NAME, and not --ignore")
                 error.add_note(f"all at once: {line}")
             raise
 

@@ -55,6 +55,10 @@ class FeatureTable:
 
 def matrix_for(forest: Forest, values: Any) -> Matrix:
     """Return the features of ``forest`` in ``values``, (n, n_features) float32: see `table_of`."""
+    if hasattr(values, "binned"):
+        raise InvalidParameter(
+            "a BinnedDataset has the bins of a training, and scores need the values of the features; give X itself"
+        )
     found = table_of(values, forest.feature_names, known_texts(forest)).values
     assert isinstance(found, np.ndarray)  # noqa: S101 - given at once
     return found

@@ -180,6 +180,27 @@ def _replacement_of(name: str) -> str:
     return "give a function that takes a RoundRecord and returns true to stop"
 
 
+_OF_PREDICT = {
+    **dict.fromkeys(("pred_contrib", "pred_contribs"), "use ranker.contributions(X)"),
+    **dict.fromkeys(("pred_leaf",), "use ranker.apply(X)"),
+    **dict.fromkeys(
+        ("num_iteration", "best_iteration", "ntree_limit", "ntree_end"), "give n_rounds=, the number of rounds"
+    ),
+    "iteration_range": "give start_round= and n_rounds=, the number of rounds",
+    **dict.fromkeys(("start_iteration", "ntree_start"), "give start_round="),
+    **dict.fromkeys(("raw_score", "output_margin", "prediction_type"), "leave it out; scores are always raw"),
+    **dict.fromkeys(("qid", "group"), "leave it out; the score of a row does not depend on others"),
+    **dict.fromkeys(("thread_count", "num_threads", "n_jobs"), "give n_threads= to Ranker"),
+}
+
+
+def refuse_of_predict(others: Iterable[str]) -> None:
+    """Raise InvalidParameter for arguments that ``predict`` does not take, with what other libraries have them for."""
+    for name in others:
+        cure = _OF_PREDICT.get(name, "it takes X, n_rounds and start_round")
+        raise InvalidParameter(f"predict takes no {name!r}; {cure}")
+
+
 METHODS = ("fit", "score")
 _BY_PLACE = ("group", "pairs", "pair_weight", "pair_probability")  # refer to all rows, so they cannot be cut into folds
 _GROUPS = "qid"  # always requested: ranking needs it

@@ -36,6 +36,7 @@ from rankmill.other_libraries import (
     checked_metrics,
     keywords_of,
     refuse_function,
+    refuse_of_predict,
     unknown_argument,
     unknown_parameter,
 )
@@ -412,6 +413,7 @@ class Ranker(Routed):
         *,
         n_rounds: int | None = None,
         start_round: int = 0,
+        **others: object,
     ) -> npt.NDArray[np.float64]:
         """Return scores (n,) float64 of ``X`` (n, n_features), without offsets.
 
@@ -424,11 +426,12 @@ class Ranker(Routed):
         Raises
         ------
         InvalidParameter
-            The ranker has not been fitted.
+            The ranker has not been fitted, ``X`` is a BinnedDataset, or there are ``others``: arguments of other libraries.
         TrainingDataRejected
             ``X`` lacks features, has the wrong number of them, or has text for a number, or numbers alone for a feature of which
             the model knows texts alone.
         """
+        refuse_of_predict(others)
         forest = self.fitted("predict")
         values = matrix_for(forest, X)
         threads = workers_for(self.n_threads)
@@ -551,6 +554,9 @@ class Ranker(Routed):
     def _check_metrics(self) -> None:
         for name in ("metric", "stop_metric"):
             refuse_function(name, getattr(self, name))
+        if self.gain is not None and not isinstance(self.gain, str):
+            gains = ",".join(map(str, np.ravel(self.gain).tolist()))
+            raise InvalidParameter(f'gain is text: for gains of your own by grade give gain="table({gains})"')
 
     def _started_from(self, resume: Model | None, init_model: Model | None, base: BaseModel | None) -> Forest | None:
         """Return the forest to resume, if any."""

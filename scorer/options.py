@@ -22,7 +22,7 @@ CONVENTION = (
     "Compute metrics as this tool does: rankmill, trec, gdeval, lightgbm, xgboost, catboost, ranklib, letor4, mslr, yahoo or "
     "sklearn.  Options for single rules, such as --ties, override it."
 )
-QRELS = "TREC file of judgments.  It overrides grades in the input."
+QRELS = "Judgments: TREC lines, or a table with qid, doc_id and grade.  They override grades in the input."
 Lacking = Literal["reject", "drop"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -25,10 +26,11 @@ from rankmill.pipeline.sources.columns import TableColumns
 from rankmill.pipeline.sources.delimited import DelimitedCells, DelimitedSource
 from rankmill.pipeline.sources.files import check_file, uncompressed
 from rankmill.pipeline.sources.grades import GradeRules
-from rankmill.pipeline.sources.role_columns import read_parts
+from rankmill.pipeline.sources.open_source import NarrowFile
+from rankmill.pipeline.sources.role_columns import are_numbers, as_floats, as_strings, read_parts
 from rankmill.pipeline.sources.table_rows import Problems
 from rankmill.pipeline.sources.trec_run import read_ranked_lines
-from rankmill.pipeline.sources.words import QRELS, word_lines
+from rankmill.pipeline.sources.words import QRELS
 from rankmill.scorer.ranked_file import is_ranked_folder
 
 _COLUMNS: dict[str, pa.DataType] = {
@@ -124,8 +126,16 @@ def _read_delimited(path: Path, separator: str, goals: Sequence[str]) -> pa.Tabl
         rows.put_aside(rows.problems)
         parts.append(pa.table({name: found[name] for name in rows.columns}))
     kinds = _kinds(goals)
-    empty = pa.schema([(name, kind) for name, kind in kinds.items() if name in source.header]).empty_table()
+    empty = pa.schema([(name, kinds[name]) for name in _sources(source.header, goals)]).empty_table()
     return pa.concat_tables(parts) if parts else empty
+
+
+def _sources(names: Sequence[str], goals: Sequence[str]) -> dict[str, str]:
+    """Return the columns of a scored list to read, by what they hold: ``label`` has the grades where ``grade`` is missing."""
+    found = {name: name for name in _kinds(goals) if name in names}
+    if "grade" not in found and "label" in names and "label" not in goals:
+        found["grade"] = "label"
+    return found
 
 
 def _kinds(goals: Sequence[str]) -> dict[str, pa.DataType]:
@@ -136,7 +146,7 @@ def _kinds(goals: Sequence[str]) -> dict[str, pa.DataType]:
 def _scored_columns(goals: Sequence[str], path: Path, header: Sequence[str], *_: object) -> TableColumns:
     _refuse_twice(header, str(path), goals)
     _refuse_lacking(header, str(path))
-    return TableColumns({name: name for name in _kinds(goals) if name in header}, ())
+    return TableColumns(_sources(header, goals), ())
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -155,14 +165,13 @@ def as_scored(table: pa.Table, where: str, goals: Sequence[str] = ()) -> pa.Tabl
     """Check and cast the columns of a scored table; ``where`` names it in messages (see `read_scored`)."""
     _refuse_twice(table.column_names, where, goals)
     columns = {}
-    for name, kind in _kinds(goals).items():
-        if name not in table.column_names:
-            continue
+    for name, source in _sources(table.column_names, goals).items():
+        kind = _kinds(goals)[name]
         try:
-            columns[name] = table.column(name).cast(kind)
+            columns[name] = table.column(source).cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            actual = table.schema.field(name).type
-            raise CandidatesRejected(f"{where}: expected column {name!r} as {kind}, found {actual}") from None
+            actual = table.schema.field(source).type
+            raise CandidatesRejected(f"{where}: expected column {source!r} as {kind}, found {actual}") from None
         try:
             columns[name].validate(full=True)  # Parquet does not check its text for UTF-8, and Polars relies on it
         except pa.ArrowInvalid:
@@ -206,7 +215,7 @@ def _parquet_columns(path: Path) -> list[str]:
 def _read_parquet(path: Path, goals: Sequence[str]) -> pa.Table:
     names = _parquet_columns(path)
     _refuse_twice(names, str(path), goals)
-    columns = [name for name in names if name in _kinds(goals)]
+    columns = list(_sources(names, goals).values())
     try:
         table = pq.read_table(path, columns=columns, partitioning=None)
     except pa.ArrowInvalid as error:
@@ -238,9 +247,10 @@ def read_run(path: Path) -> pa.Table:
 
 
 def read_qrels(path: Path) -> pa.Table:
-    """Read judgments, ``qid iteration doc_id grade`` a line, into columns qid, doc_id (string) and grade (int32).
+    """Read judgments into columns qid, doc_id (string) and grade (int32), as `rankmill data ingest` reads them.
 
-    The text may be compressed.  A grade may be below 0: such a document counts as not relevant (see `rankmill.scorer.metrics.Policy`).
+    A table by its suffix, or lines ``qid iteration doc_id grade``, also in a file of CSV or TSV without a header.  Text may be
+    compressed.  A grade may be below 0: such a document counts as not relevant (see `rankmill.scorer.metrics.Policy`).
     Lines with the grade ``nan`` or ``null`` are skipped.
 
     Raises
@@ -251,16 +261,20 @@ def read_qrels(path: Path) -> pa.Table:
         A line breaks the format or judges a document again (named as file:line), or the file has no line.
     """
     check_file(path)
-    parts = []
-    for lines, _ in word_lines(path, QRELS, Quarantine()):
+    options, parts = ReadOptions(judgments_alone=True), []
+    file = NarrowFile(path, QRELS, Quarantine(), options, of_words=_has_no_header(path) or None)
+    for lines in file.rows():
+        ids = {name: lines.columns[name] for name in ("qid", "doc_id")}
+        ids = read_parts(ids, lines.problems, needed=("qid", "doc_id"))
         grade, missing = whole_grades(lines.columns["grade"], lines.problems)
         lines.put_aside(lines.problems)
-        columns = {name: pl.Series(lines.columns[name], dtype=pl.String) for name in ("qid", "doc_id")}
+        columns = {name: pl.Series(ids[name], dtype=pl.String) for name in ids}
         found = pl.DataFrame(columns | {"grade": grade, "line": lines.place})
         parts.append(found.filter(~missing))
     judged = pl.concat(parts) if parts else pl.DataFrame()
     if judged.is_empty():
-        raise CandidatesRejected(f"{path}: expected lines 'qid iteration doc_id grade', found none")
+        expected = "lines 'qid iteration doc_id grade'" if file.table is None else "rows with a grade"
+        raise CandidatesRejected(f"{path}: expected {expected}, found none")
     again = judged.filter(pl.struct("qid", "doc_id").is_duplicated())
     if len(again):
         again = again.with_columns(first=pl.col("line").min().over("qid", "doc_id")).filter(
@@ -269,16 +283,22 @@ def read_qrels(path: Path) -> pa.Table:
         qid, doc_id, _, line, first = again.sort("line").row(0)
         raise CandidatesRejected(
             f"{path}:{line}: expected each document once per query, found {doc_id!r} of query {qid!r} again"
-            f" (first in line {first})"
+            f" (first in {'line' if file.table is None else 'row'} {first})"
         )
     return judged.select("qid", "doc_id", "grade").to_arrow().cast(_JUDGED)
+
+
+def _has_no_header(path: Path) -> bool:
+    """Return whether text begins with judgments as trec_eval reads them, whatever its suffix."""
+    words = [] if _first_bytes(path).startswith((b"PAR1", b"ARROW1")) else _first_bytes(path).split()
+    return len(words) == len(QRELS.fields) and re.fullmatch(rb"-?[0-9]+", words[-1]) is not None
 
 
 def whole_grades(
     words: pa.Array[Any], problems: Problems, part: str = "grade"
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-    """Parse grades (n,), which may be below 0; return them, 0 if missing, and a mask (n,) of the missing ones."""
-    grade = GradeRules().numbers(words)
+    """Parse grades (n,), numbers or text, which may be below 0; return them, 0 if missing, and a mask (n,) of the missing ones."""
+    grade = as_floats(words).astype(np.float64) if are_numbers(words.type) else GradeRules().numbers(as_strings(words))
     missing = np.isnan(grade)
     whole = (np.abs(grade) < _GRADE_LIMIT) & (grade == np.floor(grade))
     problems.refuse(~missing & ~whole, part, "a whole number as grade")

@@ -162,7 +162,7 @@ def graded_lists(table: pa.Table, where: str) -> ScoredLists:
     """
     if "grade" not in table.column_names or table.column("grade").null_count == table.num_rows:
         raise InputError(
-            f"{where}: it has no grades; name their column ({spelled('columns')} grade=NAME), or give the judgments with {spelled('qrels')} FILE"
+            f"{where}: it has no grades; call their column grade or label, or give the judgments with {spelled('qrels')} FILE"
         )
     return _scored_lists(_by_query(pl.DataFrame(table)), n_unjudged_documents=table.column("grade").null_count)
 

@@ -48,6 +48,11 @@ class CrossValidation:
     # the stop metric of each query after the best round, as a fold that it was held out from measures it, if asked for
     by_query: npt.NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        found = f"{self.stop_metric} {self.mean(self.stop_metric):.4f} +- {self.deviation(self.stop_metric):.4f}"
+        rounds = f"{self.best_round:,} of {len(self.histories[0]):,} rounds"
+        return f"<CrossValidation: {found} in {len(self.histories)} folds, best after {rounds}>"
+
     @property
     def measures(self) -> tuple[str, ...]:
         """Names of the measures, the stop metric first."""

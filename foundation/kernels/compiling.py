@@ -8,7 +8,7 @@ Numba's own ``cache=True`` falls short in four ways, so kernels have a cache of 
   number.  Here processes take turns, and the index names only files that are complete.
 - It refuses a ``NUMBA_CACHE_DIR`` that cannot be written.  Here such a folder is read (the image's, under any user), and
   what it lacks is compiled in every process.
-- It says nothing when a first command waits 20 seconds: see :func:`compilation_announced`.
+- It says nothing when a first command waits for half a minute: see :func:`compilation_announced`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from numba.core.caching import (
     UserWideCacheLocator,
 )
 
-FIRST = "compiling the kernels for this machine, once; this takes some 20 seconds"
+FIRST = "compiling the kernels for this machine, once; this takes half a minute, or longer if other programs are busy"
 MORE = "compiling kernels that were not needed here before; they are kept"
-EVERY_TIME = "compiling the kernels, which takes some 20 seconds every time: {folder} cannot be written"
+EVERY_TIME = "compiling the kernels, which takes half a minute or longer every time: {folder} cannot be written"
 
 _NOT_UNPICKLED = (pickle.UnpicklingError, AttributeError, ImportError, EOFError, IndexError, TypeError, ValueError)
 _ROOMS = ("foundation", "pipeline", "scorer", "trainer")

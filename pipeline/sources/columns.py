@@ -202,6 +202,8 @@ def _judgment_columns(
         if part not in column_of:
             found, problem = _guess(part, [name for name in names if name not in column_of.values()], options)
             problems += problem
+            if found is None and part == "grade" and "label" in names:
+                found = "label"
             if found is None:
                 problems.append(_missing(part, names))
                 continue
@@ -399,17 +401,22 @@ def _guesses(
 def _guess(part: str, names: Sequence[str], options: ReadOptions) -> tuple[str | None, list[ColumnProblem]]:
     """Return the usual name of ``part`` among ``names``; if there are several, the likeliest one and a problem."""
     features = options.known_features.union(options.categorical)
-    found = [name for name in names if _plain(name) in HABITS[part] and name not in features]
+    found = [name for name in names if usual_name(name) in HABITS[part] and name not in features]
     if len(found) < 2:
         return (found[0] if found else None), []
     which = " or ".join(map(repr, found))
-    likely = min(found, key=lambda name: HABITS[part].index(_plain(name)))
+    likely = min(found, key=lambda name: HABITS[part].index(usual_name(name)))
     reason = f"{part} could be column {which}"
     cure = f"choose one: {spelled('columns')} {part}={likely}; if none is right: {spelled('columns')} {part}="
     return likely, [ColumnProblem(likely, reason, cure, (("--columns", f"{part}={likely}"),))]
 
 
-def _plain(name: str) -> str:
+def usual_name(name: str) -> str:
+    """Return ``name`` as the usual names of columns are listed.
+
+    >>> usual_name("Query_ID")
+    'queryid'
+    """
     return re.sub(r"[\s_.-]", "", name).lower()
 
 

@@ -101,16 +101,18 @@ class NarrowFile:
         quarantine: Quarantine,
         options: ReadOptions,
         columns_of: ColumnsOf | None = None,
+        *,
+        of_words: bool | None = None,
     ) -> None:
-        """Open ``path``; InputError if the file does not exist, DataRejected if its header is invalid."""
+        """Open ``path``, by its suffix unless ``of_words`` says what it has; InputError if the file does not exist, DataRejected if its header is invalid."""
         check_file(path)
         chosen = format_of(path)
         self.path = path
         self.position = 0
         self._form = form
         self._quarantine = quarantine
-        of_words = chosen in {"letor", "run"}
-        self._source = None if of_words else _open_table(path, chosen, options, quarantine, columns_of)
+        words = chosen in {"letor", "run"} if of_words is None else of_words
+        self._source = None if words else _open_table(path, chosen, options, quarantine, columns_of)
         self.table = None if self._source is None else self._source.table
 
     def rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:

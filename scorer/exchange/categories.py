@@ -55,6 +55,11 @@ def text_notes(forest: Forest) -> Iterator[str]:
         yield f"the categories of {', '.join(sorted(numbered))} are numbers there: 0, 1, .. in the sorted order of their texts"
 
 
+def have_numbers(forest: Forest) -> bool:
+    """Return whether the categories of a feature are numbers themselves, and not texts with numbers of their own."""
+    return any(not known.texts for known in category_numbers(forest).values())
+
+
 def need_no_categories(forest: Forest, target: str) -> None:
     """Refuse a forest that splits by sets of categories."""
     if np.any(forest.splits_by_set):

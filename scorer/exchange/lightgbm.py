@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
-from rankmill.scorer.exchange.categories import CategoryNumbers, category_numbers, text_notes, with_codes
+from rankmill.scorer.exchange.categories import CategoryNumbers, category_numbers, have_numbers, text_notes, with_codes
 from rankmill.scorer.exchange.conversion import (
     SAME_BITS,
     ConvertedModel,
@@ -116,9 +116,9 @@ def _notes(forest: Forest) -> Iterator[str]:
         near_zero = (forest.thresholds >= -ZERO) & (forest.thresholds < ZERO)
     if np.any(near_zero):
         yield "LightGBM takes values within 1e-35 of 0 for 0: such a value, other than 0, may go elsewhere than here"
-    if forest.categories:
+    if have_numbers(forest):
         yield FRACTIONS
-        yield from text_notes(forest)
+    yield from text_notes(forest)
 
 
 def _info(known: CategoryNumbers | None) -> str:
@@ -266,7 +266,7 @@ def read(data: bytes, where: str) -> ForeignForest:
     trees = [_read_tree(block) for block in blocks]
     texts = _texts_of(text, header, names, where)
     trees, categories = with_codes(trees, names, texts, where)
-    if categories:
+    if categories.keys() - {names[f] for f in texts if f < len(names)}:
         notes.append(FRACTIONS)
     weights = None
     if "average_output" in header.values and trees:

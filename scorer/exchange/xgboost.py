@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
 from rankmill.scorer.exchange import ubjson
-from rankmill.scorer.exchange.categories import CategoryNumbers, category_numbers, text_notes, with_codes
+from rankmill.scorer.exchange.categories import CategoryNumbers, category_numbers, have_numbers, text_notes, with_codes
 from rankmill.scorer.exchange.conversion import (
     ConvertedModel,
     ForeignForest,
@@ -99,9 +99,9 @@ def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every f
 def _notes(forest: Forest) -> Iterator[str]:
     if np.any(np.isposinf(forest.cuts)):
         yield "XGBoost takes no infinite values: a split that asks for +inf sends all values left there, and missing ones as here"
-    if forest.categories:
+    if have_numbers(forest):
         yield FRACTIONS
-        yield from text_notes(forest)
+    yield from text_notes(forest)
 
 
 def _names_of(known: Mapping[int, CategoryNumbers], n_features: int) -> dict[str, object]:
@@ -219,7 +219,7 @@ def read(data: bytes, where: str) -> ForeignForest:
             "XGBoost keeps sums of hessians (cover), no counts of training rows: inspect shap and why go by these, as "
             "pred_contribs does; inspect dependence and interaction want documents"
         )
-    if categories:
+    if have_numbers(forest):
         notes.append(FRACTIONS)
     notes.append(f"XGBoost adds in float32: its scores are within {float32_sums(forest):.2g} of these")
     return ForeignForest(forest=forest, notes=tuple(notes), best_rounds=kept if kept < forest.n_rounds else None)

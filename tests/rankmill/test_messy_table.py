@@ -76,6 +76,7 @@ def test_one_message_names_all_and_the_suggested_command_works(tmp_path, monkeyp
     assert said.count("\n") == 1
     for name in (*TEXT, "split"):
         assert f"--ignore {name}" in said
+    assert "to keep a column of categories: --categorical NAME" in said
     assert "--columns qid=query_id" in said
     suggested = said.partition("all at once: rankmill ")[2]
     assert execute(shlex.split(suggested)) == 0, capfd.readouterr().err

@@ -10,11 +10,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from rankmill import Ranker, cross_validate
+from rankmill import BinnedDataset, Dataset, Ranker, cross_validate
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.other_libraries import OURS, keywords_of
 from tests.rankmill.small_ranker import planted_arrays, small
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 from tests.scorer.exchange_cases import peer
 
 OF_RANKER, OF_FIT = keywords_of(Ranker.__init__), keywords_of(Ranker.fit)
@@ -97,8 +97,8 @@ def test_callbacks_of_other_libraries_are_refused(arrays):
 
 def test_callbacks_of_xgboost_are_refused(arrays):
     X, y, qid = arrays
-    callback = peer("xgboost").callback.EarlyStopping(5)
-    with refused(InvalidParameter, "callbacks", "EarlyStopping", "XGBoost", "early_stopping"):
+    callback = peer("xgboost").callback.EarlyStopping(rounds=5)
+    with refused(InvalidParameter, "callbacks", "EarlyStopping", "XGBoost", "early_stopping_rounds"):
         small().fit(X, y, qid=qid, callbacks=[callback])
 
 
@@ -167,3 +167,51 @@ def test_another_index_is_refused_and_the_same_one_taken(arrays, name):
         ranker = small().fit(frame, **given)
         with refused(TrainingDataRejected, facts):
             ranker.score(frame, **{key: given[key] for key in ("y", "qid")} | {name: given[name].sort_index()})
+
+
+@pytest.mark.parametrize("library", FRAMES)
+@pytest.mark.parametrize("name", ["query_id", "Query ID", "group"])
+def test_a_column_with_the_queries_is_no_feature(arrays, library, name):
+    X, y, qid = arrays
+    names = [*NAMES, name]
+    frame = {
+        "pandas": lambda: pd.DataFrame(np.column_stack([X, qid]), columns=names),
+        "polars": lambda: pl.DataFrame(np.column_stack([X, qid]), schema=names),
+        "pyarrow": lambda: pa.table(dict(zip(names, np.column_stack([X, qid]).T, strict=True))),
+    }[library]()
+    for call in (small().fit, partial(cross_validate, small())):
+        for given in ({"qid": qid}, {"qid": [f"query {number}" for number in qid]}, {"group": [10] * 40}):
+            with refused(TrainingDataRejected, f"'{name}'", "drop"):
+                call(frame, y, **given)
+    with refused(InvalidParameter, f"'{name}'", "'qid'"):  # it is not taken for the queries unasked
+        small().fit(frame, y)
+    with refused(InvalidParameter, "qid", f"X['{name}']"):
+        small().fit(frame, y, qid=name)
+    with refused(InvalidParameter, "qid", "array"):
+        small().fit(X, y, qid=name)
+    other = X[:, 0] > 0  # a feature that is only called like queries
+    columns = dict(zip(names, [*X.T, other], strict=True))
+    assert small().fit(pd.DataFrame(columns), y, qid=qid).n_features_in_ == 5
+
+
+def test_arguments_of_predict_of_other_libraries_and_bins_get_a_way_out(arrays):
+    X, y, qid = arrays
+    fitted, binned = small().fit(X, y, qid=qid), BinnedDataset(X, y, qid=qid)
+    ways = {"pred_contrib": "contributions", "pred_leaf": "apply", "iteration_range": "n_rounds", "raw_score": "raw"}
+    for name, way in (ways | {"zzz": "start_round"}).items():
+        with refused(InvalidParameter, "predict", f"'{name}'", way):
+            fitted.predict(X, **{name: True})
+    for call in (fitted.predict, fitted.apply, fitted.contributions):
+        with refused(InvalidParameter, "BinnedDataset", "X"):
+            call(binned)
+    with refused(InvalidParameter, "gain", "table(0,1,3,7)"):
+        small(gain=[0, 1, 3, 7]).fit(X, y, qid=qid)
+    with refused(InvalidParameter, "Dataset.open", "BinnedDataset"):
+        Dataset(X, y)
+
+
+def test_a_cross_validation_shows_its_metric(arrays):
+    X, y, qid = arrays
+    found = cross_validate(small(folds=4), X, y, qid=qid)
+    assert not unnamed(repr(found), "ndcg@10", f"{found.mean('ndcg@10'):.4f}", 4, found.best_round)
+    assert len(repr(found)) < 120

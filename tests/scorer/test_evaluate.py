@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.foundation.errors import CandidatesRejected, DataRejected, InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
@@ -111,6 +114,67 @@ def test_a_run_with_judgments(tmp_path, forest, rows, candidates):
     found = evaluate(tmp_path / "out.run", qrels=qrels, metrics=METRICS)  # the highest grade judged is 4
     assert means(found) == means(expected)
     assert means(evaluate(candidates, model=forest, qrels=qrels, metrics=METRICS, max_grade=4)) == means(expected)
+
+
+@pytest.mark.parametrize("name", ["q.parquet", "q.csv", "q.tsv", "q.jsonl", "q.arrow", "q.csv.gz", "bare.tsv", "words"])
+@pytest.mark.parametrize("column", ["grade", "label", "relevance"])
+def test_judgments_may_be_a_table_of_any_format(tmp_path, forest, rows, candidates, name, column):
+    rerank(candidates, forest, tmp_path / "out.run")
+    judged = pl.DataFrame(
+        [(qid, doc_id, grade) for grade, qid, doc_id, _ in rows], ["query_id", "doc_id", column], orient="row"
+    )
+    judged = judged.with_columns(judge=pl.lit("somebody"))
+    path = tmp_path / name
+    if name in {"bare.tsv", "words"}:  # a usual suffix of lines as trec_eval reads them
+        path.write_text("".join(f"{qid}\t0\t{doc_id}\t{grade}\n" for grade, qid, doc_id, _ in rows))
+    elif name == "q.csv.gz":
+        path.write_bytes(gzip.compress(judged.write_csv().encode()))
+    else:
+        write = {
+            ".parquet": judged.write_parquet, ".jsonl": judged.write_ndjson, ".arrow": judged.write_ipc,
+            ".csv": judged.write_csv, ".tsv": partial(judged.write_csv, separator="\t"),
+        }[path.suffix]  # fmt: skip
+        write(path)
+    expected = evaluate(candidates, model=forest, metrics=METRICS, max_grade=4)
+    assert means(evaluate(tmp_path / "out.run", qrels=path, metrics=METRICS)) == means(expected)
+
+
+def test_judgments_of_tables_are_checked_like_lines(tmp_path):
+    scored = pa.table({"qid": ["1"], "doc_id": ["a"], "score": [1.0]})
+    for columns, facts in (
+        ({"qid": [1], "doc_id": ["a"]}, "'grade'"),
+        ({"qid": [1, 1], "doc_id": ["a", "a"], "grade": [1, 1]}, ("'a'", "again", "row 1")),
+        ({"qid": [1], "doc_id": ["a"], "grade": [0.5]}, "whole number"),
+        ({"qid": [1], "doc_id": ["a"], "grade": [None]}, "grade"),
+        ({"qid": [1], "doc_id": [None], "grade": [1]}, "doc_id"),
+    ):
+        pq.write_table(pa.table(columns), tmp_path / "q.parquet")
+        with refused(DataRejected, "q.parquet", facts):
+            evaluate(scored, qrels=tmp_path / "q.parquet")
+    pq.write_table(
+        pa.table({"qid": [1, 1, 1], "doc_id": ["a", "b", "c"], "grade": [-1, None, 1]}), tmp_path / "q.parquet"
+    )
+    assert means(evaluate(scored, qrels=tmp_path / "q.parquet", metrics=["precision@1"])) == {"precision@1": 0.0}
+
+
+@pytest.mark.parametrize("name", ["s.parquet", "s.csv", "s.tsv"])
+@pytest.mark.parametrize("kind", [pl.Int64, pl.Float64])
+def test_labels_are_grades_where_there_are_no_others(tmp_path, name, kind):
+    frame = pl.DataFrame({"qid": ["1", "1", "2", "2"], "score": [0.1, 0.2, 0.3, 0.1], "grade": [0, 3, 1, 2]})
+
+    def means_of(frame):
+        separator = "\t" if name == "s.tsv" else ","
+        path = tmp_path / name
+        frame.write_parquet(path) if name == "s.parquet" else frame.write_csv(path, separator=separator)
+        return means(evaluate(path, metrics=METRICS))
+
+    expected = means_of(frame)
+    assert means_of(frame.rename({"grade": "label"}).cast({"label": kind})) == expected
+    assert means_of(frame.with_columns(label=pl.lit(0.5))) == expected
+    with refused(
+        CandidatesRejected if name == "s.parquet" else DataRejected, name, "label" if name == "s.parquet" else "grade"
+    ):
+        means_of(frame.drop("grade").with_columns(label=pl.lit(0.5)))
 
 
 def test_the_highest_grade_seen_is_the_last_resort(tmp_path, forest, rows):

@@ -107,6 +107,8 @@ def test_fractions_of_categories_are_cut_off_by_a_booster_and_that_is_said():
     assert np.array_equal(booster(written.data).predict(rows), predict(forest, np.trunc(rows)))
     assert not np.array_equal(predict(forest, rows), predict(forest, np.trunc(rows)))
     assert any("fraction" in note for note in written.notes)
+    texts = exchange.write(random_forest(3, n_features=2, categorical=2, missing_right=True), "web")
+    assert not any("fraction" in note for note in (*texts.notes, *exchange.read(texts.data, "web").notes))
     assert not any("1e-35" in note for note in written.notes)  # 0 is a category, no threshold
 
 

@@ -119,6 +119,8 @@ def test_negative_fractions_are_no_categories_and_others_are_cut_off_by_a_booste
     cut = np.where(rows < 0, np.float32(-1), np.trunc(rows))
     assert np.max(np.abs(with_types(written.data, rows) - predict(forest, cut))) <= written.bound
     assert any("fraction" in note for note in written.notes)
+    texts = exchange.write(random_forest(3, n_features=2, categorical=2, missing_right=True), "web")
+    assert not any("fraction" in note for note in (*texts.notes, *exchange.read(texts.data, "web").notes))
 
 
 def test_columns_of_pandas_with_the_texts_of_categories_score_alike():
