@@ -45,6 +45,7 @@ from rankmill.trainer.version_facts import attachments_of, facts_of
 
 _WHOLE: Mapping[str, Any] = {
     "query_fraction": 1.0, "row_fraction": 1.0, "bootstrap": NONE, "leaf_rows": "sample", "encode_above": 0, "rounds_by": "valid", "early_stopping_rounds": 0, "keep_rounds": "all", "refit": NONE,
+    "forced_splits": {},  # as the trees have them
     "feature_fraction": 0.5,  # of splits, which are known; a random forest asks for something random
 }  # fmt: skip
 
