@@ -13,7 +13,9 @@ from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.trainer.early_stopping import goal_metrics
 from rankmill.trainer.goal_fronts import choose, dominated_by, grid_of, shortfall
 from rankmill.trainer.goal_options import GoalSweepOptions
+from rankmill.trainer.measured_queries import MeasuredQueries
 from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.training_options import TrainingOptions
 
 VALID = "valid"
@@ -45,6 +47,23 @@ def check_sweep(
             if metric.goal == ALL_GOALS:
                 known = "the mean has other weights in each model; name the metric by a goal"
             raise InvalidParameter(f"{spelled('goal_floors')}: {name!r} is measured by no goal of the sweep; {known}")
+
+
+def check_comparable(
+    valid: RankedRows, parameters: TrainParameters, sweep: GoalSweepOptions, scale: Mapping[str, int]
+) -> None:
+    """Raise TrainingDataRejected if a metric that points are compared by has no value on the valid split.
+
+    ``scale``: as :class:`rankmill.trainer.measured_queries.MeasuredQueries` takes it.
+    """
+    metrics = measures_of_sweep(parameters, sweep)
+    queries = MeasuredQueries(valid, metrics, parameters, scale)
+    for metric in metrics:
+        if not queries.has_value(metric):
+            raise TrainingDataRejected(
+                f"{spelled('goal_steps')}: no query of the valid split has a relevant document by {metric}, so models cannot be"
+                " compared by it; ingest a valid split in which there are some"
+            )
 
 
 def even_weights(parameters: TrainParameters) -> dict[str, float]:
@@ -93,19 +112,11 @@ def front_of(
     ------
     InvalidParameter
         No point meets all floors; the message has the values of the closest one.
-    TrainingDataRejected
-        A metric has no value on the valid split.
     """
     metrics = measures_of_sweep(parameters, sweep)
     names = [str(metric) for metric in metrics]
     floors = {str(parse_metric(name)): floor for name, floor in sweep.goal_floors.items()}
     measured = [each.metrics.get(VALID, {}) for each in trainings]
-    for name in names:
-        if any(name not in found for found in measured):
-            raise TrainingDataRejected(
-                f"{spelled('goal_steps')}: no query of the valid split has a relevant document by {name}, so models cannot be"
-                " compared by it; ingest a valid split in which there are some"
-            )
     sign = {str(metric): 1.0 if metric.higher_is_better else -1.0 for metric in metrics}
     values = [{name: sign[name] * found[name] for name in names} for found in measured]
     limits = {name: sign[name] * floor for name, floor in floors.items()}

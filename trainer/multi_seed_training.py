@@ -42,6 +42,7 @@ from rankmill.trainer.early_stopping import stop_measure
 from rankmill.trainer.goal_fronts import grid_of
 from rankmill.trainer.goal_options import NO_SWEEP, GoalSweepOptions
 from rankmill.trainer.goal_sweeps import (
+    check_comparable,
     check_sweep,
     even_weights,
     front_of,
@@ -55,6 +56,7 @@ from rankmill.trainer.seeds import ONE_SEED, best_of, check_choice, checked_seed
 from rankmill.trainer.train_on_dataset import TrainingPlan, plan_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, TrainingOptions
 from rankmill.trainer.training_result import TRAIN, Curves, RoundRecord, TrainingResult
+from rankmill.trainer.training_rows import read_columns
 from rankmill.trainer.version_facts import (
     Intervals,
     attachments_of,
@@ -192,6 +194,8 @@ def plan_candidate(
             f"{spelled('goal_steps')}: the weights of goals are chosen on the valid split, but there is none; ingest a valid split"
         )
     if sweep.goal_steps:
+        valid = read_columns(dataset, VALID, plan.parameters)
+        check_comparable(valid, plan.parameters, sweep, {"": dataset.max_grade, **dataset.goals})
         several = len(grid_of(list(parameters.goals), sweep.goal_steps))
         plan = replace(plan, learnt_from=f"{several} trainings from the grades and {', '.join(parameters.goals)}")
     check_choice(seeds.choose, numbers, has_valid=plan.valid_rows > 0, link=plan.link)

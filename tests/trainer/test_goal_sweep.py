@@ -16,11 +16,13 @@ from rankmill.registry import Registry
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.feature_selection import select_features
 from rankmill.trainer.goal_options import GoalSweepOptions
+from rankmill.trainer.goal_sweeps import check_comparable
 from rankmill.trainer.leaf_refits import refit_leaves
 from rankmill.trainer.multi_seed_training import plan_candidate, train_candidate
 from rankmill.trainer.parameters import SeedOptions, SelectOptions, TuneOptions
 from rankmill.trainer.train_on_dataset import cross_validate, plan_of, train
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
+from rankmill.trainer.training_rows import read_columns
 from rankmill.trainer.training_service import train_and_register
 from rankmill.trainer.tuning.search import plan_tuning, tune
 from rankmill.trainer.tuning.space import space_of
@@ -253,3 +255,15 @@ def test_the_leaves_of_such_a_model_are_refitted(dataset):
     forest = train(dataset, replace(PARAMETERS, goals={"bought": 0.5}, n_rounds=4)).forest
     found = refit_leaves(dataset, StartingModel(forest), 0.5)
     assert "ndcg@5:bought" in found.facts.metrics["valid"]
+
+
+def test_a_goal_that_the_valid_split_lacks_is_refused_before_training(dataset):
+    def without(rows):
+        return replace(
+            rows, goals={name: np.where(name == "bought", 0, of).astype(np.int32) for name, of in rows.goals.items()}
+        )
+
+    rows, sweep = read_columns(dataset, "valid", PARAMETERS), GoalSweepOptions(goal_steps=3)
+    check_comparable(rows, PARAMETERS, sweep, {"": 2, **dataset.goals})
+    with refused(RankmillError, "goal_steps", "valid split", BOUGHT):
+        check_comparable(without(rows), PARAMETERS, sweep, {"": 2, **dataset.goals})
