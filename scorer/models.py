@@ -29,6 +29,8 @@ from rankmill.foundation.records import JSON, canonical_json
 from rankmill.scorer import model_file
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model import Model, bytes_of_model
+from rankmill.scorer.nets.net import Net
+from rankmill.scorer.nets.predict import NetPredictor
 from rankmill.scorer.predict import ForestPredictor
 from rankmill.scorer.predictor import Predictor
 
@@ -50,8 +52,10 @@ def read_model(data: bytes, where: str = "model") -> Model:
     ModelFormatError
         It is not a sound model of a format that this version reads.
     """
-    blend = model_file.format_number(data, where) == model_file.BLEND
-    return Blend.from_bytes(data, where) if blend else Forest.from_bytes(data, where)
+    number = model_file.format_number(data, where)
+    if number == model_file.BLEND:
+        return Blend.from_bytes(data, where)
+    return Net.from_bytes(data, where) if number == model_file.NET else Forest.from_bytes(data, where)
 
 
 def load_model_file(path: str | os.PathLike[str]) -> Model:
@@ -67,14 +71,15 @@ def predictor_of(model: Model, *, n_rounds: int | None = None, start_round: int 
     InputError
         The model has fewer rounds, or no rounds to choose from.
     """
-    if isinstance(model, Blend):
-        if n_rounds is not None or start_round:
-            option = spelled("start_round" if n_rounds is None else "n_rounds")
-            raise InputError(
-                f"{option} chooses rounds of one forest; this model is a blend of {len(model.parts)} models"
-            )
-        return BlendPredictor(model)
-    return ForestPredictor(forest_of(model, "scoring"), n_rounds=n_rounds, start_round=start_round)
+    if isinstance(model, Forest):
+        return ForestPredictor(model, n_rounds=n_rounds, start_round=start_round)
+    if n_rounds is not None or start_round:
+        option = spelled("start_round" if n_rounds is None else "n_rounds")
+        raise InputError(f"{option} chooses rounds of a forest; this model is {kind_of(model)}")
+    if isinstance(model, Net):
+        return NetPredictor(model)
+    assert isinstance(model, Blend)  # noqa: S101 (there is no other kind)
+    return BlendPredictor(model)
 
 
 def forest_of(model: Model, use: str) -> Forest:
@@ -86,8 +91,17 @@ def forest_of(model: Model, use: str) -> Forest:
         It is a model of another kind.
     """
     if not isinstance(model, Forest):
-        raise InputError(f"{use}: only models of trees have this, and the model is a {model.objective}")
+        raise InputError(f"{use}: only models of trees have this, and the model is {kind_of(model)}")
     return model
+
+
+def kind_of(model: Model) -> str:
+    """Return in a few words what kind of model it is."""
+    if isinstance(model, Blend):
+        return f"a blend of {len(model.parts)} models"
+    if isinstance(model, Net):
+        return f"a net of {model.n_weights:,} weights"
+    return f"a forest of {model.n_trees:,} trees"
 
 
 def parts_of(model: Model) -> tuple[Model, ...]:

@@ -8,25 +8,22 @@ A score has the same bits for any batch, row order, number of threads and CPU: s
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count, pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import InputError, ModelFormatError
+from rankmill.foundation.errors import ModelFormatError
 from rankmill.foundation.kernels.dense import PANEL, dense, in_panels
 from rankmill.foundation.records import JSON, canonical_json
-from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer import model_file
+from rankmill.scorer.model import Model
 from rankmill.scorer.model_file import shortened
 from rankmill.scorer.nets import _kernels
 from rankmill.scorer.nets import inputs as net_inputs
@@ -63,9 +60,9 @@ class Layer(NamedTuple):
     biases: npt.NDArray[np.float32]  # (n_outputs,)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Net:
-    """A trained net.  Arrays are copied, checked and made read-only; two nets are equal if their bytes are.
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Net(Model):
+    """A trained net.  Arrays are copied, checked and made read-only.
 
     Raises
     ------
@@ -124,11 +121,14 @@ class Net:
         bound = float(np.abs(self.top).astype(np.float64).sum()) * bound + abs(self.start)
         return None if bound <= LARGEST_SCORE else f"a score can reach {bound:g}, at most {LARGEST_SCORE:g} is allowed"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Net) and self.to_bytes() == other.to_bytes()
+    def __repr__(self) -> str:
+        layers = " x ".join(map(str, self.widths)) or "no hidden layer"
+        return f"<Net, {layers}, {self.objective}, sha256 {self.sha256[:12]}>"
 
-    def __hash__(self) -> int:
-        return hash(self.to_bytes())
+    @property
+    def used_features(self) -> tuple[int, ...]:
+        """Positions in ``feature_names`` of the features that are inputs, ascending."""
+        return tuple(sorted([*self.inputs.numeric.tolist(), *self.inputs.categorical.tolist()]))
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -139,11 +139,6 @@ class Net:
     def n_weights(self) -> int:
         """Number of weights, biases and embeddings."""
         return int(sum(w.size + b.size for w, b in self.layers) + self.top.size + self.inputs.embeddings.size)
-
-    @property
-    def sha256(self) -> str:
-        """The digest of its bytes."""
-        return hashlib.sha256(self.to_bytes()).hexdigest()
 
     def predict(self, values: npt.NDArray[np.floating[Any]], n_threads: int = 1) -> npt.NDArray[np.float64]:
         """Return the (n,) float64 scores of ``values`` (n, n_features), each exact in float32.
@@ -283,19 +278,6 @@ class Net:
             raise ValueError("more weights or biases than the widths of the layers need")
         kept = ("activation", "categories", "feature_names", "info", "objective", "parameters", "start")
         return cls(inputs=inputs, layers=tuple(layers), top=arrays["top"], **{name: header[name] for name in kept})
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to ``path`` in one atomic step: a reader sees the old file or the new one, never a part."""
-        write_atomically(Path(path), self.to_bytes())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Net:
-        """Read the model file ``path``; InputError if there is none, ModelFormatError as :meth:`from_bytes`."""
-        try:
-            data = Path(path).read_bytes()
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-            raise InputError(f"{path}: no such model file") from error
-        return cls.from_bytes(data, str(path))
 
 
 class _Scratch(NamedTuple):
