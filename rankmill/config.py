@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from rankmill.foundation.errors import ConfigError
+from rankmill.foundation.errors import ConfigError, InvalidParameter
 from rankmill.foundation.options import ChangesOf, Without
 from rankmill.foundation.units import parse_size
 from rankmill.gate.gate_rules import GateOptions
@@ -24,6 +24,7 @@ from rankmill.scorer.metrics import DEFAULT_METRICS, Policy
 from rankmill.scorer.metrics.conventions import OURS
 from rankmill.scorer.options import RerankOptions
 from rankmill.trainer.goal_options import GoalSweepOptions
+from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions
 from rankmill.trainer.parameters import MachineOptions, SeedOptions, TrainParameters
 
 STRICT = ConfigDict(strict=True, extra="forbid")
@@ -57,14 +58,27 @@ class BinSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class TrainSection:
-    """``[train]``: the name of the model, and all training parameters."""
+    """``[train]``: the name of the model, and all training parameters; with ``model = "net"``, those of a net."""
 
     name: str
     parameters: TrainParameters = Field(default_factory=TrainParameters)
     machine: Annotated[MachineOptions, Without("bin_cache")] = Field(default_factory=MachineOptions)
     base_model: str | None = None  # a model of the registry, or a file
+    kind: Annotated[ModelOptions, Without(*SHARED, *FROM)] = Field(default_factory=ModelOptions)
     seeds: SeedOptions = Field(default_factory=SeedOptions)
     sweep: GoalSweepOptions = Field(default_factory=GoalSweepOptions)
+
+    def check_kind(self) -> None:
+        """Raise InvalidParameter if an option belongs to another kind of model than ``model``."""
+        if self.kind.model != NET:
+            self.kind.check_trees()
+            return
+        self.kind.net_options(self.parameters)
+        for name, given in (
+            ("base_model", self.base_model), ("seeds", self.seeds.seeds), ("goal_steps", self.sweep.goal_steps),
+        ):  # fmt: skip
+            if given:
+                raise InvalidParameter(f'{name} is an option of trees; leave it out with model = "net"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)

@@ -12,11 +12,11 @@ import typer
 from rankmill.foundation.command_line import AsJson, given_names, takes_options
 from rankmill.foundation.options import Without, values_of
 from rankmill.registry.cli_options import DEFAULT_FOLDER, NewModel, RegistryFolder
+from rankmill.trainer.nets.options import NET, SHARED, ModelOptions
 from rankmill.trainer.parameters import (
     CheckpointOptions,
     MachineOptions,
     SeveralOptions,
-    StartOptions,
     TrainParameters,
     parameters_in,
 )
@@ -47,7 +47,7 @@ def train(
     registry: RegistryFolder = DEFAULT_FOLDER,
     parameters: TrainParameters,
     options: CheckpointOptions,
-    start: StartOptions,
+    start: Annotated[ModelOptions, Without(*SHARED)],
     several: SeveralOptions,
     log_every: LogEvery = None,
     as_json: AsJson = False,
@@ -62,6 +62,7 @@ def train(
     More rounds: rankmill train web.dataset --name web --resume web@latest --n-rounds 1000
     The result of a search: rankmill train web.dataset --name web --params web.tuning/winner.toml
     Three seeds as one model: rankmill train web.dataset --name web --seeds 1,2,3 --choose average
+    A neural net: rankmill train web.dataset --name web-net --model net
     Several goals: rankmill train web.dataset --name web --goals bought --goal-steps 5 --goal-floors ndcg@10:bought=0.5
     """
     from rankmill.pipeline.dataset import Dataset
@@ -73,6 +74,10 @@ def train(
     from rankmill.trainer.training_service import starting_model, train_and_register
 
     check_name(name)
+    if start.model == NET:
+        _train_net(dataset, name, registry, parameters, options, start, several, log_every, as_json=as_json)
+        return
+    start.check_trees()
     if start.params is not None:
         named, values = given_names(context), values_of(parameters)
         parameters = parameters_in(start.params, {each: values[each] for each in values if each in named})
@@ -101,6 +106,35 @@ def train(
     if result.profile is not None:
         report["profile"] = result.profile.to_dict()
     typer.echo(json.dumps(report, sort_keys=True))
+
+
+def _train_net(
+    dataset: Path,
+    name: str,
+    registry: Path,
+    parameters: TrainParameters,
+    options: CheckpointOptions,
+    start: ModelOptions,
+    several: SeveralOptions,
+    log_every: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    from rankmill.foundation.errors import InvalidParameter
+    from rankmill.foundation.options import spelled
+    from rankmill.pipeline.dataset import Dataset
+    from rankmill.registry import Registry
+    from rankmill.trainer.training_service import train_net_and_register
+
+    if several != SeveralOptions() or start.params is not None:
+        named = "params" if start.params is not None else "seeds" if several.by_seed.seeds else "goal_steps"
+        raise InvalidParameter(f"{spelled(named)} is an option of trees; leave it out with {spelled('model')} net")
+    net_options = start.net_options(parameters)
+    trained = train_net_and_register(
+        Dataset.open(dataset), name, Registry(registry), net_options, options, log_every=log_every
+    )
+    trained.candidate.clear()
+    typer.echo(json.dumps(trained.report.to_dict(), sort_keys=True) if as_json else trained.report.render())
 
 
 @app.command()

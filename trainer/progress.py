@@ -74,6 +74,8 @@ class TrainingProgress(TerminalBar):
         Number of trainings, one after another, folds included.
     several_seeds
         Whether lines name the seed; they always name the fold.
+    step
+        What a round is called.
     log_every, on_message, clock
         As :class:`Ticker` takes them; there is a bar only if ``log_every`` is None and stderr is a terminal, or in a notebook.
     bar
@@ -86,6 +88,7 @@ class TrainingProgress(TerminalBar):
         *,
         n_trainings: int = 1,
         several_seeds: bool = False,
+        step: str = "round",
         log_every: int | None = None,
         on_message: Callable[[str], object] | None = None,
         bar: bool = True,
@@ -94,9 +97,10 @@ class TrainingProgress(TerminalBar):
     ) -> None:
         console = console or stderr_console()
         visible = bar and log_every is None and shows_bars(console)
-        super().__init__("round {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=visible)
+        super().__init__(step + " {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=visible)
         self._task = self._progress.add_task("preparing", total=n_rounds)
         self._ticker = Ticker(0 if visible else log_every, on_message, clock)
+        self._step = step
         self._n_rounds, self._n_trainings, self._several_seeds = n_rounds, n_trainings, several_seeds
         self._at, self._started = ("", 0, n_rounds), 0
 
@@ -112,7 +116,7 @@ class TrainingProgress(TerminalBar):
         name = [f"{what} {number}"] if what else []
         self._progress.update(self._task, completed=round_number, description="  ".join([*name, *_measures(record)]))
         left = max(self._n_trainings - self._started, 0) * self._n_rounds + self._n_rounds - round_number
-        place = ", ".join([*name, f"round {round_number:,} of {self._n_rounds:,}"])
+        place = ", ".join([*name, f"{self._step} {round_number:,} of {self._n_rounds:,}"])
         self._ticker.step(round_number, self._n_rounds, left, lambda: f"{place}: {', '.join(_measures(record))}")
 
 

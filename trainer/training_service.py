@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
-from typing import cast
+from typing import Generic, TypeVar, cast
 
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InvalidParameter
@@ -26,12 +26,23 @@ from rankmill.trainer.goal_fronts import grid_of
 from rankmill.trainer.goal_options import NO_SWEEP, GoalSweepOptions
 from rankmill.trainer.leaf_refits import refit_leaves
 from rankmill.trainer.multi_seed_training import Candidate, SeedRecord, plan_candidate, train_candidate
-from rankmill.trainer.parameters import BlendOptions, MergeOptions, RefitLeavesOptions, SeedOptions, TrainParameters
-from rankmill.trainer.progress import to_stderr, training_progress
+from rankmill.trainer.nets.options import NetOptions
+from rankmill.trainer.nets.train_on_dataset import NetCandidate, plan_net, train_net_on
+from rankmill.trainer.parameters import (
+    BlendOptions,
+    CheckpointOptions,
+    MergeOptions,
+    RefitLeavesOptions,
+    SeedOptions,
+    TrainParameters,
+)
+from rankmill.trainer.progress import TrainingProgress, to_stderr, training_progress
 from rankmill.trainer.resuming import MERGED
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import Curves
 from rankmill.trainer.version_facts import shape_of, sketch_of_training
+
+CandidateT = TypeVar("CandidateT", Candidate, NetCandidate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +67,7 @@ class TrainingReport:
     seeds: tuple[SeedRecord, ...] | None = left_out()  # this and the next three: of several seeds
     choose: str | None = left_out()
     chosen: int | None = None
+    weights: int | None = left_out()  # of a net
     noise_floor: NoiseFloor | None = left_out()
     goal_sweep: GoalSweepFacts | None = left_out()
     curves: Curves | None = left_out()  # of one seed
@@ -109,6 +121,8 @@ class TrainingReport:
     def _kept_words(self) -> str:
         """Describe how many rounds the model keeps."""
         base, trained = self.rounds_of_base, self.rounds_trained
+        if self.weights is not None:
+            return f"a net of {self.weights:,} weights, epoch {self.rounds} of {trained} trained"
         if base:
             on_top = f"{self.rounds - base} of {trained} trained on top of it"
             return f"{self.trees} trees, {base} rounds of the base model and {on_top}"
@@ -118,11 +132,11 @@ class TrainingReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedVersion:
-    """What :func:`train_and_register` returns."""
+class TrainedVersion(Generic[CandidateT]):
+    """What :func:`train_and_register` returns, and :func:`train_net_and_register`."""
 
     version: Version
-    candidate: Candidate
+    candidate: CandidateT
     report: TrainingReport = field(repr=False)
 
 
@@ -137,7 +151,7 @@ def train_and_register(
     *,
     log_every: int | None = None,
     reason: str = "",
-) -> TrainedVersion:
+) -> TrainedVersion[Candidate]:
     """Train on ``dataset`` and register the model as the next version of ``name``.
 
     Messages and, without a bar, progress go to ``options.on_message``, by default to stderr; ``log_every`` is that of
@@ -173,6 +187,50 @@ def train_and_register(
         candidate=candidate,
         report=_report(version, candidate, options, str(registry.root), is_new=version.number not in known),
     )
+
+
+def train_net_and_register(
+    dataset: Dataset,
+    name: str,
+    registry: Registry,
+    options: NetOptions,
+    machine: CheckpointOptions,
+    *,
+    log_every: int | None = None,
+    on_message: Callable[[str], object] | None = None,
+    reason: str = "",
+) -> TrainedVersion[NetCandidate]:
+    """Train a net on ``dataset`` and register it as the next version of ``name``.
+
+    Arguments and errors are as for :func:`train_and_register` and :func:`rankmill.trainer.nets.train_on_dataset.train_net_on`.
+    """
+    check_name(name)
+    say = on_message or to_stderr
+    plan = plan_net(dataset, options, machine)
+    registry.prepare()
+    say(plan.render())
+    bar = TrainingProgress(options.epochs, step="epoch", log_every=log_every, on_message=on_message)
+    with compilation_announced(say), bar as progress:
+        candidate = train_net_on(dataset, options, machine, on_round=progress.update, on_message=say)
+    net, metrics = candidate.net, candidate.facts.metrics or {}
+    version, is_new = _registered(registry, name, net, candidate.facts, candidate.attachments, reason)
+    report = TrainingReport(
+        model=str(version),
+        new=is_new,
+        sha256=version.sha256,
+        bytes=version.size,
+        trees=0,
+        rounds=candidate.result.best_epoch,
+        rounds_trained=len(candidate.result.history),
+        rounds_of_base=0,
+        rounds_resumed=0,
+        train=metrics.get("train", {}),
+        valid=metrics.get("valid", {}),
+        registry=str(registry.root),
+        weights=net.n_weights,
+        curves=Curves.of(candidate.result.history),
+    )
+    return TrainedVersion(version=version, candidate=candidate, report=report)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

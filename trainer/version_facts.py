@@ -128,7 +128,7 @@ def dataset_facts(dataset: Dataset) -> DatasetFacts:
     return DatasetFacts(
         rows=manifest.rows,
         queries=manifest.queries,
-        max_bin=dataset.bin_set().max_bin,
+        max_bin=dataset.bin_set().max_bin if manifest.bins else None,
         split_by=_split_rule(manifest.meaning),
         splits={name: SplitSize(queries=n.queries, rows=n.rows) for name, n in manifest.splits.items()},
         sources=_sources(manifest.sources),

@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.code_digest import OF_TRAINING
 from rankmill.foundation.errors import UnknownModel
@@ -22,11 +22,17 @@ from rankmill.run.work import version_artefact
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.model_service import MODEL_SUFFIX
 from rankmill.trainer.checkpoints import FinishedTrainings
+from rankmill.trainer.nets.options import NET
+from rankmill.trainer.parameters import CheckpointOptions
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.training_service import starting_model, train_and_register
+from rankmill.trainer.training_service import TrainingReport, starting_model, train_and_register, train_net_and_register
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rankmill.registry import Version
     from rankmill.run.stage import StageRecord
+    from rankmill.trainer.multi_seed_training import CandidateRecord
 
 MEASURED = "test"  # split to measure in addition to train and valid, with several seeds
 
@@ -57,12 +63,21 @@ class TrainStage(Stage):
             **({} if self.base is None else {"base model": self.base.sha256}),
             **as_options(
                 name=config.name, eval_metrics=config.machine.eval_metrics, seeds=config.seeds.seeds, choose=config.seeds.choose,
-                **config.parameters.stored(), **(values_of(config.sweep) if config.sweep.goal_steps else {}),
+                **self._learnt(), **(values_of(config.sweep) if config.sweep.goal_steps else {}),
             ),
         }  # fmt: skip
 
+    def _learnt(self) -> dict[str, Any]:
+        """Return what is stored of the parameters of the training."""
+        config = self.work.config.train
+        if config.kind.model == NET:
+            return {"model": NET, **values_of(config.kind.net_options(config.parameters))}
+        return dict(config.parameters.stored())
+
     def doing(self) -> str:
         config = self.work.config.train
+        if config.kind.model == NET:
+            return f"{config.name}, a net"
         if config.sweep.goal_steps:
             return f"{config.name}, {config.sweep.goal_steps} weights of {', '.join(config.parameters.goals)}"
         return config.name + (
@@ -75,6 +90,8 @@ class TrainStage(Stage):
     def run(self, say: Say) -> Made:
         config, dataset = self.work.config.train, self.work.dataset()
         path = self.work.path / TRAINING
+        if config.kind.model == NET:
+            return self._train_net(path, say)
         several = len(config.seeds.seeds) > 1 and MEASURED in dataset.manifest.unseen
         options = TrainingOptions(
             **values_of(config.machine),
@@ -94,11 +111,32 @@ class TrainStage(Stage):
             reason="rankmill run",
         )
         version, report = trained.version, trained.report
-        text = json.dumps(
-            {"model": str(version), **as_json(trained.candidate.record())}, sort_keys=True, allow_nan=False
-        )
-        write_atomically(path, f"{text}\n".encode())
+        self._write(path, version, trained.candidate.record())
         FinishedTrainings(path.parent).remove_others(trained.candidate.keys)
+        return self._made(path, version, report)
+
+    def _train_net(self, path: Path, say: Say) -> Made:
+        config = self.work.config.train
+        trained = train_net_and_register(
+            self.work.dataset(),
+            config.name,
+            self.work.registry,
+            config.kind.net_options(config.parameters),
+            CheckpointOptions(**values_of(config.machine), checkpoint=path.parent),
+            on_message=say,
+            reason="rankmill run",
+        )
+        self._write(path, trained.version, trained.candidate.record())
+        trained.candidate.clear()
+        return self._made(path, trained.version, trained.report)
+
+    @staticmethod
+    def _write(path: Path, version: Version, record: CandidateRecord) -> None:
+        text = json.dumps({"model": str(version), **as_json(record)}, sort_keys=True, allow_nan=False)
+        write_atomically(path, f"{text}\n".encode())
+
+    @staticmethod
+    def _made(path: Path, version: Version, report: TrainingReport) -> Made:
         return Made(
             facts=TrainFacts(
                 model=str(version),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.foundation.options import option, option_like, options, spelled
+from rankmill.foundation.options import group, option, option_like, options, spelled, values_of
 from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.training_facts import DEFAULTS
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import StartOptions, TrainParameters
 
+TREES, NET = KINDS = ("trees", "net")
 ADAMW, SGD = OPTIMISERS = ("adamw", "sgd")
 CONSTANT, FOLLOW_LOSS, COSINE = SCHEDULES = ("constant", "follow_loss", "cosine")
 QUERIES, PAIRS = UPDATES = ("queries", "pairs")
@@ -181,6 +183,61 @@ class NetOptions:
             lambda_normalisation=self.lambda_normalisation,
             seed=self.seed,
         )
+
+
+SHARED = (
+    "objective",
+    "metric",
+    "stop_metric",
+    "gain",
+    "sigma",
+    "truncation",
+    "lambda_normalisation",
+    "learning_rate",
+    "seed",
+)
+"""Options that a net has in common with trees, with the same meaning."""
+FROM = ("params", "resume", "base_model")
+"""What only training from the command line starts from."""
+
+
+@options
+class ModelOptions(StartOptions):
+    """What kind of model to train, and what a training starts from."""
+
+    model: str = option(
+        default=TREES,
+        help="Kind of model: trees, or net, a small neural net, whose own options are layers and those after it.",
+        choices=KINDS,
+    )
+    net: NetOptions = group(default_factory=NetOptions)
+
+    def net_options(self, parameters: TrainParameters) -> NetOptions:
+        """Return the options of the net, with those that it shares with trees from ``parameters`` where they are given there.
+
+        Raises
+        ------
+        InvalidParameter
+            ``parameters`` has an option that only trees have, or the training is to start from a model.
+        """
+        usual, given = values_of(TrainParameters()), values_of(parameters)
+        of_trees = [name for name in given if name not in SHARED and given[name] != usual[name]]
+        of_trees += [name for name in ("resume", "base_model") if getattr(self, name)]
+        if of_trees:
+            raise InvalidParameter(
+                f"{spelled(of_trees[0])} is an option of trees; leave it out with {spelled('model')} net"
+                + (f", and use {spelled('checkpoint')} to go on after a kill" if of_trees == ["resume"] else "")
+            )
+        return replace(
+            self.net, **{name: given[name] for name in SHARED if given[name] is not None and given[name] != usual[name]}
+        )
+
+    def check_trees(self) -> None:
+        """Raise InvalidParameter if an option of nets is given for trees."""
+        usual, given = values_of(NetOptions()), values_of(self.net)
+        of_nets = [name for name in given if given[name] != usual[name]]
+        if of_nets:
+            raise InvalidParameter(f"{spelled(of_nets[0])} is an option of nets; add {spelled('model')} net")
 
 
 def as_published(**changes: Any) -> NetOptions:

@@ -1,0 +1,141 @@
+"""``rankmill train --model net`` and ``[train] model = "net"``: registered, resumed, refused, and used like any other model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from rankmill.cli import app, execute
+from rankmill.foundation.errors import InvalidParameter, PromotionRefused
+from rankmill.registry import Registry
+from rankmill.scorer.model_service import model_of
+from rankmill.scorer.nets.net import Net
+from rankmill.trainer.nets import train_on_dataset
+from rankmill.trainer.nets.options import ModelOptions, NetOptions
+from rankmill.trainer.nets.train_on_dataset import train_net_on
+from rankmill.trainer.parameters import CheckpointOptions, TrainParameters
+from tests.rankmill.test_run import CONFIG, write_project
+from tests.refusals import refused
+from tests.trainer.small_dataset import small_dataset
+
+SMALL = ["--model", "net", "--layers", "8", "--epochs", "3", "--batch-documents", "100"]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def options(**more):
+    return NetOptions(layers=(8,), batch_documents=100, **{"epochs": 3, **more})
+
+
+def test_a_net_is_registered_and_used_like_any_model(tmp_path):
+    dataset, common = small_dataset(tmp_path), ["--registry", tmp_path / "r"]
+    done = invoke("train", dataset.path, "--name", "net", *SMALL, "--seed", 3, *common, "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout[done.stdout.index("{") :])
+    net = model_of(Registry(tmp_path / "r").resolve("net@1", bare="latest"))
+    assert isinstance(net, Net)
+    assert (report["weights"], report["trees"], net.widths) == (net.n_weights, 0, (8,))
+    assert net.parameters["seed"] == 3
+    again = invoke("train", dataset.path, "--name", "net", *SMALL, "--seed", 3, "--n-threads", 2, *common, "--json")
+    assert json.loads(again.stdout[again.stdout.index("{") :])["new"] is False
+    invoke("train", dataset.path, "--name", "web", "--n-rounds", 4, "--refit", "none", *common)
+    for command in (
+        ["models", "blend", "web@1", "net@1", "--on", dataset.path, "--name", "both"],
+        ["compare", "both@1", "net@1", "web@1", "--on", dataset.path, "--split", "test"],
+        ["evaluate", dataset.path, "--model", "net@1", "--split", "test"],
+        ["models", "show", "net@1"],
+        ["models", "diff", "web@1", "net@1"],
+        ["models", "gate", "net@1", "--on", dataset.path],
+        ["inspect", "influence", "net@1", "--on", dataset.path, "--split", "test", "--permutations", "1"],
+        ["report", "net@1", "-o", tmp_path / "report"],
+    ):
+        found = invoke(*command, *common)
+        assert found.exception is None or isinstance(found.exception, PromotionRefused), found.output
+
+
+def test_options_of_the_other_kind_are_refused(tmp_path):
+    dataset, common = small_dataset(tmp_path), ["--registry", tmp_path / "r"]
+    for given, named in (
+        (["--max-leaves", "7"], "--max-leaves"),
+        (["--resume", "net@1"], "--resume"),
+        (["--seeds", "1,2"], "--seeds"),
+        (["--bin-cache", tmp_path / "cache"], "--bin-cache"),
+    ):
+        done = invoke("train", dataset.path, "--name", "net", *SMALL, *given, *common)
+        assert done.exit_code
+        assert f"{named} is an option of trees" in f"{done.output}{done.exception}"
+    done = invoke("train", dataset.path, "--name", "web", "--layers", "8", *common)
+    assert "--layers is an option of nets; add --model net" in f"{done.output}{done.exception}"
+    with refused(InvalidParameter, "max_leaves", "trees"):
+        ModelOptions(model="net").net_options(TrainParameters(max_leaves=5))
+    shared = ModelOptions(model="net").net_options(TrainParameters(objective="softmax", learning_rate=0.5, seed=9))
+    assert (shared.objective, shared.learning_rate, shared.seed) == ("softmax", 0.5, 9)
+    assert ModelOptions(model="net").net_options(TrainParameters()) == NetOptions()
+
+
+def test_a_killed_training_resumes_to_the_same_bytes(tmp_path):
+    dataset = small_dataset(tmp_path)
+    whole = train_net_on(dataset, options(), CheckpointOptions())
+    machine = CheckpointOptions(checkpoint=tmp_path / "kept", checkpoint_every=0.0)
+    seen = []
+
+    def killed(record):
+        seen.append(record.round_number)
+        if record.round_number == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_net_on(dataset, options(), machine, on_round=killed)
+    resumed = train_net_on(dataset, options(), machine, on_round=lambda record: seen.append(record.round_number))
+    assert seen == [1, 2, 3]
+    assert (resumed.net, resumed.facts) == (whole.net, whole.facts)
+    again = train_net_on(dataset, options(), machine, on_round=seen.append)
+    assert (again.net, len(seen)) == (whole.net, 3)  # nothing is trained again
+    resumed.clear()
+    assert not [*(tmp_path / "kept").iterdir()]
+
+
+def test_a_damaged_checkpoint_is_told_and_not_used(tmp_path):
+    dataset, machine = small_dataset(tmp_path), CheckpointOptions(checkpoint=tmp_path / "kept")
+    whole, said = train_net_on(dataset, options(epochs=1), machine), []
+    data = whole.checkpoint.read_bytes()
+    whole.checkpoint.write_bytes(data[:-40] + bytes(40))
+    assert train_net_on(dataset, options(epochs=1), machine, on_message=said.append).net == whole.net
+    assert "not used" in said[0]
+
+
+def test_the_plan_counts_the_values(tmp_path):
+    dataset = small_dataset(tmp_path)
+    plan = train_on_dataset.plan_net(dataset, options(), CheckpointOptions())
+    assert plan.bytes_needed > 4 * (plan.train_rows + plan.valid_rows) * plan.n_features
+    assert "net (8)" in plan.render()
+
+
+def test_a_run_trains_and_ranks_with_a_net(tmp_path, capsys):
+    project = write_project(tmp_path)
+    path = project / "rankmill.toml"
+    net = CONFIG.replace("[gate]\nmargin = 0.2\n", "").replace(
+        "n_rounds = 12\nmax_leaves = 8\n", 'model = "net"\nlayers = [8]\nepochs = 3\n'
+    )
+    path.write_text(net)
+    registry = ["--registry", str(project / "registry")]
+    assert execute(["run", str(path), *registry]) == 0
+    first = Registry(project / "registry").resolve("web@1", bare="latest")
+    assert isinstance(model_of(first), Net)
+    assert (project / "out/report/index.html").exists()
+    assert (project / "out/ranked").exists()
+    assert execute(["run", str(path), *registry]) == 0  # nothing is done again
+    assert len(Registry(project / "registry").versions("web")) == 1
+    capsys.readouterr()
+    for text, named in (
+        (net.replace("epochs = 3", "epochs = 3\nmax_leaves = 4"), "max_leaves"),
+        (net.replace('model = "net"\n', ""), "layers"),
+        (net.replace("epochs = 3", "epochs = 3\nseeds = [1, 2]"), "seeds"),
+    ):
+        path.write_text(text)
+        assert execute(["run", str(path), *registry]) == 2
+        assert named in capsys.readouterr().err
