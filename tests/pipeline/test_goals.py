@@ -14,6 +14,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, QueryOptions, ReadOptions
 from rankmill.pipeline.sql import query_dataset
+from rankmill.pipeline.statistics.describe_dataset import describe
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training_rows import read_columns
 from tests.refusals import refused
@@ -221,3 +222,15 @@ def test_a_dataset_without_goals_does_not_mention_them(tmp_path):
     ingest([as_csv(tmp_path / "a.csv", judgments(9))], tmp_path / "out", options=IngestOptions())
     assert "goals" not in json.loads((tmp_path / "out" / "_manifest.json").read_bytes())
     assert Dataset.open(tmp_path / "out").goals == {}
+
+
+def test_describe_counts_the_grades_of_goals(tmp_path):
+    rows = judgments()
+    dataset = ingested(tmp_path, rows)
+    found = describe(dataset)
+    (split,) = found.splits
+    for name in GOALS:
+        values = [row[name] for row in rows]
+        assert split.goals[name] == {grade: values.count(grade) for grade in sorted(set(values))}
+    assert "bought 5" in found.render()
+    assert json.loads(found.to_json())["splits"][0]["goals"]["fresh"]["0"] == [row["fresh"] for row in rows].count(0)
