@@ -104,7 +104,7 @@ class JudgedOptions(CandidateOptions):
     metrics: Sequence[str | Metric] = option(
         default=DEFAULT_METRICS,
         help="Metric to compute; repeat for several.  Default: ndcg@1, @5, @10, err@10, map, mrr and precision@10.  Others: dcg, "
-        "recall@k, wta, rbp(0.8), concordance, concordance_micro and balanced_error.",
+        "recall@k, wta, rbp(0.8), concordance, concordance_micro and balanced_error; ndcg@10:bought is by the grades of the goal bought.",
         flags=("--metric",),
         read=tuple,
         repeat=True,
