@@ -19,6 +19,7 @@ from rankmill.foundation.kernels.randoms import random_bits, uniform
 from rankmill.scorer.nets._kernels import RELU, TANH, scores_of, tanh, transformed, write_embeddings
 
 BLOCK = 256
+_FAR = 600.0  # exp(-600) is far from the smallest double
 _PARTS = 4  # draws of 16 bits in one random number
 _MASK, _SIXTEEN = np.uint64(0xFFFF), np.uint64(16)
 _OF_NOISE = np.float32(np.sqrt(3.0) / 65536.0)  # the sum of four uniform numbers of 16 bits has the variance 4 / 12
@@ -386,24 +387,32 @@ def _add_backward(x, slope, hidden, top, h, to_hidden, to_biases, to_top, factor
 
 
 @kernel
-def ranknet_forces(scores, grades, sigma, out):
+def ranknet_forces(scores, grades, sigma, exponentials, out):
     """lambda_i of RankNet: the sum of lambda_ij over documents j below i, minus that of lambda_ji over those above (Burges 2010, eqn 4).
 
-    Returns the loss.
+    One exponential a document, relative to the best score, unless scores are so far apart that it would be 0.
     """
-    loss = 0.0
-    for i in range(scores.shape[0]):
+    n = scores.shape[0]
+    best, worst = scores[0], scores[0]
+    for i in range(n):
+        best, worst = max(best, scores[i]), min(worst, scores[i])
         out[i] = 0.0
-    for i in range(scores.shape[0]):
-        for j in range(scores.shape[0]):
+    for i in range(n):
+        exponentials[i] = exp_negative(sigma * (scores[i] - best))
+    far_apart = sigma * (best - worst) > _FAR
+    for i in range(n):
+        e_i, total = exponentials[i], 0.0
+        for j in range(n):
             if grades[i] > grades[j]:
-                gap = sigma * (scores[i] - scores[j])
-                e = exp_negative(-abs(gap))
-                force = -sigma * (e if gap > 0.0 else 1.0) / (1.0 + e)
-                out[i] += force
-                out[j] -= force
-                loss += max(-gap, 0.0) + log2_positive(1.0 + e) * 0.6931471805599453
-    return loss
+                if far_apart:
+                    gap = sigma * (scores[i] - scores[j])
+                    e = exp_negative(-abs(gap))
+                    force = sigma * (e if gap > 0.0 else 1.0) / (1.0 + e)
+                else:
+                    force = sigma * exponentials[j] / (e_i + exponentials[j])
+                total += force
+                out[j] += force
+        out[i] -= total
 
 
 @kernel
@@ -411,17 +420,16 @@ def factored_gradient(x, grades, hidden, biases, top, sigma, to_hidden, to_biase
     """Add the gradient of RankNet's loss of one query by one pass forward and one backward per document (Burges 2010, 2.1).
 
     ``x`` (n, n_inputs), ``hidden`` (n_inputs, n_hidden), ``biases`` and ``top`` (n_hidden,); without hidden units ``top`` is
-    (n_inputs,).  Any float type.  Returns the loss.
+    (n_inputs,).  Any float type.
     """
     n = x.shape[0]
     h = np.empty((n, hidden.shape[1]), dtype=x.dtype)
-    scores, forces = np.empty(n, dtype=np.float64), np.empty(n, dtype=np.float64)
+    scores, forces, exponentials = np.empty(n), np.empty(n), np.empty(n)
     for i in range(n):
         scores[i] = net_of_one(x[i], hidden, biases, top, h[i])
-    loss = ranknet_forces(scores, grades, sigma, forces)
+    ranknet_forces(scores, grades, sigma, exponentials, forces)
     for i in range(n):
         _add_backward(x[i], forces[i], hidden, top, h[i], to_hidden, to_biases, to_top, 1.0)
-    return loss
 
 
 @kernel

@@ -84,7 +84,7 @@ class NetOptions:
     activation: str = option(default="relu", help="Activation of the hidden layers.", choices=("relu", "tanh"))
     batch_norm: bool = option(default=True, help="Normalise the sums of each hidden layer over the batch.")
     dropout: float = option(
-        default=0.1, help="Share of the outputs of each hidden layer to set to 0, in [0, 1).", least=0, below=1
+        default=0.3, help="Share of the outputs of each hidden layer to set to 0, in [0, 1).", least=0, below=1
     )
     input_noise: float = option(
         default=0.0,

@@ -43,6 +43,10 @@ class NetRows:
     values: npt.NDArray[np.float32]  # (n_rows, n_features), NaN where missing, codes of categories
     rows: RankedRows  # everything else; ``bins`` are not used
 
+    def __post_init__(self) -> None:
+        """Lay out the values row by row as float32, which copies them only if they are not."""
+        object.__setattr__(self, "values", np.ascontiguousarray(self.values, dtype=np.float32))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetData:
@@ -132,8 +136,12 @@ class _Training:
                 f"no query of the {VALID} split has a relevant document, so {self._watched} cannot decide when to stop; set"
                 f" {spelled('stop_metric')} to deviance, or use a split with relevant documents or none"
             )
-        if options.updates == PAIRS and data.categorical:
-            raise InvalidParameter(f"{spelled('updates')} pairs works with numeric features only; use queries")
+        others = (rows.offsets, rows.weights, rows.query_weights, rows.pairs)
+        if options.updates == PAIRS and (data.categorical or any(each is not None for each in others)):
+            raise InvalidParameter(
+                f"{spelled('updates')} pairs works with numeric features and grades only, without offsets, weights and given"
+                " pairs; use queries"
+            )
         self._inputs = fit_inputs(data.train.values, data.categorical, options, team)
         self._prepared = PreparedRows.of(self._inputs, data.train.values, team)
         self._prepared_valid = None if data.valid is None else PreparedRows.of(self._inputs, data.valid.values, team)

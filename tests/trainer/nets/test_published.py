@@ -28,15 +28,21 @@ def drawn_net(n, n_inputs, n_hidden, seed=0):
 def test_the_factored_gradient_is_the_one_pair_by_pair(n, n_hidden):
     x, grades, hidden, biases, top = drawn_net(n, 4, n_hidden)
     factored, by_pair = ([np.zeros_like(a) for a in (hidden, biases, top)] for _ in range(2))
-    losses = [
-        _kernels.factored_gradient(x, grades, hidden, biases, top, 0.7, *factored),
-        _kernels.pair_by_pair(x, grades, hidden, biases, top, 0.7, *by_pair, 0.0),
-    ]
+    _kernels.factored_gradient(x, grades, hidden, biases, top, 0.7, *factored)
+    own_loss = _kernels.pair_by_pair(x, grades, hidden, biases, top, 0.7, *by_pair, 0.0)
     twin, loss = naive_nets.ranknet_gradient(x, grades, hidden, biases, top, 0.7)
-    assert losses == pytest.approx([loss, loss], rel=1e-10)
+    assert own_loss == pytest.approx(loss, rel=1e-10)
     for a, b, c in zip(factored, by_pair, twin, strict=True):
         assert a == pytest.approx(b, rel=1e-10, abs=1e-10)
         assert a == pytest.approx(c, rel=1e-9, abs=1e-9)  # exp is a polynomial
+
+
+def test_forces_of_scores_far_apart():
+    scores, grades, out = np.array([0.0, -2000.0, -2001.0, 5.0]), np.array([0, 1, 0, 2]), np.zeros(4)
+    _kernels.ranknet_forces(scores, grades, 1.0, np.zeros(4), out)
+    below = 1.0 / (1.0 + np.exp(1.0))
+    above = 1.0 / (1.0 + np.exp(5.0))
+    assert out == pytest.approx([1.0 + above, -1.0 - below, below, -above], abs=1e-12)
 
 
 def test_the_gradient_is_the_derivative_of_the_loss():

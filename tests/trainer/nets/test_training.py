@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,10 @@ from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
 from rankmill.scorer.metrics.swaps import SWAPPABLE
 from rankmill.trainer.nets.batches import Epoch, most_rows
-from rankmill.trainer.nets.options import NetOptions
+from rankmill.trainer.nets.options import NetOptions, as_published
+from rankmill.trainer.nets.training import train_net
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.workers import Team
 from tests.refusals import refused
 from tests.trainer.nets.net_case import planted_data, rows_of, trained
 from tests.trainer.planted import planted
@@ -63,7 +67,7 @@ def replace_epochs(net, other):
 
 def test_another_training_is_not_resumed():
     part = trained(epochs=1)
-    with refused(InvalidParameter, "dropout", "0.1", "0.2"):
+    with refused(InvalidParameter, "dropout", "0.3", "0.2"):
         trained(epochs=2, dropout=0.2, resume=part.checkpoint)
     with refused(InvalidParameter, "data"):
         trained(planted_data(5), epochs=2, resume=part.checkpoint)
@@ -155,6 +159,29 @@ def test_batches_are_whole_queries_and_every_row_is_in_one(documents):
     del starts
 
 
+@pytest.mark.parametrize(
+    "objective",
+    ["lambdamart", "ranknet(ties=true)", "softmax", "lambdaloss", "listmle", "query_rmse", "consistent_cosine"],
+)
+@pytest.mark.parametrize("metric", ["ndcg@10", "err@5", "concordance"])
+def test_gradients_of_a_batch_are_those_of_all_queries(objective, metric):
+    if metric != "ndcg@10" and objective != "lambdamart":
+        return
+    rows = rows_of(planted(4)).rows
+    loss = objective_of(rows, NetOptions(objective=objective, metric=metric).losses())
+    scores = np.random.default_rng(5).normal(size=rows.n_rows)
+    whole, parts = np.zeros((2, rows.n_rows)), np.zeros((2, rows.n_rows))
+    loss.gradients(3, scores, *whole, Team(1))
+    for first, last in itertools.pairwise([0, 7, 8, 30, rows.n_queries]):
+        before = parts.copy()
+        loss.limit_to(first, last)
+        loss.gradients(3, scores, *parts, Team(1))
+        outside = np.ones(rows.n_rows, dtype=bool)
+        outside[rows.starts[first] : rows.starts[last]] = False
+        assert np.array_equal(parts[:, outside], before[:, outside])
+    assert np.array_equal(parts, whole)
+
+
 def test_the_rate_falls_when_the_loss_rises():
     rates = []
 
@@ -185,6 +212,9 @@ def test_refusals():
         NetOptions(activation="tanh")
     with refused(InvalidParameter, "updates", "ranknet"):
         NetOptions(updates="pairs")
+    with refused(InvalidParameter, "updates", "numeric"):
+        published = as_published(updates="pairs", epochs=1)
+        train_net(planted_data(categories=3), published)
     data = planted_data()
     with refused(TrainingDataRejected, "train", "shape"):
         trained(replace(data, feature_names=data.feature_names[:-1]))
