@@ -622,7 +622,7 @@ class TrainParameters:
         if isinstance(self.goals, Mapping):
             return dict(self.goals)
         raise InvalidParameter(
-            f"{spelled('goals')}: give each goal a weight, such as {self.goals[0]}:0.3, or try several weights with"
+            f"{spelled('goals')}: give each goal a weight, such as 0.3 for {self.goals[0]}, or try several weights with"
             f" {spelled('goal_steps')} of rankmill train"
         )
 
