@@ -103,7 +103,7 @@ def train_net(
     Raises
     ------
     InvalidParameter
-        The objective does not work with batches, or the checkpoint is of another training.
+        The objective does not work with batches, the checkpoint is of another training, or the weights grow without bound.
     TrainingDataRejected
         There is nothing to learn from the rows, or their shapes do not fit.
     rankmill.foundation.errors.InputError
@@ -187,7 +187,13 @@ class _Training:
             epoch = Epoch.of(rows, options.seed, number)
             objective = objective_of(epoch.rows, self._losses)
             self._train(epoch, objective, number, state.rate)
-            net = self._net(number)
+            try:
+                net = self._net(number)
+            except ValueError as error:
+                raise InvalidParameter(
+                    f"the weights of the net grew without bound in epoch {number} ({error}); lower {spelled('learning_rate')}, now"
+                    f" {options.learning_rate:g}"
+                ) from error
             record = RoundRecord(number, self._measured(epoch, objective, net))
             history.append(record)
             if options.schedule == FOLLOW_LOSS:

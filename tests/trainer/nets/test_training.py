@@ -203,6 +203,12 @@ def test_the_rate_falls_when_the_loss_rises():
     assert rates[-1] < 3.0
 
 
+@pytest.mark.parametrize("objective", ["lambdamart", "softmax", "ranknet"])
+def test_weights_that_grow_without_bound_are_an_error(objective):
+    with refused(InvalidParameter, "learning_rate", "1000", "epoch"):
+        trained(objective=objective, optimiser="sgd", learning_rate=1000, batch_norm=False, weight_decay=100, epochs=30)
+
+
 def test_refusals():
     with refused(InvalidParameter, "l2", "lambdamart"):
         trained(objective="l2")
