@@ -19,13 +19,13 @@ from rankmill.foundation.options import ChangesOf, Without
 from rankmill.foundation.units import parse_size
 from rankmill.gate.gate_rules import GateOptions
 from rankmill.pipeline.options import BinOptions, IngestOptions
-from rankmill.registry.names import PRODUCTION
-from rankmill.scorer.metrics import DEFAULT_METRICS, Policy
+from rankmill.registry.names import PRODUCTION, check_name
+from rankmill.scorer.metrics import DEFAULT_METRICS, Policy, parse_metric
 from rankmill.scorer.metrics.conventions import OURS
 from rankmill.scorer.options import RerankOptions
 from rankmill.trainer.goal_options import GoalSweepOptions
 from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions
-from rankmill.trainer.parameters import MachineOptions, SeedOptions, TrainParameters
+from rankmill.trainer.parameters import BlendOptions, MachineOptions, SeedOptions, TrainParameters
 
 STRICT = ConfigDict(strict=True, extra="forbid")
 PREVIOUS = "previous"  # instead of the path of an older dataset
@@ -79,6 +79,15 @@ class TrainSection:
         ):  # fmt: skip
             if given:
                 raise InvalidParameter(f'{name} is an option of trees; leave it out with model = "net"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class BlendSection:
+    """``[blend]``: models of the registry with which the trained one is blended; the blend is what later stages judge and use."""
+
+    name: str
+    models: Texts  # NAME means production
+    options: Annotated[BlendOptions, Without("weights")] = Field(default_factory=BlendOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
@@ -213,6 +222,7 @@ class Config:
     ingest: IngestSection
     bin: BinSection = Field(default_factory=BinSection)
     train: TrainSection
+    blend: BlendSection | None = None
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
     gate: GateSection | None = None
     promote: PromoteSection | None = None
@@ -220,3 +230,19 @@ class Config:
     report: ReportSection = Field(default_factory=ReportSection)
     drift: DriftSection | None = None
     tell: Tell = Field(default_factory=Tell)
+
+    @property
+    def name(self) -> str:
+        """The name in the registry of what the run makes: the blend, or the trained model."""
+        return self.train.name if self.blend is None else self.blend.name
+
+    def check_blend(self) -> None:
+        """Raise ConfigError if the blend has the name of one of its models, or no valid name or metric."""
+        if self.blend is None:
+            return
+        check_name(self.blend.name)
+        parse_metric(self.blend.options.metric)
+        if self.blend.name in {self.train.name, *(model.partition("@")[0] for model in self.blend.models)}:
+            raise ConfigError(
+                f"name: {self.blend.name!r} is one of the models to blend; give the blend a name of its own"
+            )

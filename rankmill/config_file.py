@@ -149,6 +149,7 @@ def _check_later_stages(path: Path, config: Config) -> None:
     rows: list[tuple[str, Callable[[], object]]] = [
         ("train.name:", lambda: check_name(config.train.name)),
         ("[train]", config.train.check_kind),
+        ("[blend]", config.check_blend),
         ("train.metric:", lambda: parse_metric(config.train.parameters.metric)),
         (
             "train.stop_metric:",

@@ -154,7 +154,7 @@ def refuse_protected(work: Work) -> None:
 
     if work.config.promote is None:
         return
-    store, alias, name = work.registry, work.config.promote.alias, work.config.train.name
+    store, alias, name = work.registry, work.config.promote.alias, work.config.name
     if store.exists():
         state = store.state(name) if name in store.names() else State()
         protected = store.policy(state, alias) is not None

@@ -25,7 +25,13 @@ from rankmill.trainer.checkpoints import FinishedTrainings
 from rankmill.trainer.nets.options import NET
 from rankmill.trainer.parameters import CheckpointOptions
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.training_service import TrainingReport, starting_model, train_and_register, train_net_and_register
+from rankmill.trainer.training_service import (
+    TrainingReport,
+    blend_and_register,
+    starting_model,
+    train_and_register,
+    train_net_and_register,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,10 +63,12 @@ class TrainStage(Stage):
 
     def own_inputs(self) -> Inputs:
         config, dataset = self.work.config.train, self.work.dataset()
+        config_of_blend = self.work.config.blend
         return {
             "dataset": dataset.digest,
             "bins": dataset.bin_set().binspec,
             **({} if self.base is None else {"base model": self.base.sha256}),
+            **({} if config_of_blend is None else {"blended with": json.dumps(self.others), **as_options(blend=config_of_blend)}),
             **as_options(
                 name=config.name, eval_metrics=config.machine.eval_metrics, seeds=config.seeds.seeds, choose=config.seeds.choose,
                 **self._learnt(), **(values_of(config.sweep) if config.sweep.goal_steps else {}),
@@ -74,7 +82,18 @@ class TrainStage(Stage):
             return {"model": NET, **values_of(config.kind.net_options(config.parameters))}
         return dict(config.parameters.stored())
 
+    @cached_property
+    def others(self) -> dict[str, str]:
+        """The versions with which the trained model is blended, with their digests."""
+        blend, store = self.work.config.blend, self.work.registry
+        found = [] if blend is None else [store.resolve(model, bare=PRODUCTION) for model in blend.models]
+        return {str(version): version.sha256 for version in found}
+
     def doing(self) -> str:
+        blend = self.work.config.blend
+        return self._trains() + ("" if blend is None else f", blended with {', '.join(blend.models)} as {blend.name}")
+
+    def _trains(self) -> str:
         config = self.work.config.train
         if config.kind.model == NET:
             return f"{config.name}, a net"
@@ -111,9 +130,9 @@ class TrainStage(Stage):
             reason="rankmill run",
         )
         version, report = trained.version, trained.report
-        self._write(path, version, trained.candidate.record())
+        made = self._published(path, version, report, trained.candidate.record())
         FinishedTrainings(path.parent).remove_others(trained.candidate.keys)
-        return self._made(path, version, report)
+        return made
 
     def _train_net(self, path: Path, say: Say) -> Made:
         config = self.work.config.train
@@ -126,17 +145,22 @@ class TrainStage(Stage):
             on_message=say,
             reason="rankmill run",
         )
-        self._write(path, trained.version, trained.candidate.record())
+        made = self._published(path, trained.version, trained.report, trained.candidate.record())
         trained.candidate.clear()
-        return self._made(path, trained.version, trained.report)
+        return made
 
-    @staticmethod
-    def _write(path: Path, version: Version, record: CandidateRecord) -> None:
+    def _published(self, path: Path, version: Version, report: TrainingReport, record: CandidateRecord) -> Made:
+        """Blend the trained ``version`` if there is ``[blend]``, and write the record of the training."""
+        blend, valid = self.work.config.blend, report.valid
+        if blend is not None:
+            models = [str(version), *self.others]
+            done = blend_and_register(
+                self.work.dataset(), models, blend.name, self.work.registry, blend.options, reason="rankmill run"
+            )
+            version = self.work.registry.resolve(done.model, bare="latest")
+            valid = {done.metric: done.together}
         text = json.dumps({"model": str(version), **as_json(record)}, sort_keys=True, allow_nan=False)
         write_atomically(path, f"{text}\n".encode())
-
-    @staticmethod
-    def _made(path: Path, version: Version, report: TrainingReport) -> Made:
         return Made(
             facts=TrainFacts(
                 model=str(version),
@@ -144,7 +168,7 @@ class TrainStage(Stage):
                 trees=report.trees,
                 rounds=report.rounds,
                 train=report.train,
-                valid=report.valid,
+                valid=valid,
             ),
             files=(path,),
             artefacts=(version_artefact(version),),

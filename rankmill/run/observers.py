@@ -50,7 +50,7 @@ def observer_of(
     """
     observers: dict[str, Observer] = {"stderr": _on_stderr(log, clock)}
     where = files_of(config, folder, work) if files else Files()
-    bound, model = config.tell.keep_bytes, config.train.name
+    bound, model = config.tell.keep_bytes, config.name
     if where.log is not None:
         observers[f"log {where.log}"] = LogFile(where.log, clock, bound)
     if where.lineage is not None:
@@ -77,7 +77,7 @@ def files_of(config: Config, folder: Path, work: Path | None = None) -> Files:
     tell, work = config.tell, folder / config.work if work is None else work
     metrics = _file(tell.prometheus, folder, work / METRICS_NAME)
     if metrics is not None and metrics.suffix != METRICS_SUFFIX:
-        metrics /= f"rankmill_{config.train.name}{METRICS_SUFFIX}"
+        metrics /= f"rankmill_{config.name}{METRICS_SUFFIX}"
     return Files(
         log=_file(tell.log, folder, work / LOG_NAME),
         lineage=_file(tell.lineage, folder, work / LINEAGE_NAME),

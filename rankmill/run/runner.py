@@ -74,7 +74,7 @@ def check_inputs(work: Work, choice: StageChoice) -> None:
     if work.config.rerank is not None and {PromoteStage.name, RerankStage.name} & {*choice.stages}:
         RerankStage(work).files, RerankStage(work).runs
     if TrainStage.name in choice.stages:
-        TrainStage(work).base  # noqa: B018
+        TrainStage(work).base, TrainStage(work).others
     work.former_dataset  # noqa: B018
     if work.config.drift is not None:
         check_drift(work.config.drift, work.folder, work.dataset_path)

@@ -11,6 +11,7 @@ from rankmill.cli import app, execute
 from rankmill.foundation.errors import InvalidParameter, PromotionRefused
 from rankmill.registry import Registry
 from rankmill.scorer.model_service import model_of
+from rankmill.scorer.models import Blend
 from rankmill.scorer.nets.net import Net
 from rankmill.trainer.nets import train_on_dataset
 from rankmill.trainer.nets.options import ModelOptions, NetOptions
@@ -135,6 +136,35 @@ def test_a_run_trains_and_ranks_with_a_net(tmp_path, capsys):
         (net.replace("epochs = 3", "epochs = 3\nmax_leaves = 4"), "max_leaves"),
         (net.replace('model = "net"\n', ""), "layers"),
         (net.replace("epochs = 3", "epochs = 3\nseeds = [1, 2]"), "seeds"),
+    ):
+        path.write_text(text)
+        assert execute(["run", str(path), *registry]) == 2
+        assert named in capsys.readouterr().err
+
+
+def test_a_run_blends_with_another_model(tmp_path, capsys):
+    project = write_project(tmp_path)
+    path, store = project / "rankmill.toml", Registry(project / "registry")
+    registry = ["--registry", str(project / "registry")]
+    open_run = CONFIG.replace("[gate]\nmargin = 0.2\n", "").replace("n_rounds = 12", 'n_rounds = 12\nrefit = "none"')
+    path.write_text(open_run)
+    assert execute(["run", str(path), *registry]) == 0
+    blend = open_run.replace('"web"', '"second"').replace("max_leaves = 8", "max_leaves = 8\nseed = 2")
+    blend = blend.replace("[evaluate]", '[blend]\nname = "both"\nmodels = ["web@1"]\n[evaluate]')
+    path.write_text(blend)
+    assert execute(["run", str(path), *registry]) == 0
+    both = model_of(store.resolve("both@1", bare="latest"))
+    assert isinstance(both, Blend)
+    parts = [model_of(store.resolve(name, bare="latest")) for name in ("second@1", "web@1")]
+    assert list(both.parts) == parts
+    assert "both@1" in (project / "out/report/report.json").read_text()
+    assert execute(["run", str(path), *registry]) == 0
+    assert len(store.versions("both")) == 1
+    capsys.readouterr()
+    for text, named in (
+        (blend.replace("web@1", "absent"), "absent"),
+        (blend.replace('name = "both"', 'name = "web"'), "web"),
+        (blend.replace('name = "both"', 'name = "both"\nmetric = "ncdg"'), "ndcg"),
     ):
         path.write_text(text)
         assert execute(["run", str(path), *registry]) == 2
