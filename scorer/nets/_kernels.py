@@ -48,9 +48,10 @@ def interpolate(x, knots, heights, places, out):
     ``knots`` and ``heights`` (MOST_KNOTS + 1,) are padded with infinity and the last height.  All rows take the same steps, so
     that they are taken as vectors.
     """
-    least, greatest = knots[0], knots[0]
+    final = 0
     for k in range(knots.shape[0]):
-        greatest = knots[k] if knots[k] < np.inf else greatest
+        final = k if knots[k] < np.inf else final
+    least, greatest = knots[0], knots[final]
     for i in range(x.shape[0]):
         places[i] = 0
     half = MOST_KNOTS >> 1
@@ -59,7 +60,7 @@ def interpolate(x, knots, heights, places, out):
             places[i] += half if knots[places[i] + half] <= x[i] else 0
         half >>= 1
     for i in range(x.shape[0]):
-        low = places[i]
+        low = min(places[i], final)  # an infinite value is beyond the padding
         inside = np.float64(min(max(x[i], least), greatest))
         share = (inside - knots[low]) / (np.float64(knots[low + 1]) - knots[low])
         out[i] = heights[low] + share * (np.float64(heights[low + 1]) - heights[low])

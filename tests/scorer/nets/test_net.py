@@ -50,6 +50,7 @@ def drawn_values(n, seed=1):
     x[:, 1] = rng.choice([-2.0, 0.0, 1.0, 3.0, 1e30, 7.0, np.nan], n)
     x[rng.random(x.shape) < 0.1] = np.nan
     x[:3, 0] = np.inf, -np.inf, 1e38
+    x[3:6, 2] = x[6:9, 3] = np.inf, -np.inf, 1e38
     return x
 
 
