@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rankmill.config import Config
 from rankmill.foundation.errors import ConfigError, InputError, RankmillError
-from rankmill.foundation.options import Grouped, grouped, spelled_for_a_file, types_in
+from rankmill.foundation.options import Grouped, grouped, option_of, spelled_for_a_file, types_in
 from rankmill.gate.gate_rules import METRIC
 from rankmill.other_libraries import unknown_name
 from rankmill.pipeline.goals import check_goal
@@ -33,7 +33,9 @@ _TABLES = {
     "columns": '{qid = "query_id", grade = "rel"}',
     "split": "{train = 0.8, test = 0.2}",
     "split_time": '{valid = "2026-01-01", test = "2026-02-01"}',
+    "forced_splits": '{feature = "bm25", threshold = 12.5}',
 }  # examples of keys that are tables
+_FILE = "FILE"  # metavar of options with the content of a file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,7 +68,7 @@ def read_config(path: Path) -> Config:
     try:
         config: Config = TypeAdapter(Config).validate_json(json.dumps(data, default=str))
         for section, name, group, given in groups:
-            made = group.made_of(_typed(section, group, given))
+            made = group.made_of(_typed(section, group, given, path.parent))
             config = replace(config, **{section: replace(getattr(config, section), **{name: made})})
     except ValidationError as error:
         found = error.errors(include_url=False)
@@ -104,10 +106,18 @@ def _taken_out(data: dict[str, Any]) -> list[_Given]:
     return found
 
 
-def _typed(section: str, group: Grouped, given: Mapping[str, object]) -> Mapping[str, object]:
-    """Convert values to the types of their options; ConfigError if a value in a list has the wrong type."""
-    types, found = types_in(group.kind), {}
+def _typed(section: str, group: Grouped, given: Mapping[str, object], folder: Path) -> Mapping[str, object]:
+    """Convert values to the types of their options; ConfigError if a value in a list has the wrong type.
+
+    A file whose content is the value is read later; its path starts at ``folder``.
+    """
+    types = types_in(group.kind)
+    found: dict[str, object] = {}
+    files = {each.name for each in group.options if option_of(each).metavar == _FILE}
     for name, value in given.items():
+        if name in files and isinstance(value, str):
+            found[name] = folder / value
+            continue
         several = isinstance(value, list | dict) or _is_table_or_list(types[name])
         try:
             found[name] = TypeAdapter(types[name]).validate_json(json.dumps(value), strict=True) if several else value
