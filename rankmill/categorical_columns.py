@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, pairwise
 from numbers import Integral
 from typing import Any
 
@@ -19,6 +20,9 @@ from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.role_columns import category_numbers
 from rankmill.pipeline.vocabulary import Vocabulary
 from rankmill.scorer.forest import Forest
+from rankmill.scorer.model import Model
+from rankmill.scorer.models import parts_of
+from rankmill.scorer.nets.net import Net
 
 Codes = npt.NDArray[np.float32]
 Texts = Mapping[str, float]
@@ -86,10 +90,29 @@ def with_names(spec: BinSpec, texts: Mapping[str, Texts]) -> BinSpec:
     return replace(spec, features=tuple(features))
 
 
-def known_texts(forest: Forest) -> dict[str, Sequence[str]]:
-    """Return the categorical features with the texts that ``forest`` knows; without any if it knows numbers, too."""
-    cuts = dict(zip(forest.feature_names, np.diff(forest.cut_starts).tolist(), strict=True))
-    return {name: texts if len(texts) == cuts[name] else () for name, texts in forest.categories.items()}
+def known_texts(model: Model) -> dict[str, Sequence[str]]:
+    """Return the categorical features with the texts that ``model`` knows; without any if it knows numbers, too."""
+    if isinstance(model, Forest):
+        cuts = dict(zip(model.feature_names, np.diff(model.cut_starts).tolist(), strict=True))
+        return {name: texts if len(texts) == cuts[name] else () for name, texts in model.categories.items()}
+    if isinstance(model, Net):
+        codes = [model.inputs.codes[first:last] for first, last in pairwise(model.inputs.code_starts.tolist())]
+        names = [model.feature_names[f] for f in model.inputs.categorical.tolist()]
+        return {
+            name: texts_alone(codes_of(name, np.array(model.categories[name], dtype=object))[1], known)
+            for name, known in zip(names, codes, strict=True)
+        }
+    found: dict[str, list[Sequence[str]]] = {}
+    for part in parts_of(model):
+        for name, texts in known_texts(part).items():
+            found.setdefault(name, []).append(texts)
+    return {name: sorted({*chain(*texts)}) if all(texts) else () for name, texts in found.items()}
+
+
+def texts_alone(texts: Texts, codes: Codes) -> Sequence[str]:
+    """Return ``texts`` if all of the ``codes`` (n,) are theirs; else nothing."""
+    own = np.array([*texts.values()], dtype=np.float32)
+    return [*texts] if np.isin(codes[~np.isnan(codes)], own).all() else ()
 
 
 def check_numbers(name: str, codes: Codes, known: Sequence[str], *, are_codes: bool) -> None:

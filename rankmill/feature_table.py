@@ -28,7 +28,7 @@ from rankmill.pipeline.binspec import BinSpec, matrix_bins
 from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.column_roles import HABITS
 from rankmill.pipeline.sources.role_columns import are_categories
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.model import Model
 from rankmill.spilled_values import SpilledValues
 
 _CURE = "leave out such columns, or convert them to numbers"
@@ -53,13 +53,13 @@ class FeatureTable:
         return with_names(found, self.texts)
 
 
-def matrix_for(forest: Forest, values: Any) -> Matrix:
-    """Return the features of ``forest`` in ``values``, (n, n_features) float32: see `table_of`."""
+def matrix_for(model: Model, values: Any) -> Matrix:
+    """Return the features of ``model`` in ``values``, (n, n_features) float32: see `table_of`."""
     if hasattr(values, "binned"):
         raise InvalidParameter(
             "a BinnedDataset has the bins of a training, and scores need the values of the features; give X itself"
         )
-    found = table_of(values, forest.feature_names, known_texts(forest)).values
+    found = table_of(values, model.feature_names, known_texts(model)).values
     assert isinstance(found, np.ndarray)  # noqa: S101 - given at once
     return found
 

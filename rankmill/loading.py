@@ -9,7 +9,6 @@ from rankmill.model_files import facts_of, named_model
 from rankmill.ranker import Ranker
 from rankmill.registry.model_registry import Registry, Version
 from rankmill.scorer.model import Model
-from rankmill.scorer.models import forest_of
 
 
 def load_model(model: str | os.PathLike[str], *, registry: str | os.PathLike[str] | None = None) -> Ranker:
@@ -26,7 +25,7 @@ def load_model(model: str | os.PathLike[str], *, registry: str | os.PathLike[str
     Returns
     -------
     Ranker
-        A ranker with the training parameters that the model has recorded, without the history of the training.
+        A ranker around the model, whose kind is that of ``model_``, with the training parameters that the model has recorded, without the history of the training.
 
     Raises
     ------
@@ -35,8 +34,7 @@ def load_model(model: str | os.PathLike[str], *, registry: str | os.PathLike[str
     rankmill.foundation.errors.RankmillError
         The registry, model, version or alias does not exist, or the file is damaged.
     """
-    found, name = named_model(model, registry)
-    return Ranker.from_forest(forest_of(found, "Ranker"), name)
+    return Ranker.from_model(*named_model(model, registry))
 
 
 def register_model(

@@ -298,7 +298,7 @@ def _altair(what: str) -> Any:
 
 
 def _forest_of(model: Model) -> Forest:
-    return model if isinstance(model, Forest) else model.fitted("a plot")
+    return model if isinstance(model, Forest) else model.fitted_forest("a plot")
 
 
 def _require_one_output(forest: Forest, what: str) -> None:

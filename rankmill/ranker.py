@@ -43,7 +43,10 @@ from rankmill.other_libraries import (
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.scorer.forest import Forest, importance_table
 from rankmill.scorer.metrics import Metric
-from rankmill.scorer.predict import ForestPredictor, predict
+from rankmill.scorer.model import Model as TrainedModel
+from rankmill.scorer.models import forest_of, kind_of, predictor_of
+from rankmill.scorer.nets.net import Net
+from rankmill.scorer.predict import ForestPredictor
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.early_stopping import GoalMean, parse_measure
 from rankmill.trainer.measured_queries import MeasuredQueries
@@ -55,7 +58,7 @@ from rankmill.trainer.progress import TrainingProgress, verbosely
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.train_on_rows import fit
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.training_result import CrossValidation, RoundRecord, TrainingResult
+from rankmill.trainer.training_result import CrossValidation, RoundRecord
 from rankmill.trainer.training_rows import given_pairs, resolved, what_is_learnt_from
 from rankmill.trainer.workers import workers_for
 
@@ -115,8 +118,11 @@ class Ranker(Routed):
 
     Attributes
     ----------
+    model_
+        The trained model: a :class:`rankmill.scorer.forest.Forest`, a :class:`rankmill.scorer.nets.net.Net` or a
+        :class:`rankmill.scorer.models.Blend`; ``model_.save(path)`` writes the model file.
     forest_
-        The trained :class:`rankmill.scorer.forest.Forest`; ``forest_.save(path)`` writes the model file.
+        The same, if it is a forest; else InputError.
     best_round_
         Number of rounds that were kept.
     history_
@@ -183,17 +189,21 @@ class Ranker(Routed):
 
     def _repr_html_(self) -> str:
         """Return an HTML summary for notebooks: the training, its metrics and the most important features."""
-        if not hasattr(self, "forest_"):
+        if not hasattr(self, "model_"):
             return card(repr(self), {"state": "not fitted"})
-        forest = self.forest_
+        model = self.model_
         rounds = f"{self.best_round_:,}" + (f" of {len(self.history_):,} trained" if self.history_ else "")
-        facts = {"rounds": rounds, "trees": f"{forest.n_trees:,}", "objective": forest.objective}
+        if isinstance(model, Forest):
+            facts = {"rounds": rounds, "trees": f"{model.n_trees:,}"}
+        else:
+            facts = {"model": kind_of(model)} | ({"epochs": rounds} if self.best_round_ else {})
         facts |= {
-            "features": f"{len(forest.used_features):,} of {forest.n_features:,} used",
-            "sha256": forest.sha256[:12],
+            "objective": model.objective,
+            "features": f"{len(model.used_features):,} of {model.n_features:,} used",
+            "sha256": model.sha256[:12],
         }
         facts |= {"loaded from": self.loaded_from_} if hasattr(self, "loaded_from_") else {}
-        tables = [importance_table(forest)]
+        tables = [importance_table(model)] if isinstance(model, Forest) else []
         if self.history_:
             best = self.history_[self.best_round_ - 1].metrics
             metrics = list(dict.fromkeys(name for found in best.values() for name in found))
@@ -357,17 +367,25 @@ class Ranker(Routed):
                 on_round=_all_of(progress, listeners),
             )
             result = fit(data, parameters, options)
-        self._keep(result, base, given_names)
+        trained = result.forest if base is None else base.joined(result.forest)
+        self._keep(trained, result.best_round, result.history, given_names, result.cross_validation)
         return self
 
-    def _keep(self, result: TrainingResult, base: BaseModel | None, given_names: tuple[str, ...] | None) -> None:
-        """Store the results of a training, on top of ``base`` if there is one."""
+    def _keep(
+        self,
+        model: TrainedModel,
+        best_round: int,
+        history: tuple[RoundRecord, ...],
+        given_names: tuple[str, ...] | None,
+        cross_validation: CrossValidation | None = None,
+    ) -> None:
+        """Store the results of a training."""
         self.__dict__.pop("loaded_from_", None)
-        self.forest_: Forest = result.forest if base is None else base.joined(result.forest)
-        self.best_round_: int = result.best_round
-        self.history_: tuple[RoundRecord, ...] = result.history
-        self.cross_validation_: CrossValidation | None = result.cross_validation
-        self.n_features_in_: int = self.forest_.n_features
+        self.model_: TrainedModel = model
+        self.best_round_: int = best_round
+        self.history_: tuple[RoundRecord, ...] = history
+        self.cross_validation_: CrossValidation | None = cross_validation
+        self.n_features_in_: int = model.n_features
         if given_names is not None:
             self.feature_names_in_: npt.NDArray[np.object_] = np.array(given_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
@@ -377,34 +395,29 @@ class Ranker(Routed):
     def load(cls, model: str | os.PathLike[str], *, registry: str | os.PathLike[str] | None = None) -> Ranker:
         """Load a fitted ranker from a model file or a registry: see :func:`rankmill.loading.load_model`."""
         from rankmill.model_files import named_model
-        from rankmill.scorer.models import forest_of
 
-        found, name = named_model(model, registry)
-        return cls.from_forest(forest_of(found, "Ranker"), name)
+        return cls.from_model(*named_model(model, registry))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model file ``path`` atomically, for :meth:`load` and ``--model``; it has no history."""
         self.fitted("save").save(path)
 
     @classmethod
-    def from_forest(cls, forest: Forest, name: str = "") -> Ranker:
-        """Return a fitted ranker with ``forest``, the parameters that it was trained with, and no history."""
-        known = cls._parameter_names()
-        trained_with = all_parameters(forest.parameters) if forest.parameters else {}
-        if trained_with.get("preset") == AUTO and trained_with["refit"] == ALL:
-            trained_with["refit"] = None  # chosen where there was an eval set, which the next training may not have
+    def from_model(cls, model: TrainedModel, name: str = "") -> Ranker:
+        """Return a fitted ranker with ``model``, the parameters that it was trained with, and no history."""
+        known, best_round = cls._parameter_names(), model.n_rounds
+        trained_with = dict(model.parameters)
+        if isinstance(model, Forest):
+            trained_with = all_parameters(trained_with) if trained_with else {}
+            if trained_with.get("preset") == AUTO and trained_with["refit"] == ALL:
+                trained_with["refit"] = None  # chosen where there was an eval set, which the next training may not have
+        elif isinstance(model, Net):
+            best_round = int(str(model.info.get("epochs", 0)))
         ranker = cls(**{key: value for key, value in trained_with.items() if key in known})
-        ranker.categorical = [*forest.categories] or None
-        ranker.forest_, ranker.best_round_, ranker.history_, ranker.cross_validation_ = (
-            forest,
-            forest.n_rounds,
-            (),
-            None,
-        )
+        ranker.categorical = [*model.categories] or None
+        named = model.feature_names != made_up_names(model.n_features)
+        ranker._keep(model, best_round, (), model.feature_names if named else None)
         ranker.loaded_from_ = name
-        ranker.n_features_in_ = forest.n_features
-        if forest.feature_names != made_up_names(forest.n_features):
-            ranker.feature_names_in_ = np.array(forest.feature_names, dtype=object)
         return ranker
 
     def predict(
@@ -432,17 +445,16 @@ class Ranker(Routed):
             the model knows texts alone.
         """
         refuse_of_predict(others)
-        forest = self.fitted("predict")
-        values = matrix_for(forest, X)
-        threads = workers_for(self.n_threads)
-        return predict(forest, values, n_rounds=n_rounds, start_round=start_round, n_threads=threads)
+        model = self.fitted("predict")
+        predictor = predictor_of(model, n_rounds=n_rounds, start_round=start_round)
+        return predictor.scores(matrix_for(model, X), n_threads=workers_for(self.n_threads))
 
     def apply(self, X: Any, *, n_rounds: int | None = None, start_round: int = 0) -> npt.NDArray[np.int32]:  # noqa: N803
         """Return the leaf that each row of ``X`` reaches in each tree, (n, n_trees).
 
         A leaf is a node of its tree, counted from its root, 0.  Parameters and errors are those of :meth:`predict`.
         """
-        forest = self.fitted("apply")
+        forest = self.fitted_forest("apply")
         predictor = ForestPredictor(forest, n_rounds=n_rounds, start_round=start_round)
         return predictor.leaves(matrix_for(forest, X), n_threads=workers_for(self.n_threads))
 
@@ -454,7 +466,7 @@ class Ranker(Routed):
         """
         from rankmill.scorer.inspect.shap import shap_values
 
-        forest = self.fitted("contributions")
+        forest = self.fitted_forest("contributions")
         values, n_threads = matrix_for(forest, X), workers_for(self.n_threads)
         return shap_values(forest, values, qid=qid, n_rounds=n_rounds, n_threads=n_threads)
 
@@ -472,11 +484,11 @@ class Ranker(Routed):
         Without ``goals``, a ranker that stops by the mean over goals by default is measured by the grade alone.
         Raises the same errors as :meth:`fit` and :meth:`predict`.
         """
-        forest = self.fitted("score")
+        model = self.fitted("score")
         check_same_rows({"X": X, "y": y, "qid": qid})
         names, qid = with_queries(X, qid, group, "score ")
         _, goals = with_goals(X, names, goals, "score ")
-        values = matrix_for(forest, X)
+        values = matrix_for(model, X)
         rows = rows_of(values, y, queries_of(qid, group, len(values), "score "), Extras(goals=goals))
         assert isinstance(rows.values, np.ndarray)  # noqa: S101 - as given
         self._check_metrics()
@@ -486,16 +498,16 @@ class Ranker(Routed):
         if isinstance(measure, Metric) and not named and rows.goals and self.goals:
             measure = GoalMean(measure)
         scale = {name: int(column.max(initial=0)) for name, column in rows.goals.items()}
-        scale[""] = max(int(rows.grades.max(initial=0)), int(str(forest.info.get("max_grade", 0))))
+        scale[""] = max(int(rows.grades.max(initial=0)), int(str(model.info.get("max_grade", 0))))
         ranked = RankedRows(grades=rows.grades, starts=rows.starts, bins=(), goals=rows.goals)
         measured = MeasuredQueries(ranked, [measure], parameters, scale)
-        scores = predict(forest, rows.values, n_threads=workers_for(self.n_threads))
+        scores = predictor_of(model).scores(rows.values, n_threads=workers_for(self.n_threads))
         return measured.means(measured.evaluate(scores))[str(measure)]
 
     @property
     def feature_importances_(self) -> npt.NDArray[np.float64]:
         """Share of each feature (n_features,) in the gain of all splits, or in their number; all 0 if there are no splits."""
-        forest = self.fitted("feature_importances_")
+        forest = self.fitted_forest("feature_importances_")
         check_choice("importance_type", self.importance_type, ("gain", "split"))
         inner = forest.node_feature >= 0
         found = np.bincount(
@@ -518,7 +530,7 @@ class Ranker(Routed):
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether ``fit`` has been called."""
-        return hasattr(self, "forest_")
+        return hasattr(self, "model_")
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's description of this estimator."""
@@ -545,11 +557,22 @@ class Ranker(Routed):
         }
         return TrainParameters(**given)
 
-    def fitted(self, what: str) -> Forest:
-        """Return ``forest_`` for ``what``; InvalidParameter if ``fit`` has not been called."""
-        if not hasattr(self, "forest_"):
+    def fitted(self, what: str) -> TrainedModel:
+        """Return ``model_`` for ``what``; InvalidParameter if ``fit`` has not been called."""
+        if not hasattr(self, "model_"):
             raise InvalidParameter(f"{what} needs a fitted ranker; call fit first")
-        return self.forest_
+        return self.model_
+
+    def fitted_forest(self, what: str) -> Forest:
+        """Return ``forest_`` for ``what``, errors as :meth:`fitted`; InputError if the model is not made of trees."""
+        return forest_of(self.fitted(what), what)
+
+    @property
+    def forest_(self) -> Forest:
+        """The trained forest; InputError if the model is of another kind, see ``model_``."""
+        if not hasattr(self, "model_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute 'forest_' before fit")
+        return self.fitted_forest("forest_")
 
     def _check_metrics(self) -> None:
         for name in ("metric", "stop_metric"):
@@ -575,11 +598,10 @@ Ranker.fit.__signature__ = signature_of(Ranker.fit, dict.fromkeys(FitArguments._
 
 def _forest_of(model: Model) -> Forest:
     if isinstance(model, Ranker):
-        return model.fitted("resume")
-    if isinstance(model, Forest):
-        return model
+        return model.fitted_forest("resume")
+    if isinstance(model, TrainedModel):
+        return forest_of(model, "resume")
     from rankmill.model_files import named_model
-    from rankmill.scorer.models import forest_of
 
     return forest_of(named_model(model)[0], "resume")
 

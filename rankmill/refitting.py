@@ -58,7 +58,7 @@ def refit_leaves(
     >>> bool((again.forest_.node_feature == ranker.forest_.node_feature).all())
     True
     """
-    forest = ranker.fitted("refit_leaves")
+    forest = ranker.fitted_forest("refit_leaves")
     parameters = check_refittable(forest)
     check_same_rows({"X": X, "y": y, "qid": qid, **columns})
     _, qid = with_queries(X, qid, group, "refit_leaves ")
@@ -80,4 +80,4 @@ def refit_leaves(
         info={"dataset_digest": rows.digest},
     )
     found = refit_leaves_on_rows(forest, data, decay, TrainingOptions(n_threads=n_threads))
-    return Ranker.from_forest(found.forest)
+    return Ranker.from_model(found.forest)

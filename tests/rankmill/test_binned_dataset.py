@@ -200,7 +200,7 @@ def test_what_the_dataset_has_cannot_be_given_again(arrays):
             small(**options).fit(binned)
     alike = {"max_bin": 20, "max_bin_of": {"f0": 10}, "categorical": [1]}
     again = BinnedDataset(np.abs(np.round(X)), y, qid=qid, **alike)
-    loaded = Ranker.from_forest(small(**alike).fit(again).forest_)
+    loaded = Ranker.from_model(small(**alike).fit(again).forest_)
     assert loaded.categorical == ["f1"]
     loaded.fit(again)
     with refused(InvalidParameter, "base_model", "offset"):

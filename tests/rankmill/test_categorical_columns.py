@@ -270,7 +270,7 @@ def test_a_model_knows_its_categories_when_it_is_used():
     columns, y, qid = planted()
     frame = pl.DataFrame(columns)
     ranker = small(**OPTIONS).fit(frame, y, qid=qid)
-    loaded = Ranker.from_forest(ranker.forest_)
+    loaded = Ranker.from_model(ranker.forest_)
     assert loaded.categorical == ["brand", "shop"]
     expected = ranker.predict(frame)
     assert (loaded.predict(frame) == expected).all()

@@ -45,7 +45,7 @@ def test_metrics_of_a_goal_are_those_of_its_grades(ranker):
         record.metrics["valid"]["map:bought"] for record in ranker.history_
     )
     by_goal = Ranker(**PARAMETERS, stop_metric="map")
-    by_goal.forest_ = ranker.forest_
+    by_goal.model_ = ranker.model_
     assert by_goal.score(xv, bv, qid=qv) == ranker.score(xv, yv, qid=qv, goals={"bought": bv})
     assert by_goal.score(xv, yv, qid=qv) != by_goal.score(xv, bv, qid=qv)
 

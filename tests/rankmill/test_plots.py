@@ -63,12 +63,12 @@ def test_the_learning_curve_is_the_history(ranker: Ranker) -> None:
     with refused(InputError, "metric", "'mapp'", "'map'"):
         plot_learning_curve(ranker, "mapp")
     with refused(InputError, "history"):
-        plot_learning_curve(Ranker.from_forest(ranker.forest_))
+        plot_learning_curve(Ranker.from_model(ranker.forest_))
 
 
 def test_a_long_history_is_thinned_out(ranker: Ranker) -> None:
     pytest.importorskip("altair")
-    long = Ranker.from_forest(ranker.forest_)
+    long = Ranker.from_model(ranker.forest_)
     long.history_ = ranker.history_[:1] * 4000
     lines, _ = data_of(plot_learning_curve(long))
     assert len(lines) <= MOST_POINTS

@@ -90,7 +90,7 @@ def test_the_model_records_the_preset_and_its_choices_which_give_the_same_trees_
     given = {name: value for name, value in stored.items() if name != "preset"}
     same = Ranker(**given).fit(x, grades, qid=qid, eval_set=eval_set)
     np.testing.assert_array_equal(same.predict(x), auto.predict(x))
-    again = Ranker.from_forest(auto.forest_)
+    again = Ranker.from_model(auto.forest_)
     assert again.preset == AUTO
     assert again.fit(x, grades, qid=qid, eval_set=eval_set).forest_.to_bytes() == auto.forest_.to_bytes()
 
@@ -99,7 +99,7 @@ def test_models_of_the_oldest_preset_keep_its_stored_name():
     x, grades, qid = judgments(10)
     ranker = Ranker(preset=DEFAULTS, n_rounds=2).fit(x, grades, qid=qid)
     assert ranker.forest_.parameters["preset"] == "defaults@1"
-    assert Ranker.from_forest(ranker.forest_).fit(x, grades, qid=qid).forest_.to_bytes() == ranker.forest_.to_bytes()
+    assert Ranker.from_model(ranker.forest_).fit(x, grades, qid=qid).forest_.to_bytes() == ranker.forest_.to_bytes()
 
 
 def test_a_training_with_a_preset_resumes():
@@ -172,7 +172,7 @@ def test_a_file_without_a_preset_has_the_fixed_values():
     x, grades, qid = judgments(10)
     forest = Ranker(preset=DEFAULTS, n_rounds=2).fit(x, grades, qid=qid).forest_
     former = replace(forest, parameters={name: value for name, value in forest.parameters.items() if name != "preset"})
-    loaded = Ranker.from_forest(former)
+    loaded = Ranker.from_model(former)
     assert (loaded.preset, loaded.learning_rate, loaded.bootstrap) == (DEFAULTS, 0.1, "none")
     assert loaded.fit(x, grades, qid=qid).forest_.to_bytes() == forest.to_bytes()
     assert Ranker(preset=DEFAULTS, n_rounds=2).fit(x, grades, qid=qid, resume=former).best_round_ == 2
@@ -230,7 +230,7 @@ def test_pairs_without_grades_are_learnt_from_by_an_objective_that_needs_none():
 def test_a_loaded_model_can_be_trained_again_without_the_eval_set():
     x, grades, qid = judgments()
     eval_set = (x[:150], grades[:150], qid[:150])
-    again = Ranker.from_forest(Ranker(n_rounds=3).fit(x, grades, qid=qid, eval_set=eval_set).forest_)
+    again = Ranker.from_model(Ranker(n_rounds=3).fit(x, grades, qid=qid, eval_set=eval_set).forest_)
     assert (
         again.fit(x, grades, qid=qid).forest_.to_bytes()
         == Ranker(n_rounds=3).fit(x, grades, qid=qid).forest_.to_bytes()
