@@ -277,6 +277,7 @@ class TrainingFacts:
     seeds: SeedsFacts | None = left_out()
     goal_sweep: GoalSweepFacts | None = left_out()
     merged: tuple[MergedModel, ...] | None = left_out()  # of a sum of models
+    distilled_from: OtherModel | None = left_out()  # the teacher, whose scores were learnt
     leaves_refitted_from: OtherModel | None = left_out()  # this and the next: where only leaf values were learnt
     leaf_decay: float | None = left_out()
 

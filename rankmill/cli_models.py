@@ -147,9 +147,9 @@ def refit_leaves(
     """
     from rankmill.pipeline.dataset import Dataset
     from rankmill.registry import Registry
+    from rankmill.trainer.derived_models_service import refit_and_register
     from rankmill.trainer.progress import to_stderr
     from rankmill.trainer.training_options import TrainingOptions
-    from rankmill.trainer.training_service import refit_and_register
 
     done = refit_and_register(
         Dataset.open(dataset), model, name, Registry(registry), rules,
@@ -182,7 +182,7 @@ def merge(
     Example: rankmill models merge web@3 shop@latest --weights 0.7,0.3 --name both
     """
     from rankmill.registry import Registry
-    from rankmill.trainer.training_service import merge_and_register
+    from rankmill.trainer.derived_models_service import merge_and_register
 
     done = merge_and_register(models, name, Registry(registry), rules, reason=reason)
     if as_json:
@@ -215,7 +215,7 @@ def blend(
     """
     from rankmill.pipeline.dataset import Dataset
     from rankmill.registry import Registry
-    from rankmill.trainer.training_service import blend_and_register
+    from rankmill.trainer.derived_models_service import blend_and_register
 
     done = blend_and_register(Dataset.open(on), models, name, Registry(registry), options, reason=reason)
     if as_json:

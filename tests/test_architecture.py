@@ -345,6 +345,7 @@ def test_the_commands_are_the_documented_ones() -> None:
             "cv",
             "tune",
             "select-features",
+            "distill",
             "rerank",
             "evaluate",
             "explain-metric",

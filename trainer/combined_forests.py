@@ -128,7 +128,7 @@ class BaseModel:
         return self.feature_names.index(name) if name in self.feature_names else -1
 
 
-def datasets_of(base: Forest) -> list[str]:
+def datasets_of(base: Model) -> list[str]:
     """Return the digests of the datasets that a model and its base models were trained on."""
     own = base.info.get("dataset_digest")
     below = base.info.get(DATASETS_OF_BASE, [])

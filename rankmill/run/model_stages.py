@@ -22,12 +22,12 @@ from rankmill.run.work import version_artefact
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.model_service import MODEL_SUFFIX
 from rankmill.trainer.checkpoints import FinishedTrainings
+from rankmill.trainer.derived_models_service import blend_and_register
 from rankmill.trainer.nets.options import NET
 from rankmill.trainer.parameters import CheckpointOptions
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_service import (
     TrainingReport,
-    blend_and_register,
     starting_model,
     train_and_register,
     train_net_and_register,
