@@ -189,7 +189,12 @@ def options(kind: type[T]) -> type[T]:
 
 
 def declared_in(kind: Any) -> list[Field[Any]]:
-    """Return the fields of a group of options that were made by :func:`option`, including those of inner groups, in order."""
+    """Return the fields of a group of options that were made by :func:`option`, including those of inner groups, in order.
+
+    Of a :class:`Grouped`, those that it has.
+    """
+    if isinstance(kind, Grouped):
+        return [*kind.options]
     declarations: list[Field[Any]] = []
     for each in fields(kind):
         if _GROUP in each.metadata:
@@ -268,7 +273,7 @@ def argument_type(declared: Field[Any]) -> str:
     return f"{declared.type}{' | str' * said.size}{' | None' * (said.by_preset is not None)}"
 
 
-def defaults_of(*groups: type) -> dict[str, Any]:
+def defaults_of(*groups: type | Grouped) -> dict[str, Any]:
     """Return the defaults of all options of ``groups`` by name."""
     return {each.name: default_of(each) for group in groups for each in declared_in(group)}
 
@@ -302,7 +307,7 @@ def signature_of(
     return inspect.signature(function).replace(parameters=[*known, *more])
 
 
-def documented(*groups: type, title: str = "Parameters") -> str:
+def documented(*groups: type | Grouped, title: str = "Parameters") -> str:
     """Return the options of ``groups`` as a section of a docstring: name, type, default and help."""
     lines = [title, "-" * len(title)]
     for group in groups:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -276,27 +276,34 @@ class ArrayRows:
     goals: Mapping[str, npt.NDArray[np.int32]] = field(default_factory=dict)  # (n,) by name
 
     def ranked(self, binspec: BinSpec, n_threads: int) -> RankedRows:
-        """Return the rows for the trainer."""
+        """Return the rows for the trainer, with their bins."""
         bins: Iterable[npt.NDArray[np.uint8]] | BlockedBins
         if isinstance(self.values, SpilledValues):
             bins = self.values.blocked(binspec, n_threads)
         else:
             bins = [apply_bins(self.values, binspec, n_threads=n_threads)]
+        return replace(
+            self.without_bins(),
+            bins=bins,
+            codes={
+                name: self.values.column(f) if isinstance(self.values, SpilledValues) else self.values[:, f].copy()
+                for f, name in enumerate(binspec.feature_names)
+                if name in binspec.categories
+            },
+        )
+
+    def without_bins(self) -> RankedRows:
+        """Return the rows for the trainer, but for their features."""
         return RankedRows(
             grades=self.grades,
             starts=self.starts,
-            bins=bins,
+            bins=(),
             weights=self.weights,
             labels=self.labels,
             events=self.events,
             offsets=self.offsets,
             query_weights=self.query_weights,
             pairs=self.pairs,
-            codes={
-                name: self.values.column(f) if isinstance(self.values, SpilledValues) else self.values[:, f].copy()
-                for f, name in enumerate(binspec.feature_names)
-                if name in binspec.categories
-            },
             goals=self.goals,
         )
 

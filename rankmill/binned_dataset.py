@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -24,7 +25,7 @@ class BinnedDataset:
     """Rows with their bins, a byte a value: bin once, train many times.
 
     ``Ranker.fit(binned)`` makes the same model as ``Ranker.fit(X, y, ..)`` and, from a dataset folder, as ``rankmill train``.
-    Of the values themselves only codes of categories are kept.
+    Of the values themselves only codes of categories are kept, so a net takes only what :meth:`open` returns: it reads them again.
 
     Parameters
     ----------
@@ -142,6 +143,10 @@ class BinnedDataset:
         made = cls.__new__(cls)
         made.binned = BinnedRows.of_dataset(Dataset.open(path), split).blocked()
         return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what pickle stores: the bins, without the dataset that they are of."""
+        return {"binned": replace(self.binned, source=None)}
 
     def __repr__(self) -> str:
         rows = self.binned.rows

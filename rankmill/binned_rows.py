@@ -12,7 +12,7 @@ from rankmill.array_rows import ArrayRows
 from rankmill.arrays import name_of_column
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.options import option, option_like, options
-from rankmill.given_rows import GivenRows
+from rankmill.given_rows import Expected, GivenRows
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import MAX_BIN, BinOptions
@@ -83,6 +83,8 @@ class BinnedRows:
     """The categorical features, with the texts of all their categories that are not numbers."""
     goal_max_grades: Mapping[str, int] = field(default_factory=dict)
     """The highest grades of goals, if they are not those of the rows."""
+    source: tuple[Dataset, str] | None = None
+    """The split of a dataset that they are, which has their values."""
 
     @classmethod
     def of_given(
@@ -126,6 +128,7 @@ class BinnedRows:
             given_names=dataset.feature_names,
             categories=categories_of(dataset, binspec),
             goal_max_grades=dataset.goals,
+            source=(dataset, split),
         )
 
     def blocked(self) -> BinnedRows:
@@ -137,6 +140,11 @@ class BinnedRows:
     def feature_names(self) -> tuple[str, ...]:
         """Names of the features, in order."""
         return self.binspec.feature_names
+
+    @property
+    def expected(self) -> Expected:
+        """The features that eval sets have."""
+        return self.binspec.feature_names, self.binspec.categories
 
     @property
     def watched(self) -> RankedRows:

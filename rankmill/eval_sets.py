@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -11,10 +11,11 @@ from rankmill.arrays import names_of
 from rankmill.binned_dataset import BinnedDataset
 from rankmill.binned_rows import BinnedRows
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.given_rows import GivenRows, RowsAtOnce, unpacked
+from rankmill.given_rows import Expected, GivenRows, RowsAtOnce, unpacked
 from rankmill.pipeline.binspec import BinSpec
 
 EvalSet: TypeAlias = "RowsAtOnce | BinnedDataset"
+Rows = TypeVar("Rows")
 
 
 def eval_sets_of(
@@ -22,11 +23,11 @@ def eval_sets_of(
     eval_names: Sequence[str] | None,
     eval_qid: Sequence[Any] | None,
     eval_group: Sequence[Any] | None,
-    binspec: BinSpec,
-    binned: Callable[[GivenRows], BinnedRows],
+    expected: Expected,
+    taken: Callable[[GivenRows | BinnedRows], Rows],
     goals: Sequence[str] | None = None,
-) -> list[tuple[str, BinnedRows]]:
-    """Return (name, rows) of every set, with the bins of ``binspec``, which ``binned`` gives to arrays.
+) -> list[tuple[str, Rows]]:
+    """Return (name, rows) of every set, with the ``expected`` features, as ``taken`` makes them for the training.
 
     ``goals`` are columns with goals of sets that are frames and name no others.
 
@@ -43,31 +44,34 @@ def eval_sets_of(
             raise InvalidParameter(f"{what} has {len(given)} entries for {len(sets)} eval sets")
     found = []
     for i, (name, one) in enumerate(zip(eval_names, sets, strict=True)):
-        if isinstance(one, BinnedDataset):
-            if one.binned.binspec.digest != binspec.digest:
-                raise InvalidParameter(
-                    f"eval set {name!r}: its bins are not those of the training data; make it with"
-                    " BinnedDataset(.., reference=the training data)"
-                )
-            found.append((name, one.binned))
-            continue
-        if not isinstance(one, tuple) or len(one) not in {2, 3}:
+        if not isinstance(one, BinnedDataset) and (not isinstance(one, tuple) or len(one) not in {2, 3}):
             raise InvalidParameter(
                 f"an eval set must be (X, y, qid), or (X, y) with eval_qid or eval_group, or"
                 f" (X, y, {{'qid': .., 'offset': ..}}), or a BinnedDataset; {name!r} is not"
             )
-        X, y, qid, group, columns = unpacked(one)  # noqa: N806 - the field's name
-        if goals is not None and columns.get("goals") is None:
-            columns = {**columns, "goals": goals}
-        if qid is None and group is None:
-            qid = None if eval_qid is None else eval_qid[i]
-            group = None if eval_group is None else eval_group[i]
         try:
-            expected = binspec.feature_names, binspec.categories
-            found.append((name, binned(GivenRows.of_arrays(X, y, qid, group, columns, expected=expected))))
+            if isinstance(one, BinnedDataset):
+                found.append((name, taken(one.binned)))
+                continue
+            X, y, qid, group, columns = unpacked(one)  # noqa: N806 - the field's name
+            if goals is not None and columns.get("goals") is None:
+                columns = {**columns, "goals": goals}
+            if qid is None and group is None:
+                qid = None if eval_qid is None else eval_qid[i]
+                group = None if eval_group is None else eval_group[i]
+            found.append((name, taken(GivenRows.of_arrays(X, y, qid, group, columns, expected=expected))))
         except (InvalidParameter, TrainingDataRejected) as error:
             raise type(error)(f"eval set {name!r}: {error}") from None
     return found
+
+
+def with_same_bins(rows: BinnedRows, binspec: BinSpec) -> BinnedRows:
+    """Return ``rows``; InvalidParameter if their bins are not those of ``binspec``."""
+    if rows.binspec.digest != binspec.digest:
+        raise InvalidParameter(
+            "its bins are not those of the training data; make it with BinnedDataset(.., reference=the training data)"
+        )
+    return rows
 
 
 def _is_several(eval_set: Any) -> bool:

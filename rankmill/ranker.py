@@ -15,12 +15,14 @@ from rankmill.array_rows import Extras, rows_of
 from rankmill.arrays import check_same_rows, directions_by_name, made_up_names, queries_of, with_goals, with_queries
 from rankmill.binned_dataset import given_rows
 from rankmill.binned_rows import BinnedRows, BinningOptions
-from rankmill.eval_sets import EvalSet, eval_sets_of
+from rankmill.eval_sets import EvalSet, Rows, eval_sets_of, with_same_bins
 from rankmill.feature_table import matrix_for
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.options import (
+    Grouped,
     check_choice,
+    declared_in,
     defaults_of,
     documented,
     group,
@@ -29,7 +31,8 @@ from rankmill.foundation.options import (
     options,
     signature_of,
 )
-from rankmill.given_rows import FitColumns, GivenRows
+from rankmill.given_rows import Expected, FitColumns, GivenRows
+from rankmill.net_rows import expected_of, rows_for_net, with_eval_set
 from rankmill.other_libraries import (
     Routed,
     checked_callbacks,
@@ -41,6 +44,7 @@ from rankmill.other_libraries import (
     unknown_parameter,
 )
 from rankmill.pipeline.binspec import BinSpec
+from rankmill.pipeline.options import MAX_BIN
 from rankmill.scorer.forest import Forest, importance_table
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.model import Model as TrainedModel
@@ -50,6 +54,8 @@ from rankmill.scorer.predict import ForestPredictor
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.early_stopping import GoalMean, parse_measure
 from rankmill.trainer.measured_queries import MeasuredQueries
+from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions, NetOptions
+from rankmill.trainer.nets.training import train_net
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
 from rankmill.trainer.parameters import ALL, AUTO, GRADES, TrainParameters, all_parameters
@@ -90,7 +96,14 @@ class RankerOptions:
     )
 
 
-DEFAULTS = defaults_of(TrainParameters, RankerOptions) | {"monotone": None}
+KIND = Grouped(
+    kind=ModelOptions,
+    options=tuple(each for each in declared_in(ModelOptions) if each.name not in {*SHARED, *FROM}),
+    changes=False,
+    defaults={},
+)
+"""The kind of model, and the options that only nets have."""
+DEFAULTS = defaults_of(TrainParameters, RankerOptions, KIND) | {"monotone": None}
 
 
 class FitArguments(FitColumns, total=False):
@@ -104,9 +117,10 @@ class FitArguments(FitColumns, total=False):
 
 
 class Ranker(Routed):
-    """Gradient-boosted trees on arrays: ``fit`` takes features, grades and query ids; ``predict`` gives scores.
+    """Gradient-boosted trees, or a net, on arrays: ``fit`` takes features, grades and query ids; ``predict`` gives scores.
 
-    Parameters are those of :class:`rankmill.trainer.parameters.TrainParameters` and :class:`RankerOptions`, by name.
+    Parameters are those of :class:`rankmill.trainer.parameters.TrainParameters` and :class:`RankerOptions`, by name, and with
+    ``model="net"`` those of :class:`rankmill.trainer.nets.options.NetOptions`.
     ``help(Ranker.__init__)`` lists all with their defaults.  Two accept more types:
 
     monotone
@@ -124,9 +138,9 @@ class Ranker(Routed):
     forest_
         The same, if it is a forest; else InputError.
     best_round_
-        Number of rounds that were kept.
+        Number of rounds that were kept; of a net, the epoch.
     history_
-        One :class:`rankmill.trainer.training_result.RoundRecord` per round.
+        One :class:`rankmill.trainer.training_result.RoundRecord` per round, or epoch.
     cross_validation_
         The cross-validation that chose the number of rounds, if ``rounds_by`` is ``cv``.
     loaded_from_
@@ -158,6 +172,7 @@ class Ranker(Routed):
     max_bin_of: Mapping[str, int] | None
     categorical: Sequence[str | int] | None
     n_threads: int
+    model: str
     importance_type: str
     verbose: int | bool
     loaded_from_: str
@@ -277,7 +292,7 @@ class Ranker(Routed):
             have the same columns.
         eval_set
             (X, y, qid), a BinnedDataset with the bins of the training data, or a list or tuple of these.  The first set decides how many rounds are kept.  Instead of qid
-            you can give a mapping with more arguments: ``{"qid": qid, "offset": offset}``.
+            you can give a mapping with more arguments: ``{"qid": qid, "offset": offset}``.  A net takes one set.
             With ``refit="all"``, the default up to 5,000 queries, the model is then trained again on the first set as well:
             judge it on other rows, or set ``refit="none"``.
         eval_names
@@ -317,6 +332,10 @@ class Ranker(Routed):
         listeners, metrics = checked_callbacks(callbacks), checked_metrics(eval_metrics)
         own = self.checked_options()
         given = given_rows(X, y, qid, group, columns, own.binning, "fit ")
+        if self.checked_kind().model == NET:
+            del X  # what is not needed any more
+            of_trees = {"resume": resume, "init_model": init_model}
+            return self._fit_net(given, own, eval_set, metrics, listeners, {**more, **of_trees})
         names, base = given.feature_names, None
         if (corrected := more.get("base_model")) is not None:
             if isinstance(given, BinnedRows):
@@ -330,26 +349,18 @@ class Ranker(Routed):
         parameters = self.checked_parameters(names, more.get("early_stopping_rounds"))
         n_threads = workers_for(own.binning.n_threads)
         regression = learns_labels(parameters.objective)
-        if columns["label"] is not None and not regression:
-            this = f"{parameters.objective} learns" if parameters.objective else "the preset chooses one that learns"
-            raise InvalidParameter(f"label is for objectives of regression, such as l2; {this} grades")
+        _check_labels(columns, parameters.objective)
 
-        def binned(rows: GivenRows, reference: BinSpec | None = None, where: str = "") -> BinnedRows:
+        def binned(rows: GivenRows | BinnedRows, reference: BinSpec | None = None, where: str = "") -> BinnedRows:
+            if isinstance(rows, BinnedRows):
+                return rows if reference is None else with_same_bins(rows, reference)
             checked = rows.rows(regression=regression, where=where)
             return BinnedRows.of_given(rows, checked, own.binning, reference, base)
 
-        train = given if isinstance(given, BinnedRows) else binned(given, where="fit ")
+        train = binned(given, where="fit ")
         given_names = given.given_names
         del X, given  # what is not needed any more
-        watched = eval_sets_of(
-            eval_set,
-            more.get("eval_names"),
-            more.get("eval_qid"),
-            more.get("eval_group"),
-            train.binspec,
-            lambda rows: binned(rows, train.binspec),
-            None if isinstance(goals := more.get("goals"), Mapping) else goals,
-        )
+        watched = _watched(eval_set, more, train.expected, lambda rows: binned(rows, train.binspec))
         data = train.training_data(parameters.objective, watched)
         start = None if forest is None else StartingModel(forest)
         asked, parameters = parameters, with_preset(parameters, shape_of_rows(data), start)
@@ -369,6 +380,50 @@ class Ranker(Routed):
             result = fit(data, parameters, options)
         trained = result.forest if base is None else base.joined(result.forest)
         self._keep(trained, result.best_round, result.history, given_names, result.cross_validation)
+        return self
+
+    def _fit_net(
+        self,
+        given: BinnedRows | GivenRows,
+        own: RankerOptions,
+        eval_set: EvalSet | Sequence[EvalSet] | None,
+        metrics: Sequence[str],
+        listeners: Sequence[Callable[[RoundRecord], bool | None]],
+        more: Mapping[str, Any],
+    ) -> Ranker:
+        """Train a net; arguments as :meth:`fit` takes them."""
+        options, binning = self.net_options(given.feature_names), own.binning
+        of_trees = {name: more.get(name) for name in ("resume", "init_model", "base_model", "early_stopping_rounds")}
+        of_trees |= {
+            "max_bin": binning.max_bin if binning.max_bin != MAX_BIN else None,
+            "max_bin_of": binning.max_bin_of,
+        }
+        for name, value in of_trees.items():
+            if value is not None:
+                instead = "; use early_stopping_epochs" if name == "early_stopping_rounds" else ""
+                raise InvalidParameter(f"{name} is of trees; leave it out with model net{instead}")
+        _check_labels(more, options.objective)
+        data = rows_for_net(given, options, "fit ")
+        watched = _watched(eval_set, more, expected_of(given), lambda rows: rows_for_net(rows, options))
+        if len(watched) > 1:
+            raise InvalidParameter(
+                f"a net takes one eval set, which decides the epoch that is kept; got {len(watched)}"
+            )
+        for name, rows in watched:
+            data = with_eval_set(data, name, rows)
+        given_names = given.given_names
+        del given
+        rounds = replace(options.losses(), n_rounds=options.epochs)
+        with verbosely(own.verbose, rounds, step="epoch") as progress:
+            on_round = _all_of(progress, listeners)
+            result = train_net(
+                data,
+                options,
+                eval_metrics=metrics,
+                n_threads=workers_for(binning.n_threads),
+                on_epoch=lambda record, _: on_round(record),
+            )
+        self._keep(result.net, result.best_epoch, result.history, given_names)
         return self
 
     def _keep(
@@ -413,6 +468,7 @@ class Ranker(Routed):
                 trained_with["refit"] = None  # chosen where there was an eval set, which the next training may not have
         elif isinstance(model, Net):
             best_round = int(str(model.info.get("epochs", 0)))
+            trained_with |= {"model": NET, "layers": model.widths}
         ranker = cls(**{key: value for key, value in trained_with.items() if key in known})
         ranker.categorical = [*model.categories] or None
         named = model.feature_names != made_up_names(model.n_features)
@@ -546,8 +602,24 @@ class Ranker(Routed):
     def checked_parameters(self, names: Sequence[str], patience: int | None = None) -> TrainParameters:
         """Return the training parameters for features with these ``names``.
 
-        ``patience`` overrides the ranker's own.  InvalidParameter if one is out of bounds.
+        ``patience`` overrides the ranker's own.  InvalidParameter if one is out of bounds, or the ranker trains a net.
         """
+        if self.checked_kind().model == NET:
+            raise InvalidParameter("this works with trees only, and the ranker trains a net; leave out model net")
+        return self._parameters(names, patience)
+
+    def checked_kind(self) -> ModelOptions:
+        """Return the kind of model, with the options of nets; InvalidParameter if these are given for trees."""
+        kind: ModelOptions = KIND.made_of({each.name: getattr(self, each.name) for each in KIND.options})
+        if kind.model != NET:
+            kind.check_trees()
+        return kind
+
+    def net_options(self, names: Sequence[str]) -> NetOptions:
+        """Return the options of the net; InvalidParameter if one is out of bounds, or of trees."""
+        return self.checked_kind().net_options(self._parameters(names))
+
+    def _parameters(self, names: Sequence[str], patience: int | None = None) -> TrainParameters:
         self._check_metrics()
         given = {name: getattr(self, name) for name in defaults_of(TrainParameters)}
         given |= {
@@ -592,7 +664,7 @@ class Ranker(Routed):
 
 
 Ranker.__init__.__signature__ = signature_of(Ranker.__init__, DEFAULTS)  # type: ignore[attr-defined]
-Ranker.__init__.__doc__ = documented(TrainParameters, RankerOptions)
+Ranker.__init__.__doc__ = documented(TrainParameters, RankerOptions, KIND)
 Ranker.fit.__signature__ = signature_of(Ranker.fit, dict.fromkeys(FitArguments.__annotations__))  # type: ignore[attr-defined]
 
 
@@ -604,6 +676,29 @@ def _forest_of(model: Model) -> Forest:
     from rankmill.model_files import named_model
 
     return forest_of(named_model(model)[0], "resume")
+
+
+def _check_labels(columns: Mapping[str, Any], objective: str | None) -> None:
+    """Raise InvalidParameter if there are labels for an objective that learns grades."""
+    if columns.get("label") is not None and not learns_labels(objective):
+        this = f"{objective} learns" if objective else "the preset chooses one that learns"
+        raise InvalidParameter(f"label is for objectives of regression, such as l2; {this} grades")
+
+
+def _watched(
+    eval_set: Any, more: Mapping[str, Any], expected: Expected, taken: Callable[[GivenRows | BinnedRows], Rows]
+) -> list[tuple[str, Rows]]:
+    """Return the eval sets for the arguments of :meth:`Ranker.fit`; see `eval_sets_of`."""
+    goals = more.get("goals")
+    return eval_sets_of(
+        eval_set,
+        more.get("eval_names"),
+        more.get("eval_qid"),
+        more.get("eval_group"),
+        expected,
+        taken,
+        None if isinstance(goals, Mapping) else goals,
+    )
 
 
 def _all_of(

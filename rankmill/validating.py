@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rankmill.binned_dataset import given_rows
 from rankmill.binned_rows import BinnedRows
-from rankmill.eval_sets import eval_sets_of
+from rankmill.eval_sets import eval_sets_of, with_same_bins
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.given_rows import FitColumns, GivenRows
 from rankmill.other_libraries import checked_metrics, keywords_of, unknown_argument
@@ -141,7 +141,7 @@ def select_features(
         ranker, given_rows(X, y, qid, group, columns, own.binning, _SELECT_FEATURES), _SELECT_FEATURES
     )
     watched = eval_sets_of(
-        eval_set, None, None, None, train.binspec, lambda rows: _binned(ranker, rows, "", train.binspec)[0]
+        eval_set, None, None, None, train.expected, lambda rows: _binned(ranker, rows, "", train.binspec)[0]
     )
     data = train.training_data(parameters.objective, watched)
     options = TrainingOptions(
@@ -167,6 +167,6 @@ def _binned(
     """Return the rows with bins, those of ``reference`` if given, and the parameters of ``ranker`` for their features."""
     parameters = ranker.checked_parameters(given.feature_names)
     if isinstance(given, BinnedRows):
-        return given, parameters
+        return given if reference is None else with_same_bins(given, reference), parameters
     rows = given.rows(regression=learns_labels(parameters.objective), where=where)
     return BinnedRows.of_given(given, rows, ranker.checked_options().binning, reference), parameters

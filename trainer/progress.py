@@ -144,12 +144,13 @@ def training_progress(
 
 @contextmanager
 def verbosely(
-    verbose: int, parameters: TrainParameters, choices: str = "", *, folds_alone: bool = False
+    verbose: int, parameters: TrainParameters, choices: str = "", *, folds_alone: bool = False, step: str = "round"
 ) -> Iterator[TrainingProgress]:
     """Yield the progress of a training from Python: of the whole training, or only of its folds if ``folds_alone``.
 
     ``verbose`` 0 or False: no output; 1 or True: a bar in a notebook, elsewhere a line on stderr about every
     :data:`LOG_SECONDS`; N above 1: ``choices``, those of the preset, and a line after every N rounds.  A compilation of kernels is announced, too.
+    ``step`` is what a round is called.
 
     Raises
     ------
@@ -163,6 +164,7 @@ def verbosely(
     progress = TrainingProgress(
         parameters.n_rounds,
         n_trainings=folds + (not folds_alone),
+        step=step,
         log_every=None if every == 1 else every,
         bar=in_notebook(),
     )

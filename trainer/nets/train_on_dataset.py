@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -199,24 +199,26 @@ def data_of_net(dataset: Dataset, options: NetOptions, machine: MachineOptions) 
     """Read the train split and, if there is one, the valid split, with the values of all features."""
     measures = measures_of(options.losses(), machine.eval_metrics)
     goals = {measure.goal for measure in measures if isinstance(measure, Metric) and measure.goal}
-    parameters = options.losses()
-
-    def rows_of(split: str) -> NetRows:
-        rows: RankedRows = read_columns(dataset, split, parameters)
-        batches = [np.empty((0, len(dataset.feature_names)), dtype=np.float32), *dataset.feature_batches(split)]
-        return NetRows(np.concatenate(batches), rows)
-
-    valid = rows_of("valid")
-    texts = dataset.vocabulary.texts
-    info = {name: value for name, value in facts_of_data(dataset, "").items() if name != "binspec_digest"}
-    return NetData(
-        train=rows_of("train"),
+    data, valid = split_for_net(dataset, "train", options), split_for_net(dataset, "valid", options).train
+    return replace(
+        data,
         valid=valid if valid.rows.n_rows else None,
+        goals={name: highest for name, highest in data.goals.items() if name in goals},
+    )
+
+
+def split_for_net(dataset: Dataset, split: str, options: NetOptions) -> NetData:
+    """Read a split of ``dataset`` to train on, with the values of all features."""
+    rows: RankedRows = read_columns(dataset, split, options.losses())
+    batches = [np.empty((0, len(dataset.feature_names)), dtype=np.float32), *dataset.feature_batches(split)]
+    texts = dataset.vocabulary.texts
+    return NetData(
+        train=NetRows(np.concatenate(batches), rows),
         feature_names=dataset.feature_names,
         max_grade=dataset.max_grade,
         categories={name: [*texts.get(name, {})] for name in dataset.manifest.categorical},
-        goals={name: highest for name, highest in dataset.goals.items() if name in goals},
-        info=info,
+        goals=dataset.goals,
+        info={name: value for name, value in facts_of_data(dataset, "").items() if name != "binspec_digest"},
     )
 
 

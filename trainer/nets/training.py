@@ -58,6 +58,7 @@ class NetData:
     max_grade: int
     categories: Mapping[str, Sequence[str]] = field(default_factory=dict)  # as in `TrainingData`
     goals: Mapping[str, int] = field(default_factory=dict)  # highest grade of each goal that is measured
+    valid_name: str = VALID  # of the valid split in records
     info: Mapping[str, Any] = field(default_factory=dict)  # facts to keep in the model file; no times, no paths
 
     @property
@@ -109,7 +110,7 @@ def train_net(
     rankmill.foundation.errors.InputError
         The metric is unknown.
     """
-    for name, split in ((TRAIN, data.train), (VALID, data.valid)):
+    for name, split in ((TRAIN, data.train), (data.valid_name, data.valid)):
         if split is not None and split.values.shape != (split.rows.n_rows, len(data.feature_names)):
             raise TrainingDataRejected(
                 f"expected values of shape ({split.rows.n_rows}, {len(data.feature_names)}) in the {name} split, got"
@@ -133,7 +134,7 @@ class _Training:
         self._valid = None if data.valid is None else self._queries_of(data.valid.rows)
         if self._valid is not None and not self._valid.has_value(self._watched):
             raise TrainingDataRejected(
-                f"no query of the {VALID} split has a relevant document, so {self._watched} cannot decide when to stop; set"
+                f"no query of the {data.valid_name} split has a relevant document, so {self._watched} cannot decide when to stop; set"
                 f" {spelled('stop_metric')} to deviance, or use a split with relevant documents or none"
             )
         others = (rows.offsets, rows.weights, rows.query_weights, rows.pairs)
@@ -200,7 +201,7 @@ class _Training:
                 loss = record.metrics[TRAIN][str(DEVIANCE)]
                 state.rate *= _SLOWER if loss > state.last_loss else 1.0
                 state.last_loss = loss
-            watched = record.metrics.get(VALID, {}).get(str(self._watched), nan)
+            watched = record.metrics.get(self._data.valid_name, {}).get(str(self._watched), nan)
             stopped = stopping.update(number, watched)
             keeps_best = self._valid is not None and options.early_stopping_epochs > 0
             if not keeps_best:
@@ -265,7 +266,7 @@ class _Training:
             if valid.rows.offsets is not None:
                 scores += valid.rows.offsets
             loss = objective_of(valid.rows, self._losses) if DEVIANCE in self._measures else None
-            found[VALID] = self._means(self._valid, scores, loss)
+            found[self._data.valid_name] = self._means(self._valid, scores, loss)
         return found
 
     def _queries_of(self, rows: RankedRows) -> MeasuredQueries:
