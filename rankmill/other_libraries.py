@@ -78,11 +78,12 @@ OURS = {
 """Our name for each name in LightGBM, XGBoost, CatBoost or scikit-learn; see docs/coming-from.md for other differences."""
 
 _NOT_HERE = (
-    "auc_mu_weights auto_class_weights bagging_freq class_weights data default_direction device device_type diffusion_temperature "
-    "embedding_features feature_calcers feature_pre_filter force_col_wise force_row_wise ignored_features "
-    "linear_tree metric_freq min_data_in_bin model_shrink_rate monotone_penalty neg_bagging_fraction "
-    "normalize_type num_feature one_drop poisson_max_delta_step pos_bagging_fraction position process_type sample_type "
-    "saved_feature_importance_type scale_pos_weight sparse_features_conflict_fraction text_features top_k two_round"
+    "auc_mu_weights auto_class_weights bagging_freq class_weights data default_direction device device_type "
+    "diffusion_temperature embedding_features feature_calcers feature_pre_filter force_col_wise force_row_wise "
+    "ignored_features input_model linear_tree metric_freq min_data_in_bin model_shrink_rate monotone_penalty "
+    "neg_bagging_fraction normalize_type num_feature one_drop poisson_max_delta_step pos_bagging_fraction position "
+    "pre_partition process_type sample_type saved_feature_importance_type scale_pos_weight "
+    "sparse_features_conflict_fraction text_features top_k two_round updater updater_seq weight_column"
 )
 NOT_HERE = frozenset(_NOT_HERE.split())
 """Names of theirs that none of ours stands for, but that are spelled like one of ours or are passed so often that a guess would mislead."""
