@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks import stopped
+from benchmarks import net_systems, stopped
 from benchmarks.intervals import Differences, paired_interval
 from benchmarks.letor import Parts, Split
 from benchmarks.quality_sets import GENERATED, REAL, SETS, SMALL, Unit, units
@@ -59,7 +59,7 @@ class System:
     @property
     def key(self) -> str:
         """The name of its files in the cache, which its settings decide."""
-        package = "" if self.kind == OURS else version("xgboost-cpu" if self.kind == "xgboost" else self.kind)
+        package = "" if self.kind in {OURS, *NETS} else version("xgboost-cpu" if self.kind == "xgboost" else self.kind)
         settings = {"preset": "auto-1", **self.settings} if self.kind == OURS else dict(self.settings)
         facts = [self.kind, package, settings, self.code, ROUNDS, PATIENCE]
         return f"{self.kind}-{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]}"
@@ -67,6 +67,8 @@ class System:
     def run(self, parts: Parts, seed: int) -> stopped.Scored:
         if self.kind == OURS:
             return ours(parts, self.settings, seed)
+        if self.kind in NETS:
+            return NETS[self.kind](parts, self.settings, seed)
         return PEERS[self.kind](parts, {**self.settings, "seed": seed}, ROUNDS, PATIENCE)
 
 
@@ -87,6 +89,7 @@ def ours(parts: Parts, settings: Mapping[str, Any], seed: int) -> stopped.Scored
     return stopped.Scored(total / members, rounds)
 
 
+NETS = {"net": net_systems.only_net, "blend": net_systems.blend}
 PEERS = {"lightgbm": stopped.lightgbm, "xgboost": stopped.xgboost, "catboost": stopped.catboost}
 _LIGHTGBM = {"objective": "lambdarank", "metric": "ndcg", "eval_at": [10], "num_threads": 1}
 _XGBOOST = {"objective": "rank:ndcg", "eval_metric": "ndcg@10", "tree_method": "hist", "nthread": 1}
@@ -100,6 +103,12 @@ BUILT_IN = {
         System("ours without refit", OURS, {"refit": "none"}),
         System("ours defaults-1", OURS, {"preset": "defaults-1"}),
         System("ours, codes as numbers", OURS, {"categorical": None}),
+        System("net", "net", {}),
+        System("ranknet, linear", "net", {net_systems.PUBLISHED: True, "layers": ()}),
+        System("ranknet, 10 hidden", "net", {net_systems.PUBLISHED: True}),
+        System("lambdarank, linear", "net", {net_systems.PUBLISHED: True, "layers": (), "objective": "lambdamart", "learning_rate": 0.01}),
+        System("lambdarank, 10 hidden", "net", {net_systems.PUBLISHED: True, "objective": "lambdamart", "learning_rate": 0.01}),
+        System("blend of trees and net", "blend", {}),
         System("lightgbm", "lightgbm", _LIGHTGBM),
         System("lightgbm modest", "lightgbm", {**_LIGHTGBM, "num_leaves": 16, "learning_rate": 0.05}),
         System("xgboost", "xgboost", _XGBOOST),
@@ -182,7 +191,9 @@ def warm_up(system: System, parts: Parts) -> None:
     few = Parts(
         *(_first_queries(split, 40) for split in (parts.train, parts.valid, parts.test)), categorical=parts.categorical
     )
-    if system.kind == OURS:
+    if system.kind in NETS:
+        NETS[system.kind](few, {**system.settings, "epochs": 1}, 1)
+    elif system.kind == OURS:
         ours(few, {**system.settings, "n_rounds": 2, AVERAGE: 1}, 1)
     else:
         PEERS[system.kind](few, system.settings, 2, PATIENCE)

@@ -8,6 +8,9 @@ it, above 0.8 with the default noise); another seed makes another set.
 A set of k categories has 2,000 train, 666 valid and 2,000 test queries of 20 documents, with eight normal features, and one
 of k categories, whose frequencies fall with rank as 1 / (rank + 10)^0.8.  A category moves the relevance by a normal number
 for itself and half of one times a feature; the number of a category says nothing about it.
+
+The relevance of a smooth set is a sum of six curves (tanh), each of a random direction through all 30 normal features: what nets
+find easily, and trees only by many steps.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ REAL = {
 }
 GENERATED = {f"generated-{queries}": queries for queries in (50, 200, 1000, 5000, 20_000)}
 CATEGORIES = {f"categories-{k}": k for k in (10, 100, 10_000)}
-SETS = (*REAL, *GENERATED, *CATEGORIES)
+SMOOTH = {f"smooth-{queries}": queries for queries in (1000, 5000)}
+SETS = (*REAL, *GENERATED, *CATEGORIES, *SMOOTH)
 SMALL = 1000  # most queries of the generated sets whose mean is shown
 TEST_QUERIES, DOCUMENTS, FEATURES, NOISE = 2000, 20, 30, 1.2
 VALID_SEED, TEST_SEED = 1_000_000, 2_000_000  # added to the seed of the train part
@@ -78,9 +82,22 @@ def generated(name: str, seed: int) -> Parts:
     if name in CATEGORIES:
         k, queries = CATEGORIES[name], (2000, 666, TEST_QUERIES)
         return Parts(*(_of_categories(k, seed, part, n) for part, n in enumerate(queries)), categorical=(8,))
+    if name in SMOOTH:
+        sizes_of = SMOOTH[name], valid_queries(SMOOTH[name]), TEST_QUERIES
+        return Parts(*(_smooth(seed, part, n) for part, n in enumerate(sizes_of)))
     queries = GENERATED[name]
     sizes = ((0, queries), (VALID_SEED, valid_queries(queries)), (TEST_SEED, TEST_QUERIES))
     return Parts(*(Split(*judgments(seed + added, n, DOCUMENTS, FEATURES, NOISE)) for added, n in sizes))
+
+
+def _smooth(seed: int, part: int, queries: int) -> Split:
+    """Return one part of a smooth set; all parts of a seed have the same directions."""
+    directions = np.random.default_rng([seed, 5]).normal(size=(FEATURES, 6)) / FEATURES**0.5
+    rng, n = np.random.default_rng([seed, 5, part]), queries * DOCUMENTS
+    x = rng.normal(size=(n, FEATURES))
+    relevance = np.tanh(2.0 * x @ directions) @ np.array([1.0, 0.8, -0.8, 0.6, -0.6, 0.5])
+    grades = np.digitize(relevance + NOISE / 2 * rng.normal(size=n), [0.6, 1.2, 1.8, 2.4]).astype(np.int32)
+    return Split(x.astype(np.float32), grades, np.arange(0, n + 1, DOCUMENTS))
 
 
 def _of_categories(k: int, seed: int, part: int, queries: int) -> Split:

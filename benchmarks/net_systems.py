@@ -1,0 +1,61 @@
+"""Nets, blends and distilled trees as systems of `benchmarks.quality`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from benchmarks import stopped
+from benchmarks.letor import Parts, Split
+from rankmill import Ranker
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.trainer.blending import weights_of
+from rankmill.trainer.nets.options import NetOptions, as_published
+from rankmill.trainer.nets.training import NetData, NetRows, train_net
+from rankmill.trainer.rows import RankedRows
+
+PUBLISHED = "published"  # setting of a net: start from the options as first published
+METRIC, POLICY = parse_metric("ndcg@10"), Policy()
+
+
+def net(parts: Parts, settings: Mapping[str, Any], seed: int) -> tuple[list[np.ndarray], int]:
+    """Return the scores of a net on the valid and the test part, and the number of epochs that were kept."""
+    given = dict(settings)
+    options = as_published if given.pop(PUBLISHED, False) else NetOptions
+    names = [f"f{i}" for i in range(parts.train.x.shape[1])]
+    data = NetData(
+        train=_rows(parts.train), valid=_rows(parts.valid), feature_names=names,
+        max_grade=int(parts.train.grades.max()), categories={names[f]: [] for f in parts.categorical},
+    )  # fmt: skip
+    result = train_net(data, options(**{**given, "seed": seed}), n_threads=1)
+    return [result.net.predict(split.x) for split in (parts.valid, parts.test)], result.best_epoch
+
+
+def trees(parts: Parts, settings: Mapping[str, Any], seed: int) -> tuple[list[np.ndarray], int]:
+    """Return the scores of trees that did not learn from the valid part on the valid and the test part, and the rounds kept."""
+    ranker = Ranker(**{"n_threads": 1, "verbose": 0, "refit": "none", **settings}, seed=seed * 100)
+    ranker.fit(
+        parts.train.x, parts.train.grades, group=parts.train.sizes,
+        eval_set=[(parts.valid.x, parts.valid.grades)], eval_group=[parts.valid.sizes],
+    )  # fmt: skip
+    return [ranker.predict(split.x) for split in (parts.valid, parts.test)], ranker.best_round_
+
+
+def only_net(parts: Parts, settings: Mapping[str, Any], seed: int) -> stopped.Scored:
+    scores, epochs = net(parts, settings, seed)
+    return stopped.Scored(scores[1], epochs)
+
+
+def blend(parts: Parts, settings: Mapping[str, Any], seed: int) -> stopped.Scored:
+    """Blend trees and a net with the weights that are best on the valid part."""
+    of_trees, rounds = trees(parts, {}, seed)
+    of_net, _ = net(parts, settings, seed)
+    found = weights_of([of_trees[0], of_net[0]], parts.valid.grades, parts.valid.starts, METRIC, POLICY)
+    weights = [share / spread for share, spread in zip(found.shares, found.spreads, strict=True)]
+    return stopped.Scored(weights[0] * of_trees[1] + weights[1] * of_net[1], rounds)
+
+
+def _rows(split: Split) -> NetRows:
+    return NetRows(split.x, RankedRows(split.grades, split.starts, ()))
