@@ -605,7 +605,7 @@ class Ranker(Routed):
         ``patience`` overrides the ranker's own.  InvalidParameter if one is out of bounds, or the ranker trains a net.
         """
         if self.checked_kind().model == NET:
-            raise InvalidParameter("this works with trees only, and the ranker trains a net; leave out model net")
+            raise InvalidParameter("cross-validation and selection of features train trees; leave out model net")
         return self._parameters(names, patience)
 
     def checked_kind(self) -> ModelOptions:

@@ -27,6 +27,12 @@ from tests.refusals import refused
 N = 4000
 
 
+@pytest.mark.parametrize("name", ["layers", "dropout", "model"])
+def test_options_of_nets_are_refused(name: str) -> None:
+    with refused(InvalidParameter, name, "nets"):
+        space_of({name: "1,2"}, "test")
+
+
 def drawn(values: str, name: str = "learning_rate", n: int = N) -> list:
     space = space_of({name: values}, "test")
     return [space.draw(7, trial)[name] for trial in range(n)]

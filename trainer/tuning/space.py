@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import InvalidParameter, name_hint
+from rankmill.foundation.options import declared_in
 from rankmill.foundation.records import JSON
 from rankmill.foundation.scalars import real_number, text, truth, whole_number
 from rankmill.foundation.toml_files import read_toml
+from rankmill.trainer.nets.options import FROM, ModelOptions
 from rankmill.trainer.parameters import TrainParameters
 
 DIGITS = 4  # significant digits of a sampled number, for readers
@@ -73,6 +75,7 @@ FIXED: Mapping[str, str] = {
 }
 _VALUES = {"int": "whole numbers such as 15,31", "float": "numbers such as 0.05,0.1"}
 _KINDS = {field.name: str(field.type) for field in fields(TrainParameters)}
+_OF_NETS = {each.name for each in declared_in(ModelOptions)} - _KINDS.keys() - {*FROM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,8 @@ def space_of(given: Mapping[str, Any], where: str) -> Space:
         raise InvalidParameter(f"{where}: expected at least one parameter to vary, found none")
     parts: dict[str, Choices | Range] = {}
     for name in sorted(given):  # in an order that does not depend on ``given``
+        if name in _OF_NETS:
+            raise InvalidParameter(f"{where}: {name} cannot be varied: it is an option of nets, and trials train trees")
         if name not in _KINDS:
             hint = name_hint(name, _KINDS, "see rankmill train --help")
             raise InvalidParameter(f"{where}: unknown parameter {name!r}; {hint}")
