@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 
 _MOST_ROWS = 1 << 17  # sorted at a time: with few features, ids and order take most of the memory
+_SOURCE, _WIDTH = " source", " width"  # columns of spilled rows, with a space, as no goal has such a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +139,8 @@ class RowSpill:
                 ("qid", pa.string(), False),
                 ("doc_id", pa.string(), True),
                 ("grade", pa.int32(), False),
-                ("source", pa.int32(), False),
-                ("width", pa.int32(), False),
+                (_SOURCE, pa.int32(), False),
+                (_WIDTH, pa.int32(), False),
                 *((name, type_of(name), False) for name in self._extras),
             ]
         )
@@ -201,7 +202,7 @@ class RowSpill:
         low = 0
         with self._files.raw_path(bucket).open("rb", buffering=0) as file:
             for batch in self._files.batches(bucket):
-                n, width = len(batch), batch.column("width")[0].as_py()
+                n, width = len(batch), batch.column(_WIDTH)[0].as_py()
                 if into is not None and into.shape[1] == width:
                     values = into[low : low + n]
                 else:
@@ -212,7 +213,7 @@ class RowSpill:
                     qid=batch.column("qid"),
                     doc_id=batch.column("doc_id"),
                     grade=batch.column("grade").to_numpy(),
-                    source=batch.column("source").to_numpy(),
+                    source=batch.column(_SOURCE).to_numpy(),
                     values=values,
                     extras={name: batch.column(name).to_numpy() for name in self._extras},
                 )

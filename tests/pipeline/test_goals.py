@@ -218,6 +218,15 @@ def test_names_of_goals(tmp_path):
         ingest([tmp_path / "a.txt"], tmp_path / "out", options=options())
 
 
+@pytest.mark.parametrize("name", ["source", "width", "values", "digest", "high", "document", "place"])
+def test_a_goal_may_have_any_name_that_is_not_reserved(tmp_path, name):
+    renamed = [{name if key == "bought" else key: cell for key, cell in row.items()} for row in judgments()]
+    for goal, rows in (("bought", judgments()), (name, renamed)):
+        ingest([as_csv(tmp_path / f"{goal}.csv", rows)], tmp_path / goal, options=options(goal, ignore=("fresh",)))
+    plain, found = Dataset.open(tmp_path / "bought"), Dataset.open(tmp_path / name)
+    assert found.rows("train", (name,)).column(0).equals(plain.rows("train", ("bought",)).column(0))
+
+
 def test_a_dataset_without_goals_does_not_mention_them(tmp_path):
     ingest([as_csv(tmp_path / "a.csv", judgments(9))], tmp_path / "out", options=IngestOptions())
     assert "goals" not in json.loads((tmp_path / "out" / "_manifest.json").read_bytes())
