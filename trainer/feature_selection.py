@@ -311,7 +311,7 @@ def _measured_by(
 ) -> Callable[[Floats], float]:
     """Return a function from outputs (n_outputs, n_rows) to the mean of the measure."""
     if measure == DEVIANCE:
-        loss = objective_of(rows_learnt_from(rows, parameters), parameters)
+        loss = objective_of(rows_learnt_from(rows, parameters), parameters, learns=False)
         return lambda outputs: loss.deviance(outputs[0] if len(outputs) == 1 else outputs)
     queries = MeasuredQueries(rows, [measure], parameters, scale)
     return lambda outputs: queries.means(queries.evaluate(apply_link(link, outputs)))[str(measure)]

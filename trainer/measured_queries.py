@@ -112,9 +112,16 @@ class MeasuredQueries:
 
     def has_value(self, measure: Measure) -> bool:
         """Whether the measure has a value on these rows."""
-        if isinstance(measure, GoalMean):
-            return all(map(self.has_value, self._parts[measure]))
-        return not isinstance(measure, Metric) or not self._queries[measure.goal][1].nothing_relevant(measure).all()
+        return not self.without_value(measure)
+
+    def without_value(self, measure: Measure) -> list[Metric]:
+        """Return the metrics that make up the measure, or itself, that have no value on these rows."""
+        metrics = self._parts[measure] if isinstance(measure, GoalMean) else [measure]
+        return [
+            metric
+            for metric in metrics
+            if isinstance(metric, Metric) and self._queries[metric.goal][1].nothing_relevant(metric).all()
+        ]
 
 
 def policy_of(metrics: Sequence[Metric], parameters: TrainParameters, max_grade: int) -> Policy:

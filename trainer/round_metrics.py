@@ -12,9 +12,10 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.links import apply_link
+from rankmill.scorer.metrics import Metric
 from rankmill.scorer.predict import ForestPredictor
 from rankmill.trainer import _kernels
-from rankmill.trainer.early_stopping import DEVIANCE, Measure, measures_of
+from rankmill.trainer.early_stopping import DEVIANCE, GoalMean, Measure, measures_of
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.measured_queries import MeasuredQueries
 from rankmill.trainer.objectives.protocol import Objective
@@ -82,16 +83,19 @@ class RoundMetrics:
             if rows.n_rows == 0:
                 raise TrainingDataRejected(f"the eval set {name!r} has no rows; leave it out")
             try:
-                loss = objective_of(rows_learnt_from(rows, parameters), parameters) if with_loss else None
+                learnt = rows_learnt_from(rows, parameters)
+                loss = objective_of(learnt, parameters, learns=False) if with_loss else None
                 queries = MeasuredQueries(rows, measures, parameters, data.scale)
                 self._sets[name] = _MeasuredSet(rows, objective, queries, loss)
                 self._sets[name].take_bins(rows, objective, data.n_bins, averaged=parameters.boosting == RF)
             except TrainingDataRejected as error:
                 raise TrainingDataRejected(f"eval set {name!r}: {error}") from None
         self.first = names[1] if eval_sets else None
-        if decides and self.first is not None and not self._sets[self.first].has_value(self.stop_metric):
+        lacking = self._sets[self.first].without_value(self.stop_metric) if decides and self.first is not None else []
+        if lacking:
+            by = f" by {', '.join(map(str, lacking))}" if isinstance(self.stop_metric, GoalMean) else ""
             raise TrainingDataRejected(
-                f"no query of the {self.first} split has a relevant document, so {self.stop_metric}"
+                f"no query of the {self.first} split has a relevant document{by}, so {self.stop_metric}"
                 " cannot decide when to stop; set stop_metric to deviance or rounds_by to oob, or use a"
                 " split with relevant documents or none"
             )
@@ -147,9 +151,9 @@ class _MeasuredSet:
         self.bins, self.scores = rows.row_major(n_bins), starting_scores(rows, objective)
         self._start = self.scores.copy() if averaged else None
 
-    def has_value(self, measure: Measure) -> bool:
-        """Whether the measure has a value on these rows."""
-        return self._queries.has_value(measure)
+    def without_value(self, measure: Measure) -> list[Metric]:
+        """Return the metrics that make up the measure, or itself, that have no value on these rows."""
+        return self._queries.without_value(measure)
 
     def shrink(self, factor: float) -> None:
         """Multiply what trees have added so far by ``factor``."""
@@ -242,6 +246,6 @@ def measure(
     values = queries.evaluate(scores)
     found = queries.means(values)
     if DEVIANCE in measures:
-        found[str(DEVIANCE)] = objective_of(rows, own).deviance(scores)
+        found[str(DEVIANCE)] = objective_of(rows, own, learns=False).deviance(scores)
     of_queries, order = queries.by_query(values), [str(each) for each in measures]
     return {name: found[name] for name in order}, {name: of_queries[name] for name in order if name in of_queries}

@@ -47,11 +47,14 @@ def goal_rows(part, seed=1, **goals) -> RankedRows:
     return replace(rows, goals=goals or {"bought": goal_grades(part, seed)})
 
 
-def data_of(train=None, watch=False, **goals) -> TrainingData:
+def data_of(train=None, watch=False, watched=None, **goals) -> TrainingData:
     first, second, binspec = small_data()
+    valid = goal_rows(second, 2)
+    if watched is not None:
+        valid = replace(valid, goals={"bought": watched(valid.n_rows, np.int32)})
     return TrainingData(
         train=train or goal_rows(first, **goals),
-        eval_sets=[("valid", goal_rows(second, 2))] if watch else [],
+        eval_sets=[("valid", valid)] if watch or watched else [],
         edges=[feature.edges for feature in binspec.features],
         feature_names=binspec.feature_names,
         max_grade=4,
@@ -252,6 +255,12 @@ def test_what_does_not_go_with_goals_is_refused():
         trained(goals={"price": 0.3})
     with refused(TrainingDataRejected, "goal 'bought'", "two different grades"):
         trained(data_of(replace(rows, goals={"bought": np.ones(rows.n_rows, np.int32)})), goals={"bought": 0.3})
+    with refused(TrainingDataRejected, "relevant document by ndcg@10:bought", "ndcg@10:goals", "deviance"):
+        trained(data_of(watched=np.zeros), goals={"bought": 0.3}, early_stopping_rounds=2)
+    assert trained(data_of(watched=np.zeros), objective="l2", goals={"bought": 0.3}, stop_metric="deviance").n_trees
+    flat = replace(rows, goals={**rows.goals, "flat": np.ones(rows.n_rows, np.int32)})
+    weights = {"bought": 0.3, "flat": 0.0}  # measured, but not learnt from
+    assert trees(trained(data_of(flat), goals=weights)) == trees(trained(data_of(rows), goals={"bought": 0.3}))
     labels = replace(rows, labels=rows.grades + 0.5)
     with refused(TrainingDataRejected, "goals", "labels"):
         trained(data_of(labels), objective="l2", goals={"bought": 0.3})

@@ -140,25 +140,29 @@ def _mix_of(kind: type[Objective]) -> type[GoalMix]:
     return Mix
 
 
-def objective_of_goals(kind: type[Objective], rows: RankedRows, parameters: TrainParameters, options: Any) -> Objective:
+def objective_of_goals(
+    kind: type[Objective], rows: RankedRows, parameters: TrainParameters, options: Any, *, learns: bool = True
+) -> Objective:
     """Return the mix of a ``kind`` of losses that ``parameters.goals`` describes; if one grade has all the weight, its loss alone.
+
+    ``learns``: whether it is trained on these rows, not only measured.
 
     Raises
     ------
     InvalidParameter
         Losses of the kind, or other parameters, do not go with goals; or goals have no weights.
     TrainingDataRejected
-        The rows lack a goal, have labels or pairs, or no query has two grades of a goal.
+        The rows lack a goal, have labels or pairs, or no query has two grades of a goal to learn from.
     """
     goals = parameters.goal_weights
     _check_parameters(kind, parameters)
-    for name in goals:
+    for name, weight in goals.items():
         if name not in rows.goals:
             hint = name_hint(
                 name, rows.goals, f"its goals are {', '.join(rows.goals)}" if rows.goals else "it has none"
             )
             raise TrainingDataRejected(f"{spelled('goals')}: the data has no goal {name!r}; {hint}")
-        if not has_two_grades(rows.goals[name], rows.starts):
+        if learns and weight > 0.0 and not has_two_grades(rows.goals[name], rows.starts):
             raise TrainingDataRejected(
                 f"goal {name!r}: no query has documents of two different grades of it, so there is nothing to learn; leave it out"
             )

@@ -31,8 +31,10 @@ def stops_by_deviance(written: str) -> bool:
     return objective_class(parse_spelling(written)[0]).stops_by_deviance
 
 
-def objective_of(rows: RankedRows, parameters: TrainParameters) -> Objective:
+def objective_of(rows: RankedRows, parameters: TrainParameters, *, learns: bool = True) -> Objective:
     """Return the loss that ``parameters.objective`` names, over these rows; with goals a mix of such losses.
+
+    ``learns``: whether it is trained on these rows, not only measured.
 
     Raises
     ------
@@ -45,7 +47,7 @@ def objective_of(rows: RankedRows, parameters: TrainParameters) -> Objective:
     if parameters.goals:
         from rankmill.trainer.objectives.goals import objective_of_goals
 
-        return objective_of_goals(kind, rows, parameters, options)
+        return objective_of_goals(kind, rows, parameters, options, learns=learns)
     return kind(rows, parameters, options)
 
 
