@@ -196,10 +196,16 @@ class Blend(Model):
         starts, files = arrays["part_starts"].tolist(), arrays["part_bytes"].tobytes()
         if starts[:1] != [0] or starts[-1] != len(files) or sorted(set(starts)) != starts:
             raise ModelFormatError(f"{where}: the parts of the blend do not follow one another")
-        parts = tuple(
-            read_model(files[first:last], f"{where}, part {number}")
-            for number, (first, last) in enumerate(pairwise(starts), 1)
-        )
+        files_of = {
+            f"{where}, part {number}": files[first:last] for number, (first, last) in enumerate(pairwise(starts), 1)
+        }
+        for (
+            part,
+            file,
+        ) in files_of.items():  # before any is read: blends within blends could be as deep as their file is long
+            if model_file.format_number(file, part) == model_file.BLEND:
+                raise ModelFormatError(f"{where}: the blend is not sound: a part is itself a blend")
+        parts = tuple(read_model(file, part) for part, file in files_of.items())
         try:
             return cls(parts=parts, weights=arrays["weights"], **header)
         except (ValueError, TypeError, RecursionError) as error:

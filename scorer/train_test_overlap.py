@@ -18,6 +18,7 @@ from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, SPLITS, path_in
 from rankmill.pipeline.grouping.sketch import Overlap, QuerySketch, overlap
 from rankmill.scorer.model import DATASETS_OF_BASE, Model
 from rankmill.scorer.models import Blend, parts_of
+from rankmill.scorer.nets.net import Net
 from rankmill.scorer.ranked_file import is_ranked_folder
 
 ALL = "all"  # queries of all splits; and, of a refit, rows of the train and valid splits
@@ -35,7 +36,9 @@ class TrainedModel:
     datasets
         Digests of the datasets; none: not recorded.
     chose_rounds
-        Whether the valid split of its dataset decided how many trees it has.
+        Whether the valid split of its dataset decided how many trees it has, or ``chosen``.
+    chosen
+        What the valid split decided, in words; ``it`` is the model.
     splits
         The splits of its dataset that it was trained on.
     queries
@@ -45,6 +48,7 @@ class TrainedModel:
     name: str
     datasets: frozenset[str]
     chose_rounds: bool = False
+    chosen: str = "how many trees it has"
     splits: tuple[str, ...] = (TRAIN,)
     queries: QuerySketch | None = None
 
@@ -55,7 +59,8 @@ class TrainedModel:
         return cls(
             name=name,
             datasets=frozenset(digest for part in parts_of(model) for digest in _datasets_of(part)),
-            chose_rounds=VALID not in splits and any(_stopped_by_valid(part) for part in parts_of(model)),
+            chose_rounds=VALID not in splits and _stopped_by_valid(model),
+            chosen=_chosen_by_valid(model),
             splits=splits,
             queries=queries,
         )
@@ -76,7 +81,7 @@ class Scope:
     seen_in_training
         By model: the splits among these that it was trained on.
     chose_rounds
-        By model: the splits among these that decided how many trees it has.
+        By model: the splits among these that decided how many trees it has, or what ``chosen`` says of it.
     seen_by_id
         By model trained on another dataset: how many of these queries have the ids of queries that it was trained on.
     training_data_unknown
@@ -94,6 +99,7 @@ class Scope:
     training_data_unknown: tuple[str, ...] = ()
     remarks: tuple[str, ...] = field(init=False)
     split: str | None = not_in_json(default=None)
+    chosen: Mapping[str, str] = not_in_json(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "remarks", tuple(self._remarks()))
@@ -112,7 +118,10 @@ class Scope:
         ]
         if not parts and not unknown:
             parts.append("not seen in training")
-        parts += [f"{_and(splits)} decided how many trees {name} has" for name, splits in self.chose_rounds.items()]
+        parts += [
+            f"{_and(splits)} decided {self.chosen[name].replace(' it ', f' {name} ')}"
+            for name, splits in self.chose_rounds.items()
+        ]
         return parts + [f"{name} does not say what it was trained on" for name in unknown]
 
 
@@ -132,8 +141,18 @@ def _datasets_of(model: Model) -> list[str]:
     return [str(digest) for digest in own if digest]
 
 
+def _chosen_by_valid(model: Model) -> str:
+    if isinstance(model, Blend):
+        return "what it is made of"
+    return "at which epoch it was kept" if isinstance(model, Net) else "how many trees it has"
+
+
 def _stopped_by_valid(model: Model) -> bool:
+    if isinstance(model, Blend):
+        return model.parameters.get("split") == VALID or any(map(_stopped_by_valid, model.parts))
     parameters = model.parameters
+    if isinstance(model, Net):
+        return bool(parameters.get("early_stopping_epochs", 0))
     best = bool(parameters.get("early_stopping_rounds", 0)) or parameters.get("keep_rounds", "best") == "best"
     return parameters.get("rounds_by", VALID) == VALID and best
 
@@ -197,6 +216,7 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
         for model in models
         if model.queries is not None and model not in learnt
     }
+    trained_on = {model.name: _splits_learnt(model, dataset, filled) for model in learnt}
     unknown = tuple(model.name for model in models if not model.datasets and model.queries is None)
     split = None if asked == ALL else asked
     if asked is None and not qids:
@@ -209,9 +229,16 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
         split=split,
         splits=scored,
         seen_in_training={
-            model.name: seen for model in learnt if (seen := tuple(name for name in model.splits if name in scored))
+            model.name: seen
+            for model in learnt
+            if (seen := tuple(name for name in trained_on[model.name] if name in scored))
         },
-        chose_rounds={model.name: (VALID,) for model in learnt if model.chose_rounds and VALID in scored},
+        chose_rounds={
+            model.name: (VALID,)
+            for model in learnt
+            if model.chose_rounds and VALID in scored and VALID not in trained_on[model.name]
+        },
+        chosen={model.name: model.chosen for model in learnt},
         seen_by_id={
             model.name: found
             for model, of_split in by_id.items()
@@ -243,7 +270,12 @@ def _unseen_split(
     """
     # if a model has seen ids of every split, they may be equal by chance, and no split is better than another
     also = {name for found in by_id for name in _with_ids(found) if len(_with_ids(found)) < len(found)}
-    also |= {name for model in models if model.learnt_from(dataset) for name in model.splits}
+    counts = dataset.manifest.splits
+    filled = [name for name in SPLITS if name in counts and counts[name].queries]
+    for model in models:
+        if model.learnt_from(dataset):
+            splits = _splits_learnt(model, dataset, filled)
+            also |= set(model.splits if len(splits) == len(filled) else splits)
     held_out = [name for name in dataset.manifest.unseen if name not in also]
     if not (certain or also or (unknown and held_out)):
         return None
@@ -253,6 +285,16 @@ def _unseen_split(
             f"name another dataset, or use these queries anyway with {spelled('split')} {ALL}"
         )
     return held_out[0]
+
+
+def _splits_learnt(model: TrainedModel, dataset: Dataset, filled: Sequence[str]) -> tuple[str, ...]:
+    """Return the splits that a model learnt from: those that it records, and those whose queries its base model was trained on."""
+    queries = model.queries
+    return tuple(
+        name
+        for name in filled
+        if name in model.splits or (queries is not None and overlap(queries, dataset.queries(name).qid).found)
+    )
 
 
 def _with_ids(found: Mapping[str, Overlap]) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +41,8 @@ Scores = npt.NDArray[np.float64]
 class PartWeights:
     """The weights of the models of a blend, and what the metric says of them.
 
-    ``shares`` (n,) are the weights of the scores after each was divided by its ``spreads``, and sum to 1.
+    ``shares`` (n,) are the weights of the scores after each was divided by its ``spreads``, and sum to 1
+    if they were found.
     """
 
     shares: tuple[float, ...]
@@ -70,6 +72,11 @@ def blended(
         raise InvalidParameter(
             f"{spelled('weights')}: expected {len(models)}, one for each model, found {len(options.weights)}"
         )
+    total = sum(map(abs, options.weights))
+    if options.weights and not 0.0 < total < inf:  # NaN, too
+        raise InvalidParameter(
+            f"{spelled('weights')} must be finite numbers, not all 0, got {', '.join(f'{w:g}' for w in options.weights)}"
+        )
     parts = [model for model, _ in models]
     for number, part in enumerate(parts, 1):
         if isinstance(part, Blend):
@@ -88,7 +95,7 @@ def blended(
     grades = dataset.rows(options.split, (metric.goal or "grade",)).column(0).to_numpy().astype(np.int32)
     scores = scores_on(dataset, options.split, parts, n_threads)
     starts = dataset.queries(options.split).starts
-    found = weights_of(scores, grades, starts, metric, policy, options.weights)
+    found = weights_of(scores, grades, starts, metric, policy, [w / total for w in options.weights])
     blend = Blend(
         parts=tuple(parts),
         weights=np.array([share / spread for share, spread in zip(found.shares, found.spreads, strict=True)]),

@@ -75,7 +75,7 @@ def refit_and_register(
     Errors are those of :func:`rankmill.trainer.leaf_refits.refit_leaves` and of the registry.
     """
     check_name(name)
-    old = starting_model(model, registry.root)
+    old = starting_model(model, registry.root, "refitting leaves")
     if old is None:
         raise InvalidParameter("no model is given")
     registry.prepare()
@@ -126,7 +126,7 @@ def merge_and_register(
     Errors are those of :func:`rankmill.trainer.combined_forests.merged` and of the registry.
     """
     check_name(name)
-    parts = [part for part in (starting_model(model, registry.root) for model in models) if part is not None]
+    parts = [part for part in (starting_model(model, registry.root, "merging") for model in models) if part is not None]
     forest = merged([part.forest for part in parts], rules.weights or None, mean=rules.how == "mean")
     weights = [float(str(each["weight"])) for each in cast("list[dict[str, JSON]]", forest.info[MERGED])]
     names = [
@@ -172,6 +172,7 @@ class BlendReport:
     metric: str
     split: str
     together: float
+    remarks: tuple[str, ...]  # on the queries of the split: which models have seen or were chosen by them
     registry: str
 
     def render(self) -> str:
@@ -183,6 +184,7 @@ class BlendReport:
                 f"{part.share:6.1%} {part.model or part.sha256[:12]}, alone {part.alone:.4f}; its scores times {part.weight:.4g}"
                 for part in self.parts
             ),
+            f"{self.split} queries: {'; '.join(self.remarks)}",
             f"sha256 {self.sha256}",
         ]
         return "\n".join(lines)
@@ -237,7 +239,8 @@ def blend_and_register(
     version, is_new = registered(registry, name, blend, facts, attachments, reason)
     return BlendReport(
         model=str(version), new=is_new, sha256=version.sha256, parts=parts, metric=options.metric, split=options.split,
-        together=found_weights.together, registry=str(registry.root),
+        together=found_weights.together,
+        remarks=scope_of(dataset, options.split, [trained for _, trained in known]).remarks, registry=str(registry.root),
     )  # fmt: skip
 
 

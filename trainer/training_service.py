@@ -231,14 +231,14 @@ def registered(
     return version, version.number not in known
 
 
-def starting_model(reference: str | None, registry: Path) -> StartingModel | None:
+def starting_model(
+    reference: str | None, registry: Path, use: str = "training on top of a model"
+) -> StartingModel | None:
     """Find the model to resume or to correct: a file, or NAME@7 of the registry; None if there is none."""
     if reference is None:
         return None
     model, identity = find_model(reference, registry)
-    return StartingModel(
-        forest_of(model, "training on top of a model"), identity, queries_trained_on(identity, registry)
-    )
+    return StartingModel(forest_of(model, use), identity, queries_trained_on(identity, registry))
 
 
 def _report(

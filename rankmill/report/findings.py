@@ -55,6 +55,8 @@ def primary_difference(facts: Facts) -> Facts | None:
     metrics, bars = facts["metrics"], facts["verdict"]["bars"]
     if metrics is None:
         name = bars[-1]["against"] if bars else ""
+        if name == "baseline" and facts["present"] is None:
+            return None  # judged against itself
         if name == "baseline":
             return {**bars[-1]["found"], "name": facts["present"]["version"], "kind": "present"}
         return {**bars[-1]["found"], "name": name, "kind": name} if bars else None

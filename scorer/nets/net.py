@@ -103,6 +103,9 @@ class Net(Model):
             return f"the inputs use {self.inputs.n_features} features of {len(names)}"
         if {names[f] for f in self.inputs.categorical} != set(self.categories):
             return "the categorical features are not those of the inputs"
+        for name, texts in self.categories.items():
+            if not (isinstance(texts, list) and all(type(text) is str for text in texts)):
+                return f"the categories of {name!r} are not a list of texts"
         if self.activation not in ACTIVATIONS:
             return f"unknown activation {self.activation!r}"
         if float(np.float32(self.start)) != self.start:

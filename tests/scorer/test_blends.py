@@ -11,6 +11,7 @@ import pytest
 
 from rankmill.foundation.errors import InputError, ModelFormatError
 from rankmill.pipeline.categories import category_codes
+from rankmill.scorer import model_file
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.models import Blend, forest_of, load_model_file, predictor_of, read_model
 from rankmill.scorer.predict import predict
@@ -140,3 +141,13 @@ def test_what_needs_trees_or_rounds_refuses_a_blend():
             predictor_of(a_blend(), **rounds)
     with refused(InputError, "influence", "blend"):
         forest_of(a_blend(), "influence")
+
+
+def test_blends_within_blends_are_refused_whatever_their_depth():
+    data = a_blend().to_bytes()
+    for _ in range(1500):
+        part = np.frombuffer(data, dtype=np.uint8)
+        arrays = {"weights": np.ones(1), "part_starts": np.array([0, len(part)]), "part_bytes": part}
+        data = model_file.encode(model_file.BLEND, {"base_score": 0.0, "info": {}, "parameters": {}}, arrays)
+    with refused(ModelFormatError, "itself a blend"):
+        read_model(data)

@@ -131,3 +131,41 @@ def test_a_split_that_a_model_learnt_from_is_refused(tmp_path):
         )
         assert done.exit_code
         assert f"learnt from the {split} split" in f"{done.output}{done.exception}"
+
+
+def test_a_split_that_the_base_model_learnt_from_is_refused_and_said(tmp_path):
+    dataset = small_dataset(tmp_path)
+    common = ["--registry", tmp_path / "r"]
+    train = ["train", dataset.path, "--n-rounds", 3]
+    for more in (
+        ["--name", "base", "--refit", "all"],
+        ["--name", "web", "--refit", "none", "--base-model", "base@1"],
+        ["--name", "other", "--refit", "none"],
+    ):
+        done = invoke(*train, *more, *common)
+        assert done.exit_code == 0, done.output
+    done = invoke("models", "blend", "web@1", "other@1", "--on", dataset.path, "--name", "b", *common)
+    assert done.exit_code
+    assert "web@1 learnt from the valid split" in f"{done.output}{done.exception}"
+    said = invoke("evaluate", dataset.path, "--model", "web@1", "--split", "valid", *common)
+    assert "web@1 was trained on valid: SEEN IN TRAINING" in said.output
+    assert (
+        "other@1 was trained"
+        not in invoke("evaluate", dataset.path, "--model", "other@1", "--split", "valid", *common).output
+    )
+    assert invoke("evaluate", dataset.path, "--model", "web@1", *common).exit_code in {0, 2}
+
+
+@pytest.mark.parametrize("weights", ["0,0", "nan,1", "inf,1", "1e308,1e308"])
+def test_weights_that_mix_nothing_are_refused(tmp_path, weights):
+    dataset = small_dataset(tmp_path)
+    common = ["--registry", tmp_path / "r"]
+    for seed in (1, 2):
+        invoke("train", dataset.path, "--name", "web", "--seed", seed, "--n-rounds", 2, "--refit", "none", *common)
+    arguments = ["models", "blend", "web@1", "web@2", "--on", dataset.path, "--name", "b", *common, "--weights"]
+    done = invoke(*arguments, weights)
+    assert done.exit_code
+    assert "must be finite numbers, not all 0" in f"{done.output}{done.exception}"
+    given = json.loads(invoke(*arguments, "3,1", "--json").stdout)
+    assert [part["share"] for part in given["parts"]] == [0.75, 0.25]
+    assert given["remarks"][0] == "not seen in training"

@@ -156,9 +156,8 @@ class NetOptions:
         """Refuse options that do not go together."""
         if self.activation == "tanh" and self.dropout > 0.0:
             raise InvalidParameter(f"{spelled('dropout')} works with activation relu only; set it to 0 for tanh")
-        if self.updates == PAIRS and (
-            self.objective != "ranknet"
-            or len(self.layers) > 1
+        if self.updates == PAIRS and (  # `losses` checks the objective, which the command line adds later
+            len(self.layers) > 1
             or (self.layers and self.activation != "tanh")
             or self.batch_norm
             or self.optimiser != SGD
@@ -166,12 +165,16 @@ class NetOptions:
             or self.weight_decay > 0.0
         ):
             raise InvalidParameter(
-                f"{spelled('updates')} pairs works as published only: objective ranknet, at most one hidden layer, of tanh,"
-                " no batch_norm, input_noise nor weight_decay, and optimiser sgd"
+                f"{spelled('updates')} pairs works as published only: at most one hidden layer, of tanh, no batch_norm,"
+                " input_noise nor weight_decay, and optimiser sgd"
             )
 
     def losses(self) -> TrainParameters:
-        """Return the parameters that objectives take."""
+        """Return the parameters that objectives take; InvalidParameter if pairs update the weights by another than ranknet."""
+        if self.updates == PAIRS and self.objective != "ranknet":
+            raise InvalidParameter(
+                f"{spelled('updates')} pairs works with {spelled('objective')} ranknet only, got {self.objective}"
+            )
         return TrainParameters(
             preset=DEFAULTS,
             objective=self.objective,

@@ -216,11 +216,11 @@ class _Training:
     def _train(self, epoch: Epoch, objective: Objective, number: int, rate: float) -> None:
         """Pass over all batches once."""
         options, passes, starts = self._options, self._passes, epoch.rows.starts
+        if options.schedule == COSINE:
+            rate *= float(0.5 * (1.0 + _cosine((number - 1) / options.epochs)))
         if options.updates == PAIRS:
             update_by_pairs(epoch, self._prepared.numbers, passes.weights, rate, options.sigma, self._scores)
             return
-        if options.schedule == COSINE:
-            rate *= float(0.5 * (1.0 + _cosine((number - 1) / options.epochs)))
         offsets = epoch.rows.offsets
         for first_query, last_query in epoch.batches(options.batch_documents):
             first, last = int(starts[first_query]), int(starts[last_query])
@@ -290,17 +290,24 @@ class _Training:
         }
 
     def _key(self) -> str:
-        """Return a digest of the data: of the inputs fitted to them, grades and queries."""
+        """Return a digest of the data: of the inputs fitted to them, and of all that losses and metrics read."""
         digest = hashlib.sha256("\n".join(self._data.feature_names).encode())
         for array in (
             *self._inputs.arrays().values(),
-            self._data.train.rows.grades,
-            self._data.train.rows.starts,
             self._data.train.rows.query_names,
-            *([] if self._data.valid is None else [self._data.valid.rows.grades, self._data.valid.rows.starts]),
+            *(each for split in (self._data.train, self._data.valid) if split for each in _told_by(split.rows)),
         ):
-            digest.update(np.ascontiguousarray(array).tobytes())
+            digest.update(b"none" if array is None else np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
+
+
+def _told_by(rows: RankedRows) -> list[npt.NDArray[Any] | None]:
+    """Return the columns that losses and metrics read."""
+    pairs = (
+        () if rows.pairs is None else (rows.pairs.better, rows.pairs.worse, rows.pairs.weight, rows.pairs.probability)
+    )
+    of_rows = (rows.grades, rows.starts, rows.weights, rows.labels, rows.events, rows.offsets, rows.query_weights)
+    return [*of_rows, *pairs, *rows.goals.values()]
 
 
 def _cosine(share: float) -> float:

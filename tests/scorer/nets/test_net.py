@@ -157,6 +157,8 @@ def test_unsound_inputs_are_refused(changes, fact):
         ({"start": 0.1}, "start"),
         ({"activation": "cubic"}, "'cubic'"),
         ({"categories": {"b": []}}, "categorical"),
+        ({"categories": dict.fromkeys(drawn_net().categories, 5)}, "texts"),
+        ({"categories": {name: [1] for name in drawn_net().categories}}, "texts"),
         ({"feature_names": tuple("abcd")}, 4),
         ({"feature_names": tuple("abcda")}, "unique"),
     ],

@@ -216,8 +216,10 @@ def test_refusals():
         NetOptions(layers=(5000,))
     with refused(InvalidParameter, "dropout", "tanh"):
         NetOptions(activation="tanh")
-    with refused(InvalidParameter, "updates", "ranknet"):
+    with refused(InvalidParameter, "updates", "tanh"):
         NetOptions(updates="pairs")
+    with refused(InvalidParameter, "updates", "objective", "ranknet"):
+        train_net(planted_data(), as_published(updates="pairs", objective="lambdamart"))
     with refused(InvalidParameter, "updates", "numeric"):
         published = as_published(updates="pairs", epochs=1)
         train_net(planted_data(categories=3), published)
@@ -229,3 +231,22 @@ def test_refusals():
         trained(replace(data, train=alike))
     with refused(TrainingDataRejected, "valid", "ndcg@10", "stop_metric"):
         trained(replace(data, valid=replace(alike, values=data.train.values)))
+
+
+def test_a_checkpoint_of_other_weights_is_refused():
+    data = planted_data()
+    options = NetOptions(layers=(8,), epochs=1)
+    kept = train_net(data, options).checkpoint
+    rows = data.train.rows
+    weighed = replace(data.train, rows=replace(rows, weights=np.full(rows.n_rows, 2.0, np.float32)))
+    with refused(InvalidParameter, "resume", "data"):
+        train_net(replace(data, train=weighed), options, resume=kept)
+
+
+def test_pairs_follow_the_schedule():
+    data = planted_data()
+    nets = [
+        train_net(data, as_published(updates="pairs", epochs=2, schedule=schedule)).net
+        for schedule in ("constant", "cosine")
+    ]
+    assert nets[0] != nets[1]
