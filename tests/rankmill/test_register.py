@@ -70,8 +70,8 @@ def test_the_manifest_says_what_the_file_says(registry: Registry, file: Path, mo
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_every_golden_model_can_be_registered(registry: Registry, path: Path) -> None:
     done = register_file(registry, path, "web")
-    assert Forest.from_bytes(registry.resolve("web@1", bare="latest").read()) == done.forest
-    assert (done.version.manifest.get("link", "identity")) == done.forest.link
+    assert Forest.from_bytes(registry.resolve("web@1", bare="latest").read()) == done.model
+    assert (done.version.manifest.get("link", "identity")) == done.model.link
 
 
 def test_twice_is_once(registry: Registry, file: Path, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_as_typed(run, registry: Registry, file: Path, tmp_path: Path) -> None:
 def test_the_folder_of_a_dataset_tells_its_facts_and_the_queries_trained_on(registry: Registry, tmp_path: Path) -> None:
     data = dataset_of(tmp_path, "web.dataset", *rows_of(1, queries=40))
     other = dataset_of(tmp_path, "other.dataset", *rows_of(2, queries=40))
-    trained(data, n_rounds=2).forest.save(tmp_path / "m.rankmill")
+    trained(data, n_rounds=2).model.save(tmp_path / "m.rankmill")
     version = register_file(registry, tmp_path / "m.rankmill", "web", dataset=str(data.path)).version
     assert version.manifest["dataset"] == as_json(dataset_facts(data))
     assert version.manifest["dataset_digest"] == data.digest
