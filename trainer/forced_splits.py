@@ -24,8 +24,10 @@ _FORM = 'such as {"feature": "bm25", "threshold": 12.5, "left": {..}, "right": {
 
 
 def as_forced_splits(given: Any) -> dict[str, Any]:
-    """Return the splits of a mapping, or of the JSON file at a path, with plain values; empty for an empty mapping.
+    """Return the splits of a mapping, of JSON text, or of the JSON file at a path, with plain values; empty for an empty mapping.
 
+    >>> as_forced_splits('{"feature": "bm25", "threshold": 12}')
+    {'feature': 'bm25', 'threshold': 12.0}
     >>> as_forced_splits({"feature": "bm25", "threshold": 12, "left": {}})
     {'feature': 'bm25', 'threshold': 12.0}
 
@@ -34,22 +36,32 @@ def as_forced_splits(given: Any) -> dict[str, Any]:
     InvalidParameter
         There is no such file, it is not valid JSON, or the splits have another form.
     """
-    if isinstance(given, str | os.PathLike):
+    where = spelled("forced_splits")
+    if isinstance(given, str) and given.lstrip().startswith("{"):
+        given = _parsed(given, where)
+    elif isinstance(given, str | os.PathLike):
         path = Path(given)
-        return _checked(_read(path), f"{path}: ")
-    return _checked(given, f"{spelled('forced_splits')}: ")
+        given, where = _read(path), str(path)
+    return _checked(given, f"{where}: ")
 
 
 def _read(path: Path) -> Any:
     """Return the content of a JSON file."""
     try:
-        return json.loads(path.read_bytes())
+        text = path.read_bytes()
     except OSError:
         raise InvalidParameter(
             f"{spelled('forced_splits')}: expected a JSON file with splits, found no file {path}"
         ) from None
+    return _parsed(text, str(path))
+
+
+def _parsed(text: str | bytes, where: str) -> Any:
+    """Return the content of JSON text."""
+    try:
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidParameter(f"{path}: expected JSON with splits {_FORM}, found none: {error}") from None
+        raise InvalidParameter(f"{where}: expected JSON with splits {_FORM}, found none: {error}") from None
 
 
 def _checked(given: Any, where: str) -> dict[str, Any]:

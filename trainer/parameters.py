@@ -413,7 +413,7 @@ class TrainParameters:
     )
     forced_splits: Mapping[str, Any] = option(
         default_factory=dict,
-        help="JSON file with the splits that every tree begins with, in the form of LightGBM: feature (name or number),"
+        help="JSON, or a file of it, with the splits that every tree begins with, in the form of LightGBM: feature (name or number),"
         " threshold (of a categorical feature a category, or a list of them), and left and right with more of them.",
         metavar="FILE",
         read=as_forced_splits,

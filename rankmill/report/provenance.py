@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -244,11 +247,22 @@ def _options(version: Version) -> str:
         option = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             words.append(option if value else f"--no-{name.replace('_', '-')}")
+        elif name == "forced_splits":
+            words.append(f"{option} {shlex.quote(json.dumps(value, ensure_ascii=False))}")
+        elif name == "interaction_constraints":
+            words += [f"{option} {shlex.quote(_as_csv(group))}" for group in value]
         elif isinstance(value, dict):
             words += [f"{option} {shlex.quote(f'{key}:{each}')}" for key, each in value.items()]
         else:
             words.append(f"{option} {shlex.quote(str(value))}")
     return "".join(f"{word} " for word in words)
+
+
+def _as_csv(names: list[str]) -> str:
+    """Return names separated by commas, in quotes where they need them."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
 
 
 def _conventions(subject: Subject) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 
 from rankmill.cli import execute
+from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.report.goal_section import front
 from rankmill.report.page import markdown, page
@@ -181,3 +183,20 @@ goal_floors = {"ndcg@5:bought" = 0.4}
         text.replace('goals = ["bought"]\ngoal_steps = 3\n', "goals = {bought = 0.3}\n").split("goal_floors")[0]
     )
     assert execute(["run", str(config), *registry]) == 0
+
+
+def test_the_command_to_train_again_makes_the_same_model(dataset: Path, tmp_path: Path, monkeypatch) -> None:
+    registry, (one, other, *_) = tmp_path / "models", Dataset.open(dataset).feature_names
+    forced = {"feature": one, "threshold": 0.5, "left": {"feature": other, "threshold": 0.25}}
+    more = ["--goals", "bought:0.25,fresh:0.1", "--forced-splits", json.dumps(forced)]
+    groups = ["--interaction-constraints", f"{one},{other}"]
+    common = ["train", str(dataset), "--name", "web", "--registry", str(registry), *QUICK]
+    assert execute([*common, *more, *groups]) == 0
+    command = next(each["command"] for each in report(registry, "web@1", tmp_path / "out")["commands"]
+                   if each["what"] == "train again")  # fmt: skip
+    again = shlex.split(
+        command.replace("DATASET", str(dataset)).replace('"${RANKMILL_REGISTRY:-registry-data}"', "again")
+    )
+    monkeypatch.chdir(tmp_path)
+    assert execute(again[1:]) == 0
+    assert Registry(tmp_path / "again").resolve("web@1").sha256 == Registry(registry).resolve("web@1").sha256
