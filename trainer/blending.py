@@ -96,12 +96,15 @@ def blended(
     scores = scores_on(dataset, options.split, parts, n_threads)
     starts = dataset.queries(options.split).starts
     found = weights_of(scores, grades, starts, metric, policy, [w / total for w in options.weights])
-    blend = Blend(
-        parts=tuple(parts),
-        weights=np.array([share / spread for share, spread in zip(found.shares, found.spreads, strict=True)]),
-        parameters={"metric": str(metric), "split": options.split},
-        info=facts_alike(parts),
-    )
+    try:
+        blend = Blend(
+            parts=tuple(parts),
+            weights=np.array([share / spread for share, spread in zip(found.shares, found.spreads, strict=True)]),
+            parameters={"metric": str(metric), "split": options.split},
+            info=facts_alike(parts),
+        )
+    except ValueError as error:
+        raise InvalidParameter(f"the models do not go together: {error}") from error
     return blend, found
 
 

@@ -66,6 +66,8 @@ def call(work, monkeypatch, capsys):
 COMMANDS = {
     "evaluate": ["d", "--model", "web@1"],
     "compare": ["web@1", "web@2", "--on", "d"],
+    "inspect influence": ["web@1", "--on", "d", "--permutations", "1"],
+    "inspect importance": ["web@1", "--on", "d", "--permutations", "1"],
     "inspect dependence": ["web@1", "f1", "--on", "d"],
     "inspect interaction": ["web@1", "--on", "d", "--queries", "5"],
     "inspect shap": ["web@1", "--on", "d"],
@@ -75,7 +77,11 @@ COMMANDS = {
     "inspect why": ["web@1", "--on", "d"],
     "models gate": ["web@1", "--on", "d"],
 }
-NOT_SCORED = {"data ingest"}  # whose --split draws the splits
+NOT_SCORED = {
+    "data ingest",  # whose --split draws the splits
+    "models blend",  # its split is valid unless given, and refused if a model learnt from it
+    "distill",  # learns from the scores of the train split
+}
 
 
 def leaves(command, path=()):

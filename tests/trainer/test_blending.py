@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from rankmill.cli import app
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.registry import Registry
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.model_service import model_of
 from rankmill.scorer.models import Blend
-from rankmill.trainer.blending import weights_of
+from rankmill.scorer.train_test_overlap import TrainedModel
+from rankmill.trainer.blending import blended, weights_of
+from rankmill.trainer.parameters import BlendOptions
+from tests.refusals import refused
 from tests.trainer.small_dataset import small_dataset
 
 NDCG, POLICY = parse_metric("ndcg@10"), Policy(max_grade=3)
@@ -169,3 +174,14 @@ def test_weights_that_mix_nothing_are_refused(tmp_path, weights):
     given = json.loads(invoke(*arguments, "3,1", "--json").stdout)
     assert [part["share"] for part in given["parts"]] == [0.75, 0.25]
     assert given["remarks"][0] == "not seen in training"
+
+
+def test_a_feature_of_two_kinds_is_refused_in_one_line(tmp_path):
+    dataset = small_dataset(tmp_path)
+    invoke("train", dataset.path, "--name", "web", "--n-rounds", 2, "--refit", "none", "--registry", tmp_path / "r")
+    forest = model_of(Registry(tmp_path / "r").resolve("web@1", bare="latest"))
+    names = (*forest.feature_names, "unused")
+    starts = np.append(forest.cut_starts, forest.cut_starts[-1])
+    models = [replace(forest, feature_names=names, cut_starts=starts, categories=kind) for kind in ({}, {"unused": []})]
+    with refused(InvalidParameter, "go together", "'unused'"):
+        blended([(model, TrainedModel.of(model)) for model in models], dataset, BlendOptions())
