@@ -81,6 +81,7 @@ class TrainingPlan:
     pair_bytes: int  # of the lists of pairs for choosing splits and leaf values
     weighted_rows: bool  # whether splits use document weights
     measured_parts: int  # number of terms of the loss, if it is measured
+    measured_goals: int  # number of goals that metrics are of
     bins: str  # which binned copy of the dataset is used
     mapped_from: Path | None = None  # cache folder whose bins are memory-mapped; None: bins are in memory
     choices: str = ""  # what the preset chose, in words
@@ -122,7 +123,7 @@ class TrainingPlan:
         if p.rounds_by == "oob" or p.step_search == "line":
             a_row += 8 + 24 * self.n_outputs  # losses; scores before a round, trial scores, and their difference
         linked = 8 if self.n_outputs > 1 else 0  # scores made from the outputs
-        of_goals = _BYTES_OF_METRICS * len(p.goals)
+        of_goals = _BYTES_OF_METRICS * self.measured_goals
         a_row += of_goals
         a_valid_row = _BYTES_A_ROW + of_goals + 8 * self.n_outputs + linked + self.n_features
         own, valid_columns = self.objective_bytes, self.valid_rows * columns // self.train_rows
@@ -217,6 +218,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
         pair_bytes=_pair_bytes(objective, criterion, parameters, train.n_rows),
         weighted_rows=criterion == "se",
         measured_parts=0 if DEVIANCE not in measures else train.n_rows if objective.sums_over == ROWS else len(train),
+        measured_goals=len({each.goal for each in measures if isinstance(each, Metric) and each.goal}),
         bins=f"{bins.max_bin} bins ({bins.binspec[:12]})",
         mapped_from=bin_cache if mapped and not encoded else None,  # with more columns they are copied
         choices=choices_line(given, parameters),

@@ -171,6 +171,8 @@ def test_the_plan_counts_the_memory_of_the_mix(dataset):
     assert mixed.objective_bytes > 2 * one.objective_bytes
     assert mixed.bytes_needed > one.bytes_needed
     assert of_sweep.objective_bytes == mixed.objective_bytes
+    watched = plan_of(dataset, replace(PARAMETERS, goals={}), TrainingOptions(eval_metrics=["map:bought", "map:fresh"]))
+    assert watched.bytes_needed > one.bytes_needed  # metrics of goals that nothing is learnt from
 
 
 def test_the_registered_version_has_the_whole_front(dataset, kept, tmp_path):
