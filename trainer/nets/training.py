@@ -27,6 +27,7 @@ from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.training_result import TRAIN, RoundRecord
+from rankmill.trainer.training_rows import learnt_from_facts, resolved, rows_learnt_from
 from rankmill.trainer.workers import Team, with_team, workers_for
 
 VALID = "valid"
@@ -116,8 +117,24 @@ def train_net(
                 f"expected values of shape ({split.rows.n_rows}, {len(data.feature_names)}) in the {name} split, got"
                 f" {split.values.shape}"
             )
+    data = _with_pairs_chosen(data, options)
     return with_team(
         workers_for(n_threads), lambda team: _Training(data, options, eval_metrics, team).run(on_epoch, resume)
+    )
+
+
+def _with_pairs_chosen(data: NetData, options: NetOptions) -> NetData:
+    """Return ``data`` with given pairs only where the grades order nothing, as trees learn from it."""
+    own = resolved(data.train.rows, options.losses())
+
+    def learnt(split: NetRows) -> NetRows:
+        return replace(split, rows=rows_learnt_from(split.rows, own))
+
+    return replace(
+        data,
+        train=learnt(data.train),
+        valid=None if data.valid is None else learnt(data.valid),
+        info={**data.info, **learnt_from_facts(data.train.rows, own)},
     )
 
 

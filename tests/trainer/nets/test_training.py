@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter, ModelFormatError, TrainingDataRejected
+from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
 from rankmill.scorer.metrics.swaps import SWAPPABLE
@@ -250,3 +251,17 @@ def test_pairs_follow_the_schedule():
         for schedule in ("constant", "cosine")
     ]
     assert nets[0] != nets[1]
+
+
+def test_given_pairs_count_only_where_grades_order_nothing():
+    data = planted_data()
+    rows = data.train.rows
+    first = rows.starts[:-1].astype(np.int32)
+    pairs = PreferencePairs(first + 1, first, np.ones(len(first)), np.ones(len(first)), np.arange(len(first) + 1))
+    with_pairs = replace(data, train=replace(data.train, rows=replace(rows, pairs=pairs)))
+    plain, given = (trained(each, epochs=1, objective="ranknet").net for each in (data, with_pairs))
+    assert np.array_equal(plain.predict(data.train.values), given.predict(data.train.values))
+    level = replace(rows, pairs=pairs, grades=np.zeros_like(rows.grades))
+    ungraded = replace(data, train=replace(data.train, rows=level))
+    learnt = trained(ungraded, epochs=60, objective="ranknet", early_stopping_epochs=0).net.predict(data.train.values)
+    assert np.mean(learnt[pairs.better] > learnt[pairs.worse]) > 0.75
