@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json, left_out, to_line
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM, SOURCE_SHA256, ForeignForest
@@ -45,7 +46,7 @@ class Conversion:
 
     def render(self) -> str:
         """Return the result as text."""
-        shape = f"{self.trees:,} trees over {self.features:,} features"
+        shape = f"{f'{self.trees:,} trees over ' if self.trees else ''}{self.features:,} features"
         if self.source is None:
             lines = [f"wrote {self.out}: {self.model} for {self.format}, {shape}", f"scores: {self.exactness}"]
         else:
@@ -89,12 +90,12 @@ def convert_to(
     if suffix is not None and out.suffix != suffix:
         raise InputError(f"{out}: {target} needs another suffix; name the file {out.stem or 'model'}{suffix}")
     found, identity = find_model(model, registry)
-    forest = forest_of(found, "convert")
     called = options.name or _called(identity, model)
-    forest = forest if options.n_rounds is None else forest.truncated(options.n_rounds)
+    if options.n_rounds is not None:
+        found = forest_of(found, spelled("n_rounds")).truncated(options.n_rounds)
     written = write_as(
         target,
-        forest,
+        found,
         name=called,
         features=names_in(options.features),
         missing=options.missing,
@@ -104,8 +105,8 @@ def convert_to(
     return Conversion(
         format=target,
         sha256=identity.sha256,
-        trees=forest.n_trees,
-        features=forest.n_features,
+        trees=found.n_trees,
+        features=found.n_features,
         notes=written.notes,
         out=str(out),
         model=called if identity.name is None else f"{identity.name}@{identity.number}",

@@ -32,6 +32,7 @@ from rankmill.trainer.parameters import BlendOptions
 
 MOST_PASSES = 10  # over all models
 MOST_PAIRS = 1 << 23  # of documents, in the queries on which a weight is searched
+_EQUAL = 1e-12  # share of the largest score; a smaller spread is rounding
 _GAIN = 1e-12  # of the metric; less is rounding
 
 Scores = npt.NDArray[np.float64]
@@ -196,4 +197,4 @@ def _spread(scores: Scores, starts: npt.NDArray[np.int64]) -> float:
     filled = sizes > 0
     means = np.add.reduceat(scores, starts[:-1][filled]) / sizes[filled] if filled.any() else np.empty(0)
     spread = float(np.sqrt(np.mean((scores - np.repeat(means, sizes[filled])) ** 2))) if len(scores) else 0.0
-    return spread or 1.0
+    return spread if spread > _EQUAL * float(np.abs(scores).max(initial=0.0)) else 1.0

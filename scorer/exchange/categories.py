@@ -12,45 +12,59 @@ from rankmill.foundation.errors import ConversionRefused
 from rankmill.pipeline.categories import LARGEST_WHOLE, category_code, category_codes, code_name
 from rankmill.scorer.exchange.conversion import PlainTree
 from rankmill.scorer.forest import Forest
+from rankmill.scorer.model import Model
 from rankmill.scorer.model_file import shortened
+from rankmill.scorer.models import parts_of
+from rankmill.scorer.nets.net import Net
 
 
 @dataclass(frozen=True, slots=True)
 class CategoryNumbers:
-    """The numbers by which other tools know the categories of a feature, of which a forest knows the codes."""
+    """The numbers by which other tools know the categories of a feature, of which a model knows the codes."""
 
     texts: tuple[str, ...]
     """The text of the categories 0, 1, .., sorted; empty if each code is its own number."""
     numbers: Mapping[float, int]
-    """The number of each category that a split uses, by its code."""
+    """The number of each category that the model knows, by its code."""
 
     def of(self, codes: npt.NDArray[np.float32]) -> list[int]:
         """Return the numbers of ``codes``, ascending."""
         return sorted(self.numbers[code] for code in codes.tolist())
 
 
-def category_numbers(forest: Forest) -> dict[int, CategoryNumbers]:
+def category_numbers(model: Model) -> dict[int, CategoryNumbers]:
     """Return how to write the categories of each categorical feature, by its position.
 
     Codes that are all whole numbers from 0 on stay as they are.  Otherwise the texts are sorted and counted from 0.
     """
     found = {}
-    for f in forest.categorical_features:
-        name = forest.feature_names[f]
-        codes = forest.cuts[forest.cut_starts[f] : forest.cut_starts[f + 1]].tolist()
+    for f, codes in _codes_in(model).items():
         if all(0 <= code <= LARGEST_WHOLE and code.is_integer() for code in codes):
             found[f] = CategoryNumbers((), {code: int(code) for code in codes})
             continue
-        names = {category_code(text): text for text in forest.categories[name]}
+        names = {category_code(text): text for text in model.categories[model.feature_names[f]]}
         texts = {code: code_name(code, names) for code in codes}
         order = sorted(codes, key=texts.__getitem__)
         found[f] = CategoryNumbers(tuple(texts[code] for code in order), {code: i for i, code in enumerate(order)})
     return found
 
 
-def text_notes(forest: Forest) -> Iterator[str]:
+def _codes_in(model: Model) -> dict[int, list[float]]:
+    """Return the codes of the categories that some part of ``model`` knows, ascending, by the position of the feature."""
+    found: dict[str, set[float]] = {name: set() for name in model.feature_names if name in model.categories}
+    for part in parts_of(model):
+        if isinstance(part, Forest):
+            for f in part.categorical_features:
+                found[part.feature_names[f]].update(part.cuts[part.cut_starts[f] : part.cut_starts[f + 1]].tolist())
+        elif isinstance(part, Net):
+            for j, f in enumerate(part.inputs.categorical.tolist()):
+                found[part.feature_names[f]].update(part.inputs.codes_of(j).tolist())
+    return {f: sorted(found[name]) for f, name in enumerate(model.feature_names) if name in found}
+
+
+def text_notes(model: Model) -> Iterator[str]:
     """Yield how the categories are given to the other tool."""
-    numbered = {forest.feature_names[f] for f, known in category_numbers(forest).items() if known.texts}
+    numbered = {model.feature_names[f] for f, known in category_numbers(model).items() if known.texts}
     if numbered:
         yield f"the categories of {', '.join(sorted(numbered))} are numbers there: 0, 1, .. in the sorted order of their texts"
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from rankmill.foundation.errors import InputError
+from rankmill.foundation.errors import ConversionRefused, InputError
 from rankmill.foundation.options import spelled
 from rankmill.scorer.exchange import c, lightgbm, onnx, ranklib, solr, xgboost
 from rankmill.scorer.exchange.conversion import ConvertedModel, ForeignForest, missing_as_zero
 from rankmill.scorer.forest import Forest
+from rankmill.scorer.model import Model
+from rankmill.scorer.models import kind_of
 
 WRITERS: Mapping[str, Callable[[Forest, str], ConvertedModel]] = {
     "lightgbm": lightgbm.write,
@@ -26,14 +28,14 @@ ABSENT = ("zero", "missing")
 
 def write_as(
     target: str,
-    forest: Forest,
+    model: Model,
     *,
     name: str = "model",
     features: Sequence[str] | None = None,
     missing: str = "keep",
     nearest_thresholds: bool = False,
 ) -> ConvertedModel:
-    """Return ``forest`` in the format ``target``, one of ``WRITERS``.
+    """Return ``model`` in the format ``target``, one of ``WRITERS``.
 
     Parameters
     ----------
@@ -59,6 +61,14 @@ def write_as(
         raise InputError.unknown("way with missing values", missing, MISSING)
     if nearest_thresholds and target != "solr":
         raise InputError(f"nearest thresholds are only for solr; {target} has exact thresholds")
+    if not isinstance(model, Forest):
+        if target != "onnx":
+            raise ConversionRefused(f"{target} has only trees, and the model is {kind_of(model)}; convert it --to onnx")
+        for given, option in ((features is not None, "features"), (missing != "keep", "missing")):
+            if given:
+                raise InputError(f"{spelled(option)} is for models of trees, and the model is {kind_of(model)}")
+        return onnx.write(model, name)
+    forest = model
     if features is not None:
         forest = renamed(forest, features)
     if missing == "zero":

@@ -117,13 +117,17 @@ class NetInputs:
         """The first row of the embeddings of each categorical feature, (n_categorical,)."""
         return self.code_starts[:-1] + FIRST_CATEGORY * np.arange(len(self.categorical), dtype=FEATURE)
 
+    def codes_of(self, place: int) -> npt.NDArray[np.float32]:
+        """Return the codes of the known categories of the feature ``categorical[place]``, ascending."""
+        return self.codes[self.code_starts[place] : self.code_starts[place + 1]]
+
     @property
     def largest(self) -> float:
         """Bound on the absolute value of an input."""
         return max(LARGEST_INPUT, float(np.abs(self.embeddings).max(initial=0.0)))
 
     @cached_property
-    def _padded(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    def padded(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Knots and heights of each feature, (n_numeric, MOST_KNOTS + 1): see `_kernels.interpolate`."""
         shape = len(self.numeric) if self.transform == QUANTILE else 0, MOST_KNOTS + 1
         knots, heights = np.full(shape, np.inf, dtype=INPUT), np.zeros(shape, dtype=INPUT)
@@ -140,7 +144,7 @@ class NetInputs:
         """Write the inputs of the rows first .. last of ``values`` that are no embeddings into the rows 0 .. of ``out``."""
         _kernels.write_numbers(
             values, first, last, self.numeric, TRANSFORMS.index(self.transform), self.centres, self.scales,
-            *self._padded, self.indicators, out,
+            *self.padded, self.indicators, out,
         )  # fmt: skip
 
     def find_categories(

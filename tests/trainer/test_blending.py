@@ -60,7 +60,7 @@ def test_no_grid_of_two_weights_is_better():
 
 def test_a_ranker_without_signal_or_with_equal_scores_gets_no_weight():
     scores, grades, starts = rankers(6, k=1, n_queries=200)
-    found = weights_of([scores[0], np.full(len(grades), 3.0)], grades, starts, NDCG, POLICY)
+    found = weights_of([scores[0], np.full(len(grades), 0.1)], grades, starts, NDCG, POLICY)
     assert found.shares == (1.0, 0.0)
     assert found.spreads[1] == 1.0
     perfect = grades.astype(np.float64)
