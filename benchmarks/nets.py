@@ -25,6 +25,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
+from benchmarks import _ranknet_kernels
 from rankmill.foundation.kernels.dense import add_products, dense, in_panels
 from rankmill.trainer.nets import _kernels
 from rankmill.trainer.nets.options import NetOptions
@@ -153,7 +154,7 @@ def factored(_: argparse.Namespace) -> None:
         times = 3 if n > 200 else 20
         net = x, grades, hidden, biases, top, 1.0, *into
         table["pair by pair"].append(best_of(_kernels.pair_by_pair, *net, 0.0, times=times))
-        table["factored"].append(best_of(_kernels.factored_gradient, *net, times=times))
+        table["factored"].append(best_of(_ranknet_kernels.factored_gradient, *net, times=times))
     for name, seconds in table.items():
         exponent = np.polyfit(np.log(QUERY_SIZES), np.log(seconds), 1)[0]
         cells = " ".join(f"{n}: {1e6 * s:.0f}" for n, s in zip(QUERY_SIZES, seconds, strict=True))

@@ -19,7 +19,6 @@ from rankmill.foundation.kernels.randoms import random_bits, uniform
 from rankmill.scorer.nets._kernels import RELU, TANH, scores_of, tanh, transformed, write_embeddings
 
 BLOCK = 256
-_FAR = 600.0  # exp(-600) is far from the smallest double
 _PARTS = 4  # draws of 16 bits in one random number
 _MASK, _SIXTEEN = np.uint64(0xFFFF), np.uint64(16)
 _OF_NOISE = np.float32(np.sqrt(3.0) / 65536.0)  # the sum of four uniform numbers of 16 bits has the variance 4 / 12
@@ -372,7 +371,7 @@ def net_of_one(x, hidden, biases, top, h):
 
 
 @kernel
-def _add_backward(x, slope, hidden, top, h, to_hidden, to_biases, to_top, factor):
+def add_backward(x, slope, hidden, top, h, to_hidden, to_biases, to_top, factor):
     """Add ``factor`` times the derivative of slope * score by each weight."""
     if hidden.shape[1] == 0:
         for k in range(x.shape[0]):
@@ -387,57 +386,12 @@ def _add_backward(x, slope, hidden, top, h, to_hidden, to_biases, to_top, factor
 
 
 @kernel
-def ranknet_forces(scores, grades, sigma, exponentials, out):
-    """lambda_i of RankNet: the sum of lambda_ij over documents j below i, minus that of lambda_ji over those above (Burges 2010, eqn 4).
-
-    One exponential a document, relative to the best score, unless scores are so far apart that it would be 0.
-    """
-    n = scores.shape[0]
-    best, worst = scores[0], scores[0]
-    for i in range(n):
-        best, worst = max(best, scores[i]), min(worst, scores[i])
-        out[i] = 0.0
-    for i in range(n):
-        exponentials[i] = exp_negative(sigma * (scores[i] - best))
-    far_apart = sigma * (best - worst) > _FAR
-    for i in range(n):
-        e_i, total = exponentials[i], 0.0
-        for j in range(n):
-            if grades[i] > grades[j]:
-                if far_apart:
-                    gap = sigma * (scores[i] - scores[j])
-                    e = exp_negative(-abs(gap))
-                    force = sigma * (e if gap > 0.0 else 1.0) / (1.0 + e)
-                else:
-                    force = sigma * exponentials[j] / (e_i + exponentials[j])
-                total += force
-                out[j] += force
-        out[i] -= total
-
-
-@kernel
-def factored_gradient(x, grades, hidden, biases, top, sigma, to_hidden, to_biases, to_top):
-    """Add the gradient of RankNet's loss of one query by one pass forward and one backward per document (Burges 2010, 2.1).
-
-    ``x`` (n, n_inputs), ``hidden`` (n_inputs, n_hidden), ``biases`` and ``top`` (n_hidden,); without hidden units ``top`` is
-    (n_inputs,).  Any float type.
-    """
-    n = x.shape[0]
-    h = np.empty((n, hidden.shape[1]), dtype=x.dtype)
-    scores, forces, exponentials = np.empty(n), np.empty(n), np.empty(n)
-    for i in range(n):
-        scores[i] = net_of_one(x[i], hidden, biases, top, h[i])
-    ranknet_forces(scores, grades, sigma, exponentials, forces)
-    for i in range(n):
-        _add_backward(x[i], forces[i], hidden, top, h[i], to_hidden, to_biases, to_top, 1.0)
-
-
-@kernel
 def pair_by_pair(x, grades, hidden, biases, top, sigma, to_hidden, to_biases, to_top, rate):
     """RankNet as it was first: for each pair, two passes forward and two backward.
 
     With a ``rate`` above 0 every pair changes the weights at once (Burges 2010, eqn 2); with 0 the gradient of the query is
-    added to ``to_hidden``, ``to_biases`` and ``to_top``.  Shapes as in :func:`factored_gradient`.  Returns the loss.
+    added to ``to_hidden``, ``to_biases`` and ``to_top``.  ``x`` (n, n_inputs), ``hidden`` (n_inputs,
+    n_hidden), ``biases`` and ``top`` (n_hidden,); without hidden units ``top`` is (n_inputs,).  Returns the loss.
     """
     n = x.shape[0]
     above, below = np.empty(hidden.shape[1], dtype=x.dtype), np.empty(hidden.shape[1], dtype=x.dtype)
@@ -453,14 +407,14 @@ def pair_by_pair(x, grades, hidden, biases, top, sigma, to_hidden, to_biases, to
                 force = -sigma * (e if gap > 0.0 else 1.0) / (1.0 + e)
                 loss += max(-gap, 0.0) + log2_positive(1.0 + e) * 0.6931471805599453
                 if rate == 0.0:
-                    _add_backward(x[i], force, hidden, top, above, to_hidden, to_biases, to_top, 1.0)
-                    _add_backward(x[j], -force, hidden, top, below, to_hidden, to_biases, to_top, 1.0)
+                    add_backward(x[i], force, hidden, top, above, to_hidden, to_biases, to_top, 1.0)
+                    add_backward(x[j], -force, hidden, top, below, to_hidden, to_biases, to_top, 1.0)
                 else:
                     d_hidden[:] = 0.0
                     d_biases[:] = 0.0
                     d_top[:] = 0.0
-                    _add_backward(x[i], force, hidden, top, above, d_hidden, d_biases, d_top, 1.0)
-                    _add_backward(x[j], -force, hidden, top, below, d_hidden, d_biases, d_top, 1.0)
+                    add_backward(x[i], force, hidden, top, above, d_hidden, d_biases, d_top, 1.0)
+                    add_backward(x[j], -force, hidden, top, below, d_hidden, d_biases, d_top, 1.0)
                     hidden -= rate * d_hidden
                     biases -= rate * d_biases
                     top -= rate * d_top

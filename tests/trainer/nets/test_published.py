@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks import _ranknet_kernels
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
 from rankmill.trainer.nets import _kernels
@@ -28,7 +29,7 @@ def drawn_net(n, n_inputs, n_hidden, seed=0):
 def test_the_factored_gradient_is_the_one_pair_by_pair(n, n_hidden):
     x, grades, hidden, biases, top = drawn_net(n, 4, n_hidden)
     factored, by_pair = ([np.zeros_like(a) for a in (hidden, biases, top)] for _ in range(2))
-    _kernels.factored_gradient(x, grades, hidden, biases, top, 0.7, *factored)
+    _ranknet_kernels.factored_gradient(x, grades, hidden, biases, top, 0.7, *factored)
     own_loss = _kernels.pair_by_pair(x, grades, hidden, biases, top, 0.7, *by_pair, 0.0)
     twin, loss = naive_nets.ranknet_gradient(x, grades, hidden, biases, top, 0.7)
     assert own_loss == pytest.approx(loss, rel=1e-10)
@@ -39,7 +40,7 @@ def test_the_factored_gradient_is_the_one_pair_by_pair(n, n_hidden):
 
 def test_forces_of_scores_far_apart():
     scores, grades, out = np.array([0.0, -2000.0, -2001.0, 5.0]), np.array([0, 1, 0, 2]), np.zeros(4)
-    _kernels.ranknet_forces(scores, grades, 1.0, np.zeros(4), out)
+    _ranknet_kernels.ranknet_forces(scores, grades, 1.0, np.zeros(4), out)
     below = 1.0 / (1.0 + np.exp(1.0))
     above = 1.0 / (1.0 + np.exp(5.0))
     assert out == pytest.approx([1.0 + above, -1.0 - below, below, -above], abs=1e-12)
@@ -48,7 +49,7 @@ def test_forces_of_scores_far_apart():
 def test_the_gradient_is_the_derivative_of_the_loss():
     x, grades, hidden, biases, top = drawn_net(12, 4, 5)
     found = [np.zeros_like(a) for a in (hidden, biases, top)]
-    _kernels.factored_gradient(x, grades, hidden, biases, top, 0.7, *found)
+    _ranknet_kernels.factored_gradient(x, grades, hidden, biases, top, 0.7, *found)
 
     def loss():
         return naive_nets.ranknet_gradient(x, grades, hidden, biases, top, 0.7)[1]
@@ -66,7 +67,7 @@ def test_an_update_pair_by_pair_moves_weights_after_each_pair():
     moved, gradient = [a.copy() for a in (hidden, biases, top)], [np.zeros_like(a) for a in (hidden, biases, top)]
     none = [np.zeros_like(a) for a in gradient]
     _kernels.pair_by_pair(x, grades, *moved, 1.0, *none, 0.1)
-    _kernels.factored_gradient(x, grades, hidden, biases, top, 1.0, *gradient)
+    _ranknet_kernels.factored_gradient(x, grades, hidden, biases, top, 1.0, *gradient)
     for after, before, g in zip(moved, (hidden, biases, top), gradient, strict=True):
         assert after == pytest.approx(before - 0.1 * g, abs=1e-12)
 
