@@ -21,6 +21,8 @@ READER = 200 * MIB
 BLOCKS_FOR_BEST = 4
 SHARE_OF_RUN = 8
 """The documents of a first-stage run may take this fraction of the remaining memory; reading them takes four times as much."""
+COPIES_OF_A_MODEL = 4
+"""A model is held as its file, as arrays, and laid out for prediction."""
 GROWTH = 12
 """Parsed text and dense rows take up to about this many times the bytes of a block."""
 
@@ -36,7 +38,7 @@ class MemoryPlan:
     sort_bytes: int
     """Bytes that the sort may hold before it spills; buffers that it does not count take about as much again."""
     held: int = 0
-    """Bytes that the documents of a first-stage run take throughout (`rankmill.scorer.first_stage`)."""
+    """Bytes that the models, and the documents of a first-stage run (`rankmill.scorer.first_stage`), take throughout."""
 
     @classmethod
     def of(cls, total: int) -> MemoryPlan:
@@ -53,7 +55,17 @@ class MemoryPlan:
 
     def with_run(self, held: int) -> MemoryPlan:
         """Return the plan for a run whose documents take ``held`` bytes; the blocks are the same."""
-        return replace(self, held=held, sort_bytes=self.sort_bytes - held * 3 // 8)
+        return replace(self, held=self.held + held, sort_bytes=self.sort_bytes - held * 3 // 8)
+
+    def with_models(self, file_bytes: int) -> MemoryPlan:
+        """Return the plan for models whose files have ``file_bytes`` together; InputError if they take more than half of what is left."""
+        held, left = COPIES_OF_A_MODEL * file_bytes, self.total - FLOOR
+        if 2 * held > left:
+            raise InputError(
+                f"{spelled('memory')} {self.total / MB:,.0f}MB is too little for models that take about {held / MB:,.0f} MB;"
+                f" set at least {(FLOOR + 2 * held) / MB + 1:,.0f}MB"
+            )
+        return self.with_run(held)
 
     def scoring_threads(self, wanted: int) -> int:
         """Return how many of the ``wanted`` threads fit into memory, each with its own block; at least 1."""
@@ -80,7 +92,7 @@ class MemoryPlan:
         then input blocks of 8 MB, or groups of rows of Parquet of 863 MB in all
         then a sort that spills above 660 MB
         """
-        run = f", {self.held / MB:,.1f} MB for the documents of the run" if self.held else ""
+        run = f", {self.held / MB:,.1f} MB for models and the documents of a run" if self.held else ""
         return (
             f"memory {self.total / MB:,.0f} MB: {FLOOR / MB:,.0f} MB for the process itself{run}; then input blocks of "
             f"{self.block_bytes / MB:,.0f} MB, or groups of rows of Parquet of {self.columns_bytes(1) / MB:,.0f} MB in all; "

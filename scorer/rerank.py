@@ -218,6 +218,7 @@ def _make_plan(
         )
         for label, (model, identity) in models.items()
     }
+    plan = plan.with_models(sum(len(model.model.to_bytes()) for model in ranking.values()))
     reading = shared_options({label: read_options(options, model.model) for label, model in ranking.items()})
     sources = open_sources(paths, options.format, reading, announce=options.announce)
     stage = FirstStage.read(runs, plan.run_bytes) if runs else None

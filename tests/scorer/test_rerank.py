@@ -591,3 +591,18 @@ def test_the_memory_bound_holds(tmp_path, shape):
     )
     assert rows == n
     assert peak <= 512_000_000
+
+
+def test_models_count_in_the_memory_plan(tmp_path, monkeypatch):
+    plan = MemoryPlan.of(512_000_000)
+    with_models = plan.with_models(10_000_000)
+    assert with_models.held == memory.COPIES_OF_A_MODEL * 10_000_000
+    assert with_models.columns_bytes(1) < plan.columns_bytes(1)
+    assert with_models.block_bytes == plan.block_bytes
+    with refused(InputError, "memory", "512MB", "at least"):
+        plan.with_models(80_000_000)
+    monkeypatch.setattr(memory, "COPIES_OF_A_MODEL", 10**6)
+    path = write_letor(tmp_path / "a.txt", random_candidates(1))
+    with refused(InputError, "memory", "models"):
+        rerank(path, random_forest(1), tmp_path / "out", memory="512MB")
+    assert not (tmp_path / "out").exists()
