@@ -16,6 +16,7 @@ from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import evaluate_queries, mean_of
+from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.parameters import TrainParameters
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.refusals import refused
@@ -37,9 +38,11 @@ def test_every_training_parameter_is_a_parameter_with_the_same_default():
     for field in fields(TrainParameters):
         if field.default is not MISSING:
             assert defaults[field.name] == field.default, field.name
-    assert set(defaults) - {field.name for field in fields(TrainParameters)} == {
-        *("self", "max_bin", "max_bin_of", "categorical", "n_threads", "importance_type", "verbose", "delta")
+    of_nets = {field.name for field in fields(NetOptions)}
+    assert set(defaults) - {field.name for field in fields(TrainParameters)} - of_nets == {
+        *("self", "max_bin", "max_bin_of", "categorical", "n_threads", "importance_type", "verbose", "delta", "model")
     }
+    assert of_nets <= set(defaults)
 
 
 def test_several_eval_sets_each_with_its_metrics(arrays):
