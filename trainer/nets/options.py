@@ -66,7 +66,8 @@ class NetOptions:
         "objective",
         default="lambdamart",
         by_preset=None,
-        help="Loss to minimise, over pairs or lists: lambdamart (LambdaRank), ranknet, softmax, lambdaloss, ..",
+        help="Loss to minimise: lambdamart (LambdaRank), ranknet, softmax, lambdaloss, l2, .. All but coxph, gbrank, huber, mcrank,"
+        " ordinal and functions.",
     )
     metric: str = option_like(TrainParameters, "metric", default="ndcg@10")
     stop_metric: str = option_like(TrainParameters, "stop_metric", default="")
@@ -116,8 +117,7 @@ class NetOptions:
         "learning_rate",
         default=0.002,
         by_preset=None,
-        help="Learning rate of the optimiser at the start.",
-        most=1000,
+        help="Learning rate of the optimiser at the start, in (0, 1].",
     )
     schedule: str = option(
         default=CONSTANT,

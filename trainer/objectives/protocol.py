@@ -78,11 +78,13 @@ class Objective(ABC):
     takes_pairs: ClassVar[bool] = False  # sums over ``rows.pairs`` if given, instead of pairs of grades
     bytes_a_pair: ClassVar[int] = 16  # memory while pairs are listed, the list included
     stops_by_deviance: ClassVar[bool] = False  # scores do not order rows as targets do: stop by the loss
+    needs_trees: ClassVar[str] = ""  # why a net, which learns batch by batch, cannot minimise it
     may_average: ClassVar[bool] = True  # whether a forest may be the mean of several that are boosted with this loss
     Options: ClassVar[type[Any]] = NoOptions
     n_outputs: int = 1  # scores per row: a step grows a tree for each
     steps_a_round: int = 1  # gradient steps that make up one round
     link: str = "identity"  # how outputs become one score: see rankmill.scorer.links
+    _shares: Any  # QueryShares, of losses over pairs and lists
 
     @abstractmethod
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: Any) -> None: ...
@@ -113,15 +115,17 @@ class Objective(ABC):
         Raises
         ------
         InvalidParameter
-            The loss is not a sum over queries, each of which depends on its own scores only.
+            The loss is not a sum over queries, each of which depends on its own scores only, or needs more than one score.
         """
-        shares = getattr(self, "_shares", None)
-        if shares is None:
+        if self.needs_trees:
             raise InvalidParameter(
-                f"{self.name} does not work with batches of queries; use an objective over pairs or lists, such as"
-                " lambdamart or softmax"
+                f"{self.name} does not work with nets, which learn from batches of queries: {self.needs_trees}; use another"
+                " objective, such as lambdamart, softmax or l2"
             )
-        shares.limit_to(first_query, last_query)
+        self._limit_to(first_query, last_query)
+
+    def _limit_to(self, first_query: int, last_query: int) -> None:
+        self._shares.limit_to(first_query, last_query)
 
     @abstractmethod
     def losses(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -70,6 +70,7 @@ class UserObjective(Objective):
     """
 
     name: ClassVar[str] = "user"
+    needs_trees: ClassVar[str] = "a function is called with all documents"
     learns_labels: ClassVar[bool] = True
     sums_over: ClassVar[str] = QUERIES
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")

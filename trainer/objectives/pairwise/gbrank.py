@@ -63,6 +63,7 @@ class GbRank(Objective):
     """
 
     name: ClassVar[str] = "gbrank"
+    needs_trees: ClassVar[str] = "it averages the trees of all rounds"
     sums_over: ClassVar[str] = QUERIES
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "ole")
     additive: ClassVar[bool] = True

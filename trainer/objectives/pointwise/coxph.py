@@ -42,6 +42,7 @@ class CoxPH(Objective):
     """
 
     name: ClassVar[str] = "coxph"
+    needs_trees: ClassVar[str] = "documents of all queries share risk sets"
     sums_over: ClassVar[str] = ROWS
     learns_labels: ClassVar[bool] = True
     stops_by_deviance: ClassVar[bool] = True  # the highest scores have the earliest times, which are the lowest targets

@@ -41,6 +41,7 @@ class Pointwise(Objective):
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: Any) -> None:
         self._targets = self._targets_of(rows, parameters)
         self._weights = document_weights(rows)  # empty: all 1
+        self._starts, self._limits = rows.starts, (0, rows.n_rows)  # the rows whose gradients are written
         self._offsets = np.empty(0) if rows.offsets is None else np.ascontiguousarray(rows.offsets, dtype=np.float64)
 
     def _targets_of(self, rows: RankedRows, parameters: TrainParameters) -> Floats:
@@ -57,9 +58,15 @@ class Pointwise(Objective):
 
     def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
         """Write g and h, rows divided among the workers."""
-        team.share(
-            len(self._targets), LEAST_ROWS, lambda first, last, _: self._write_gradients(scores, first, last, g, h)
-        )
+        begin, end = self._limits
+
+        def share(first: int, last: int, _: int) -> None:
+            self._write_gradients(scores, begin + first, begin + last, g, h)
+
+        team.share(end - begin, LEAST_ROWS, share)
+
+    def _limit_to(self, first_query: int, last_query: int) -> None:
+        self._limits = int(self._starts[first_query]), int(self._starts[last_query])
 
     def losses(self, scores: Floats) -> Floats:
         """Return the weighted terms, (n_rows,)."""

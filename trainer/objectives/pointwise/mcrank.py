@@ -40,6 +40,7 @@ class _Grades(Pointwise):
     """Base class of losses over the probabilities of grades, which use neither labels nor offsets."""
 
     learns_labels: ClassVar[bool] = False
+    needs_trees: ClassVar[str] = "it has a score for every grade"
     _link: ClassVar[str]
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: GradeOptions) -> None:

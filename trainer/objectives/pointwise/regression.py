@@ -181,6 +181,7 @@ class Huber(Pointwise):
     """
 
     name: ClassVar[str] = "huber"
+    needs_trees: ClassVar[str] = "its delta is a quantile over all documents"
     criteria: ClassVar[tuple[str, ...]] = ("se",)
     additive: ClassVar[bool] = False
     Options: ClassVar[type[Any]] = HuberOptions
