@@ -166,6 +166,7 @@ class Ranker(Routed):
     goals: Mapping[str, float] | Sequence[str]
     learn_from: str
     n_rounds: int
+    folds: int
     early_stopping_rounds: int
     monotone: Mapping[str, int] | Mapping[int, int] | Sequence[int] | None
     max_bin: int
@@ -605,7 +606,10 @@ class Ranker(Routed):
         ``patience`` overrides the ranker's own.  InvalidParameter if one is out of bounds, or the ranker trains a net.
         """
         if self.checked_kind().model == NET:
-            raise InvalidParameter("cross-validation and selection of features train trees; leave out model net")
+            raise InvalidParameter(
+                "features are selected by trainings of trees; leave out model net, and see which features a net needs with"
+                " rankmill inspect influence"
+            )
         return self._parameters(names, patience)
 
     def checked_kind(self) -> ModelOptions:
@@ -617,7 +621,7 @@ class Ranker(Routed):
 
     def net_options(self, names: Sequence[str]) -> NetOptions:
         """Return the options of the net; InvalidParameter if one is out of bounds, or of trees."""
-        return self.checked_kind().net_options(self._parameters(names))
+        return self.checked_kind().net_options(self._parameters(names), "folds")
 
     def _parameters(self, names: Sequence[str], patience: int | None = None) -> TrainParameters:
         self._check_metrics()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy.typing as npt
@@ -12,14 +13,17 @@ from rankmill.binned_rows import BinnedRows
 from rankmill.eval_sets import eval_sets_of, with_same_bins
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.given_rows import FitColumns, GivenRows
+from rankmill.net_rows import rows_for_net
 from rankmill.other_libraries import checked_metrics, keywords_of, unknown_argument
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.ranker import Ranker
 from rankmill.trainer.feature_selection import FeatureSelection, select_features_of_rows
+from rankmill.trainer.nets.cross_validating import cross_validate_net
+from rankmill.trainer.nets.options import NET
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.parameters import SelectOptions, TrainParameters
 from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
-from rankmill.trainer.progress import to_stderr, verbosely
+from rankmill.trainer.progress import TrainingProgress, to_stderr, verbosely
 from rankmill.trainer.train_on_rows import cross_validate_rows
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.training_result import CrossValidation, RoundRecord
@@ -37,7 +41,7 @@ def cross_validate(
     on_round: Callable[[int, RoundRecord], object] | None = None,
     **columns: Any,
 ) -> CrossValidation:
-    """Cross-validate the parameters of ``ranker``: for each of its ``folds``, train on the queries of the others.
+    """Cross-validate the parameters of ``ranker``, of trees or a net: for each of its ``folds``, train on the queries of the others.
 
     Parameters
     ----------
@@ -53,7 +57,7 @@ def cross_validate(
     Returns
     -------
     CrossValidation
-        ``best_round``, the best number of rounds, with ``mean`` and ``deviation`` of every metric; ``to_dict()`` has the
+        ``best_round``, the best number of rounds, or epochs of a net, with ``mean`` and ``deviation`` of every metric; ``to_dict()`` has the
         curves.
 
     Raises
@@ -74,20 +78,37 @@ def cross_validate(
     metrics = checked_metrics(eval_metrics)
     own = ranker.checked_options().binning
     _check_names(ranker, columns, cross_validate)
+    if ranker.checked_kind().model == NET:
+        rows = given_rows(X, y, qid, group, columns, own, _CROSS_VALIDATE)
+        options = ranker.net_options(rows.feature_names)
+        of_net = rows_for_net(rows, options, _CROSS_VALIDATE)
+        del X, rows
+        epochs = replace(options.losses(), n_rounds=options.epochs, folds=ranker.folds)
+        with verbosely(ranker.verbose, epochs, folds_alone=True, step="epoch") as progress:
+            return cross_validate_net(
+                of_net, options, epochs.folds, eval_metrics=metrics, n_threads=workers_for(own.n_threads),
+                on_round=_telling(progress, on_round),
+            )  # fmt: skip
     given, parameters = _binned(ranker, given_rows(X, y, qid, group, columns, own, _CROSS_VALIDATE), _CROSS_VALIDATE)
     data = given.training_data(parameters.objective)
     del X, given
     asked, parameters = parameters, with_preset(parameters, shape_of_rows(data).in_folds())
     with verbosely(ranker.verbose, parameters, choices_line(asked, parameters), folds_alone=True) as progress:
-
-        def tell(record: RoundRecord) -> None:
-            progress.update(record)
-            if on_round is not None:
-                on_round(record.fold, record)
-
+        told, n_threads = _telling(progress, on_round), workers_for(own.n_threads)
         return cross_validate_rows(
-            data, parameters, TrainingOptions(eval_metrics=metrics, n_threads=workers_for(own.n_threads), on_round=tell)
+            data, parameters, TrainingOptions(eval_metrics=metrics, n_threads=n_threads, on_round=told)
         )
+
+
+def _telling(
+    progress: TrainingProgress, on_round: Callable[[int, RoundRecord], object] | None
+) -> Callable[[RoundRecord], None]:
+    def tell(record: RoundRecord) -> None:
+        progress.update(record)
+        if on_round is not None:
+            on_round(record.fold, record)
+
+    return tell
 
 
 def select_features(

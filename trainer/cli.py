@@ -12,7 +12,7 @@ import typer
 from rankmill.foundation.command_line import AsJson, given_names, takes_options
 from rankmill.foundation.options import Without, values_of
 from rankmill.registry.cli_options import DEFAULT_FOLDER, NewModel, RegistryFolder
-from rankmill.trainer.nets.options import NET, SHARED, ModelOptions
+from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions
 from rankmill.trainer.parameters import (
     CheckpointOptions,
     MachineOptions,
@@ -24,6 +24,7 @@ from rankmill.trainer.parameters import (
 app = typer.Typer()
 
 CrossValidated = Annotated[TrainParameters, Without("rounds_by", "holdout_fraction", "keep_rounds", "refit")]
+Kind = Annotated[ModelOptions, Without(*SHARED, *FROM)]
 
 LogEvery = Annotated[
     int | None,
@@ -186,6 +187,7 @@ def cv(
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a binned dataset.")],
     parameters: CrossValidated,
     options: MachineOptions,
+    kind: Kind,
     log_every: LogEvery = None,
     as_json: AsJson = False,
 ) -> None:
@@ -195,18 +197,29 @@ def cv(
     training on the others. No model is registered; train --rounds-by cv does both.
 
     Example: rankmill cv web.dataset --folds 5 --metric ndcg@10 --n-rounds 300
+    A neural net: rankmill cv web.dataset --folds 5 --model net --layers 64
     """
     from rankmill.foundation.kernels.compiling import compilation_announced
     from rankmill.pipeline.dataset import Dataset
+    from rankmill.trainer.nets.cross_validating import cross_validate_net_on
+    from rankmill.trainer.nets.plan import plan_net
     from rankmill.trainer.progress import TrainingProgress, to_stderr
     from rankmill.trainer.train_on_dataset import cross_validate, plan_of
     from rankmill.trainer.training_options import TrainingOptions
 
     opened = Dataset.open(dataset)
-    training = TrainingOptions(**values_of(options), on_message=to_stderr)
-    plan = plan_of(opened, replace(parameters, rounds_by="cv", refit="none"), training)
-    to_stderr(plan.render())
-    progress = TrainingProgress(plan.parameters.n_rounds, n_trainings=parameters.folds, log_every=log_every)
-    with compilation_announced(to_stderr), progress:
-        result = cross_validate(opened, plan.parameters, replace(training, on_round=progress.update))
+    if kind.model == NET:
+        net = kind.net_options(parameters, "folds")
+        to_stderr(plan_net(opened, net, options, parameters.folds).render())
+        progress = TrainingProgress(net.epochs, step="epoch", n_trainings=parameters.folds, log_every=log_every)
+        with compilation_announced(to_stderr), progress:
+            result = cross_validate_net_on(opened, net, parameters.folds, options, on_round=progress.update)
+    else:
+        kind.check_trees()
+        training = TrainingOptions(**values_of(options), on_message=to_stderr)
+        plan = plan_of(opened, replace(parameters, rounds_by="cv", refit="none"), training)
+        to_stderr(plan.render())
+        progress = TrainingProgress(plan.parameters.n_rounds, n_trainings=parameters.folds, log_every=log_every)
+        with compilation_announced(to_stderr), progress:
+            result = cross_validate(opened, plan.parameters, replace(training, on_round=progress.update))
     typer.echo(json.dumps(result.to_dict(), sort_keys=True) if as_json else result.render())

@@ -73,11 +73,11 @@ class RankedRows:
         return np.arange(self.n_queries, dtype=np.int64) if self.names is None else self.names
 
     def of_queries(self, chosen: npt.NDArray[np.bool_], *, row_major: bool = False) -> RankedRows:
-        """Return the rows of the ``chosen`` queries (n_queries,); the bins must be in the trainer's own layout.
+        """Return the rows of the ``chosen`` queries (n_queries,); bins, if there are any, must be in the trainer's own layout.
 
         The bins of the result are in the same layout, or in batches if ``row_major``, as eval sets need them.
         """
-        if not isinstance(self.bins, BlockedBins):
+        if not isinstance(self.bins, BlockedBins) and self.bins != ():
             raise TypeError("rows are chosen from blocks of bins")
         sizes = np.diff(self.starts)
         of_row = np.repeat(chosen, sizes)
@@ -86,6 +86,9 @@ class RankedRows:
         def part(values: npt.NDArray[Any] | None, which: npt.NDArray[np.bool_] = of_row) -> Any:
             return None if values is None else values[which]
 
+        bins: Iterable[Bins] | BlockedBins = ()
+        if isinstance(self.bins, BlockedBins):
+            bins = self.bins.batches(at) if row_major else self.bins.of_rows(at)
         pairs = self.pairs
         if pairs is not None:
             place, in_pairs = np.cumsum(of_row, dtype=np.int32) - np.int32(1), np.repeat(chosen, np.diff(pairs.starts))
@@ -99,7 +102,7 @@ class RankedRows:
         return RankedRows(
             grades=self.grades[at],
             starts=_starts_of(sizes[chosen]),
-            bins=self.bins.batches(at) if row_major else self.bins.of_rows(at),
+            bins=bins,
             weights=part(self.weights),
             labels=part(self.labels),
             events=part(self.events),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from math import fsum
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +12,13 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.checkpoints import Checkpoints
-from rankmill.trainer.early_stopping import DEVIANCE, EarlyStopping, stop_measure
+from rankmill.trainer.cross_validation import Fold, cross_validated, folds_of
+from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.presets import shape_of_rows, with_preset
 from rankmill.trainer.rows import RankedRows, TrainingData
-from rankmill.trainer.sampling import fold_of_queries, queries_apart
+from rankmill.trainer.sampling import queries_apart
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, StartingModel, TrainingOptions
 from rankmill.trainer.training_result import HOLDOUT, REFIT, CrossValidation, TrainingResult
 from rankmill.trainer.training_rows import resolved
@@ -119,53 +119,31 @@ def cross_validate_rows(
     TrainingDataRejected
         There are fewer queries than folds, or ``boost`` rejects the rows of a fold.
     """
-    folds, rows = parameters.folds, data.train
-    parameters = with_preset(parameters, shape_of_rows(data).in_folds())
-    if rows.n_queries < folds:
-        raise TrainingDataRejected(
-            f"{folds} folds need at least as many queries, found {rows.n_queries}; use fewer folds"
-        )
+    rows, parameters = data.train, with_preset(parameters, shape_of_rows(data).in_folds())
+    folds = folds_of(rows.query_names, parameters.folds, parameters.seed)
     data = replace(data.blocked(), info={})
-    fold_of = fold_of_queries(rows.query_names, folds, parameters.seed)
     # all rounds of a fold are kept, so that longer trainings and measurements resume from them
     own = replace(resolved(rows, parameters), rounds_by="valid", keep_rounds="all")
+    measure = stop_measure(parameters, graded=rows.graded)
 
     def train(
-        fold: int,
-        rounds: int | None = None,
-        resume: StartingModel | None = None,
-        on_round: OnRound | None = options.on_round,
+        fold: Fold, rounds: int | None, before: TrainingResult | None, on_round: OnRound | None = options.on_round
     ) -> TrainingResult:
-        try:
-            return boost(
-                _held_out(data, fold_of == fold),
-                own,
-                replace(options, resume=resume, profile=False, on_round=on_round),
-                checkpoint=None if checkpoints is None else checkpoints.of(f"fold-{fold + 1}"),
-                rounds=rounds,
-                fold=fold + 1,
-            )
-        except TrainingDataRejected as error:
-            raise TrainingDataRejected(f"fold {fold + 1} of {folds}: {error}") from None
+        resume = None if before is None else StartingModel(before.forest)
+        return boost(
+            _held_out(data, fold.apart),
+            own,
+            replace(options, resume=resume, profile=False, on_round=on_round),
+            checkpoint=None if checkpoints is None else checkpoints.of(f"fold-{fold.number}"),
+            rounds=rounds,
+            fold=fold.number,
+        )
 
-    results = [train(fold) for fold in range(folds)]
-    longest = max(len(result.history) for result in results)
-    results = [
-        result if len(result.history) == longest else train(fold, longest, StartingModel(result.forest))
-        for fold, result in enumerate(results)
-    ]
-    histories = tuple(result.history for result in results)
-    measure = stop_measure(parameters, graded=rows.graded)
+    def values(fold: Fold, rounds: int, before: TrainingResult) -> npt.NDArray[np.float64]:
+        return train(fold, rounds, before, None).by_query[HOLDOUT][str(measure)].values
+
     stopping = EarlyStopping.of(parameters, higher_is_better=measure.higher_is_better, patience=0)
-    for i in range(longest):
-        stopping.update(i + 1, fsum(history[i].metrics[HOLDOUT][str(measure)] for history in histories) / folds)
-    best, values = stopping.best_round, None
-    if by_query and measure != DEVIANCE:
-        values = np.empty(rows.n_queries)
-        for fold, result in enumerate(results):
-            measured = train(fold, best, StartingModel(result.forest), None).by_query[HOLDOUT][str(measure)]
-            values[fold_of == fold] = measured.values
-    return CrossValidation(histories=histories, stop_metric=str(measure), best_round=best, by_query=values)
+    return cross_validated(folds, measure, stopping, train, values if by_query else None)
 
 
 def _refitted(

@@ -47,10 +47,11 @@ class CrossValidation:
     best_round: int  # rounds to take: those with the best mean of the stop metric
     # the stop metric of each query after the best round, as a fold that it was held out from measures it, if asked for
     by_query: npt.NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
+    unit: str = field(default="round", repr=False)  # what a round is called
 
     def __repr__(self) -> str:
         found = f"{self.stop_metric} {self.mean(self.stop_metric):.4f} +- {self.deviation(self.stop_metric):.4f}"
-        rounds = f"{self.best_round:,} of {len(self.histories[0]):,} rounds"
+        rounds = f"{self.best_round:,} of {len(self.histories[0]):,} {self.unit}s"
         return f"<CrossValidation: {found} in {len(self.histories)} folds, best after {rounds}>"
 
     @property
@@ -103,7 +104,7 @@ class CrossValidation:
             for measure in self.measures
         ]
         return "\n".join(
-            [f"best after {self.best_round} of {len(self.histories[0])} rounds, by {self.stop_metric}:", *lines]
+            [f"best after {self.best_round} of {len(self.histories[0])} {self.unit}s, by {self.stop_metric}:", *lines]
         )
 
 

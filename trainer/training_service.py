@@ -20,7 +20,8 @@ from rankmill.trainer.goal_fronts import grid_of
 from rankmill.trainer.goal_options import NO_SWEEP, GoalSweepOptions
 from rankmill.trainer.multi_seed_training import Candidate, SeedRecord, plan_candidate, train_candidate
 from rankmill.trainer.nets.options import NetOptions
-from rankmill.trainer.nets.train_on_dataset import NetCandidate, plan_net, train_net_on
+from rankmill.trainer.nets.plan import plan_net
+from rankmill.trainer.nets.train_on_dataset import NetCandidate, train_net_on
 from rankmill.trainer.parameters import (
     CheckpointOptions,
     SeedOptions,

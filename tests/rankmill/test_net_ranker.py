@@ -10,12 +10,15 @@ import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, GroupKFold
 
-from rankmill import BinnedDataset, Ranker, cross_validate
+from rankmill import BinnedDataset, Ranker, cross_validate, net_rows, select_features
+from rankmill.binned_dataset import given_rows
+from rankmill.binned_rows import BinningOptions
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.dataset import Dataset
+from rankmill.trainer.nets.cross_validating import cross_validate_net, cross_validate_net_on
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.train_on_dataset import train_net_on
-from rankmill.trainer.parameters import CheckpointOptions
+from rankmill.trainer.parameters import CheckpointOptions, MachineOptions
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.refusals import refused
 from tests.trainer.small_dataset import small_dataset
@@ -100,6 +103,28 @@ def test_it_is_saved_loaded_cloned_and_trained_again(arrays, tmp_path):
         _ = ranker.forest_
 
 
+def test_a_cross_validation_measures_nets_on_queries_that_they_have_not_seen(arrays, dataset):
+    X, y, qid = arrays
+    weights, seen = np.where(X[:, 2] > 0, 1.0, 3.0), []
+    ranker = net(folds=2, epochs=4, early_stopping_epochs=2, learning_rate=0.05)
+    found = cross_validate(
+        ranker, X, y, qid=qid, sample_weight=weights, on_round=lambda fold, record: seen.append((fold, record))
+    )
+    assert {fold for fold, _ in seen} == {1, 2}
+    assert not hasattr(ranker, "model_")
+    order = np.random.default_rng(4).permutation(len(y))
+    again = cross_validate(ranker, X[order], y[order], qid=qid[order], sample_weight=weights[order])
+    assert again == found != cross_validate(ranker, X, y, qid=qid)
+    data = net_rows.rows_for_net(
+        given_rows(X, y, qid, None, {"sample_weight": weights}, BinningOptions(), ""), NetOptions()
+    )
+    options = NetOptions(**{**SMALL, "epochs": 4, "early_stopping_epochs": 2, "learning_rate": 0.05})
+    assert cross_validate_net(data, options, 2) == found
+    ranker.fit(X, y, qid=qid)  # which does not use the folds
+    of_file = cross_validate(net(folds=3), BinnedDataset.open(dataset.path))
+    assert of_file == cross_validate_net_on(dataset, NetOptions(**SMALL), 3, MachineOptions(n_threads=1))
+
+
 def test_a_search_of_scikit_learn_varies_its_options(arrays):
     X, y, qid = arrays
     frame = pl.DataFrame(X, schema=["a", "b", "c", "d"]).with_columns(qid=qid).to_pandas()
@@ -144,7 +169,7 @@ def test_what_is_of_the_other_kind_is_refused(arrays, dataset):
         "model": lambda: fit(Ranker(model="nets")),
         "eval set": lambda: fit(net(), eval_set=[(X, y, qid), (X, y, qid)]),
         "values": lambda: net().fit(BinnedDataset(X, y, qid=qid)),
-        "trees": lambda: cross_validate(net(), X, y, qid=qid),
+        "trees": lambda: select_features(net(), X, y, qid=qid, eval_set=(X, y, qid)),
         "features": lambda: net().fit(X, y, qid=qid, eval_set=BinnedDataset.open(dataset.path)),
         "dropout": lambda: fit(net(dropout=2.0)),
         "label": lambda: fit(net(), label=y),

@@ -215,8 +215,10 @@ class ModelOptions(StartOptions):
     )
     net: NetOptions = group(default_factory=NetOptions)
 
-    def net_options(self, parameters: TrainParameters) -> NetOptions:
+    def net_options(self, parameters: TrainParameters, *others: str) -> NetOptions:
         """Return the options of the net, with those that it shares with trees from ``parameters`` where they are given there.
+
+        ``others`` are used by the caller.
 
         Raises
         ------
@@ -224,7 +226,7 @@ class ModelOptions(StartOptions):
             ``parameters`` has an option that only trees have, or the training is to start from a model.
         """
         usual, given = values_of(TrainParameters()), values_of(parameters)
-        of_trees = [name for name in given if name not in SHARED and given[name] != usual[name]]
+        of_trees = [name for name in given if name not in {*SHARED, *others} and given[name] != usual[name]]
         of_trees += [name for name in ("resume", "base_model") if getattr(self, name)]
         if of_trees:
             raise InvalidParameter(

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
-from rankmill.foundation.errors import InvalidParameter, RankmillError, TrainingDataRejected
-from rankmill.foundation.options import spelled, values_of
+from rankmill.foundation.errors import RankmillError
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.foundation.training_facts import TrainingFacts
@@ -23,6 +22,7 @@ from rankmill.scorer.nets.net import Net
 from rankmill.trainer.early_stopping import measures_of
 from rankmill.trainer.multi_seed_training import CandidateRecord, SeedRecord
 from rankmill.trainer.nets.options import NetOptions
+from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.training import NetData, NetResult, NetRows, train_net
 from rankmill.trainer.parameters import CheckpointOptions, MachineOptions
 from rankmill.trainer.rows import RankedRows
@@ -33,37 +33,7 @@ from rankmill.trainer.version_facts import attachments_of, dataset_facts, withou
 from rankmill.trainer.workers import workers_for
 
 SUFFIX = ".net-checkpoint"
-_OF_TREES = ("bin_cache", "histogram_memory", "profile")
-_BYTES_A_ROW = 160  # grades, weights, scores, gradients of both orders, places, and what losses hold
 OnRound = Callable[[RoundRecord], object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetPlan:
-    """What a training of a net will do, known before it starts."""
-
-    train_rows: int
-    train_queries: int
-    valid_rows: int
-    n_features: int
-    options: NetOptions
-
-    @property
-    def bytes_needed(self) -> int:
-        """About the peak of memory: the values of all rows, as they are and as inputs, and a few columns."""
-        rows = self.train_rows + self.valid_rows
-        inputs = self.n_features * (2 if self.options.missing_indicators else 1)
-        return rows * (4 * (self.n_features + inputs) + _BYTES_A_ROW)
-
-    def render(self) -> str:
-        """Return a line for people."""
-        widths = " x ".join(map(str, self.options.layers)) or "no hidden layer"
-        stop = "" if self.valid_rows else "; no valid split, so the last epoch is kept"
-        return (
-            f"training a net ({widths}) on {self.train_rows:,} documents of {self.train_queries:,} queries,"
-            f" {self.n_features} features; {self.options.objective}; at most {self.options.epochs} epochs;"
-            f" about {self.bytes_needed / 1e6:,.0f} MB without the interpreter{stop}"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,29 +69,6 @@ class NetCandidate:
             self.checkpoint.unlink(missing_ok=True)
 
 
-def plan_net(dataset: Dataset, options: NetOptions, machine: CheckpointOptions) -> NetPlan:
-    """Return the size of a training on ``dataset``.
-
-    Raises
-    ------
-    InvalidParameter
-        ``machine`` has an option that only trees have.
-    TrainingDataRejected
-        The train split is empty.
-    """
-    usual = values_of(MachineOptions()) | values_of(CheckpointOptions())
-    for name in _OF_TREES:
-        if getattr(machine, name, usual[name]) != usual[name]:
-            raise InvalidParameter(f"{spelled(name)} is an option of trees; leave it out with {spelled('model')} net")
-    train, valid = dataset.queries("train"), dataset.queries("valid")
-    if train.n_rows == 0:
-        raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
-    return NetPlan(
-        train_rows=train.n_rows, train_queries=len(train), valid_rows=valid.n_rows,
-        n_features=len(dataset.feature_names), options=options,
-    )  # fmt: skip
-
-
 def train_net_on(
     dataset: Dataset,
     options: NetOptions,
@@ -138,7 +85,6 @@ def train_net_on(
     Errors are those of :func:`rankmill.trainer.nets.training.train_net` and :func:`plan_net`.
     """
     plan_net(dataset, options, machine)
-    data = data_of_net(dataset, options, machine)
     path = (
         None if machine.checkpoint is None else Path(machine.checkpoint) / f"{_key(dataset, options, machine)}{SUFFIX}"
     )
@@ -156,8 +102,8 @@ def train_net_on(
 
     def trained(resume: bytes | None) -> NetResult:
         return train_net(
-            data, options, eval_metrics=machine.eval_metrics, n_threads=workers_for(machine.n_threads), on_epoch=after,
-            resume=resume,
+            lambda: data_of_net(dataset, options, machine), options, eval_metrics=machine.eval_metrics,
+            n_threads=workers_for(machine.n_threads), on_epoch=after, resume=resume,
         )  # fmt: skip
 
     try:
@@ -171,7 +117,6 @@ def train_net_on(
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, result.checkpoint)
-    measures = measures_of(options.losses(), machine.eval_metrics, graded=data.train.rows.graded)
     found = result.history[result.best_epoch - 1].metrics
     metrics = {split: without_nan(of_split) for split, of_split in found.items()}
     net = result.net
@@ -190,19 +135,20 @@ def train_net_on(
         rounds_trained=len(result.history),
     )
     return NetCandidate(
-        net=net, facts=facts, attachments=attachments_of(dataset), result=result, stop_metric=str(measures[0]),
+        net=net, facts=facts, attachments=attachments_of(dataset), result=result, stop_metric=result.stop_metric,
         checkpoint=path,
     )  # fmt: skip
 
 
-def data_of_net(dataset: Dataset, options: NetOptions, machine: MachineOptions) -> NetData:
+def data_of_net(dataset: Dataset, options: NetOptions, machine: MachineOptions, *, with_valid: bool = True) -> NetData:
     """Read the train split and, if there is one, the valid split, with the values of all features."""
     measures = measures_of(options.losses(), machine.eval_metrics)
     goals = {measure.goal for measure in measures if isinstance(measure, Metric) and measure.goal}
-    data, valid = split_for_net(dataset, "train", options), split_for_net(dataset, "valid", options).train
+    data = split_for_net(dataset, "train", options)
+    valid = split_for_net(dataset, "valid", options).train if with_valid else None
     return replace(
         data,
-        valid=valid if valid.rows.n_rows else None,
+        valid=valid if valid is not None and valid.rows.n_rows else None,
         goals={name: highest for name, highest in data.goals.items() if name in goals},
     )
 
@@ -210,10 +156,13 @@ def data_of_net(dataset: Dataset, options: NetOptions, machine: MachineOptions) 
 def split_for_net(dataset: Dataset, split: str, options: NetOptions) -> NetData:
     """Read a split of ``dataset`` to train on, with the values of all features."""
     rows: RankedRows = read_columns(dataset, split, options.losses())
-    batches = [np.empty((0, len(dataset.feature_names)), dtype=np.float32), *dataset.feature_batches(split)]
+    values, first = np.empty((rows.n_rows, len(dataset.feature_names)), dtype=np.float32), 0
+    for batch in dataset.feature_batches(split):
+        values[first : first + len(batch)] = batch
+        first += len(batch)
     texts = dataset.vocabulary.texts
     return NetData(
-        train=NetRows(np.concatenate(batches), rows),
+        train=NetRows(values, rows),
         feature_names=dataset.feature_names,
         max_grade=dataset.max_grade,
         categories={name: [*texts.get(name, {})] for name in dataset.manifest.categorical},

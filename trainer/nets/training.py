@@ -26,7 +26,7 @@ from rankmill.trainer.nets.passes import Passes, PreparedRows, Weights
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.training_result import TRAIN, RoundRecord
+from rankmill.trainer.training_result import TRAIN, QueryValues, RoundRecord
 from rankmill.trainer.training_rows import learnt_from_facts, resolved, rows_learnt_from
 from rankmill.trainer.workers import Team, with_team, workers_for
 
@@ -48,6 +48,10 @@ class NetRows:
         """Lay out the values row by row as float32, which copies them only if they are not."""
         object.__setattr__(self, "values", np.ascontiguousarray(self.values, dtype=np.float32))
 
+    def of_queries(self, chosen: npt.NDArray[np.bool_]) -> NetRows:
+        """Return a copy of the rows of the ``chosen`` queries (n_queries,)."""
+        return NetRows(self.values[np.repeat(chosen, np.diff(self.rows.starts))], self.rows.of_queries(chosen))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetData:
@@ -67,6 +71,26 @@ class NetData:
         """Positions of the categorical features."""
         return [f for f, name in enumerate(self.feature_names) if name in self.categories]
 
+    def check_shapes(self) -> None:
+        """Raise TrainingDataRejected unless every row has a value of every feature."""
+        for name, split in ((TRAIN, self.train), (self.valid_name, self.valid)):
+            if split is not None and split.values.shape != (split.rows.n_rows, len(self.feature_names)):
+                raise TrainingDataRejected(
+                    f"expected values of shape ({split.rows.n_rows}, {len(self.feature_names)}) in the {name} split, got"
+                    f" {split.values.shape}"
+                )
+
+    def without_values(self) -> NetData:
+        """Return the same without the values of features."""
+        none = np.empty((0, len(self.feature_names)), dtype=np.float32)
+        valid = None if self.valid is None else replace(self.valid, values=none)
+        return replace(self, train=replace(self.train, values=none), valid=valid)
+
+    def without_queries(self, apart: npt.NDArray[np.bool_], name: str) -> NetData:
+        """Return the train split without the queries ``apart`` (n_queries,), which become the valid split, called ``name``."""
+        split = self.train.of_queries(~apart), self.train.of_queries(apart)
+        return replace(self, train=split[0], valid=split[1], valid_name=name)
+
 
 @dataclass(frozen=True, slots=True)
 class NetResult:
@@ -76,16 +100,20 @@ class NetResult:
     best_epoch: int
     history: tuple[RoundRecord, ...] = field(repr=False)
     checkpoint: bytes = field(repr=False)  # to resume the training: see :func:`train_net`
+    stop_metric: str
+    # the stop metric of each valid query after every epoch that this call trained, if asked for and not the loss
+    by_query: tuple[QueryValues, ...] = field(default=(), repr=False, compare=False)
 
 
 def train_net(
-    data: NetData,
+    data: NetData | Callable[[], NetData],
     options: NetOptions,
     *,
     eval_metrics: Sequence[str] = (),
     n_threads: int = 1,
     on_epoch: OnEpoch | None = None,
     resume: bytes | None = None,
+    by_query: bool = False,
 ) -> NetResult:
     """Train a net; the same bytes for any ``n_threads``.
 
@@ -94,6 +122,8 @@ def train_net(
 
     Parameters
     ----------
+    data
+        Or a function that returns it: then the values of features are let go of once the inputs are made of them.
     eval_metrics
         More metrics to measure; ``deviance`` is the loss.
     on_epoch
@@ -101,29 +131,26 @@ def train_net(
     resume
         A checkpoint of a training with the same data and options, of which only ``epochs`` and ``early_stopping_epochs`` may
         differ: the result has the same bytes as training in one go.
+    by_query
+        Keep the stop metric of each valid query after every epoch.
 
     Raises
     ------
     InvalidParameter
-        The objective does not work with batches, the checkpoint is of another training, or the weights grow without bound.
+        The objective does not work with nets, the checkpoint is of another training, or the weights grow without bound.
     TrainingDataRejected
         There is nothing to learn from the rows, or their shapes do not fit.
     rankmill.foundation.errors.InputError
         The metric is unknown.
     """
-    for name, split in ((TRAIN, data.train), (data.valid_name, data.valid)):
-        if split is not None and split.values.shape != (split.rows.n_rows, len(data.feature_names)):
-            raise TrainingDataRejected(
-                f"expected values of shape ({split.rows.n_rows}, {len(data.feature_names)}) in the {name} split, got"
-                f" {split.values.shape}"
-            )
-    data = _with_pairs_chosen(data, options)
+    read = data if callable(data) else lambda: data
     return with_team(
-        workers_for(n_threads), lambda team: _Training(data, options, eval_metrics, team).run(on_epoch, resume)
+        workers_for(n_threads),
+        lambda team: _Training(read, options, eval_metrics, team, by_query=by_query).run(on_epoch, resume),
     )
 
 
-def _with_pairs_chosen(data: NetData, options: NetOptions) -> NetData:
+def with_pairs_chosen(data: NetData, options: NetOptions) -> NetData:
     """Return ``data`` with given pairs only where the grades order nothing, as trees learn from it."""
     own = resolved(data.train.rows, options.losses())
 
@@ -139,8 +166,18 @@ def _with_pairs_chosen(data: NetData, options: NetOptions) -> NetData:
 
 
 class _Training:
-    def __init__(self, data: NetData, options: NetOptions, eval_metrics: Sequence[str], team: Team) -> None:
-        self._data, self._options, self._team, self._losses = data, options, team, options.losses()
+    def __init__(
+        self,
+        read: Callable[[], NetData],
+        options: NetOptions,
+        eval_metrics: Sequence[str],
+        team: Team,
+        *,
+        by_query: bool,
+    ) -> None:
+        data = with_pairs_chosen(read(), options)
+        data.check_shapes()
+        self._options, self._team, self._losses = options, team, options.losses()
         rows = data.train.rows
         # before anything that takes long: refuses rows from which nothing can be learnt
         objective = objective_of(rows, self._losses)
@@ -148,7 +185,10 @@ class _Training:
         self._start = float(np.float32(objective.starting_score))
         self._measures = measures_of(self._losses, eval_metrics, graded=rows.graded)
         self._watched = self._measures[0]
+        self._data = data.without_values()
         self._valid = None if data.valid is None else self._queries_of(data.valid.rows)
+        keeps = by_query and self._valid is not None and self._watched != DEVIANCE
+        self._by_query: list[QueryValues] | None = [] if keeps else None
         if self._valid is not None and not self._valid.has_value(self._watched):
             raise TrainingDataRejected(
                 f"no query of the {data.valid_name} split has a relevant document, so {self._watched} cannot decide when to stop; set"
@@ -228,7 +268,10 @@ class _Training:
                 best = net.to_bytes()
             if on_epoch is not None and on_epoch(record, checkpoint):
                 break
-        return NetResult(Net.from_bytes(best), stopping.best_round, tuple(history), checkpoint())
+        return NetResult(
+            Net.from_bytes(best), stopping.best_round, tuple(history), checkpoint(), str(self._watched),
+            tuple(self._by_query or ()),
+        )  # fmt: skip
 
     def _train(self, epoch: Epoch, objective: Objective, number: int, rate: float) -> None:
         """Pass over all batches once."""
@@ -298,6 +341,8 @@ class _Training:
             queries.n_queries, least, lambda first, last, _: queries.evaluate_into(scores, first, last, values)
         )
         means = queries.means(values)
+        if queries is self._valid and self._by_query is not None:
+            self._by_query.append(queries.by_query(values)[str(self._watched)])
         if loss is not None:
             means[str(DEVIANCE)] = loss.deviance(scores)
         named = [str(each) for each in self._measures]

@@ -13,8 +13,8 @@ from rankmill.registry import Registry
 from rankmill.scorer.model_service import model_of
 from rankmill.scorer.models import Blend
 from rankmill.scorer.nets.net import Net
-from rankmill.trainer.nets import train_on_dataset
 from rankmill.trainer.nets.options import ModelOptions, NetOptions
+from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.train_on_dataset import train_net_on
 from rankmill.trainer.parameters import CheckpointOptions, TrainParameters
 from tests.rankmill.test_run import CONFIG, write_project
@@ -116,7 +116,7 @@ def test_a_damaged_checkpoint_is_told_and_not_used(tmp_path):
 
 def test_the_plan_counts_the_values(tmp_path):
     dataset = small_dataset(tmp_path)
-    plan = train_on_dataset.plan_net(dataset, options(), CheckpointOptions())
+    plan = plan_net(dataset, options(), CheckpointOptions())
     assert plan.bytes_needed > 4 * (plan.train_rows + plan.valid_rows) * plan.n_features
     assert "net (8)" in plan.render()
 

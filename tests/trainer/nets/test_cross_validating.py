@@ -1,0 +1,134 @@
+"""Cross-validation of nets: each fold is the net that its own training part gives, and all count for as many epochs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from rankmill.cli import execute
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.scorer.metrics.per_query import mean_of
+from rankmill.trainer.nets.cross_validating import cross_validate_net, cross_validate_net_on
+from rankmill.trainer.nets.options import NetOptions
+from rankmill.trainer.nets.train_on_dataset import split_for_net
+from rankmill.trainer.nets.training import NetData, NetRows, train_net
+from rankmill.trainer.parameters import MachineOptions
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.sampling import fold_of_queries
+from rankmill.trainer.training_result import HOLDOUT
+from tests.refusals import refused, unnamed
+from tests.trainer.nets.net_case import SMALL, planted_data
+from tests.trainer.small_dataset import small_dataset
+
+OPTIONS = NetOptions(
+    **{**SMALL, "transform": "quantile", "epochs": 12, "early_stopping_epochs": 3, "learning_rate": 0.05}
+)
+
+
+def by_hand(data: NetData, apart: np.ndarray, options: NetOptions):
+    """The net of rows that are picked out one by one, measured on the others."""
+
+    def rows_where(which):
+        queries = np.flatnonzero(which)
+        rows = data.train.rows
+        of_query = [range(rows.starts[q], rows.starts[q + 1]) for q in queries]
+        at = [row for each in of_query for row in each]
+        starts = np.cumsum([0, *map(len, of_query)])
+        part = RankedRows(rows.grades[at], starts, (), names=rows.query_names[queries])
+        return NetRows(data.train.values[at], part)
+
+    train, held_out = rows_where(~apart), rows_where(apart)
+    return train_net(
+        NetData(
+            train=train, valid=held_out, valid_name=HOLDOUT, feature_names=data.feature_names, max_grade=4,
+            categories=data.categories,
+        ),
+        options,
+    )  # fmt: skip
+
+
+def test_a_fold_is_the_net_of_the_other_rows():
+    """Its inputs, quantiles and categories too, are fitted to these rows alone."""
+    data = planted_data(2, n_queries=40, categories=5)
+    found = cross_validate_net(data, OPTIONS, 3, by_query=True)
+    fold_of = fold_of_queries(np.arange(40), 3, OPTIONS.seed)
+    longest = len(found.histories[0])
+    stopped = []
+    for fold, history in enumerate(found.histories):
+        alone = by_hand(data, fold_of == fold, OPTIONS)
+        stopped.append(len(alone.history))
+        assert history[: len(alone.history)] == alone.history
+        assert history == by_hand(data, fold_of == fold, NetOptions(
+            **{**SMALL, "transform": "quantile", "learning_rate": 0.05, "epochs": longest, "early_stopping_epochs": 0}
+        )).history  # fmt: skip
+    assert longest == max(stopped)
+    assert min(stopped) < longest  # one went on from where it had stopped
+    means = [found.mean("ndcg@10", epoch) for epoch in range(1, longest + 1)]
+    assert means[found.best_round - 1] == max(means)
+    of_folds = [mean_of(found.by_query[fold_of == fold]) for fold in range(3)]
+    assert of_folds == pytest.approx(found.values("ndcg@10"), abs=1e-12)
+
+
+def test_values_of_the_held_out_part_change_nothing_in_training():
+    data = planted_data(2, n_queries=30)
+    apart = np.repeat(fold_of_queries(np.arange(30), 2, OPTIONS.seed) == 0, np.diff(data.train.rows.starts))
+    values = data.train.values.copy()
+    values[apart] = 1e6
+    other = NetData(train=NetRows(values, data.train.rows), feature_names=data.feature_names, max_grade=4)
+    found, changed = (cross_validate_net(each, OPTIONS, 2, eval_metrics=["map"]) for each in (data, other))
+    assert [record.train for record in found.histories[0]][:4] == [record.train for record in changed.histories[0]][:4]
+    assert found.measures == ("ndcg@10", "map")
+    assert found.histories[1][0].train != changed.histories[1][0].train
+
+
+def test_threads_change_nothing(tmp_path):
+    dataset = small_dataset(tmp_path)
+    one, two = (cross_validate_net_on(dataset, OPTIONS, 3, MachineOptions(n_threads=n), by_query=True) for n in (1, 2))
+    assert (one, one.by_query.tobytes()) == (two, two.by_query.tobytes())
+    data = split_for_net(dataset, "train", OPTIONS)
+    assert one == cross_validate_net(data, OPTIONS, 3)
+
+
+def test_a_falling_rate_has_no_shorter_training():
+    options = NetOptions(**{**SMALL, "schedule": "cosine", "epochs": 5, "early_stopping_epochs": 1})
+    found = cross_validate_net(planted_data(4, n_queries=20), options, 2)
+    assert (found.best_round, len(found.histories[0])) == (5, 5)
+
+
+def test_refusals():
+    data = planted_data(4, n_queries=6)
+    with refused(TrainingDataRejected, "7 folds", "6"):
+        cross_validate_net(data, OPTIONS, 7)
+    rows = data.train.rows
+    one = np.where(np.arange(rows.n_rows) < rows.starts[1], rows.grades, 0).astype(np.int32)
+    alone = NetData(
+        train=NetRows(data.train.values, RankedRows(one, rows.starts, ())),
+        feature_names=data.feature_names,
+        max_grade=4,
+    )
+    with refused(TrainingDataRejected, "fold", "of 2"):
+        cross_validate_net(alone, OPTIONS, 2)
+    with refused(InvalidParameter, "coxph"):
+        cross_validate_net(data, NetOptions(objective="coxph"), 2)
+
+
+def test_the_command(tmp_path, capsys):
+    path = str(small_dataset(tmp_path).path)
+    command = ["cv", path, "--folds", "3", "--model", "net", "--layers", "8", "--epochs", "2"]
+    assert execute(command) == 0
+    printed = capsys.readouterr()
+    assert not unnamed(printed.err, "cross-validating a net (8) in 3 folds")
+    assert not unnamed(printed.out, "of 2 epochs", "ndcg@10")
+    assert execute([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["folds"], told["rounds_trained"]) == (3, 2)
+    for more, named in (
+        (["--max-leaves", "5"], "--max-leaves is an option of trees"),
+        (["--bin-cache", "c"], "--bin-cache is an option of trees"),
+    ):
+        assert execute([*command, *more]) == 2
+        assert named in capsys.readouterr().err
+    assert execute(["cv", path, "--layers", "8"]) == 2
+    assert "--layers is an option of nets; add --model net" in capsys.readouterr().err

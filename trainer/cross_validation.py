@@ -1,0 +1,109 @@
+"""Cross-validation of a training of any kind: hold each fold out once, and find the number of rounds with the best mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import fsum
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.trainer.early_stopping import DEVIANCE, EarlyStopping, Measure
+from rankmill.trainer.sampling import fold_of_queries
+from rankmill.trainer.training_result import HOLDOUT, CrossValidation, RoundRecord
+
+
+class Trained(Protocol):
+    """What a training of a fold returns."""
+
+    @property
+    def history(self) -> tuple[RoundRecord, ...]:
+        """Every round, with what was measured on the fold under ``holdout``."""
+
+
+Result = TypeVar("Result", bound=Trained)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fold:
+    """A fold, which a training does without."""
+
+    number: int  # 1, 2, ..
+    apart: npt.NDArray[np.bool_]  # (n_queries,)
+
+
+def folds_of(query_names: npt.NDArray[np.int64], folds: int, seed: int) -> list[Fold]:
+    """Return the folds of queries, whole ones, by a hash of the seed and their names (n_queries,); their sizes differ by one at most.
+
+    Raises
+    ------
+    TrainingDataRejected
+        There are fewer queries than folds.
+    """
+    if len(query_names) < folds:
+        raise TrainingDataRejected(
+            f"{folds} folds need at least as many queries, found {len(query_names)}; use fewer folds"
+        )
+    fold_of = fold_of_queries(query_names, folds, seed)
+    return [Fold(fold + 1, fold_of == fold) for fold in range(folds)]
+
+
+def cross_validated(
+    folds: list[Fold],
+    measure: Measure,
+    stopping: EarlyStopping,
+    train: Callable[[Fold, int | None, Result | None], Result],
+    values: Callable[[Fold, int, Result], npt.NDArray[np.float64]] | None = None,
+    *,
+    unit: str = "round",
+    only_last: bool = False,
+) -> CrossValidation:
+    """Train once without each fold, all for as many rounds as the longest, and find the best round.
+
+    Parameters
+    ----------
+    folds
+        From :func:`folds_of`.
+    measure
+        The stop metric.
+    stopping
+        Finds the best of the means over folds.
+    train
+        Trains without a fold: until it stops early (None, None), or from a result of that on for so many rounds in all.
+    values
+        Returns the measure of each query of a fold after so many rounds; None: ``by_query`` is not asked for.
+    unit
+        Word for a round.
+    only_last
+        Fewer rounds would be another training, so the last one counts.
+
+    Raises
+    ------
+    TrainingDataRejected
+        ``train`` rejects the rows of a fold, which the message names.
+    """
+
+    def trained(fold: Fold, rounds: int | None = None, before: Result | None = None) -> Result:
+        try:
+            return train(fold, rounds, before)
+        except TrainingDataRejected as error:
+            raise TrainingDataRejected(f"fold {fold.number} of {len(folds)}: {error}") from None
+
+    results = [trained(fold) for fold in folds]
+    longest = max(len(result.history) for result in results)
+    results = [
+        result if len(result.history) == longest else trained(fold, longest, result)
+        for fold, result in zip(folds, results, strict=True)
+    ]
+    histories = tuple(result.history for result in results)
+    for i in range(longest):
+        stopping.update(i + 1, fsum(history[i].metrics[HOLDOUT][str(measure)] for history in histories) / len(folds))
+    best, by_query = longest if only_last else stopping.best_round, None
+    if values is not None and measure != DEVIANCE:
+        by_query = np.empty(len(folds[0].apart))
+        for fold, result in zip(folds, results, strict=True):
+            by_query[fold.apart] = values(fold, best, result)
+    return CrossValidation(histories, str(measure), best, by_query, unit)
