@@ -21,7 +21,7 @@ METRIC, POLICY = parse_metric("ndcg@10"), Policy()
 
 
 def net(parts: Parts, settings: Mapping[str, Any], seed: int) -> tuple[list[np.ndarray], int]:
-    """Return the scores of a net on the valid and the test part, and the number of epochs that were kept."""
+    """Return the scores of a net on the train, valid and test part, and the number of epochs that were kept."""
     given = dict(settings)
     options = as_published if given.pop(PUBLISHED, False) else NetOptions
     names = [f"f{i}" for i in range(parts.train.x.shape[1])]
@@ -30,31 +30,47 @@ def net(parts: Parts, settings: Mapping[str, Any], seed: int) -> tuple[list[np.n
         max_grade=int(parts.train.grades.max()), categories={names[f]: [] for f in parts.categorical},
     )  # fmt: skip
     result = train_net(data, options(**{**given, "seed": seed}), n_threads=1)
-    return [result.net.predict(split.x) for split in (parts.valid, parts.test)], result.best_epoch
+    return [result.net.predict(split.x) for split in (parts.train, parts.valid, parts.test)], result.best_epoch
 
 
 def trees(parts: Parts, settings: Mapping[str, Any], seed: int) -> tuple[list[np.ndarray], int]:
-    """Return the scores of trees that did not learn from the valid part on the valid and the test part, and the rounds kept."""
-    ranker = Ranker(**{"n_threads": 1, "verbose": 0, "refit": "none", **settings}, seed=seed * 100)
-    ranker.fit(
-        parts.train.x, parts.train.grades, group=parts.train.sizes,
-        eval_set=[(parts.valid.x, parts.valid.grades)], eval_group=[parts.valid.sizes],
-    )  # fmt: skip
-    return [ranker.predict(split.x) for split in (parts.valid, parts.test)], ranker.best_round_
+    """Return the scores of trees that did not learn from the valid part on all three parts, and the rounds kept."""
+    ranker = _fitted(parts, settings, seed)
+    return [ranker.predict(split.x) for split in (parts.train, parts.valid, parts.test)], ranker.best_round_
 
 
 def only_net(parts: Parts, settings: Mapping[str, Any], seed: int) -> stopped.Scored:
     scores, epochs = net(parts, settings, seed)
-    return stopped.Scored(scores[1], epochs)
+    return stopped.Scored(scores[2], epochs)
 
 
 def blend(parts: Parts, settings: Mapping[str, Any], seed: int) -> stopped.Scored:
     """Blend trees and a net with the weights that are best on the valid part."""
+    scores, rounds = _blended(parts, settings, seed)
+    return stopped.Scored(scores[2], rounds)
+
+
+def distilled(parts: Parts, settings: Mapping[str, Any], seed: int) -> stopped.Scored:
+    """Fit trees with ``settings`` to the scores of the blend on the train part; grades of the valid part stop them."""
+    teacher, _ = _blended(parts, {}, seed)
+    student = _fitted(parts, {"objective": "query_rmse", "early_stopping_rounds": 50, **settings}, seed, teacher[0])
+    return stopped.Scored(student.predict(parts.test.x), student.best_round_)
+
+
+def _blended(parts: Parts, settings: Mapping[str, Any], seed: int) -> tuple[list[np.ndarray], int]:
     of_trees, rounds = trees(parts, {}, seed)
     of_net, _ = net(parts, settings, seed)
-    found = weights_of([of_trees[0], of_net[0]], parts.valid.grades, parts.valid.starts, METRIC, POLICY)
+    found = weights_of([of_trees[1], of_net[1]], parts.valid.grades, parts.valid.starts, METRIC, POLICY)
     weights = [share / spread for share, spread in zip(found.shares, found.spreads, strict=True)]
-    return stopped.Scored(weights[0] * of_trees[1] + weights[1] * of_net[1], rounds)
+    return [weights[0] * one + weights[1] * other for one, other in zip(of_trees, of_net, strict=True)], rounds
+
+
+def _fitted(parts: Parts, settings: Mapping[str, Any], seed: int, labels: np.ndarray | None = None) -> Ranker:
+    ranker = Ranker(**{"n_threads": 1, "verbose": 0, "refit": "none", **settings}, seed=seed * 100)
+    return ranker.fit(
+        parts.train.x, parts.train.grades, group=parts.train.sizes, label=labels,
+        eval_set=[(parts.valid.x, parts.valid.grades)], eval_group=[parts.valid.sizes],
+    )  # fmt: skip
 
 
 def _rows(split: Split) -> NetRows:

@@ -436,7 +436,7 @@ def optimality(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Test whether the leaf values are a local maximum of a metric: move them in random directions and measure it.
+    """Test whether the leaf values or the weights of a net are a local maximum of a metric: move them in random directions.
 
     Expect a maximum only on the queries that the model was trained on.
 
@@ -445,14 +445,15 @@ def optimality(
     from rankmill.scorer.inspect.optimality import Moves, local_optimality
     from rankmill.scorer.inspect.reports import optimality_report
     from rankmill.scorer.metrics.per_query import PreparedQueries
+    from rankmill.scorer.nets.net import Net
 
     inspected = _Inspected(model, registry, selection)
-    paths = inspected.paths("optimality")
+    moved_model = inspected.model if isinstance(inspected.model, Net) else inspected.paths("optimality")
     documents = inspected.read(on, selection)
     measure, policy, words = _policy(metric, convention, inspected.model, documents)
     graded = PreparedQueries(documents.graded(), documents.starts, policy, doc_order=documents.order())
     moved = Moves(**values_of(moves), seed=selection.seed)
-    result = local_optimality(paths, documents.values, graded, measure, moved, n_threads=selection.threads)
+    result = local_optimality(moved_model, documents.values, graded, measure, moved, n_threads=selection.threads)
     _print(optimality_report(result, inspected.identity, words), documents, as_json=as_json)
 
 

@@ -172,13 +172,17 @@ class ConvertOptions:
 
 @options
 class MoveOptions:
-    """How to move leaf values to test whether they are a local maximum."""
+    """How to move leaf values or weights to test whether they are a local maximum."""
 
-    step: float = option(default=0.1, help="Length of a step, as a share of the norm of the vector of leaf values.")
+    step: float = option(
+        default=0.1, help="Length of a step, as a share of the norm of the vector of leaf values or weights."
+    )
     p0: float = option(
         default=0.01,
         help="Draw so many random directions that, if none of them improves the metric, fewer than this share of all directions do,"
         " with confidence 1 - delta.",
     )
     delta: float = option(default=0.01, help="Accepted chance of being wrong about --p0.")
-    n_curves: int = option(default=0, help="Also move this many leaves one at a time.", flags=("--curves",), least=0)
+    n_curves: int = option(
+        default=0, help="Also move this many leaves of trees one at a time.", flags=("--curves",), least=0
+    )

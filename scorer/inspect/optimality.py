@@ -1,8 +1,8 @@
-r"""Test whether the leaf values of a forest are a local maximum of a metric, with a one-sided Monte Carlo test.
+r"""Test whether the weights of a net or the leaf values of a forest are a local maximum of a metric, with a one-sided Monte Carlo test.
 
-Burges 2010, section 4.2 (and Donmez, Svore & Burges 2009), with leaf values instead of the weights of a neural net: the
-contributions of all leaves (the tree's weight times the leaf's value) are one vector, which is moved a little along directions
-drawn from a spherical Gaussian.  Let p be the share of directions along which the mean metric M rises.  If it falls along all
+Burges 2010, section 4.2 (and Donmez, Svore & Burges 2009).  The parameters, which are the weights, biases and embeddings of a net,
+or the contributions of all leaves of a forest (the tree's weight times the leaf's value), are one vector, which is moved a little along
+directions drawn from a spherical Gaussian.  Let p be the share of directions along which the mean metric M rises.  If it falls along all
 of n directions, then
 
 .. math:: P(\text{no ascent in n directions}) = (1 - p)^n \le \delta \quad\text{for every}\quad p \ge 1 - \delta^{1/n},
@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +25,12 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect import _kernels
-from rankmill.scorer.inspect.paths import Codes, Paths, leaf_paths, on_threads
+from rankmill.scorer.inspect.paths import Paths, leaf_paths, on_threads
 from rankmill.scorer.links import apply_link
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
+from rankmill.scorer.nets.net import Net
+from rankmill.scorer.nets.predict import NetPredictor
 from rankmill.scorer.options import MoveOptions
 
 MAX_BYTES = 1 << 30  # of the table of leaves, four bytes a document and tree
@@ -36,7 +39,7 @@ CURVE = tuple(round(-3.0 + 0.25 * i, 2) for i in range(25))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moves(MoveOptions):
-    """How the leaf values are moved; InputError if a number is out of range."""
+    """How the parameters are moved; InputError if a number is out of range."""
 
     seed: int = 0
     """Direction j is drawn by the key (seed, j)."""
@@ -84,6 +87,8 @@ class Optimality:
     """The result of `local_optimality`."""
 
     metric: str
+    moved: str
+    """What was moved: ``leaf values`` or ``weights``."""
     value: float
     """The mean of the unchanged model."""
     n_queries: int
@@ -122,7 +127,7 @@ def directions_needed(p0: float, delta: float) -> int:
 
 
 def local_optimality(
-    forest: Forest | Paths,
+    model: Forest | Paths | Net,
     values: npt.NDArray[np.float32],
     queries: PreparedQueries,
     metric: Metric,
@@ -130,42 +135,47 @@ def local_optimality(
     *,
     n_threads: int = 1,
 ) -> Optimality:
-    """Test whether the leaf values of ``forest`` are a local maximum of ``metric`` on these documents.
+    """Test whether the parameters of ``model`` are a local maximum of ``metric`` on these documents.
 
     Parameters
     ----------
-    forest
-        The trained model, or its paths.
+    model
+        The trained forest, or its paths, or a net.
     values
-        Documents, as `Paths.codes` takes them; a maximum is to be expected on those it was trained on.
+        Documents (n, n_used) with the features that the model uses; a maximum is to be expected on those it was trained on.
     queries, metric
         Their grades with the conventions of the metric, and the metric to test.
     moves
-        How far the leaf values are moved, along how many directions.
+        How far the parameters are moved, along how many directions.
     n_threads
         Threads to divide the directions among; the result does not depend on it.
 
     Raises
     ------
     InputError
-        No query counts, the forest has no split, or the table of leaves is too large.
+        No query counts, the forest has no split, the table of leaves is too large, or there are curves of leaves of a net.
     ValueError
         Shapes do not fit together.
     """
-    paths = leaf_paths(forest)
-    if not paths.features:
-        raise InputError("the model has no splits, so there are no leaf values to move")
-    trial = _Trial(paths, paths.codes(values), queries, metric)
-    value = trial.mean(paths.value)
+    moved: _MovedForest | _MovedNet
+    if isinstance(model, Net):
+        if moves.n_curves:
+            raise InputError("curves are of the leaves of trees; a net has none")
+        moved = _MovedNet(model, values)
+    else:
+        moved = _MovedForest(leaf_paths(model), values)
+    trial = _Trial(moved, queries, metric)
+    value = trial.mean(moved.parameters)
     if math.isnan(value):
         raise InputError(f"no query counts in {metric}: none has a relevant document")
-    length = float(np.sqrt(math.fsum((paths.value**2).tolist())))
+    length = float(np.sqrt(math.fsum((moved.parameters**2).tolist())))
     n_directions = directions_needed(moves.p0, moves.delta)
     means = _means_along(trial, moves.step * length, moves.seed, n_directions, n_threads)
     changes = (1.0 if metric.higher_is_better else -1.0) * (means - value)
     n_rising, n_unchanged = int(np.count_nonzero(changes > 0.0)), int(np.count_nonzero(changes == 0.0))
     return Optimality(
         metric=str(metric),
+        moved="weights" if isinstance(model, Net) else "leaf values",
         value=value,
         n_queries=trial.n_queries,
         passed=n_rising == 0 and n_unchanged == 0,
@@ -178,71 +188,113 @@ def local_optimality(
         step=moves.step,
         changes=Changes.of(changes),
         moves=CURVE if moves.n_curves else (),
-        curves=_leaf_curves(trial, length / math.sqrt(paths.n_paths), moves, n_directions, n_threads),
+        curves=()
+        if isinstance(moved, _MovedNet)
+        else _leaf_curves(trial, moved, length / math.sqrt(len(moved.parameters)), moves, n_directions, n_threads),
     )
 
 
 def _means_along(trial: _Trial, far: float, seed: int, n_directions: int, n_threads: int) -> npt.NDArray[np.float64]:
-    """Move all leaf values by ``far`` along each of ``n_directions``, and return the means of the metric."""
+    """Move all parameters by ``far`` along each of ``n_directions``, and return the means of the metric."""
+    parameters = trial.moved.parameters
 
     def along(direction: int) -> float:
-        change = _gaussian(seed, direction, trial.paths.n_paths)
+        change = _gaussian(seed, direction, len(parameters))
         change *= far / np.sqrt(math.fsum((change**2).tolist()))
-        return trial.mean(trial.paths.value + change)
+        return trial.mean(parameters + change)
 
     return np.array(on_threads(along, n_directions, n_threads))
 
 
-def _leaf_curves(trial: _Trial, unit: float, moves: Moves, n_directions: int, n_threads: int) -> tuple[LeafCurve, ...]:
+def _leaf_curves(
+    trial: _Trial, forest: _MovedForest, unit: float, moves: Moves, n_directions: int, n_threads: int
+) -> tuple[LeafCurve, ...]:
     """Move some of the leaves that documents reach one at a time, by ``CURVE`` times ``unit``."""
-    reached = np.unique(trial.leaves)
+    reached = np.unique(forest.leaves)
     order = np.argsort(_gaussian(moves.seed, n_directions, len(reached)), kind="stable")
     chosen = reached[np.sort(order[: moves.n_curves])].tolist()
     cells = [(path, move * unit) for path in chosen for move in CURVE]
 
     def with_leaf(number: int) -> float:
         path, move = cells[number]
-        changed = trial.paths.value.copy()
+        changed = forest.parameters.copy()
         changed[path] += move
         return trial.mean(changed)
 
     means = on_threads(with_leaf, len(cells), n_threads)
-    return tuple(trial.curve(path, means[i * len(CURVE) : (i + 1) * len(CURVE)]) for i, path in enumerate(chosen))
+    return tuple(forest.curve(path, means[i * len(CURVE) : (i + 1) * len(CURVE)]) for i, path in enumerate(chosen))
 
 
-class _Trial:
-    """Documents with known leaves, to be evaluated with changed leaf contributions."""
+class _Moved(Protocol):
+    """A model of some documents whose parameters can be changed."""
 
-    def __init__(self, paths: Paths, codes: Codes, queries: PreparedQueries, metric: Metric) -> None:
-        n_trees = paths.forest.n_trees
+    parameters: npt.NDArray[np.float64]
+
+    def scores(self, parameters: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the scores of the documents with other parameters."""
+        ...
+
+
+class _MovedForest:
+    """A forest and documents with known leaves; parameter p is what the leaf of path p adds."""
+
+    def __init__(self, paths: Paths, values: npt.NDArray[np.float32]) -> None:
+        if not paths.features:
+            raise InputError("the model has no splits, so there are no leaf values to move")
+        codes, n_trees = paths.codes(values), paths.forest.n_trees
         if len(codes) * n_trees * 4 > MAX_BYTES:
             raise InputError(
                 f"{len(codes):,} documents in {n_trees:,} trees need {len(codes) * n_trees * 4 / 1e6:,.0f} MB, at most "
                 f"{MAX_BYTES / 1e6:,.0f} are taken; choose fewer queries or rounds"
             )
-        self.paths, self._queries, self._metric = paths, queries, metric
+        self._paths, self.parameters = paths, paths.value
         self.leaves = paths.leaves(codes)
-        first = queries.evaluate([metric], np.zeros(len(codes)))[metric]
-        self.n_queries = int(np.count_nonzero(~np.isnan(first)))
 
-    def mean(self, contributions: npt.NDArray[np.float64]) -> float:
-        """Return the mean metric if the leaf of path p adds ``contributions[p]``."""
-        forest = self.paths.forest
+    def scores(self, parameters: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the scores if the leaf of path p adds ``parameters[p]``."""
+        forest = self._paths.forest
         outputs = np.empty((forest.n_outputs, len(self.leaves)), dtype=np.float64)
-        _kernels.move_outputs(self.leaves, contributions, forest.n_outputs, outputs)
+        _kernels.move_outputs(self.leaves, parameters, forest.n_outputs, outputs)
         outputs += forest.base_score
-        return self._queries.means([self._metric], apply_link(forest.link, outputs))[self._metric]
+        return apply_link(forest.link, outputs)
 
     def curve(self, path: int, means: list[float]) -> LeafCurve:
         """Return the curve of a path's leaf."""
-        tree = int(self.paths.tree[path])
+        paths = self._paths
+        tree = int(paths.tree[path])
         return LeafCurve(
             tree=tree + 1,
-            leaf=int(self.paths.leaf[path] - self.paths.forest.tree_starts[tree]),
+            leaf=int(paths.leaf[path] - paths.forest.tree_starts[tree]),
             n_documents=int(np.count_nonzero(self.leaves == path)),
-            value=float(self.paths.value[path]),
+            value=float(paths.value[path]),
             means=tuple(means),
         )
+
+
+class _MovedNet:
+    """A net and documents; its parameters are all weights, biases and embeddings, rounded to float32 where they are used."""
+
+    def __init__(self, net: Net, values: npt.NDArray[np.float32]) -> None:
+        self._net, self._values = net, values
+        self.parameters = net.all_weights.astype(np.float64)
+
+    def scores(self, parameters: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the scores of the net with other weights."""
+        moved = NetPredictor(self._net.with_weights(parameters))
+        return moved.scores(self._values, columns=np.arange(len(moved.features)))
+
+
+class _Trial:
+    """The mean metric of some queries by the parameters of a model."""
+
+    def __init__(self, moved: _Moved, queries: PreparedQueries, metric: Metric) -> None:
+        self.moved, self._queries, self._metric = moved, queries, metric
+        first = queries.evaluate([metric], np.zeros(int(queries.starts[-1])))[metric]
+        self.n_queries = int(np.count_nonzero(~np.isnan(first)))
+
+    def mean(self, parameters: npt.NDArray[np.float64]) -> float:
+        """Return the mean metric with these parameters."""
+        return self._queries.means([self._metric], self.moved.scores(parameters))[self._metric]
 
 
 def _gaussian(seed: int, number: int, n: int) -> npt.NDArray[np.float64]:

@@ -342,7 +342,7 @@ def combination_report(
 
 
 def optimality_report(result: Optimality, model: ModelIdentity, conventions: str) -> InspectionReport:
-    """Report whether the leaf values are a local maximum."""
+    """Report whether the leaf values, or the weights of a net, are a local maximum."""
     falling = result.n_directions - result.n_rising - result.n_unchanged
     verdict = "undecided: some directions change nothing; try a larger step or more queries"
     if result.passed:
@@ -351,7 +351,7 @@ def optimality_report(result: Optimality, model: ModelIdentity, conventions: str
         verdict = "not a local maximum: it rises in some directions"
     lines = [
         f"{model}: {result.metric} {result.value:.6f}, mean of {result.n_queries:,} queries",
-        f"along {result.n_directions:,} random directions of the leaf values, {result.step:g} of their length away, it falls "
+        f"along {result.n_directions:,} random directions of the {result.moved}, {result.step:g} of their length away, it falls "
         f"along {falling:,}, rises along {result.n_rising:,} and stays along {result.n_unchanged:,}",
         f"changes from {result.changes.least:+.6f} to {result.changes.greatest:+.6f}, {result.changes.mean:+.6f} on average",
         f"share of directions along which it rises: p = {result.p:.4f}, {result.interval[0]:.4f} to {result.interval[1]:.4f} "

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, pairwise
 from typing import Any, NamedTuple
@@ -142,6 +142,35 @@ class Net(Model):
     def n_weights(self) -> int:
         """Number of weights, biases and embeddings."""
         return int(sum(w.size + b.size for w, b in self.layers) + self.top.size + self.inputs.embeddings.size)
+
+    @property
+    def all_weights(self) -> npt.NDArray[np.float32]:
+        """All weights, biases and embeddings as one vector (n_weights,)."""
+        return np.concatenate([part.reshape(-1) for part in self._weight_arrays])
+
+    def with_weights(self, weights: npt.NDArray[np.floating[Any]]) -> Net:
+        """Return the net with other ``weights`` (n_weights,), in the order of :attr:`all_weights`, rounded to float32.
+
+        Raises
+        ------
+        ValueError
+            There are fewer or more, or the net is not sound with them.
+        """
+        if weights.shape != (self.n_weights,):
+            raise ValueError(f"expected {self.n_weights} weights, got shape {weights.shape}")
+        arrays = self._weight_arrays
+        parts = np.split(weights, np.cumsum([part.size for part in arrays])[:-1])
+        *layers, top, embeddings = (part.reshape(old.shape) for part, old in zip(parts, arrays, strict=True))
+        return replace(
+            self,
+            inputs=replace(self.inputs, embeddings=embeddings.astype(np.float32)),
+            layers=tuple(Layer(w, b) for w, b in zip(layers[::2], layers[1::2], strict=True)),
+            top=top,
+        )
+
+    @property
+    def _weight_arrays(self) -> list[npt.NDArray[np.float32]]:
+        return [*(array for layer in self.layers for array in layer), self.top, self.inputs.embeddings]
 
     def predict(self, values: npt.NDArray[np.floating[Any]], n_threads: int = 1) -> npt.NDArray[np.float64]:
         """Return the (n,) float64 scores of ``values`` (n, n_features), each exact in float32.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from rankmill.scorer.nets.inputs import NetInputs
+from rankmill.scorer.nets.net import Net
 from tests.scorer.forests import random_forest
 
 
@@ -24,3 +26,14 @@ def random_values(seed, forest, n=40):
 
 def several_outputs(seed, link="softmax_grade", n_outputs=3):
     return random_forest(seed, n_trees=2 * n_outputs, link=link, n_outputs=n_outputs)
+
+
+def linear(weights, names=("a", "b")):
+    """A net that scores two features by ``weights``."""
+    inputs = NetInputs(
+        transform="linear", numeric=np.array([0, 1]), centres=np.zeros(2), scales=np.ones(2), knot_starts=np.zeros(3),
+        knots=np.zeros(0), heights=np.zeros(0), indicators=np.zeros(0), categorical=np.zeros(0),
+        code_starts=np.zeros(1), codes=np.zeros(0), embeddings=np.zeros((0, 0)),
+    )  # fmt: skip
+    return Net(feature_names=names, inputs=inputs, layers=(), top=np.array(weights), start=0.0,
+               activation="identity", objective="ranknet")  # fmt: skip

@@ -20,7 +20,7 @@ from rankmill.scorer.predict import ForestPredictor, predict
 from tests.refusals import refused
 from tests.scorer.candidate_files import random_candidates, write_letor, write_parquet
 from tests.scorer.forests import random_forest
-from tests.scorer.inspect_case import several_outputs
+from tests.scorer.inspect_case import linear, several_outputs
 
 ROWS = sorted(random_candidates(1), key=lambda row: (row[1].encode(), row[2].encode()))
 VALUES = np.stack([row[3] for row in ROWS])
@@ -264,6 +264,14 @@ def test_optimality(workplace):
     text = call(*line, "--curves", 1)
     assert "along 22 random directions" in text
     assert "best moved by (RMS)" in text
+
+
+def test_optimality_of_a_net(workplace):
+    linear([1.0, -0.5], ("f1", "f2")).save(workplace / "n.rankmill")
+    line = ["optimality", "n.rankmill", "--on", "c.txt", "--p0", 0.1, "--delta", 0.1, "--metric", "ndcg@5"]
+    facts = found(*line)
+    assert (facts["moved"], facts["n_directions"], facts["curves"]) == ("weights", 22, [])
+    assert "directions of the weights" in call(*line)
 
 
 def test_a_list_that_is_not_there_is_no_model(workplace):

@@ -19,7 +19,7 @@ from rankmill.scorer.predict import predict
 from tests.naive import leaf_value
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
-from tests.scorer.inspect_case import random_values, several_outputs
+from tests.scorer.inspect_case import linear, random_values, several_outputs
 
 METRIC = parse_metric("ndcg@5")
 
@@ -168,3 +168,34 @@ def test_what_cannot_be_tested_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(optimality, "MAX_BYTES", 1000)
     with refused(InputError, "240", "6", "0 MB"):
         local_optimality(forest, x, PreparedQueries(grades, starts, Policy()), METRIC)
+
+
+def test_the_weights_of_a_net_are_judged_as_brute_force_over_all_directions_does() -> None:
+    """Two weights order documents by their angle alone, so all directions can be tried."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(240, 2)).astype(np.float32)
+    starts = np.arange(31) * 8
+    grades = np.clip(np.round(x @ [1.0, 0.5] + rng.normal(size=240)), 0, 3).astype(np.int32)
+    queries = PreparedQueries(grades, starts, Policy())
+
+    def mean(weights):
+        return mean_of(evaluate_queries([METRIC], x @ np.float32(weights), grades, starts, Policy())[METRIC])
+
+    def along(angle):
+        return np.array([np.cos(angle), np.sin(angle)])
+
+    angles = np.linspace(0, 2 * np.pi, 720, endpoint=False)
+    means = np.array([mean(along(angle)) for angle in angles])
+    best = angles[np.argmax(means)]
+    for angle in (best, best + 0.7, best + 2.5):
+        found = local_optimality(linear(along(angle)), x, queries, METRIC, Moves(p0=0.02, delta=0.01, step=0.9))
+        assert found.value == pytest.approx(mean(along(angle)), abs=1e-9)
+        p = np.mean([mean(along(angle) + 0.9 * along(to)) > mean(along(angle)) for to in angles])
+        assert found.interval[0] <= p <= found.interval[1] + 0.01
+        assert found.n_rising == 0 if angle == best else found.n_rising > 0
+        again = local_optimality(
+            linear(along(angle)), x, queries, METRIC, Moves(p0=0.02, delta=0.01, step=0.9), n_threads=2
+        )
+        assert again == found
+    with refused(InputError, "leaves"):
+        local_optimality(linear([1.0, 1.0]), x, queries, METRIC, Moves(n_curves=1))

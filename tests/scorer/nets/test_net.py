@@ -72,6 +72,17 @@ def test_scores_are_those_of_the_twin(options):
 
 
 @pytest.mark.parametrize("options", NETS)
+def test_all_weights_put_back_give_the_same_net_and_others_another(options):
+    net, other = drawn_net(**options), drawn_net(**options, seed=3)
+    assert net.with_weights(net.all_weights).to_bytes() == net.to_bytes()
+    moved = net.with_weights(other.all_weights)
+    assert np.array_equal(moved.all_weights, other.all_weights)
+    assert len(net.all_weights) == net.n_weights
+    with pytest.raises(ValueError, match="weights"):
+        net.with_weights(net.all_weights[1:])
+
+
+@pytest.mark.parametrize("options", NETS)
 def test_a_score_does_not_depend_on_batch_order_or_threads(options):
     net, x = drawn_net(**options), drawn_values(3100)
     whole = net.predict(x)
