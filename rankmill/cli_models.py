@@ -209,7 +209,7 @@ def blend(
     """Blend several models into one whose score is a weighted sum of theirs, with the best weights, and register it.
 
     The models may be of any kind; the blend holds them all, so nothing else is needed to use it. Weights are found on a split that
-    no model learnt from. Two models: by an exact search over all weights. More: one after the other, as long as it helps.
+    no model learnt from.
 
     Example: rankmill models blend web@3 shop@latest --on web.dataset --name both
     """

@@ -1,7 +1,8 @@
 """Find the weights of a blend of models on queries that none of them was trained on.
 
 With two models the best weight comes from an exact sweep (Burges 2010, section 7.1; `rankmill.scorer.inspect.combine`).  With more, the best
-of them alone is mixed with each of the others in turn, as long as that improves the metric.
+of them alone is mixed with each of the others in turn, as long as that improves the metric.  Or LambdaRank learns the weights of
+all at once (same section): they are a net without hidden layer, whose inputs are the scores.
 
 Scores of different models have different scales.  Weights are therefore shares of scores that are divided by their
 spread, the standard deviation around the mean of the query; this changes the words, not the mixtures that can be found.
@@ -9,8 +10,8 @@ spread, the standard deviation around the mean of the query; this changes the wo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -28,10 +29,18 @@ from rankmill.scorer.model import Model, check_kinds
 from rankmill.scorer.models import Blend, predictor_of
 from rankmill.scorer.train_test_overlap import TrainedModel, scope_of
 from rankmill.trainer.combined_forests import check_read_alike, facts_alike
-from rankmill.trainer.parameters import BlendOptions
+from rankmill.trainer.nets.options import NetOptions
+from rankmill.trainer.nets.training import NetData, NetRows, train_net
+from rankmill.trainer.parameters import LAMBDARANK, SWEEP, BlendOptions
+from rankmill.trainer.rows import RankedRows
 
 MOST_PASSES = 10  # over all models
 MOST_PAIRS = 1 << 23  # of documents, in the queries on which a weight is searched
+COMBINER = NetOptions(
+    objective="lambdamart", layers=(), transform="linear", missing_indicators=False, dropout=0.0, batch_norm=False,
+    weight_decay=0.0, learning_rate=0.02, schedule="cosine", early_stopping_epochs=0, epochs=100,
+)  # fmt: skip
+"""The net that learns weights: LambdaRank with a linear score."""
 _EQUAL = 1e-12  # share of the largest score; a smaller spread is rounding
 _GAIN = 1e-12  # of the metric; less is rounding
 
@@ -96,7 +105,8 @@ def blended(
     grades = dataset.rows(options.split, (metric.goal or "grade",)).column(0).to_numpy().astype(np.int32)
     scores = scores_on(dataset, options.split, parts, n_threads)
     starts = dataset.queries(options.split).starts
-    found = weights_of(scores, grades, starts, metric, policy, [w / total for w in options.weights])
+    shares = [w / total for w in options.weights]
+    found = weights_of(scores, grades, starts, metric, policy, shares, search=options.search)
     try:
         blend = Blend(
             parts=tuple(parts),
@@ -116,37 +126,80 @@ def weights_of(
     metric: Metric,
     policy: Policy,
     shares: Sequence[float] = (),
+    *,
+    search: str = SWEEP,
 ) -> PartWeights:
     """Find the weights of models with ``scores`` (n,) each that have the best ``metric``, or measure those of ``shares``.
 
-    Errors are those of `rankmill.scorer.inspect.combine.combine`.
+    With either ``search`` the metric on these queries is at least that of the best model alone.  Errors are those of
+    `rankmill.scorer.inspect.combine.combine` or `rankmill.trainer.nets.training.train_net`.
     """
     spreads = [_spread(each, starts) for each in scores]
     scaled = [each / spread for each, spread in zip(scores, spreads, strict=True)]
     queries = PreparedQueries(grades, starts, policy)
-    alone = [queries.means([metric], each)[metric] for each in scaled]
+
+    def measured(weights: npt.NDArray[np.float64]) -> float:
+        return queries.means([metric], _mixed(scaled, weights))[metric]
+
+    alone = [measured(each) for each in np.eye(len(scores))]
     if shares:
         weights = np.asarray(shares, dtype=np.float64)
-        together = queries.means([metric], _mixed(scaled, weights))[metric]
-        return PartWeights(
-            shares=tuple(weights.tolist()), spreads=tuple(spreads), alone=tuple(alone), together=together
-        )
+        together = measured(weights)
+    else:
+        best = int(np.argmax(alone))
+        weights, together = np.eye(len(scores))[best], alone[best]
+        if search == LAMBDARANK:
+            learnt = _learnt(scaled, grades, starts, metric)
+            weights, together = max((weights, together), (learnt, measured(learnt)), key=lambda found: found[1])
+        else:
+            weights, together = _swept(scaled, grades, starts, metric, policy, alone, measured)
+    return PartWeights(shares=tuple(weights.tolist()), spreads=tuple(spreads), alone=tuple(alone), together=together)
+
+
+def _swept(
+    scaled: Sequence[Scores],
+    grades: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int64],
+    metric: Metric,
+    policy: Policy,
+    alone: Sequence[float],
+    measured: Callable[[npt.NDArray[np.float64]], float],
+) -> tuple[npt.NDArray[np.float64], float]:
+    """Mix the best model with each of the others in turn, as long as that helps; return the weights and the metric."""
     rows, few = _some_queries(starts)
-    alone_of = np.eye(len(scores))
+    alone_of = np.eye(len(scaled))
     best = int(np.argmax(alone))
     weights, together = alone_of[best], alone[best]
-    others = sorted(set(range(len(scores))) - {best}, key=lambda k: -alone[k])
+    others = sorted(set(range(len(scaled))) - {best}, key=lambda k: -alone[k])
     for number in range(MOST_PASSES if len(others) > 1 else 1):
         before = together
         for k in [*others, best] if number else others:
             step = combine(_mixed(scaled, weights)[rows], scaled[k][rows], grades[rows], few, metric, policy)
             tried = (1.0 - step.weight) * weights + step.weight * alone_of[k]
-            value = queries.means([metric], _mixed(scaled, tried))[metric]
+            value = measured(tried)
             if value > together + _GAIN:
                 weights, together = tried, value
         if together <= before:
             break
-    return PartWeights(shares=tuple(weights.tolist()), spreads=tuple(spreads), alone=tuple(alone), together=together)
+    return weights, together
+
+
+def _learnt(
+    scaled: Sequence[Scores], grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], metric: Metric
+) -> npt.NDArray[np.float64]:
+    """Return the weights that LambdaRank learns; their absolute values sum to 1.  Some may be negative."""
+    sizes = np.diff(starts)
+    means = [
+        np.repeat(np.add.reduceat(each, starts[:-1][sizes > 0]) / sizes[sizes > 0], sizes[sizes > 0]) for each in scaled
+    ]
+    values = np.stack([each - mean for each, mean in zip(scaled, means, strict=True)], axis=1).astype(np.float32)
+    rows = NetRows(values, RankedRows(grades, starts, ()))
+    names = [f"score_{number}" for number in range(1, len(scaled) + 1)]
+    data = NetData(train=rows, valid=rows, feature_names=names, max_grade=max(1, int(grades.max(initial=0))))
+    net = train_net(data, replace(COMBINER, metric=str(replace(metric, goal="")))).net
+    learnt = np.zeros(len(scaled))  # a model whose scores are all equal has no input
+    learnt[net.inputs.numeric] = net.top.astype(np.float64) / net.inputs.scales
+    return learnt / (float(np.abs(learnt).sum()) or 1.0)
 
 
 def _some_queries(starts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -864,6 +864,9 @@ class MergeOptions:
     )
 
 
+SWEEP, LAMBDARANK = SEARCHES = ("sweep", "lambdarank")
+
+
 @options
 class BlendOptions:
     """How to find the weights of a blend."""
@@ -873,6 +876,12 @@ class BlendOptions:
         default="valid",
         help="Split of the dataset on which to find the weights; no model may have learnt from it.",
         choices=("valid", "test", "train"),
+    )
+    search: str = option(
+        default=SWEEP,
+        help="How to find the weights: sweep (exact for two models; more, one after the other, as long as it helps) or"
+        " lambdarank (learnt together by gradient descent, and may be negative).",
+        choices=SEARCHES,
     )
     weights: Sequence[float] = option_like(MergeOptions, "weights", default=())
 
