@@ -38,7 +38,7 @@ MOST_PASSES = 10  # over all models
 MOST_PAIRS = 1 << 23  # of documents, in the queries on which a weight is searched
 COMBINER = NetOptions(
     objective="lambdamart", layers=(), transform="linear", missing_indicators=False, dropout=0.0, batch_norm=False,
-    weight_decay=0.0, learning_rate=0.02, schedule="cosine", early_stopping_epochs=0, epochs=100,
+    weight_decay=0.0, learning_rate=0.1, schedule="cosine", early_stopping_epochs=0, epochs=100,
 )  # fmt: skip
 """The net that learns weights: LambdaRank with a linear score."""
 _EQUAL = 1e-12  # share of the largest score; a smaller spread is rounding
@@ -197,8 +197,8 @@ def _learnt(
     names = [f"score_{number}" for number in range(1, len(scaled) + 1)]
     data = NetData(train=rows, valid=rows, feature_names=names, max_grade=max(1, int(grades.max(initial=0))))
     net = train_net(data, replace(COMBINER, metric=str(replace(metric, goal="")))).net
-    learnt = np.zeros(len(scaled))  # a model whose scores are all equal has no input
-    learnt[net.inputs.numeric] = net.top.astype(np.float64) / net.inputs.scales
+    learnt = np.zeros(len(scaled))
+    learnt[net.inputs.numeric] = net.top.astype(np.float64) * net.inputs.scales
     return learnt / (float(np.abs(learnt).sum()) or 1.0)
 
 
