@@ -18,7 +18,6 @@ from rankmill.trainer.parameters import (
     MachineOptions,
     SeveralOptions,
     TrainParameters,
-    parameters_in,
 )
 
 app = typer.Typer()
@@ -75,13 +74,11 @@ def train(
     from rankmill.trainer.training_service import starting_model, train_and_register
 
     check_name(name)
+    start, parameters = start.started(parameters, given_names(context))
     if start.model == NET:
         _train_net(dataset, name, registry, parameters, options, start, several, log_every, as_json=as_json)
         return
     start.check_trees()
-    if start.params is not None:
-        named, values = given_names(context), values_of(parameters)
-        parameters = parameters_in(start.params, {each: values[each] for each in values if each in named})
     training = TrainingOptions(
         **values_of(options),
         resume=starting_model(start.resume, registry),
@@ -127,8 +124,8 @@ def _train_net(
     from rankmill.registry import Registry
     from rankmill.trainer.training_service import train_net_and_register
 
-    if several != SeveralOptions() or start.params is not None:
-        named = "params" if start.params is not None else "seeds" if several.by_seed.seeds else "goal_steps"
+    if several != SeveralOptions():
+        named = "seeds" if several.by_seed.seeds else "goal_steps"
         raise InvalidParameter(f"{spelled(named)} is an option of trees; leave it out with {spelled('model')} net")
     net_options = start.net_options(parameters)
     trained = train_net_and_register(

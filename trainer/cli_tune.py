@@ -9,19 +9,15 @@ import typer
 
 from rankmill.foundation.command_line import AsJson, Overwrite, given_names, takes_options
 from rankmill.foundation.options import Without, values_of
-from rankmill.trainer.parameters import (
-    CheckpointOptions,
-    MachineOptions,
-    SelectOptions,
-    SpaceOptions,
-    TrainParameters,
-    TuneOptions,
-)
+from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions, NetOptions
+from rankmill.trainer.parameters import CheckpointOptions, MachineOptions, SearchOptions, SelectOptions, TrainParameters
 
 if TYPE_CHECKING:
     from rankmill.trainer.tuning.trials import Outcome, Task
 
 app = typer.Typer()
+
+Kind = Annotated[ModelOptions, Without(*SHARED, *FROM)]
 
 
 @app.command()
@@ -34,9 +30,9 @@ def tune(
         Path,
         typer.Option("--out", "-o", file_okay=False, help="Folder for the trials. A killed search resumes from it."),
     ],
-    searched: SpaceOptions,
+    search: SearchOptions,
     parameters: TrainParameters,
-    options: TuneOptions,
+    kind: Kind,
     machine: Annotated[MachineOptions, Without("n_threads")],
     log_every: Annotated[
         int | None,
@@ -58,6 +54,7 @@ def tune(
 
     Example: rankmill tune web.dataset -o web.tuning --minutes 10
     One parameter: rankmill tune web.dataset -o t --trials 12 --vary learning_rate=0.02..0.3:log
+    Neural nets: rankmill tune web.dataset -o nets.tuning --minutes 10 --model net
     """
     from rankmill.foundation.kernels.compiling import FIRST, compilation_announced, kernels_compiled
     from rankmill.pipeline.dataset import Dataset
@@ -67,16 +64,21 @@ def tune(
     from rankmill.trainer.tuning.search import tune as search_for
     from rankmill.trainer.tuning.space import Space, parse_vary, read_space, space_of
 
-    varied = parse_vary(searched.vary)
+    varied = parse_vary(search.searched.vary)
     space: Space | None
-    if searched.space is not None:
-        space = read_space(searched.space)
-        space = space if not varied else space.but(space_of(varied, "--vary"))
+    if search.searched.space is not None:
+        space = read_space(search.searched.space, kind.model)
+        space = space if not varied else space.but(space_of(varied, "--vary", kind.model))
     else:
-        space = space_of(varied, "--vary") if varied else None
+        space = space_of(varied, "--vary", kind.model) if varied else None
     opened = Dataset.open(dataset)
     training = TrainingOptions(**values_of(machine))
-    plan = plan_tuning(opened, parameters, space, options, training, fixed=given_names(context))
+    options: TrainParameters | NetOptions = parameters
+    if kind.model == NET:
+        options = kind.net_options(parameters, "folds")
+    else:
+        kind.check_trees()
+    plan = plan_tuning(opened, options, space, search.how, training, fixed=given_names(context), folds=parameters.folds)
     typer.echo(plan.render(), err=True)
     if not plan.by_folds:
         note_few_queries(opened, "the best trial")

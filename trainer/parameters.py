@@ -44,6 +44,7 @@ BY_GRADIENT = (MVS, GOSS)  # draw by gradients, which no one knows before the st
 BOOTSTRAP_UNITS = QUERY, DOCUMENT = ("query", "document")
 LEAF_ROWS = ("sample", ALL)
 COMPARE_BY = VALID, FOLDS = ("valid", "folds")
+USUAL_FOLDS = 5
 CHECKPOINT_SECONDS = 300.0  # a kill loses at most this, plus the current round
 CHOICES = ("best", "average")  # of several seeds
 GROWTHS = ("best_first", "breadth_first", "depth_first", "oblivious")
@@ -223,7 +224,7 @@ class TrainParameters:
         above=0,
         below=1,
     )
-    folds: int = option(default=5, help="Number of folds of a cross-validation.", least=2, most=MOST)
+    folds: int = option(default=USUAL_FOLDS, help="Number of folds of a cross-validation.", least=2, most=MOST)
     refit: str = option(
         default="none",
         by_preset=True,
@@ -706,26 +707,21 @@ def options_for(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name, usual in left_out.items() if values[name] != usual}
 
 
-def parameters_in(path: Path, given: Mapping[str, Any]) -> TrainParameters:
-    """Return the parameters of the section ``[train]`` of a TOML file; those that are ``given`` override it.
+def section_in(path: Path, known: Sequence[str]) -> dict[str, Any]:
+    """Return the section ``[train]`` of a TOML file.
 
     Raises
     ------
     InvalidParameter
-        The file is not valid TOML, has no such section, or the section has an unknown key or an invalid value.
+        The file is not valid TOML, has no such section, or the section has a key that is not ``known``.
     """
     section = read_toml(path, "a section [train]").get("train")
     if not isinstance(section, dict):
         raise InvalidParameter(f"{path}: expected a section [train] with training parameters, found none")
-    names = [each.name for each in declared_in(TrainParameters)]
     for name in section:
-        if name not in names:
-            raise InvalidParameter(f"{path}: [train]: unknown parameter {name!r}; {name_hint(name, names)}")
-    try:
-        TrainParameters(**section)
-    except InvalidParameter as error:
-        raise InvalidParameter(f"{path}: [train]: {error}") from None
-    return TrainParameters(**{**section, **given})
+        if name not in known:
+            raise InvalidParameter(f"{path}: [train]: unknown parameter {name!r}; {name_hint(name, known)}")
+    return section
 
 
 @options
@@ -973,3 +969,11 @@ class TuneOptions:
         least=0,
         most=4096,
     )
+
+
+@options
+class SearchOptions:
+    """What to search, and how."""
+
+    searched: SpaceOptions = group(default_factory=SpaceOptions)
+    how: TuneOptions = group(default_factory=TuneOptions)

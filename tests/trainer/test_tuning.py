@@ -26,7 +26,8 @@ from rankmill.trainer.sampling import fold_of_queries
 from rankmill.trainer.train_on_dataset import cross_validate, train
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.training_rows import _NAMES_SALT
-from rankmill.trainer.tuning import search, trials
+from rankmill.trainer.tuning import search
+from rankmill.trainer.tuning import searched as of_kinds
 from rankmill.trainer.tuning.gain import gain_of
 from rankmill.trainer.tuning.search import plan_tuning, tune
 from rankmill.trainer.tuning.space import space_of
@@ -136,7 +137,7 @@ def test_a_search_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_
     dataset: Dataset, done: tuple[Path, Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, table = done
-    real, calls = trials.train, 0
+    real, calls = of_kinds.train, 0
 
     def dying(*arguments, **options):
         nonlocal calls
@@ -145,7 +146,7 @@ def test_a_search_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_
             raise KeyboardInterrupt
         return real(*arguments, **options)
 
-    monkeypatch.setattr(trials, "train", dying)
+    monkeypatch.setattr(of_kinds, "train", dying)
     for _ in range(50):
         try:
             found = searched(dataset, tmp_path / "t")
@@ -164,8 +165,8 @@ def test_more_trials_are_added_to_those_there_are(dataset: Dataset, tmp_path: Pa
     few = TuneOptions(trials=2, repeat=0, workers=1, compare_by="valid")
     first = searched(dataset, tmp_path / "t", few)
     counted: list[int] = []
-    real = trials.train
-    monkeypatch.setattr(trials, "train", lambda *a, **k: counted.append(1) or real(*a, **k))
+    real = of_kinds.train
+    monkeypatch.setattr(of_kinds, "train", lambda *a, **k: counted.append(1) or real(*a, **k))
     more = searched(dataset, tmp_path / "t", replace(few, trials=4))
     assert len(counted) == 2
     scores = {row.trial: row.outcome for row in more.rows}
@@ -201,7 +202,7 @@ def test_what_may_be_otherwise_next_time_is_not_recorded(dataset: Dataset, tmp_p
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(trials, "train", failing)
+        patch.setattr(of_kinds, "train", failing)
         with pytest.raises(type(error)):
             searched(dataset, tmp_path / "t", options)
     table = searched(dataset, tmp_path / "t", options)
@@ -239,7 +240,7 @@ def test_few_queries_are_compared_by_folds_of_all_that_the_model_learns_from(dat
     for seed, outcome in {BASE.seed: table.winner.outcome, **table.winner.repeats}.items():
         found = cross_validate(
             dataset,
-            replace(plan.parameters, **table.winner.values, seed=seed),
+            replace(plan.base.options, **table.winner.values, seed=seed),
             TrainingOptions(n_threads=1),
             with_valid=True,
             by_query=True,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.foundation.options import group, option, option_like, options, spelled, values_of
+from rankmill.foundation.options import group, made_of, option, option_like, options, spelled, values_of
 from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.training_facts import DEFAULTS
-from rankmill.trainer.parameters import StartOptions, TrainParameters
+from rankmill.trainer.parameters import StartOptions, TrainParameters, section_in
+
+T = TypeVar("T")
 
 TREES, NET = KINDS = ("trees", "net")
 ADAMW, SGD = OPTIMISERS = ("adamw", "sgd")
@@ -236,6 +238,33 @@ class ModelOptions(StartOptions):
         return replace(
             self.net, **{name: given[name] for name in SHARED if given[name] is not None and given[name] != usual[name]}
         )
+
+    def started(self, parameters: TrainParameters, given: Collection[str]) -> tuple[ModelOptions, TrainParameters]:
+        """Return both with what the file ``params`` has in its section ``[train]``; the options that are ``given`` override it.
+
+        Raises
+        ------
+        InvalidParameter
+            The file is not valid TOML, has no such section, or the section has an unknown key or an invalid value.
+        """
+        if self.params is None:
+            return self, parameters
+        of_trees, of_kind = values_of(TrainParameters()), values_of(ModelOptions())
+        section = section_in(self.params, [*of_trees, *(name for name in of_kind if name not in FROM)])
+        values = {**values_of(self), **values_of(parameters)}
+        chosen = {name: values[name] for name in values if name in given}
+
+        def made(kind: type[T], names: Collection[str], more: Mapping[str, Any]) -> T:
+            return made_of(kind, {name: value for name, value in more.items() if name in names})
+
+        try:
+            made(TrainParameters, of_trees, section)
+            made(ModelOptions, of_kind.keys() - {*SHARED}, section)
+        except InvalidParameter as error:
+            raise InvalidParameter(f"{self.params}: [train]: {error}") from None
+        both = {**section, **chosen}
+        kind = made(ModelOptions, of_kind.keys() - {*SHARED}, both)
+        return replace(kind, params=None), made(TrainParameters, of_trees, both)
 
     def check_trees(self) -> None:
         """Raise InvalidParameter if an option of nets is given for trees."""

@@ -24,11 +24,12 @@ from rankmill.foundation.errors import InvalidParameter, WorkerLost
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.early_stopping import DEVIANCE, stop_measure
-from rankmill.trainer.parameters import ALL, BAYESIAN, FOLDS, NONE, VALID, TrainParameters, TuneOptions
+from rankmill.trainer.nets.options import NetOptions
+from rankmill.trainer.parameters import BAYESIAN, FOLDS, USUAL_FOLDS, VALID, TrainParameters, TuneOptions
 from rankmill.trainer.presets import FEW_QUERIES, choices_line, shape_of_dataset, with_preset
-from rankmill.trainer.train_on_dataset import TrainingPlan, plan_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
-from rankmill.trainer.tuning.space import Space, default_space
+from rankmill.trainer.tuning.searched import Searched, SearchedNet, SearchedTrees
+from rankmill.trainer.tuning.space import Space, default_space, default_space_of_nets
 from rankmill.trainer.tuning.table import Row, Table
 from rankmill.trainer.tuning.trials import TABLE, WINNER, Outcome, Task, TrialStore, run_trial
 
@@ -44,14 +45,14 @@ class TunePlan:
     """What a search will do, known before it starts."""
 
     dataset: Dataset
-    parameters: TrainParameters  # of trial 0
-    members: int  # of every trial: 1, where the preset would average more
+    base: Searched  # the options of trial 0
     space: Space
     options: TuneOptions
     measure: str
     higher_is_better: bool
     by_folds: bool
-    training: TrainingPlan
+    bytes_needed: int  # by a trial
+    learnt_from: str  # in words
     choices: str  # of the preset, in words
     training_options: TrainingOptions
 
@@ -63,7 +64,7 @@ class TunePlan:
     @property
     def with_valid(self) -> bool:
         """Whether folds have the queries of the valid split, too: where the final model learns from them."""
-        return self.by_folds and self.parameters.refit == ALL
+        return self.base.with_valid(by_folds=self.by_folds)
 
     @property
     def workers(self) -> int:
@@ -86,27 +87,30 @@ class TunePlan:
         number = "as many" if self.trials is None else f"{self.trials:,}"
         limit = f" as start in {minutes:g} minutes" if minutes else ""
         splits = "train and valid splits together" if self.with_valid else "train split"
-        on = f"{self.parameters.folds} folds of the {splits}" if self.by_folds else "the valid split"
-        each = self.training.bytes_needed * self.workers
+        on = f"{self.base.folds} folds of the {splits}" if self.by_folds else "the valid split"
+        each = self.bytes_needed * self.workers
         return (
             f"{self.choices}\n"
             * bool(self.choices)
             + f"{number} random trials of {len(self.space.parts)} parameters{limit}, compared by {self.measure} on {on};"
-            f" {self.training.learnt_from}; {self.parameters.n_rounds:,} rounds at most; {self.workers} in parallel,"
+            f" {self.learnt_from}; {self.base.most_rounds:,} {self.base.unit}s at most; {self.workers} in parallel,"
             f" about {each / 1e6:,.0f} MB in total without the interpreters"
         )
 
 
 def plan_tuning(
     dataset: Dataset,
-    parameters: TrainParameters,
+    parameters: TrainParameters | NetOptions,
     space: Space | None,
     options: TuneOptions,
     training_options: TrainingOptions = DEFAULT_OPTIONS,
     *,
     fixed: Sequence[str] = (),
+    folds: int = USUAL_FOLDS,
 ) -> TunePlan:
     """Plan a search for :func:`tune`, with all its checks; ``space`` None: the default one without the names in ``fixed``.
+
+    ``folds`` are those of nets; parameters of trees have their own.
 
     Raises
     ------
@@ -114,21 +118,25 @@ def plan_tuning(
         The space exceeds the bounds of a parameter, objectives are compared by their own losses, or trials by a valid split that the
         dataset lacks.
     TrainingDataRejected, rankmill.foundation.errors.InputError, rankmill.foundation.errors.InputError
-        As :func:`rankmill.trainer.train_on_dataset.plan_of`.
+        As :func:`rankmill.trainer.train_on_dataset.plan_of` or :func:`rankmill.trainer.nets.plan.plan_net`.
     """
-    given, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset).in_folds())
-    small = parameters.grow == "oblivious" and parameters.bootstrap == BAYESIAN  # as presets choose for few queries
-    if given.monotone or given.max_leaves is not None or given.criterion == "ole":  # not for oblivious trees
-        fixed = [*fixed, "grow"]
-    space = space or default_space(small_trees=small, without=fixed)
-    measure = stop_measure(parameters)
+    base: Searched
+    if isinstance(parameters, NetOptions):
+        choices, measure = "", stop_measure(parameters.losses())
+        space = space or default_space_of_nets(parameters, fixed)
+        base = SearchedNet(options=replace(parameters, stop_metric=str(measure)), folds=folds)
+    else:
+        given, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset).in_folds())
+        choices, measure = choices_line(given, parameters), stop_measure(parameters)
+        space = space or _space_of_trees(given, parameters, fixed)
+        parameters = replace(parameters, stop_metric=str(measure), rounds_by="valid")
+        base = SearchedTrees(options=parameters, members=given.members or 1)
     if measure == DEVIANCE and "objective" in space.parts:
         raise InvalidParameter(
             "losses of different objectives cannot be compared; set stop_metric to a metric such as"
             " ndcg@10, or do not vary objective"
         )
-    parameters = replace(parameters, stop_metric=str(measure), rounds_by="valid")
-    space.check(parameters)
+    space.check(base.options)
     has_valid = bool(dataset.queries("valid").n_rows)
     if options.compare_by == VALID and not has_valid:
         raise InvalidParameter(
@@ -138,21 +146,27 @@ def plan_tuning(
         not has_valid
         or (options.compare_by or (FOLDS if len(dataset.queries("train")) <= FEW_QUERIES else VALID)) == FOLDS
     )
-    members = given.members or 1
-    compared: dict[str, Any] = {"rounds_by": "cv", "keep_rounds": ""} if by_folds else {"refit": NONE}
+    bytes_needed, learnt_from = base.plan(dataset, space, training_options, by_folds=by_folds)
     return TunePlan(
         dataset=dataset,
-        parameters=parameters,
-        members=members,
+        base=base,
         space=space,
         options=options,
         measure=str(measure),
         higher_is_better=measure.higher_is_better,
         by_folds=by_folds,
-        training=plan_of(dataset, replace(parameters, members=members, **compared), training_options),
-        choices=choices_line(given, parameters),
+        bytes_needed=bytes_needed,
+        learnt_from=learnt_from,
+        choices=choices,
         training_options=training_options,
     )
+
+
+def _space_of_trees(given: TrainParameters, completed: TrainParameters, fixed: Sequence[str]) -> Space:
+    small = completed.grow == "oblivious" and completed.bootstrap == BAYESIAN  # as presets choose for few queries
+    if given.monotone or given.max_leaves is not None or given.criterion == "ole":  # not for oblivious trees
+        fixed = [*fixed, "grow"]
+    return default_space(small_trees=small, without=fixed)
 
 
 def tune(
@@ -187,7 +201,7 @@ def tune(
     """
     begun = clock()
     search = _Search(plan, out, fresh, on_trial)
-    seed, options = plan.parameters.seed, plan.options
+    seed, options = plan.base.options.seed, plan.options
 
     def in_time(done: int) -> bool:
         """Whether another training as long as those before ends in time, and the repeats after it; the first always starts."""
@@ -217,7 +231,7 @@ def tune(
             )
             for trial in ranking
         ),
-        parameters=plan.parameters,
+        base=plan.base,
         measure=plan.measure,
         higher_is_better=plan.higher_is_better,
         by_folds=plan.by_folds,
@@ -238,9 +252,7 @@ class _Search:
         facts = {
             "format": FORMAT,
             "dataset": plan.dataset.digest,
-            "binspec": plan.dataset.bin_set().binspec,
-            "parameters": plan.parameters.stored(),
-            "members": plan.members,
+            **plan.base.facts(plan.dataset),
             "compare_by": FOLDS if plan.by_folds else VALID,
             "eval_metrics": list(plan.training_options.eval_metrics),
             "space": plan.space.to_dict(),
@@ -250,7 +262,7 @@ class _Search:
 
     def drawn(self, trial: int) -> dict[str, Any]:
         """Return the sampled values of a trial; none of trial 0."""
-        return self._plan.space.draw(self._plan.parameters.seed, trial) if trial else {}
+        return self._plan.space.draw(self._plan.base.options.seed, trial) if trial else {}
 
     def task(self, trial: int, seed: int) -> Task:
         """Return the task of a trial with a seed."""
@@ -261,10 +273,9 @@ class _Search:
             search=self.store.key,
             trial=trial,
             values=self.drawn(trial),
-            base=replace(plan.parameters, members=plan.members),
+            base=plan.base,
             seed=seed,
             by_folds=plan.by_folds,
-            with_valid=plan.with_valid,
             options=replace(plan.training_options, n_threads=0 if plan.workers == 1 else 1),
             measure=plan.measure,
         )

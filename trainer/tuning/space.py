@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import InvalidParameter, name_hint
-from rankmill.foundation.options import declared_in
-from rankmill.foundation.records import JSON
+from rankmill.foundation.records import JSON, as_json
 from rankmill.foundation.scalars import real_number, text, truth, whole_number
 from rankmill.foundation.toml_files import read_toml
-from rankmill.trainer.nets.options import FROM, ModelOptions
+from rankmill.trainer.nets.options import NET, PAIRS, TREES, NetOptions, as_layers, parse_layers
 from rankmill.trainer.parameters import TrainParameters
 
 DIGITS = 4  # significant digits of a sampled number, for readers
@@ -56,7 +55,17 @@ Objectives of each kind, since which one is best differs between data (on some a
 of pairs), and the parameters that affect the quality of boosted trees most.
 """
 
+NETS: Mapping[str, str] = {
+    "objective": "lambdamart,softmax,ranknet,query_rmse",
+    "layers": "(),(64),(128,64),(256,128)",
+    "dropout": "0..0.5",
+    "learning_rate": "0.0005..0.01:log",
+    "weight_decay": "0.001..0.1:log",
+}
+"""The default search space of nets: small ones, a linear score among them, which is best where there are few queries."""
+
 FIXED: Mapping[str, str] = {
+    "model": "a search is for trees or for nets; give it as an option",
     "seed": "the search would only select a lucky seed; repeat the best trials with other seeds",
     "stop_metric": "trials are compared by it",
     "gain": "it decides what the metric means",
@@ -73,9 +82,16 @@ FIXED: Mapping[str, str] = {
     "forced_splits": "they are not searched; give them as an option",
     "interaction_constraints": "interaction constraints are not searched; give them as an option",
 }
-_VALUES = {"int": "whole numbers such as 15,31", "float": "numbers such as 0.05,0.1"}
-_KINDS = {field.name: str(field.type) for field in fields(TrainParameters)}
-_OF_NETS = {each.name for each in declared_in(ModelOptions)} - _KINDS.keys() - {*FROM}
+_VALUES = {
+    "int": "whole numbers such as 15,31",
+    "float": "numbers such as 0.05,0.1",
+    "tuple[int,": "widths in brackets such as (64),(256,128),()",
+}
+_KINDS = {
+    model: {field.name: str(field.type) for field in fields(kind)}
+    for model, kind in ((TREES, TrainParameters), (NET, NetOptions))
+}
+_OTHER = {TREES: _KINDS[NET], NET: _KINDS[TREES]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +147,7 @@ class Space:
         """Return this space updated with the parts of ``other``."""
         return Space(dict(sorted({**self.parts, **other.parts}.items())))
 
-    def check(self, base: TrainParameters) -> None:
+    def check(self, base: TrainParameters | NetOptions) -> None:
         """Raise InvalidParameter if a part exceeds the bounds of its parameter."""
         for name, part in self.parts.items():
             for value in part.ends():
@@ -140,7 +156,7 @@ class Space:
     def to_dict(self) -> dict[str, JSON]:
         """Return plain values: a list of choices, or the ends of a range."""
         return {
-            name: list(part.values)
+            name: as_json(part.values)
             if isinstance(part, Choices)
             else {"low": part.low, "high": part.high, "log": part.logarithmic}
             for name, part in self.parts.items()
@@ -161,7 +177,16 @@ def default_space(*, small_trees: bool, without: Sequence[str] = ()) -> Space:
     return space_of({name: values for name, values in usual.items() if name not in without}, "the default space")
 
 
-def read_space(path: Path) -> Space:
+def default_space_of_nets(options: NetOptions, without: Sequence[str] = ()) -> Space:
+    """Return the default space around these options of a net, without the names that are fixed and what they do not allow."""
+    without = [*without, *(["dropout"] if options.activation == "tanh" else [])]
+    if options.updates == PAIRS:
+        without = [*without, "objective", "layers", "dropout", "weight_decay"]
+    usual = {name: values for name, values in NETS.items() if name not in without}
+    return space_of(usual, "the default space", NET)
+
+
+def read_space(path: Path, model: str = TREES) -> Space:
     """Read a file of TOML: a line for each parameter, ``learning_rate = "0.02..0.3:log"`` or a list of choices.
 
     Raises
@@ -169,7 +194,7 @@ def read_space(path: Path) -> Space:
     InvalidParameter
         There is no such file, it is not valid TOML, or names a parameter that cannot be searched.
     """
-    return space_of(read_toml(path, "the search space"), str(path))
+    return space_of(read_toml(path, "the search space"), str(path), model)
 
 
 def parse_vary(lines: Sequence[str]) -> dict[str, str]:
@@ -187,8 +212,8 @@ def parse_vary(lines: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def space_of(given: Mapping[str, Any], where: str) -> Space:
-    """Return the space of values by name: text as on a command line, a list of choices, or one value.
+def space_of(given: Mapping[str, Any], where: str, model: str = TREES) -> Space:
+    """Return the space of values by name: text as on a command line, a list of choices, or one value; of trees or a net.
 
     Raises
     ------
@@ -197,27 +222,28 @@ def space_of(given: Mapping[str, Any], where: str) -> Space:
     """
     if not given:
         raise InvalidParameter(f"{where}: expected at least one parameter to vary, found none")
+    kinds = _KINDS[model]
     parts: dict[str, Choices | Range] = {}
     for name in sorted(given):  # in an order that does not depend on ``given``
-        if name in _OF_NETS:
-            raise InvalidParameter(f"{where}: {name} cannot be varied: it is an option of nets, and trials train trees")
-        if name not in _KINDS:
-            hint = name_hint(name, _KINDS, "see rankmill train --help")
-            raise InvalidParameter(f"{where}: unknown parameter {name!r}; {hint}")
         if name in FIXED:
             raise InvalidParameter(f"{where}: {name} cannot be varied: {FIXED[name]}")
+        if name not in kinds and name in _OTHER[model]:
+            of = "nets; set model to net" if model == TREES else "trees, and trials train nets"
+            raise InvalidParameter(f"{where}: {name} cannot be varied: it is an option of {of}")
+        if name not in kinds:
+            hint = name_hint(name, kinds, "see rankmill train --help")
+            raise InvalidParameter(f"{where}: unknown parameter {name!r}; {hint}")
         try:
-            parts[name] = _part(name, given[name])
+            parts[name] = _part(kinds[name], given[name])
         except (KeyError, ValueError):
             raise InvalidParameter(
-                f"{where}: {name}: expected LOW..HIGH, LOW..HIGH:log or {_VALUES.get(_KINDS[name].split()[0], 'words')}"
+                f"{where}: {name}: expected LOW..HIGH, LOW..HIGH:log or {_VALUES.get(kinds[name].split()[0], 'words')}"
                 f", found {given[name]!r}"
             ) from None
     return Space(parts)
 
 
-def _part(name: str, given: Any) -> Choices | Range:
-    kind = _KINDS[name]
+def _part(kind: str, given: Any) -> Choices | Range:
     if isinstance(given, list):
         if not given:
             raise ValueError
@@ -240,6 +266,12 @@ def _parts_of(text: str) -> list[str]:
 
 def _value(kind: str, given: Any) -> Any:
     """Return a value of a parameter; ValueError if it is invalid."""
+    if kind.startswith("tuple"):
+        return (
+            parse_layers(given.strip().removeprefix("(").removesuffix(")"))
+            if isinstance(given, str)
+            else as_layers(given)
+        )
     if kind == "str":
         return text("value", given).strip()
     if kind == "bool":

@@ -14,9 +14,8 @@ import numpy as np
 from rankmill.foundation.records import JSON, as_json, to_line
 from rankmill.foundation.terminal import text_table
 from rankmill.foundation.training_facts import Spread
-from rankmill.pipeline.goals import ALL_GOALS
-from rankmill.trainer.parameters import OLDEST, TrainParameters, options_for
 from rankmill.trainer.tuning.gain import Gain, gain_of
+from rankmill.trainer.tuning.searched import Searched
 from rankmill.trainer.tuning.trials import DECIMALS, Outcome
 
 _SHOWN_ERRORS = 100
@@ -57,7 +56,7 @@ class Row:
         repeated = {"repeats": as_json(repeats)} if repeats else {}
         if self.over_seeds is not None:
             repeated["over_seeds"] = as_json(self.over_seeds)
-        return {"trial": self.trial, "parameters": dict(self.values), **as_json(_short(self.outcome)), **repeated}
+        return {"trial": self.trial, "parameters": as_json(self.values), **as_json(_short(self.outcome)), **repeated}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +64,7 @@ class Table:
     """All trials: by score, then by number; failures last."""
 
     rows: Sequence[Row]
-    parameters: TrainParameters
+    base: Searched  # the options of trial 0
     measure: str
     higher_is_better: bool
     by_folds: bool
@@ -103,7 +102,7 @@ class Table:
             "dataset_digest": self.dataset_digest,
             "measure": self.measure,
             "on": ("folds of train and valid" if self.with_valid else "folds") if self.by_folds else "valid",
-            "parameters": self.parameters.stored(),
+            "parameters": self.base.stored(),
             "trials": [row.to_dict() for row in self.rows],
             "best": self.best.trial,
             "gain": as_json(self.gain),
@@ -120,15 +119,9 @@ class Table:
 
         Folds choose the number of rounds: the mean over seeds; the valid split then ends no training.
         """
-        parameters = {**self.parameters.as_dict(), **self.winner.values}
-        if self.by_folds:
-            rounds = [each.best_round or 1 for each in self.winner.sound]
-            parameters |= {"n_rounds": round(fsum(rounds) / len(rounds)), "early_stopping_rounds": 0, "keep_rounds": ""}
-        usual = f"{parameters['metric']}:{ALL_GOALS}" if parameters["goals"] else parameters["metric"]
-        if parameters["stop_metric"] == usual:
-            parameters["stop_metric"] = OLDEST.stop_metric
-        needed = options_for(parameters).keys() | {"metric"}
-        return {name: value for name, value in parameters.items() if name in needed}
+        rounds = [each.best_round or 1 for each in self.winner.sound]
+        mean = round(fsum(rounds) / len(rounds)) if self.by_folds else None
+        return self.base.section(self.winner.values, mean)
 
     def winner_toml(self) -> str:
         """Return the section as text, ready to be pasted into ``rankmill.toml`` beside the name of the model."""
@@ -138,7 +131,7 @@ class Table:
     def render(self, most: int = 20) -> str:
         """Return the table, its first ``most`` rows and those that failed, and the winner."""
         varied = list(dict.fromkeys(name for row in self.rows for name in row.values))
-        head = ["trial", self.measure, "rounds", "over seeds", *varied]
+        head = ["trial", self.measure, f"{self.base.unit}s", "over seeds", *varied]
         rows, failed = [], []
         for row in self.rows:
             outcome = row.outcome
@@ -152,7 +145,7 @@ class Table:
                     f"{outcome.score:.4f}",
                     f"{outcome.best_round:,}/{outcome.trained:,}",
                     "" if spread is None else f"{spread.mean:.4f} +- {spread.deviation:.4f} ({len(row.scores)})",
-                    *(_shown(row.values.get(name, getattr(self.parameters, name))) for name in varied),
+                    *(_shown(row.values.get(name, getattr(self.base.options, name))) for name in varied),
                 ]
             )
         lines = [text_table(head, rows[:most])]
@@ -170,6 +163,8 @@ def _short(outcome: Outcome) -> Outcome:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, tuple):  # as on the command line
+        return f"({','.join(map(str, value))})"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from rankmill.foundation.errors import IntegrityError, InvalidParameter, RankmillError, TrainingDataRejected
 from rankmill.foundation.options import spelled
@@ -25,9 +22,8 @@ from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.metrics.per_query import mean_of
 from rankmill.trainer.checkpoints import Checkpoints
-from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.train_on_dataset import cross_validate, train
 from rankmill.trainer.training_options import TrainingOptions
+from rankmill.trainer.tuning.searched import Searched
 
 SEARCH, TRIALS, CHECKPOINTS, TABLE, WINNER = "search.json", "trials", "checkpoints", "table.json", "winner.toml"
 MOST_WORDS = 300  # maximum characters of an error
@@ -69,10 +65,9 @@ class Task:
     search: str  # the key of the search
     trial: int
     values: Mapping[str, Any]  # sampled
-    base: TrainParameters  # updated with ``values``; the result may be invalid
+    base: Searched  # updated with ``values``; the result may be invalid
     seed: int
     by_folds: bool
-    with_valid: bool  # whether queries of the valid split are in the folds
     options: TrainingOptions
     measure: str
 
@@ -80,11 +75,6 @@ class Task:
     def name(self) -> str:
         """The name of its file; the seed is the second part if it is a repeat."""
         return f"{self.trial:05d}-{self.seed}"
-
-    @property
-    def parameters(self) -> TrainParameters:
-        """The parameters of the training; InvalidParameter if they are inconsistent."""
-        return replace(self.base, **{**self.values, "seed": self.seed})
 
 
 class TrialStore:
@@ -139,7 +129,7 @@ class TrialStore:
 
     def write(self, task: Task, outcome: Outcome) -> None:
         """Write the outcome of a task."""
-        file = TrialFile(search=self._key, trial=task.trial, parameters=dict(task.values), outcome=outcome)
+        file = TrialFile(search=self._key, trial=task.trial, parameters=as_json(task.values), outcome=outcome)
         write_atomically(self._path(task), canonical_json(as_json(file)) + b"\n")
 
     def publish(self, name: str, data: bytes) -> None:
@@ -181,28 +171,20 @@ def run_trial(task: Task) -> Outcome:
 
 
 def _trained(task: Task) -> Outcome:
-    dataset, parameters = Dataset.open(task.dataset), task.parameters
-    checkpoints = Checkpoints(task.out / CHECKPOINTS, task.name)
-    by_query: npt.NDArray[np.float64] | None
-    if task.by_folds:
-        cv = cross_validate(dataset, parameters, task.options, checkpoints, with_valid=task.with_valid, by_query=True)
-        best_round, trained, by_query = cv.best_round, len(cv.histories[0]), cv.by_query
-        found: Mapping[str, float] = {measure: cv.mean(measure) for measure in cv.measures}
-    else:
-        result = train(dataset, replace(parameters, refit="none"), task.options, checkpoints)
-        best_round, trained = result.best_round, len(result.history)
-        found = result.history[best_round - 1].metrics["valid"]
-        values = result.by_query["valid"].get(task.measure)
-        by_query = None if values is None or values.weights is not None else values.values
+    found = task.base.trained(
+        Dataset.open(task.dataset), {**task.values, "seed": task.seed}, task.measure, task.options,
+        Checkpoints(task.out / CHECKPOINTS, task.name), by_folds=task.by_folds,
+    )  # fmt: skip
+    by_query, metrics = found.by_query, found.metrics
     if by_query is not None:
-        found = {**found, task.measure: mean_of(by_query)}  # of the folds: over queries
-    metrics = {name: value for name, value in found.items() if isfinite(value)}
+        metrics = {**metrics, task.measure: mean_of(by_query)}  # of the folds: over queries
+    metrics = {name: value for name, value in metrics.items() if isfinite(value)}
     if task.measure not in metrics:
         return Outcome(error=f"{task.measure} has no value on these queries")
     return Outcome(
         score=metrics[task.measure],
-        best_round=best_round,
-        trained=trained,
+        best_round=found.best_round,
+        trained=found.trained,
         metrics=metrics,
         by_query=None
         if by_query is None

@@ -1,0 +1,175 @@
+"""A search over options of nets: trials are the trainings that they say, the same for any workers and after any kill."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rankmill.cli import execute
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.pipeline.dataset import Dataset
+from rankmill.registry import Registry
+from rankmill.scorer.metrics.per_query import mean_of
+from rankmill.scorer.model_service import model_of
+from rankmill.scorer.nets.net import Net
+from rankmill.trainer.nets.cross_validating import cross_validate_net_on
+from rankmill.trainer.nets.options import ModelOptions, NetOptions
+from rankmill.trainer.nets.train_on_dataset import train_net_on
+from rankmill.trainer.parameters import CheckpointOptions, MachineOptions, TrainParameters, TuneOptions
+from rankmill.trainer.tuning import searched
+from rankmill.trainer.tuning.search import plan_tuning, tune
+from rankmill.trainer.tuning.space import default_space_of_nets, read_space, space_of
+from tests.refusals import refused, unnamed
+from tests.trainer.small_dataset import small_dataset
+from tests.trainer.test_tuning import contents
+
+BASE = NetOptions(layers=(8,), epochs=4, batch_documents=100, learning_rate=0.02)
+SPACE = space_of({"layers": "(),(8),(8,4)", "dropout": "0..0.5", "learning_rate": "0.005..0.1:log"}, "test", "net")
+USUAL = TuneOptions(trials=3, repeat=1, best=1, workers=1)
+ONE = MachineOptions(n_threads=1)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Dataset:
+    return small_dataset(tmp_path_factory.mktemp("tuning"))
+
+
+@pytest.fixture(scope="module")
+def by_folds(dataset, tmp_path_factory):
+    out = tmp_path_factory.mktemp("done") / "t"
+    return out, tune(plan_tuning(dataset, BASE, SPACE, USUAL, folds=3), out)
+
+
+def test_a_trial_is_the_cross_validation_that_it_says(dataset, by_folds):
+    out, table = by_folds
+    assert "3 folds of the train split" in plan_tuning(dataset, BASE, SPACE, USUAL, folds=3).render()
+    for row in (table.rows[0], table.rows[-1]):
+        for seed, outcome in {BASE.seed: row.outcome, **row.repeats}.items():
+            found = cross_validate_net_on(dataset, replace(BASE, **row.values, seed=seed), 3, ONE, by_query=True)
+            assert outcome.score == mean_of(found.by_query)
+            assert (outcome.best_round, outcome.trained) == (found.best_round, len(found.histories[0]))
+    section = tomllib.loads((out / "winner.toml").read_text())["train"]
+    rounds = [each.best_round for each in table.winner.sound]
+    assert section["epochs"] == round(np.mean(rounds))
+    assert (section["model"], section["early_stopping_epochs"]) == ("net", 0)
+
+
+def test_a_trial_on_the_valid_split_is_the_training_that_it_says(dataset, tmp_path):
+    options = replace(USUAL, compare_by="valid", trials=2, repeat=0)
+    table = tune(plan_tuning(dataset, BASE, SPACE, options), tmp_path / "t")
+    for row in table.rows:
+        result = train_net_on(dataset, replace(BASE, **row.values), CheckpointOptions(n_threads=1)).result
+        assert row.outcome.metrics == dict(result.history[result.best_epoch - 1].metrics["valid"])
+        values = [np.nan if value is None else value for value in row.outcome.by_query]
+        assert mean_of(np.array(values)) == pytest.approx(row.outcome.score, abs=1e-6)
+    section = table.section()
+    assert (section.get("epochs"), section.get("early_stopping_epochs")) == (4, None)
+
+
+def test_the_folder_has_the_same_bytes_for_two_workers(dataset, by_folds, tmp_path):
+    out, table = by_folds
+    other = tune(plan_tuning(dataset, BASE, SPACE, replace(USUAL, workers=2), folds=3), tmp_path / "two")
+    assert other.to_json() == table.to_json()
+    assert contents(tmp_path / "two") == contents(out)
+
+
+def test_a_search_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_does(
+    dataset, by_folds, tmp_path, monkeypatch
+):
+    out, table = by_folds
+    real, calls = searched.cross_validate_net_on, 0
+
+    def dying(*arguments, **options):
+        nonlocal calls
+        calls += 1
+        if calls % 2 == 0:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(searched, "cross_validate_net_on", dying)
+    for _ in range(20):
+        try:
+            found = tune(plan_tuning(dataset, BASE, SPACE, USUAL, folds=3), tmp_path / "t")
+            break
+        except KeyboardInterrupt:
+            continue
+    assert found.to_json() == table.to_json()
+    assert contents(tmp_path / "t") == contents(out)
+    before = calls
+    tune(plan_tuning(dataset, BASE, SPACE, USUAL, folds=3), tmp_path / "t")
+    assert calls == before
+    with refused(InvalidParameter, "search", "fresh"):
+        tune(plan_tuning(dataset, BASE, SPACE, USUAL, folds=4), tmp_path / "t")
+
+
+def test_the_space_of_a_net(tmp_path):
+    (tmp_path / "space.toml").write_text(
+        'layers = [[8], [16, 8], []]\ndropout = "0..0.5"\nbatch_norm = [true, false]\n'
+    )
+    line = {"layers": "(8),(16,8),()", "dropout": "0..0.5", "batch_norm": "true,false"}
+    assert read_space(tmp_path / "space.toml", "net") == space_of(line, "--vary", "net")
+    assert {space_of(line, "t", "net").draw(1, trial)["layers"] for trial in range(40)} == {(8,), (16, 8), ()}
+    for trial in range(100):
+        replace(NetOptions(), **default_space_of_nets(NetOptions()).draw(1, trial))
+    assert "dropout" not in default_space_of_nets(NetOptions(activation="tanh", dropout=0)).parts
+    assert "layers" not in default_space_of_nets(NetOptions(), ["layers"]).parts
+    for given, named in (
+        ({"max_leaves": "2..8"}, "trees"), ({"seed": "1,2"}, "lucky"), ({"folds": "3,4"}, "folds"),
+        ({"dropuot": "0,1"}, "'dropout'"), ({"layers": "8..64"}, "widths"),
+        ({"model": "net"}, "model"),
+    ):  # fmt: skip
+        with refused(InvalidParameter, named):
+            space_of(given, "t", "net")
+    with refused(InvalidParameter, "layers", "4096"):
+        space_of({"layers": "(9999)"}, "t", "net").check(NetOptions())
+    with refused(InvalidParameter, "learning_rate", "(0, 1]"):
+        space_of({"learning_rate": "0.5..2"}, "t", "net").check(NetOptions())
+
+
+def test_the_command_and_its_winner(dataset, tmp_path, capsys):
+    out, store = tmp_path / "t", tmp_path / "r"
+    command = ["tune", str(dataset.path), "-o", str(out), "--model", "net", "--trials", "2", "--repeat", "0", "--workers",
+               "1", "--folds", "2", "--epochs", "3", "--vary", "layers=(8),(4),()", "--batch-documents", "100"]  # fmt: skip
+    assert execute(command) == 0
+    printed = capsys.readouterr()
+    assert not unnamed(printed.err, "2 random trials", "2 folds", "3 epochs at most")
+    assert '[train]\nmodel = "net"' in printed.out
+    assert execute([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((out / "table.json").read_text())
+    section = tomllib.loads((out / "winner.toml").read_text())["train"]
+    train = [
+        "train",
+        str(dataset.path),
+        "--name",
+        "web",
+        "--params",
+        str(out / "winner.toml"),
+        "--registry",
+        str(store),
+    ]
+    assert execute([*train, "--seed", "3"]) == 0
+    net = model_of(Registry(store).resolve("web@1", bare="latest"))
+    assert isinstance(net, Net)
+    stored = {**net.parameters}
+    assert {name: stored[name] for name in section if name != "model"} == {
+        name: value for name, value in section.items() if name != "model"
+    }
+    assert stored["seed"] == 3
+    kind, parameters = ModelOptions(params=out / "winner.toml").started(TrainParameters(), [])
+    assert kind.net_options(parameters) == NetOptions(
+        **{name: value for name, value in section.items() if name != "model"}
+    )
+    capsys.readouterr()
+    for more, named in (
+        (["--max-leaves", "5"], "--max-leaves is an option of trees"),
+        (["--vary", "max_leaves=2..4"], "trees"),
+        (["--bin-cache", "c"], "--bin-cache is an option of trees"),
+    ):
+        assert execute([*command, *more, "--fresh"]) == 2
+        assert named in capsys.readouterr().err
+    assert execute(["tune", str(dataset.path), "-o", str(tmp_path / "x"), "--layers", "8"]) == 2
+    assert "--layers is an option of nets; add --model net" in capsys.readouterr().err
