@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 COMMANDS = """
 data synth -o {folder}/judgments.txt --queries 60 --docs-per-query 12 --features 22
 data synth -o {folder}/judgments.parquet --queries 60 --docs-per-query 12 --features 22
+data synth -o {folder}/clicked.parquet --queries 60 --docs-per-query 12 --features 10 --clicks {folder}/clicks.parquet --sessions 2000
 data ingest {folder}/judgments.parquet -o {folder}/from-parquet
 data ingest {folder}/judgments.csv -o {folder}/from-csv
 data ingest {folder}/judgments.tsv -o {folder}/from-tsv
