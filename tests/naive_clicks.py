@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import log
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -56,3 +57,75 @@ def clicks_of(
         if click:
             last, going = rank, uniform(random_bits(key, 2 * rank)) < go_on(rank)
     return clicks
+
+
+def counts_of(
+    lists: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int], int]],
+) -> dict[tuple[int, int, int], tuple[int, int]]:
+    """Shown and clicked by (document, rank, last click); a list is documents, ranks, clicks and how often it counts."""
+    table: dict[tuple[int, int, int], tuple[int, int]] = {}
+    for documents, ranks, clicks, weight in lists:
+        last = 0
+        for document, rank, click in zip(documents, ranks, clicks, strict=True):
+            shown, clicked = table.get((document, rank, last), (0, 0))
+            table[document, rank, last] = shown + weight, clicked + weight * click
+            last = rank if click else last
+    return table
+
+
+def expectation_maximisation(
+    rows: Sequence[tuple[int, int, float, float]], free: Sequence[bool], steps: int
+) -> tuple[list[float], list[float], list[float]]:
+    """Examination by cell, relevance by document, and the log-likelihood before each step; rows: document, cell, shown, clicked."""
+    theta = [0.5 if each else 1.0 for each in free]
+    gamma = [0.5] * (1 + max(document for document, *_ in rows))
+    trace = []
+    for _ in range(steps):
+        seen, of_cell = [0.0] * len(theta), [0.0] * len(theta)
+        relevant, of_document = [0.0] * len(gamma), [0.0] * len(gamma)
+        total = 0.0
+        for d, c, shown, clicked in rows:
+            t, g, skipped = theta[c], gamma[d], shown - clicked
+            total += clicked * log(t * g) if clicked else 0.0
+            total += skipped * log(1 - t * g) if skipped else 0.0
+            examined_skip = t * (1 - g) / (1 - t * g) if skipped else 0.0
+            relevant_skip = g * (1 - t) / (1 - t * g) if skipped else 0.0
+            seen[c] += clicked + skipped * examined_skip
+            of_cell[c] += shown
+            relevant[d] += clicked + skipped * relevant_skip
+            of_document[d] += shown
+        trace.append(total)
+        theta = [s / n if n and f else t for s, n, f, t in zip(seen, of_cell, free, theta, strict=True)]
+        gamma = [s / n if n else g for s, n, g in zip(relevant, of_document, gamma, strict=True)]
+    return theta, gamma, trace
+
+
+def pairs_of_ranks(table: dict[tuple[int, int], tuple[float, float]]) -> dict[tuple[int, int], tuple[float, float]]:
+    """Agarwal et al. 2019: by (k, l), rates of clicks and of skips at k of documents shown at both; table by (document, rank)."""
+    found: dict[tuple[int, int], tuple[float, float]] = {}
+    for (document, k), (shown, clicked) in table.items():
+        for other, rank in table:
+            if other == document and rank != k:
+                clicks, skips = found.get((k, rank), (0.0, 0.0))
+                found[k, rank] = clicks + clicked / shown, skips + 1 - clicked / shown
+    return found
+
+
+def predictions(
+    ranks: Sequence[int],
+    clicks: Sequence[int],
+    gamma: Sequence[float],
+    examination: Callable[[int, int], float],
+    go_on: Callable[[int], float],
+) -> list[float]:
+    """P(click) at each place of a list given the clicks above, by summing over where the user left (0: has not)."""
+    alive, left, last, found = 1.0, 0.0, 0, []  # joint probabilities of the state and the clicks so far
+    for rank, click, relevance in zip(ranks, clicks, gamma, strict=True):
+        chance = examination(rank, last) * relevance
+        found.append(alive * chance / (alive + left) if alive else 0.0)
+        if click:
+            alive, left = alive * chance * go_on(rank), alive * chance * (1 - go_on(rank))
+            last = rank
+        else:
+            alive *= 1 - chance
+    return found

@@ -15,6 +15,17 @@ from rankmill.foundation.storage.publish import explain_errors, write_atomically
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutClicks:
+    """How well a click model predicts the sessions it was not fitted to; each click from the clicks above it in its list."""
+
+    impressions: int
+    log_likelihood: float
+    """Mean natural logarithm of the predicted probability of what happened, an impression."""
+    perplexity: tuple[float, ...]
+    """(ranks,) ``2 ** -mean log2 probability``: 1 is perfect, 2 is guessing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Propensities:
     """Examination probabilities by rank, fitted to a log: ``P(click at k) = examination[k] * relevance + trust[k]``.
 
@@ -30,6 +41,12 @@ class Propensities:
         (ranks,) ends of the 95 % intervals, if they were computed.
     trust
         (ranks,) the probability of a click on an irrelevant document at that rank, if the model has it (Vardasbi et al. 2020: beta).
+    continuation
+        (ranks,) the probability that users go on after a click at that rank, of the dependent click model.
+    by_last_click
+        (ranks, rank) examination by rank and rank of the last click above (0: none), of the user browsing model; rank k has k values.
+    held_out
+        Figures on sessions that were held out.
     """
 
     model: str
@@ -37,6 +54,9 @@ class Propensities:
     low: tuple[float, ...] | None = left_out()
     high: tuple[float, ...] | None = left_out()
     trust: tuple[float, ...] | None = left_out()
+    continuation: tuple[float, ...] | None = left_out()
+    by_last_click: tuple[tuple[float, ...], ...] | None = left_out()
+    held_out: HeldOutClicks | None = left_out()
     format: Literal[1] = 1
 
     def at(self, rank: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:

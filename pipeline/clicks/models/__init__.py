@@ -1,0 +1,1 @@
+"""Models of what users examine and click, fitted to counts of a log."""

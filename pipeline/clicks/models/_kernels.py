@@ -1,0 +1,295 @@
+"""Counts of impressions, expectation maximisation over counts, and predictions over result lists.
+
+A cell is what one examination probability is for: a rank (position-based model), a rank and the rank of the last click (user browsing
+model), or "went on after a click at this rank" (dependent click model).  A row is a document in a cell.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.elementary import log_positive
+from rankmill.foundation.kernels.randoms import random_bits, uniform
+
+LEAST = 1e-6  # predicted probabilities are kept in [LEAST, 1 - LEAST]
+
+
+@kernel
+def last_clicks(start, rank, clicked, out):
+    """out[i] = the rank of the last click above impression i in its list; 0 if there is none."""
+    for q in range(start.shape[0] - 1):
+        last = 0
+        for i in range(start[q], start[q + 1]):
+            out[i] = last
+            if clicked[i]:
+                last = rank[i]
+
+
+@kernel
+def by_document(document, offsets, out):
+    """Order impressions by document: ``offsets`` (documents + 1,) of zeros becomes the first of each, ``out`` their numbers."""
+    for d in document:
+        offsets[d + 1] += 1
+    for d in range(1, offsets.shape[0]):
+        offsets[d] += offsets[d - 1]
+    for i in range(document.shape[0] - 1, -1, -1):
+        d = document[i] + 1
+        offsets[d] -= 1
+        out[offsets[d]] = i
+    for d in range(offsets.shape[0] - 1):  # offsets[d + 1] is now the start of d
+        offsets[d] = offsets[d + 1]
+    offsets[-1] = document.shape[0]
+
+
+@kernel
+def number_rows(offsets, order, rank, last, ranks, seen, row_of, rows):
+    """Give numbers to the distinct (document, rank, last click), in ascending order; return how many there are.
+
+    seen     ((ranks + 1) ** 2,) of -1, scratch
+    row_of   (impressions,) OUT the row of each; -1 if its rank is above ``ranks``
+    rows     document, rank, last (impressions,) OUT, as many as returned are written
+    """
+    width, n = ranks + 1, 0
+    touched = np.empty(seen.shape[0], dtype=np.int64)
+    for d in range(offsets.shape[0] - 1):
+        found = 0
+        for j in range(offsets[d], offsets[d + 1]):
+            i = order[j]
+            if rank[i] <= ranks:
+                key = rank[i] * width + last[i]
+                if seen[key] < 0:
+                    seen[key] = 0
+                    touched[found] = key
+                    found += 1
+        touched[:found].sort()
+        for t in range(found):
+            key = touched[t]
+            seen[key] = n
+            rows[0][n], rows[1][n], rows[2][n] = d, key // width, key % width
+            n += 1
+        for j in range(offsets[d], offsets[d + 1]):
+            i = order[j]
+            row_of[i] = seen[rank[i] * width + last[i]] if rank[i] <= ranks else -1
+        for t in range(found):
+            seen[touched[t]] = -1
+    return n
+
+
+@kernel
+def add_lists(start, row_of, clicked, weight, shown, clicks):
+    """shown[row], clicks[row] += weight of the list, for its impressions."""
+    for q in range(start.shape[0] - 1):
+        w = weight[q]
+        if w != 0.0:
+            for i in range(start[q], start[q + 1]):
+                row = row_of[i]
+                if row >= 0:
+                    shown[row] += w
+                    clicks[row] += w * clicked[i]
+
+
+@kernel
+def poisson_weights(session, replicate, thresholds, out):
+    """out[i] = a Poisson(1) number that depends on the session and the replicate: how many thresholds its draw reaches."""
+    for i in range(session.shape[0]):
+        draw = uniform(random_bits(session[i], replicate))
+        n = 0
+        while n < thresholds.shape[0] and draw >= thresholds[n]:
+            n += 1
+        out[i] = n
+
+
+@kernel
+def connect(document, cell, clicks_of, parent):
+    """Join cells in which the same clicked document was shown; ``parent`` (cells,) is a forest, IN as arange."""
+    first, of = -1, -1
+    for i in range(document.shape[0]):  # rows ascend by document
+        if clicks_of[document[i]] <= 0.0:
+            continue
+        if document[i] != of:
+            of, first = document[i], cell[i]
+            continue
+        a, b = _root(parent, first), _root(parent, cell[i])
+        parent[max(a, b)] = min(a, b)
+
+
+@kernel
+def _root(parent, cell):
+    while parent[cell] != cell:
+        parent[cell] = parent[parent[cell]]
+        cell = parent[cell]
+    return cell
+
+
+@kernel
+def _step(rows, free, prior, parameters, sums, out):
+    """Write parameters after one step of EM to ``out``; return the log-likelihood of ``parameters``, the prior included."""
+    document, cell, shown, clicks = rows
+    cells = free.shape[0]
+    theta, gamma, relevant, n_of = parameters[:cells], parameters[cells:], sums[0], sums[1]
+    relevant[:], n_of[:] = 0.0, 0.0
+    total = 0.0
+    for i in range(document.shape[0]):
+        d, c, n, k = document[i] + cells, cell[i], shown[i], clicks[i]
+        if n <= 0.0:
+            continue
+        t, g = theta[c], parameters[d]
+        chance = t * g
+        skipped = max(1.0 - chance, 1e-300)
+        total += k * log_positive(max(chance, 1e-300)) if k > 0.0 else 0.0
+        total += (n - k) * log_positive(skipped) if n > k else 0.0
+        unseen = (n - k) / skipped
+        relevant[c] += k + unseen * t * (1.0 - g)
+        n_of[c] += n
+        relevant[d] += k + unseen * g * (1.0 - t)
+        n_of[d] += n
+    if prior[0] > 0.0:
+        for g in gamma:
+            total += prior[0] * log_positive(max(g, 1e-300)) + prior[1] * log_positive(max(1.0 - g, 1e-300))
+    for c in range(cells):
+        out[c] = relevant[c] / n_of[c] if free[c] and n_of[c] > 0.0 else theta[c]
+    for d in range(cells, parameters.shape[0]):
+        n = n_of[d] + prior[0] + prior[1]
+        out[d] = (relevant[d] + prior[0]) / n if n > 0.0 else parameters[d]
+    return total
+
+
+@kernel
+def maximise(rows, free, prior, tolerance, parameters, scratch, trace):
+    """Run EM for ``P(click) = theta[cell] gamma[document]`` until it converges; return the length of ``trace``.
+
+    The length is negative if it did not converge.  EM is slow where most impressions are unexamined, so that each pair of steps is extrapolated (SQUAREM, Varadhan and Roland 2008,
+    step length S3); an extrapolation that lowers the likelihood is dropped.
+
+    rows        document, cell, shown, clicks (rows,); shown and clicks are real numbers
+    free        (cells,) 1 where theta is estimated, 0 where it stays
+    prior       clicks and skips of examined documents that each document has beforehand
+    tolerance   stop when no theta, relative to the first, changes by this share in a step
+    parameters  (cells + documents,) theta and gamma, IN the start, OUT the estimates
+    scratch     (6, cells + documents)
+    trace       (most steps,) OUT the log-likelihood before each step that was kept and after the last, ascending
+    """
+    cells, x1, x2, ahead, after = free.shape[0], scratch[2], scratch[3], scratch[4], scratch[5]
+    sums = scratch[:2]
+    steps = kept = 0
+    likelihood = _step(rows, free, prior, parameters, sums, x1)
+    while steps + 3 <= trace.shape[0]:
+        trace[kept] = likelihood
+        kept += 1
+        between = _step(rows, free, prior, x1, sums, x2)
+        steps += 2
+        change = 0.0
+        for c in range(cells):
+            if free[c] and parameters[c] > 0.0 and x1[0] > 0.0:
+                change = max(change, abs(x1[c] / x1[0] * parameters[0] / parameters[c] - 1.0))
+        if change < tolerance:
+            parameters[:] = x2
+            trace[kept] = _step(rows, free, prior, parameters, sums, x1)
+            return kept + 1
+        square_r = square_v = 0.0
+        for j in range(parameters.shape[0]):
+            r = x1[j] - parameters[j]
+            v = x2[j] - x1[j] - r
+            square_r += r * r
+            square_v += v * v
+        length = np.sqrt(square_r / square_v) if square_v > 0.0 else 1.0
+        if length <= 1.0:
+            parameters[:] = x2
+            likelihood = _step(rows, free, prior, parameters, sums, x1)
+            continue
+        for j in range(parameters.shape[0]):
+            r = x1[j] - parameters[j]
+            v = x2[j] - x1[j] - r
+            ahead[j] = min(max(parameters[j] + 2.0 * length * r + length * length * v, 1e-9), 1.0)
+            if x2[j] == 0.0 or (j < cells and not free[j]):
+                ahead[j] = x2[j]
+        there = _step(rows, free, prior, ahead, sums, after)
+        steps += 1
+        if there >= between:
+            parameters[:], x1[:] = ahead, after
+            likelihood = there
+        else:
+            parameters[:] = x2
+            likelihood = _step(rows, free, prior, parameters, sums, x1)
+    return -kept
+
+
+@kernel
+def relevance_given(document, theta, shown, clicks, prior, out):
+    """out[d] = the gamma that maximises the likelihood of the rows of d, (rows,) in ascending order of document; bisection.
+
+    The derivative (clicks + prior[0]) / gamma - sum of skips theta / (1 - theta gamma) - prior[1] / (1 - gamma) falls.
+    """
+    i = 0
+    while i < document.shape[0]:
+        first, d = i, document[i]
+        clicked, most = prior[0], 1.0
+        while i < document.shape[0] and document[i] == d:
+            clicked += clicks[i]
+            most = max(most, theta[i])
+            i += 1
+        low, high = 0.0, 1.0 / most
+        for _ in range(50):
+            gamma = 0.5 * (low + high)
+            slope = clicked / gamma - prior[1] / (1.0 - gamma)
+            for j in range(first, i):
+                slope -= (shown[j] - clicks[j]) * theta[j] / (1.0 - theta[j] * gamma)
+            if slope > 0.0:
+                low = gamma
+            else:
+                high = gamma
+        out[d] = 0.5 * (low + high)
+
+
+@kernel
+def add_pairs(document, rank, shown, clicks, ranks, weighted, unclicked):
+    """Add click-through rates of documents shown at two ranks to ``weighted[k, l]``, the rest to ``unclicked`` (ranks, ranks).
+
+    ``[k, l]`` is the rate at k of documents that were also shown at l (Agarwal et al. 2019, equations 5 and 6).
+    """
+    n, c = np.zeros(ranks), np.zeros(ranks)
+    i = 0
+    while i < document.shape[0]:
+        d = document[i]
+        n[:], c[:] = 0.0, 0.0
+        while i < document.shape[0] and document[i] == d:
+            n[rank[i] - 1] += shown[i]
+            c[rank[i] - 1] += clicks[i]
+            i += 1
+        for k in range(ranks):
+            if n[k] > 0.0:
+                for other in range(ranks):
+                    if other != k and n[other] > 0.0:
+                        weighted[k, other] += c[k] / n[k]
+                        unclicked[k, other] += 1.0 - c[k] / n[k]
+
+
+@kernel
+def follow_lists(start, document, rank, clicked, keep, gamma, examination, continuation, out):
+    """Predict each click from the clicks above it, for lists with ``keep``; sums by rank.
+
+    The user goes on with probability ``going``, which is updated by Bayes' rule after a skip and is ``continuation`` after a click.
+    ``out`` (4, ranks): impressions, log-likelihood, probabilities of examination, clicks.
+    """
+    ranks = continuation.shape[0]
+    for q in range(start.shape[0] - 1):
+        if not keep[q]:
+            continue
+        going, last = 1.0, 0
+        for i in range(start[q], start[q + 1]):
+            if rank[i] > ranks:
+                break
+            k = rank[i] - 1
+            examined = going * examination[k, last]
+            relevance = gamma[document[i]]
+            chance = min(max(examined * relevance, LEAST), 1.0 - LEAST)
+            out[0, k] += 1.0
+            out[1, k] += log_positive(chance if clicked[i] else 1.0 - chance)
+            out[2, k] += examined
+            out[3, k] += clicked[i]
+            if clicked[i]:
+                going, last = continuation[k], rank[i]
+            else:
+                here = examination[k, last] * relevance
+                going = going * (1.0 - here) / max(1.0 - going * here, LEAST)

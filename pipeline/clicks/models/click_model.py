@@ -1,0 +1,270 @@
+"""Fit click models to counts.
+
+All have the form ``P(click on d at rank k | last click at l) = P(examined) gamma_d``.  They differ in what an examination probability is
+for, a cell, and in whether the user may leave after a click:
+
+    dctr        one cell of 1: everything is examined (document click-through rate)
+    pbm         a cell for each rank
+    ubm         a cell for each rank and rank of the last click (Dupret and Piwowarski 2008)
+    cascade     1 up to the first click, then nothing (Craswell et al. 2008)
+    dcm         1 up to a click at k, after which the user goes on with lambda_k (Guo et al. 2009)
+    allpairs    as pbm, from documents shown at both of two ranks, one relevance for each pair of ranks (Agarwal et al. 2019)
+    randomised  as pbm, from the click-through rate of each rank under a policy of random order
+
+The cascade and dependent click models are fitted to the impressions whose examination depends on one number alone: those above the
+first click, and those directly below the last click so far, of which the share ``lambda_k`` is examined.  That is consistent, and
+needs counts only; Guo et al. use all impressions but take those after the last click for unexamined, which is biased.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rankmill.foundation.errors import DataRejected
+from rankmill.foundation.options import spelled
+from rankmill.pipeline.clicks.models import _kernels as kernels
+from rankmill.pipeline.clicks.models.counts import ClickCounts, summed
+from rankmill.pipeline.clicks.models.options import ClickFitOptions, ClickModelName
+
+Floats = npt.NDArray[np.float64]
+Rows = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats, Floats]  # document, cell, shown, clicked
+
+
+class NotIdentified(DataRejected):
+    """A log does not determine the examination probabilities of a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClickModel:
+    """A click model fitted to a log: ``P(click) = going * examination[k, l] * relevance[d]``, ranks from 0, l = 0: no click above.
+
+    The probability ``going`` that the user is still there is 1 at the top, follows from Bayes' rule after a skip, and is
+    ``continuation[k]`` after a click at k.
+    """
+
+    name: ClickModelName
+    examination: Floats
+    """(ranks, ranks + 1), 1 at the first rank; NaN where a combination is not identified."""
+    continuation: Floats
+    """(ranks,)"""
+    relevance: Floats
+    """(documents,) the estimate that the log supports most (maximum likelihood), NaN for documents that were never shown."""
+    prior: tuple[float, float]
+    """Clicks and skips of examined documents that shrink the relevance of rarely examined documents to the mean."""
+    log_likelihoods: tuple[float, ...]
+    """Before each step of the fit that was kept and after the last, ascending; none where no probability of examination is fitted."""
+    converged: bool
+    parameters: Floats
+    """(cells + documents,) as the fit left them, to start others from."""
+    shrunken: Floats
+    """(documents,) relevance with the prior, for predictions; the mean for documents that were never shown."""
+
+    @property
+    def by_rank(self) -> Floats:
+        """Examination probabilities of a list without clicks so far, (ranks,)."""
+        return self.examination[:, 0]
+
+
+class _Cells(NamedTuple):
+    of_row: npt.NDArray[np.int64]
+    """(rows,) -1: the row is not used."""
+    free: npt.NDArray[np.uint8]
+    """(cells,)"""
+
+
+def fit_click_model(
+    name: ClickModelName,
+    counts: ClickCounts,
+    options: ClickFitOptions | None = None,
+    *,
+    start: ClickModel | None = None,
+    random: ClickCounts | None = None,
+) -> ClickModel:
+    """Return the model ``name`` with the greatest likelihood of ``counts``.
+
+    ``start`` is a fit of the same model to begin with.  ``random`` are the counts of the lists in random order, which ``randomised``
+    takes examination from.
+
+    Raises
+    ------
+    NotIdentified
+        The log does not determine the model: no clicks, or ranks at which no clicked document of the other ranks was shown.
+    """
+    options = options or ClickFitOptions()
+    if not counts.clicked.sum() > 0.0:
+        raise NotIdentified(f"{name}: the log has no click down to rank {counts.ranks}")
+    if name == "randomised":
+        return _with_relevance(name, counts, _table(_of_random_lists(random or counts), counts.ranks))
+    if name == "allpairs":
+        rows = _pair_rows(counts)
+        cells = _Cells(rows[1], np.ones(counts.ranks, dtype=np.uint8))
+        _check_ranks(name, rows, cells, counts.ranks)
+        theta, fit = _maximised(rows, cells, options, None if start is None else start.parameters)
+        return replace(_with_relevance(name, counts, _table(theta / theta[0], counts.ranks)), **fit)
+    cells = _cells_of(name, counts)
+    used = (cells.of_row >= 0) & (counts.shown > 0.0)
+    rows = _merged(counts.document[used], cells.of_row[used], counts.shown[used], counts.clicked[used])
+    if name == "pbm":
+        _check_ranks(name, rows, cells, counts.ranks)
+    theta, fit = _maximised(rows, cells, options, None if start is None else start.parameters)
+    return replace(_with_relevance(name, counts, _tables(name, theta, rows, counts.ranks)), **fit)
+
+
+def _cells_of(name: ClickModelName, counts: ClickCounts) -> _Cells:
+    rank, last, ranks = counts.rank.astype(np.int64), counts.last.astype(np.int64), counts.ranks
+    if name == "pbm":
+        return _Cells(rank - 1, np.ones(ranks, dtype=np.uint8))
+    if name == "ubm":
+        return _Cells((rank - 1) * (ranks + 1) + last, np.ones(ranks * (ranks + 1), dtype=np.uint8))
+    free = np.ones(ranks, dtype=np.uint8)
+    free[0] = 0
+    if name == "dctr":
+        return _Cells(np.zeros(len(rank), dtype=np.int64), free[:1])
+    if name == "cascade":
+        return _Cells(np.where(last == 0, 0, -1), free[:1])
+    return _Cells(np.where(last == 0, 0, np.where(rank == last + 1, last, -1)), free)
+
+
+def _merged(document: npt.NDArray[np.int64], cell: npt.NDArray[np.int64], shown: Floats, clicked: Floats) -> Rows:
+    """Return rows with those of one document and cell added up, in ascending order of document."""
+    width = int(cell.max(initial=0)) + 1
+    key, place = np.unique(document * width + cell, return_inverse=True)
+    return key // width, key % width, summed(place, shown, len(key)), summed(place, clicked, len(key))
+
+
+def _maximised(
+    rows: Rows,
+    cells: _Cells,
+    options: ClickFitOptions,
+    start: Floats | None,
+) -> tuple[Floats, dict[str, Any]]:
+    """Return theta (cells,) and the fields of the model that say how it was found."""
+    n = len(cells.free)
+    documents = int(rows[0].max(initial=0)) + 1
+    if start is None:
+        parameters = np.full(n + documents, 0.5)
+        parameters[:n][cells.free == 0] = 1.0
+    else:
+        parameters = np.clip(start[: n + documents], 1e-3, None)
+        parameters[n:] = np.minimum(parameters[n:], 1.0 - 1e-3)
+    trace = np.zeros(options.max_steps)
+    scratch = np.zeros((6, n + documents))
+    kept = kernels.maximise(rows, cells.free, np.zeros(2), options.tolerance, parameters, scratch, trace)
+    found = tuple(trace[: abs(kept)].tolist())
+    return parameters[:n], {"log_likelihoods": found, "converged": kept > 0, "parameters": parameters}
+
+
+def _tables(name: ClickModelName, theta: Floats, rows: Rows, ranks: int) -> tuple[Floats, Floats]:
+    """Return the examination by rank and last click, and the continuation."""
+    if name == "pbm":
+        return _table(theta / theta[0], ranks)
+    if name == "dcm":
+        return np.ones((ranks, ranks + 1)), np.append(theta[1:], 1.0)
+    if name in {"dctr", "cascade"}:
+        return np.ones((ranks, ranks + 1)), np.full(ranks, 1.0 if name == "dctr" else 0.0)
+    group = _groups(rows, len(theta))
+    table = (theta / theta[0]).reshape(ranks, ranks + 1)
+    table = np.where((group == group[0]).reshape(table.shape), table, np.nan)
+    lost = np.flatnonzero(np.isnan(table[:, 0]))
+    if len(lost):
+        raise _not_connected(name, lost + 1)
+    return table, np.ones(ranks)
+
+
+def _table(theta: Floats, ranks: int) -> tuple[Floats, Floats]:
+    return np.repeat(theta[:, None], ranks + 1, axis=1), np.ones(ranks)
+
+
+def _with_relevance(name: ClickModelName, counts: ClickCounts, tables: tuple[Floats, Floats]) -> ClickModel:
+    """Return the model with relevance given examination: without a prior, then with one fitted to the documents by moments."""
+    examination, continuation = tables
+    last, rank = counts.last.astype(np.int64), counts.rank.astype(np.int64) - 1
+    theta = examination[rank, last]
+    if name in {"cascade", "dcm"}:
+        theta = np.where(last == 0, 1.0, np.where(last == rank, continuation[np.maximum(last - 1, 0)], np.nan))
+    used = (counts.shown > 0.0) & ~np.isnan(theta) & (theta > 0.0)
+    document, shown, clicked = counts.document[used], counts.shown[used], counts.clicked[used]
+    rows = document, theta[used], shown, clicked
+    examined = summed(document, shown * theta[used], counts.documents)
+    clicks = summed(document, clicked, counts.documents)
+    prior = _prior(clicks, examined)
+    plain, shrunken = np.full(counts.documents, np.nan), np.full(counts.documents, prior[0] / (prior[0] + prior[1]))
+    kernels.relevance_given(*rows, np.zeros(2), plain)
+    kernels.relevance_given(*rows, np.array(prior), shrunken)
+    return ClickModel(name, examination, continuation, plain, prior, (), True, np.empty(0), shrunken)
+
+
+def _prior(clicks: Floats, examined: Floats) -> tuple[float, float]:
+    """Return the beta distribution of relevance by the method of moments: mean, and variance beyond that of binomial counts."""
+    seen = examined > 0.0
+    n, rate = examined[seen], np.minimum(clicks[seen] / examined[seen], 1.0)
+    mean = min(float(clicks.sum() / n.sum()), 0.99)
+    spread = float((n * (rate - mean) ** 2).sum())
+    noise = (len(n) - 1) * mean * (1.0 - mean)
+    share = (spread - noise) / ((n.sum() - (n * n).sum() / n.sum()) * mean * (1.0 - mean)) if len(n) > 1 else 0.0
+    strength = 1.0 / min(max(share, 1e-3), 1.0 - 1e-3) - 1.0
+    return mean * strength, (1.0 - mean) * strength
+
+
+def _groups(rows: Rows, cells: int) -> npt.NDArray[np.int64]:
+    """Return for each cell the first cell that it is connected to through clicked documents."""
+    document, cell, _, clicked = rows
+    clicks_of = np.bincount(document, weights=clicked)
+    parent = np.arange(cells)
+    kernels.connect(document, cell, clicks_of, parent)
+    while not np.array_equal(parent, parent[parent]):
+        parent = parent[parent]
+    return parent
+
+
+def _check_ranks(
+    name: ClickModelName,
+    rows: Rows,
+    cells: _Cells,
+    ranks: int,
+) -> None:
+    group = _groups(rows, len(cells.free))[:ranks]
+    lost = np.flatnonzero(group != group[0])
+    if len(lost):
+        raise _not_connected(name, lost + 1)
+
+
+def _not_connected(name: ClickModelName, ranks: npt.NDArray[np.int64]) -> NotIdentified:
+    named = ", ".join(map(str, ranks[:10].tolist())) + (f" and {len(ranks) - 10} more" if len(ranks) > 10 else "")
+    first = int(ranks[0])
+    cure = "show some lists with swapped neighbours" if first == 2 else f"fit {spelled('ranks')} {first - 1}"
+    noun = "rank" if len(ranks) == 1 else "ranks"
+    return NotIdentified(
+        f"{name}: no clicked document links {noun} {named} to rank 1, so that examination there cannot be told from relevance; {cure}"
+    )
+
+
+def _of_random_lists(counts: ClickCounts) -> Floats:
+    shown, clicked = counts.by_rank(counts.shown), counts.by_rank(counts.clicked)
+    if not (clicked > 0.0).all():
+        lost = np.flatnonzero(clicked == 0.0) + 1
+        raise NotIdentified(
+            f"randomised: no click at rank {int(lost[0])} of the lists in random order; fit fewer {spelled('ranks')}"
+        )
+    rate: Floats = clicked / shown
+    rate /= rate[0]
+    return rate
+
+
+def _pair_rows(counts: ClickCounts) -> Rows:
+    """Return two rows for each pair of ranks, like a document that was shown at both."""
+    weighted, unclicked = np.zeros((counts.ranks,) * 2), np.zeros((counts.ranks,) * 2)
+    used = counts.shown > 0.0
+    columns = (column[used] for column in (counts.document, counts.rank, counts.shown, counts.clicked))
+    kernels.add_pairs(*columns, np.int64(counts.ranks), weighted, unclicked)
+    above, below = np.triu_indices(counts.ranks, 1)
+    pair = np.repeat(np.arange(len(above)), 2)
+    rank, other = np.stack([above, below], axis=1).ravel(), np.stack([below, above], axis=1).ravel()
+    clicks = weighted[rank, other]
+    shown = clicks + unclicked[rank, other]
+    kept = shown > 0.0
+    return pair[kept], rank[kept], shown[kept], clicks[kept]
