@@ -110,14 +110,17 @@ def option(
     return declared
 
 
-def option_like(group: Any, name: str, *, default: Any, otherwise: str = "", **other: Any) -> Any:
+def option_like(
+    group: Any, name: str, *, default: Any = MISSING, default_factory: Any = MISSING, otherwise: str = "", **other: Any
+) -> Any:
     """Declare an option like that of ``group`` with this name, with another default; ``otherwise`` describes that default.
 
     ``other`` has fields of :class:`Option` that differ.
     """
     spec = replace(next(option_of(each) for each in declared_in(group) if each.name == name), **other)
     help_text = spec.help + (f"  Left out: {otherwise}." if otherwise else "")
-    declared: Any = field(default=default, metadata={_METADATA: replace(spec, help=help_text)})
+    metadata = {_METADATA: replace(spec, help=help_text)}
+    declared: Any = field(default=default, default_factory=default_factory, metadata=metadata)
     return declared
 
 

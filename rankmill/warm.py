@@ -195,19 +195,22 @@ def warm(folder: Path) -> int:
         _score_in_every_way(folder / "registry")
         _fit_arrays()
         _train_nets()
-        _fit_click_models()
+        _fit_click_models(folder / "clicks.parquet")
     return sum(record.is_start for _, record in compiled.buffer)
 
 
-def _fit_click_models() -> None:
-    """Fit every click model to a small simulated log."""
+def _fit_click_models(path: Path) -> None:
+    """Read a click log, and fit every click model to a small simulated one."""
     import numpy as np
 
     from rankmill.pipeline.clicks.models.fit_log import compare_click_models
     from rankmill.pipeline.clicks.models.options import ClickFitOptions
+    from rankmill.pipeline.clicks.read_log import open_click_log
     from rankmill.pipeline.clicks.simulate import QueriesToShow, simulate
     from rankmill.pipeline.clicks.simulation_options import ClickSimulation
 
+    with open_click_log([path]):
+        pass
     judged = QueriesToShow(np.arange(0, 41, 8), np.arange(40, dtype=np.int32) % 5)
     log = simulate(judged, [np.arange(40.0)], ClickSimulation(sessions=2000, randomised=0.5, list_length=4)).log
     compare_click_models(log, ClickFitOptions(policy="random", replicates=2))

@@ -129,3 +129,29 @@ def predictions(
         else:
             alive *= 1 - chance
     return found
+
+
+def result_lists(rows, alike):
+    """The result lists of rows (dicts): {(values of the columns ``alike``): [(rank, document, clicked, ..), ..]} without contradictions.
+
+    Rows of one list, rank and document are one impression: clicked if one of them is, of other numbers the greatest.
+    """
+    lists = {}
+    for row in rows:
+        lists.setdefault(tuple(row[name] for name in alike), []).append(row)
+    found, left_out = {}, 0
+    for key, of_list in lists.items():
+        impressions = {}
+        for row in of_list:
+            impressions.setdefault((row["position"], row["doc_id"]), []).append(row)
+        ranks, documents = zip(*impressions, strict=True)
+        policies = {row.get("policy") or "" for row in of_list}
+        if len(set(ranks)) < len(ranks) or len(set(documents)) < len(documents) or len(policies) > 1:
+            left_out += 1
+            continue
+        shown = []
+        for (rank, document), same in sorted(impressions.items()):
+            dwells = [row["dwell"] for row in same if row.get("dwell") is not None]
+            shown.append((rank, document, max(row["clicked"] for row in same), max(dwells, default=None)))
+        found[key] = (policies.pop(), tuple(shown))
+    return found, left_out

@@ -36,6 +36,10 @@ class OptionalColumn:
         The allowed range.
     whole
         The stored type if numbers must be whole; None: float64.
+    may_be_empty
+        Whether an empty cell is a missing value, NaN, not a malformed one.
+    words
+        Whether ``true`` and ``false`` mean 1 and 0.
     """
 
     expected: str
@@ -43,6 +47,8 @@ class OptionalColumn:
     lowest: float = -LARGEST
     highest: float = LARGEST
     whole: pa.DataType | None = None
+    may_be_empty: bool = False
+    words: bool = False
 
     @property
     def type(self) -> pa.DataType:
@@ -81,6 +87,23 @@ NUMBERS = OPTIONAL | {
 }
 """All columns of numbers that are not features, including those of pairs and runs."""
 
+CLICK_NUMBERS = {
+    "position": OptionalColumn(
+        "a position: a whole number, 1 (the top) or more",
+        "a log has the position of every document shown, clicked or not",
+        1.0,
+        2.0**31 - 1,
+        pa.int32(),
+    ),
+    "clicked": OptionalColumn("1 (clicked) or 0", "write 0 if there was no click", 0.0, 1.0, pa.uint8(), words=True),
+    "propensity": OptionalColumn("a probability: over 0, up to 1", "", 5e-324, 1.0, may_be_empty=True),
+    "dwell": OptionalColumn("a dwell time: a number, 0 or more", "", 0.0, may_be_empty=True),
+    "converted": OptionalColumn("a conversion: a number, 0 or more", "", 0.0, may_be_empty=True, words=True),
+}
+"""Columns of numbers of a click log."""
+TRUTHS = frozenset(name for name, column in CLICK_NUMBERS.items() if column.words)
+"""Roles whose cells may be ``true`` and ``false``."""
+
 TYPES = {name: column.type for name, column in OPTIONAL.items()} | {"time": pa.int64()}
 """Types of the extras of rows; ``time`` is the column that the caller named."""
 
@@ -95,11 +118,15 @@ IDS = {
     "doc_id": "an id of the document",
     "better": "the id of the better document",
     "worse": "the id of the worse document",
+    "session": "an id of the session",
+    "list": "an id of the result list",
+    "policy": "the name of a ranking policy",
 }
-"""Columns of ids in judgments and in pairs, with their description for error messages."""
+"""Columns of ids in judgments, pairs and click logs, with their description for error messages."""
 ID_COLUMNS = ("qid", "doc_id", "grade")
 PARTS = (*ID_COLUMNS, *OPTIONAL)
 PAIR_PARTS = ("qid", "better", "worse", "weight", "probability")
+CLICK_PARTS = ("qid", "doc_id", "session", "list", "time", "policy", *CLICK_NUMBERS)
 RESERVED = ("split",)  # used by the dataset itself
 HABITS = {
     "qid": ("qid", "queryid", "query", "groupid", "group", "topicid", "topic", "searchid"),

@@ -29,7 +29,7 @@ from rankmill.pipeline.sources.batch import (
     shorten,
     without_values,
 )
-from rankmill.pipeline.sources.column_roles import IDS, OPTIONAL, PAIR_PARTS, PARTS
+from rankmill.pipeline.sources.column_roles import IDS, OPTIONAL
 from rankmill.pipeline.sources.columns import TableColumns, table_columns
 from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.role_columns import (
@@ -68,6 +68,11 @@ class TableSource(ABC):
         self._settle(
             replace(self._columns, categorical=frozenset(names).intersection(self._columns.features)), self._rules
         )
+
+    @property
+    def roles(self) -> TableColumns:
+        """The roles of its columns."""
+        return self._columns
 
     def _settle(self, columns: TableColumns, rules: GradeRules) -> None:
         """Set the roles of the columns."""
@@ -212,8 +217,7 @@ class ColumnarSource(TableSource):
             column = self._columns.column_of[problem.part]
             found = shorten(problem.found)
             error = MalformedRow(self.path, first + problem.row, column, found, problem.expected, problem.cure)
-            numbers = PAIR_PARTS if "better" in self._columns.column_of else (*PARTS, TIME, *self._columns.goals)
-            self._quarantine.add(error, numbers.index(problem.part) + 1, "")
+            self._quarantine.add(error, self._columns.parts.index(problem.part) + 1, "")
 
 
 class RecordReader:

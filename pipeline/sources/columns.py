@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns, name_hint
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import MAX_FEATURES
-from rankmill.pipeline.sources.column_roles import HABITS, ID_COLUMNS, OPTIONAL, PARTS, RESERVED
+from rankmill.pipeline.sources.column_roles import (
+    CLICK_PARTS,
+    HABITS,
+    ID_COLUMNS,
+    OPTIONAL,
+    PAIR_PARTS,
+    PARTS,
+    RESERVED,
+)
 from rankmill.pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
@@ -64,6 +72,13 @@ class TableColumns:
     def fields(self) -> tuple[str, ...]:
         """The columns to read among grade, the optional columns, ``time`` and the goals."""
         return tuple(part for part in ("grade", *OPTIONAL, TIME, *self.goals) if part in self.column_of)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """All roles that the columns of such a table may have, in the order in which lists of rejects number them."""
+        if "better" in self.column_of:
+            return PAIR_PARTS
+        return CLICK_PARTS if "clicked" in self.column_of else (*PARTS, TIME, *self.goals)
 
     @property
     def graded(self) -> tuple[str, ...]:

@@ -59,12 +59,13 @@ def open_source(
         from rankmill.pipeline.sources.letor import LetorSource
 
         return LetorSource(path, options, quarantine)
-    return _open_table(path, chosen, options, quarantine, columns_of)
+    return open_table(path, chosen, options, quarantine, columns_of)
 
 
-def _open_table(
+def open_table(
     path: Path, chosen: Format, options: ReadOptions, quarantine: Quarantine, columns_of: ColumnsOf | None
 ) -> TableSource:
+    """Open a table of the format ``chosen``; as :func:`open_source`."""
     if chosen == "parquet":
         from rankmill.pipeline.sources.parquet import ParquetSource
 
@@ -112,7 +113,7 @@ class NarrowFile:
         self._form = form
         self._quarantine = quarantine
         words = chosen in {"letor", "run"} if of_words is None else of_words
-        self._source = None if words else _open_table(path, chosen, options, quarantine, columns_of)
+        self._source = None if words else open_table(path, chosen, options, quarantine, columns_of)
         self.table = None if self._source is None else self._source.table
 
     def rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:

@@ -16,7 +16,7 @@ import pyarrow.types as kinds
 
 from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.categories import LARGEST_WHOLE, category_code, category_text, is_number
-from rankmill.pipeline.sources.column_roles import IDS, NUMBERS
+from rankmill.pipeline.sources.column_roles import IDS, NUMBERS, OptionalColumn
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE, GradeRules
 from rankmill.pipeline.sources.number_text import read_floats
 from rankmill.pipeline.sources.times import NO_TIME, TIME, TIME_RULE, times_of
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from rankmill.pipeline.sources.table_rows import Mask, Problems
 
-_ORDER = (*IDS, "grade", *NUMBERS, TIME)
 _GRADES = GradeRules()
-_WORDS = {"true": 1.0, "false": 0.0, **dict.fromkeys(("na", "n/a", "#n/a", "<na>", "none"), float("nan"))}
+_TRUTH = {"true": 1.0, "false": 0.0}
+_WORDS = {**_TRUTH, **dict.fromkeys(("na", "n/a", "#n/a", "<na>", "none"), float("nan"))}
 """Words allowed as features, in lower case: booleans, and missing values of pandas, R and spreadsheets."""
 
 
@@ -40,6 +40,7 @@ def read_parts(
     rules: GradeRules = _GRADES,
     cure_of_grade: str | None = None,
     goals: Collection[str] = (),
+    numbers: Mapping[str, OptionalColumn] = NUMBERS,
 ) -> dict[str, Any]:
     """Parse the columns of some rows, and find the rows with invalid cells.
 
@@ -56,6 +57,8 @@ def read_parts(
         How to read grades, and how to fix an invalid grade if the rules do not say.
     goals
         The roles that are goals.  A row with a grade needs all of them.
+    numbers
+        The roles with numbers, and their rules.
 
     Returns
     -------
@@ -64,7 +67,7 @@ def read_parts(
         Cells of invalid rows are undefined.
     """
     found: dict[str, Any] = {}
-    for part in (part for part in _ORDER if part in columns):
+    for part in (part for part in (*IDS, "grade", *numbers, TIME) if part in columns):
         column = columns[part]
         if part in IDS:
             found[part] = as_strings(column)
@@ -80,7 +83,7 @@ def read_parts(
                 what, cure = ("nothing", NO_TIME) if _is_blank(cell := column[row].as_py()) else (str(cell), "")
                 problems.add(row, TIME, what, TIME_RULE, cure)
         else:
-            found[part] = _numbers(column, part, problems)
+            found[part] = _numbers(column, part, problems, numbers[part])
     if goals:
         everywhere = np.ones(len(problems.keep), dtype=np.bool_)
         needed_in = found["grade"] != UNKNOWN_GRADE if "grade" in found else everywhere
@@ -91,17 +94,26 @@ def read_parts(
 
 def feature_numbers(column: pa.Array[Any]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
     """Parse a column of strings as a feature (n,); return the values, NaN if missing, and which cells are not numbers."""
-    numbers, bad = read_floats(column)
+    numbers, bad = _with_words(column, _WORDS)
     with np.errstate(over="ignore"):
-        values = numbers.astype(np.float32)
+        return numbers.astype(np.float32), bad
+
+
+def _with_words(
+    column: pa.Array[Any], words: Mapping[str, float]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Parse a column of strings as numbers (n,), in which ``words`` of any case are allowed; as :func:`read_floats`."""
+    numbers, bad = read_floats(column)
     if bad.any():
         rows = np.flatnonzero(bad)
-        words = pc.ascii_lower(pc.utf8_trim(column.take(as_array(rows)), characters=" \t"))
-        known = pc.index_in(words, value_set=pa.array(list(_WORDS))).fill_null(-1).to_numpy()
+        cells = pc.ascii_lower(pc.utf8_trim(column.take(as_array(rows)), characters=" \t"))
+        known = pc.index_in(cells, value_set=pa.array(list(words))).fill_null(-1).to_numpy()
         rows, known = rows[known >= 0], known[known >= 0]
-        values[rows] = np.array(list(_WORDS.values()), dtype=np.float32)[known]
+        if not numbers.flags.writeable:
+            numbers = numbers.copy()
+        numbers[rows] = np.array(list(words.values()))[known]
         bad[rows] = False
-    return values, bad
+    return numbers, bad
 
 
 def category_numbers(column: pa.Array[Any]) -> tuple[npt.NDArray[np.float32], dict[str, float]]:
@@ -193,11 +205,17 @@ def _grades(
     return grades
 
 
-def _numbers(column: pa.Array[Any], part: str, problems: Problems) -> npt.NDArray[np.float64]:
+def _numbers(column: pa.Array[Any], part: str, problems: Problems, rule: OptionalColumn) -> npt.NDArray[np.float64]:
     """Return a column (n,) of numbers."""
-    rule = NUMBERS[part]
-    numbers = read_floats(column)[0] if kinds.is_string(column.type) else as_floats(column).astype(np.float64)
-    for row in problems.new(~rule.fits(numbers)):
+    text = kinds.is_string(column.type)
+    if text:
+        numbers, bad = _with_words(column, _TRUTH) if rule.words else read_floats(column)
+    else:
+        numbers, bad = as_floats(column).astype(np.float64), np.zeros(len(column), dtype=np.bool_)
+    good = rule.fits(numbers)
+    if rule.may_be_empty:
+        good |= np.isnan(numbers) & ~bad
+    for row in problems.new(~good):
         cell = column[row].as_py()
         blank = _is_blank(cell) or (np.isnan(numbers[row]) and not isinstance(cell, str))
         found, cure = ("nothing", rule.if_empty) if blank else (f"{numbers[row]:g}", "")

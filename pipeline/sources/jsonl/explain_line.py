@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rankmill.pipeline.sources.batch import shorten
-from rankmill.pipeline.sources.column_roles import IDS
+from rankmill.pipeline.sources.column_roles import IDS, TRUTHS
 from rankmill.pipeline.sources.jsonl._kernels import DEEPEST
 from rankmill.pipeline.sources.jsonl.json_keys import FEATURES
 from rankmill.pipeline.sources.times import TIME
@@ -131,7 +131,8 @@ def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: 
     elif not part and key in columns.categorical:
         good, expected = text or number or isinstance(value, bool), "a category: text or a number"
     else:
-        good, expected = number or (not part and isinstance(value, bool)), "a number"
+        truth = isinstance(value, bool) and (not part or part in TRUTHS)
+        good, expected = number or truth, "a number"
     exact = part in {*IDS, TIME} or (not part and key in columns.categorical)
     if good and whole and not -(2**63) <= value < 2**64 and exact:
         good, expected = False, f"{expected} below 2^64 (longer ones as text)"

@@ -27,7 +27,7 @@ from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import BATCH_BYTES, Quarantine, ReadTask, RowBatch, shorten
 from rankmill.pipeline.sources.blocks import read_blocks, unchecked_blocks
-from rankmill.pipeline.sources.column_roles import IDS, PARTS, RESERVED
+from rankmill.pipeline.sources.column_roles import IDS, PARTS, RESERVED, TRUTHS
 from rankmill.pipeline.sources.columnar import ColumnsOf, TableSource
 from rankmill.pipeline.sources.columns import TableColumns, of_candidates, table_columns
 from rankmill.pipeline.sources.grades import GradeRules
@@ -244,7 +244,8 @@ class LineReader:
         for part, key in self._columns.column_of.items():
             value = found.get(key)
             if part not in {*IDS, *self._columns.graded, TIME}:
-                kinds[part] = pa.float64()
+                truth = isinstance(value, bool) and part in TRUTHS
+                kinds[part] = pa.bool_() if truth else pa.float64()
             elif isinstance(value, str):
                 kinds[part] = pa.string()
             elif part in self._columns.graded and isinstance(value, (int, float)):

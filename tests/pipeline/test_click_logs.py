@@ -1,0 +1,321 @@
+"""Click logs are read to the same result lists from every format, in any order of rows and files, and bad ones are refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from pyarrow import feather
+
+from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
+from rankmill.pipeline.clicks.log_options import ClickLogOptions
+from rankmill.pipeline.clicks.models.counts import count_clicks
+from rankmill.pipeline.clicks.read_log import open_click_log
+from rankmill.pipeline.clicks.result_lists import LogBlock
+from rankmill.pipeline.clicks.spilled_log import RESIDENT, LogRows, LogSpill, assemble
+from rankmill.pipeline.grouping.query_splits import hash_ids
+from rankmill.pipeline.sources.batch import Quarantine
+from tests import naive_clicks as naive
+from tests.refusals import refused
+
+
+def some_rows(sessions: int = 300, seed: int = 0, *, dwell: bool = True) -> list[dict]:
+    """Rows of lists of 1 to 6 documents, some of them shown again later, some with a second row for the click."""
+    rng = random.Random(seed)
+    rows = []
+    for number in range(sessions):
+        qid, policy = f"q{rng.choice((1, 2, 3, 10, 11))}", rng.choice(("old", "new"))
+        for time in range(rng.choice((1, 1, 2))):
+            documents = rng.sample([f"d{d}" for d in range(12)], rng.randint(2, 6))
+            for position, doc_id in enumerate(documents, 1):
+                row = {"session": f"s{number}", "qid": qid, "doc_id": doc_id, "position": position, "clicked": 0}
+                row |= {"time": 1000 * number + time, "policy": policy}
+                if dwell:
+                    row["dwell"] = None
+                rows.append(row)
+                if rng.random() < 0.3:
+                    rows.append(row | {"clicked": 1} | ({"dwell": rng.random()} if dwell else {}))
+    rng.shuffle(rows)
+    return rows
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    match path.name.split(".", 1)[1]:
+        case "csv":
+            frame.write_csv(path)
+        case "tsv":
+            frame.write_csv(path, separator="\t")
+        case "parquet":
+            frame.write_parquet(path, row_group_size=100)
+        case "arrow":
+            feather.write_feather(frame.to_arrow(), path)
+        case "jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        case "csv.gz":
+            import gzip
+
+            path.write_bytes(gzip.compress(frame.write_csv().encode()))
+    return path
+
+
+def contents(blocks: list[LogBlock]) -> list:
+    """All that is in the blocks, comparable."""
+    return [
+        (
+            [array.tolist() for array in block.lists],
+            block.queries.to_pylist(),
+            block.documents.to_pylist(),
+            block.document_start.tolist(),
+            {name: [None if math.isnan(x) else x for x in column] for name, column in block.numbers.items()},
+        )
+        for block in blocks
+    ]
+
+
+def read(paths: list[Path], **options) -> list:
+    with open_click_log(paths, ClickLogOptions(**options)) as log:
+        return [log.policies, contents(list(log.blocks()))]
+
+
+def lists_of(blocks: list[LogBlock], policies: tuple[str, ...]) -> Counter:
+    """The lists as (query, policy, impressions)."""
+    found = []
+    for block in blocks:
+        lists = block.lists
+        queries, documents = block.queries.to_pylist(), block.documents.to_pylist()
+        dwell = block.numbers.get("dwell", np.full(len(lists.rank), np.nan)).tolist()
+        for k, query in enumerate(lists.query.tolist()):
+            rows = range(lists.start[k], lists.start[k + 1])
+            shown = tuple(
+                (
+                    int(lists.rank[i]),
+                    documents[lists.document[i]],
+                    int(lists.clicked[i]),
+                    None if math.isnan(dwell[i]) else dwell[i],
+                )
+                for i in rows
+            )
+            found.append((queries[query], policies[lists.policy[k]], shown))
+    return Counter(found)
+
+
+def test_lists_are_those_of_the_slow_twin(tmp_path):
+    rows = some_rows()
+    expected, _ = naive.result_lists(rows, ("session", "qid", "time"))
+    with open_click_log([write(tmp_path / "log.parquet", rows)]) as log:
+        blocks, totals = list(log.blocks()), log.totals
+        assert log.policies == ("new", "old")
+        assert contents(list(log.blocks())) == contents(blocks)  # it can be read again
+    assert lists_of(blocks, ("new", "old")) == Counter((key[1], *value) for key, value in expected.items())
+    assert totals.rows == len(rows)
+    assert totals.impressions == totals.rows - totals.merged == sum(len(shown) for _, shown in expected.values())
+    assert totals.clicks == sum(clicked for _, shown in expected.values() for _, _, clicked, _ in shown)
+    assert (totals.lists, totals.deepest) == (len(expected), 6)
+    sessions = [h for block in blocks for h in block.lists.session.tolist()]
+    assert len(set(sessions)) == 300
+    for block in blocks:
+        for q in range(len(block.queries)):
+            ids = block.documents.to_pylist()[block.document_start[q] : block.document_start[q + 1]]
+            assert ids == sorted(set(ids), key=str.encode)
+        order = list(zip(block.lists.query.tolist(), block.lists.session.tolist(), strict=True))
+        assert order == sorted(order)
+
+
+def test_every_format_and_order_gives_the_same_lists(tmp_path):
+    rows = some_rows()
+    expected = read([write(tmp_path / "log.csv", rows)])
+    for name in ("a.tsv", "b.parquet", "c.arrow", "d.jsonl", "e.csv.gz"):
+        assert read([write(tmp_path / name, rows)]) == expected, name
+    folder = tmp_path / "days"
+    folder.mkdir()
+    shuffled = rows.copy()
+    random.Random(1).shuffle(shuffled)
+    for day in range(3):
+        write(folder / f"{'cab'[day]}.{('csv', 'parquet', 'jsonl')[day]}", shuffled[day::3])
+    assert read([folder]) == expected
+    assert read([str(folder / "*")], memory="512MB") == expected
+
+
+def test_a_part_that_does_not_fit_is_divided(tmp_path):
+    rows = some_rows(dwell=False)
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    import pyarrow as pa
+
+    qid, doc_id, session = (pa.array(columns[name], pa.string()) for name in ("qid", "doc_id", "session"))
+    numbers = [
+        np.array(columns[name], dtype=kind)
+        for name, kind in (("time", np.int64), ("position", np.int32), ("clicked", np.uint8))
+    ]
+    log_rows = LogRows(qid, doc_id, hash_ids(session), numbers[0], np.zeros(len(rows), np.int32), *numbers[1:], [])
+
+    def blocks(memory: int, name: str) -> list:
+        folder = tmp_path / name
+        folder.mkdir()
+        spill = LogSpill(folder / "rows", ())
+        for low in range(0, len(rows), 97):
+            part = slice(low, low + 97)
+            spill.add(
+                LogRows(
+                    *(getattr(log_rows, column)[part] for column in LogRows.__slots__[:-1]),
+                    [],
+                )
+            )
+        found = list(assemble(spill, folder, ("",), (), 0, memory).blocks())
+        counts = [count_clicks(assembled(found), 6)[0]]
+        return [
+            contents(found),
+            [[getattr(counts[0], column).tolist() for column in ("document", "rank", "last", "shown", "clicked")]],
+        ]
+
+    def assembled(found: list[LogBlock]):
+        from rankmill.pipeline.clicks.result_lists import LogInMemory
+
+        return LogInMemory(tuple(found))
+
+    whole = blocks(RESIDENT + 10**9, "whole")
+    largest = max(Counter(columns["qid"]).values())
+    divided = blocks(RESIDENT + 90 * largest, "divided")
+    assert divided[1] == whole[1]
+    with refused(InputError, "query", f"{largest:,}", "memory"):
+        blocks(RESIDENT + 90 * (largest - 1), "too little")
+
+
+LINES = "session,qid,doc_id,position,clicked\ns1,q,a,1,0\ns1,q,b,2,1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("session,qid,doc_id,position,clicked\n", ("log.csv", "no rows")),
+        (
+            "session,qid,doc_id,clicked\ns,q,a,1\n",
+            ("log.csv", "'position'", "columns", "session, qid, doc_id, clicked"),
+        ),
+        ("qid,doc_id,position,clicked\nq,a,1,0\n", ("log.csv", "session", "list", "time", "columns")),
+        ("session,qid,doc_id,pos,rank,clicked\ns,q,a,1,1,0\n", ("log.csv", "position", "'pos'", "'rank'")),
+        (LINES + "s2,q,a,1,0\ns2,q,b,1,0\n", ("'q'", "'a'", "'b'", "position 1", "list=NAME")),
+        (LINES + "s2,q,a,1,0\ns2,q,a,2,0\n", ("'q'", "'a'", "positions 1 and 2", "time=NAME")),
+        ("session,time,qid,doc_id,position,clicked\ns,1,q,a,1,0\ns,2,q,b,2,1\n", ("log.csv", "times", "time=")),
+    ],
+)
+def test_bad_logs_are_refused(tmp_path, text, facts):
+    path = tmp_path / "log.csv"
+    path.write_text(text)
+    with refused(DataRejected, *facts), open_click_log([path]):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "facts"),
+    [
+        ("s2,q,a,0,0", "4:8", ("position", "'0'")),
+        ("s2,q,a,,0", "4:8", ("position", "nothing", "clicked or not")),
+        ("s2,q,a,1.5,0", "4:8", ("position", "'1.5'")),
+        ("s2,q,a,top,0", "4:8", ("position", "'top'")),
+        ("s2,q,a,1,2", "4:10", ("clicked", "'2'")),
+        ("s2,q,a,1,yes", "4:10", ("'yes'",)),
+        ("s2,,a,1,0", "4:4", ("query",)),
+        (",q,a,1,0", "4:1", ("session",)),
+        ("s2,q,,1,0", "4:6", ("document",)),
+        ("s2,q,a,1", "4:1", ("4 cells", "5 cells")),
+    ],
+)
+def test_bad_rows_have_a_place_and_can_be_left_out(tmp_path, line, place, facts):
+    path = tmp_path / "log.csv"
+    path.write_text(LINES + line + "\n")
+    with refused(MalformedLine, f"{path}:{place}", *facts), open_click_log([path]):
+        pass
+    quarantine = Quarantine(1)
+    with open_click_log([path], ClickLogOptions(max_rejects=1), quarantine=quarantine) as log:
+        assert (log.totals.rows, len(quarantine.rejects)) == (2, 1)
+    typed = write(tmp_path / "log.parquet", [{"session": "s", "qid": "q", "doc_id": "a", "position": 0, "clicked": 0}])
+    with refused(MalformedRow, f"{typed}", "row 1", "'position'", 0), open_click_log([typed]):
+        pass
+
+
+def test_contradictory_lists_count_as_malformed_rows(tmp_path):
+    rows = some_rows(60)
+    for row in rows:
+        row["time"] = 0  # lists of one session that were shown at different times contradict each other
+    expected, left_out = naive.result_lists(rows, ("session", "qid", "time"))
+    assert left_out > 3
+    path = write(tmp_path / "log.parquet", rows)
+    with open_click_log([path], ClickLogOptions(max_rejects=left_out)) as log:
+        assert log.totals.left_out == left_out
+        assert lists_of(list(log.blocks()), log.policies) == Counter(
+            (key[1], *value) for key, value in expected.items()
+        )
+    fewer = ClickLogOptions(max_rejects=left_out - 1)
+    with refused(DataRejected, "contradicts", "max_rejects", left_out - 1), open_click_log([path], fewer):
+        pass
+
+
+def test_columns_have_usual_or_given_names(tmp_path):
+    expected = read([write(tmp_path / "log.csv", some_rows())])
+    names = {
+        "session": "visit_id",
+        "qid": "Query",
+        "doc_id": "url",
+        "position": "rank",
+        "clicked": "is_clicked",
+        "time": "timestamp",
+    }
+    renamed = [{names.get(name, name): value for name, value in row.items()} | {"x": 1} for row in some_rows()]
+    told: list[str] = []
+    path = write(tmp_path / "renamed.csv", renamed)
+    with open_click_log([path], say=told.append) as log:
+        assert contents(list(log.blocks())) == expected[1]
+    assert "session from 'visit_id'" in told[0]
+    odd = [{"p" if name == "rank" else name: value for name, value in row.items()} for row in renamed]
+    assert read([write(tmp_path / "odd.csv", odd)], columns={"position": "p"}) == expected
+    with refused(InputError, "odd.csv", "'q'", "position"):
+        read([tmp_path / "odd.csv"], columns={"position": "q"})
+    with refused(InputError, "'rank'", "columns"):
+        ClickLogOptions(columns={"rank": "p"})
+
+
+def test_lists_without_sessions(tmp_path):
+    rows = some_rows(dwell=False)
+    with_list = [
+        {k: v for k, v in row.items() if k not in {"session", "time"}} | {"list": f"{row['session']}{row['time']}"}
+        for row in rows
+    ]
+    without = [{k: v for k, v in row.items() if k != "session"} for row in rows]
+    for name, log_rows, alike in (("a.csv", with_list, ("qid", "list")), ("b.csv", without, ("qid", "time"))):
+        expected, _ = naive.result_lists(log_rows, alike)
+        with open_click_log([write(tmp_path / name, log_rows)]) as log:
+            blocks = list(log.blocks())
+            assert lists_of(blocks, log.policies) == Counter((key[0], *value) for key, value in expected.items())
+            assert len({h for block in blocks for h in block.lists.session.tolist()}) == len(expected)
+
+
+def test_words_for_clicks(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text(LINES.replace(",0\n", ",False\n").replace(",1\n", ",True\n"))
+    lines = tmp_path / "log.jsonl"
+    rows = [
+        {"session": "s1", "qid": "q", "doc_id": d, "position": p, "clicked": p == 2} for d, p in (("a", 1), ("b", 2))
+    ]
+    write(lines, rows)
+    plain = tmp_path / "plain.csv"
+    plain.write_text(LINES)
+    assert read([path]) == read([lines]) == read([plain])
+
+
+def test_a_log_is_a_table(tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_text(LINES)
+    with refused(InputError, "log.txt", "format"), open_click_log([path]):
+        pass
+    assert read([path], format="csv")
+    other = tmp_path / "other.csv"
+    other.write_text(LINES.replace("session", "visit"))
+    with refused(DataRejected, "session", "'visit'"), open_click_log([path, other], ClickLogOptions(format="csv")):
+        pass
