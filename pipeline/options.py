@@ -20,7 +20,7 @@ Absent = Literal["zero", "missing"]
 Labels = Literal["grade", "real"]
 NegativeGrades = Literal["reject", "zero", "unjudged"]
 Unjudged = Literal["keep", "zero", "reject"]
-Aggregate = Literal["mean", "median", "max", "majority", "latest"]
+Aggregate = Literal["mean", "median", "max", "majority", "latest", "heaviest"]
 Words = tuple[tuple[str, int], ...]
 
 AGGREGATES: tuple[Aggregate, ...] = get_args(Aggregate)

@@ -22,7 +22,7 @@ class QuerySpill:
 
     def __init__(self, folder: Path, buckets: int, schema: pa.Schema) -> None:
         self._files = BucketFiles(folder, buckets, schema)
-        self._schema = schema
+        self.schema = schema
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:
@@ -31,7 +31,7 @@ class QuerySpill:
 
     def add(self, columns: Sequence[pa.Array[Any]]) -> None:
         """Append rows: a column for each field of the schema, ``qid`` first."""
-        batch = pa.record_batch(list(columns), schema=self._schema)
+        batch = pa.record_batch(list(columns), schema=self.schema)
         if not len(batch):
             return
         bucket = buckets_of(batch.column(0), len(self.rows))
@@ -40,6 +40,6 @@ class QuerySpill:
 
     def take(self, bucket: int) -> pa.Table:
         """Return and remove the rows of ``bucket``."""
-        table = pa.Table.from_batches(list(self._files.batches(bucket)), self._schema).combine_chunks()
+        table = pa.Table.from_batches(list(self._files.batches(bucket)), self.schema).combine_chunks()
         self._files.drop(bucket)
         return table

@@ -77,7 +77,7 @@ class Layout:
         return 4 * len(self.features) * self.row_group_rows
 
 
-_LABEL = "label"
+_LABEL, _WEIGHT = "label", "weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +183,9 @@ def _settled(rows: BucketRows, settling: Settling, bucket: Bucket) -> SettledBuc
     extras |= settled.goals
     rows = replace(rows, grade=settled.grade, digest=bucket.digests(settled.grade), extras=extras)
     labelled = rows
-    if settled.label is not None:
-        extras = extras | {_LABEL: settled.label}
+    given = {_LABEL: settled.label, _WEIGHT: settled.weight}
+    if any(column is not None for column in given.values()):
+        extras = extras | {name: column for name, column in given.items() if column is not None}
         labelled = replace(rows, extras={name: extras[name] for name in (*layout.extras, *layout.goals)})
     judged = labelled.take(settled.judged).sorted()
     unjudged = _unjudged(rows, settled.unjudged, layout)

@@ -26,14 +26,13 @@ from rankmill.pipeline.grouping.shard_writer import keep_table, write_shards
 from rankmill.pipeline.ingest.manifest_builder import described
 from rankmill.pipeline.ingest.read_rows import read_all
 from rankmill.pipeline.judgments.judgment_counts import Tally
-from rankmill.pipeline.judgments.judgment_files import SPILLED as JUDGMENTS
-from rankmill.pipeline.judgments.judgment_files import judgment_set, read_judgments
+from rankmill.pipeline.judgments.judgment_files import judgment_set, read_judgments, spilled_columns
 from rankmill.pipeline.memory_plans import bytes_of_texts, reading_threads, writing_share
 from rankmill.pipeline.pairs.add_pairs import pair_set, read_ids, read_pairs, source_files
 from rankmill.pipeline.pairs.pair_join import SPILLED, join_pairs
 from rankmill.pipeline.query_spill import QuerySpill
 from rankmill.pipeline.sources.column_roles import TYPES
-from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
+from rankmill.pipeline.sources.grades import can_be_grades
 from rankmill.pipeline.vocabulary import Vocabulary, check_number, summed
 
 if TYPE_CHECKING:
@@ -147,8 +146,8 @@ class Building:
             splits += range(len(SPLITS))
         settling = self._settling
         extras = inputs.extras
-        if settling is not None and settling.with_label:
-            extras = tuple(name for name in TYPES if name in {*extras, "label"})
+        if settling is not None:
+            extras = tuple(name for name in TYPES if name in {*extras, *settling.extras})
         self._layout = Layout(
             features=features,
             absent=options.read.absent_value,
@@ -266,7 +265,7 @@ class Building:
 
     def _add_rows(self, batch: RowBatch, source: int) -> None:
         """Spill rows of source number ``source``; called by several threads."""
-        if self._labels_are_grades and not _can_be_grades(batch.extras["label"], self._options.read.max_grade).all():
+        if self._labels_are_grades and not can_be_grades(batch.extras["label"], self._options.read.max_grade).all():
             self._labels_are_grades = False
         if batch.categories:
             self._vocabulary.add(batch.categories)
@@ -279,12 +278,18 @@ class Building:
             return None
         from rankmill.pipeline.judgments.aggregate import Settling
 
-        spill = QuerySpill(self._staging / "judgments-spill", options.buckets, JUDGMENTS) if sources else None
-        if spill is not None:
+        spill = None
+        if sources:
+            schema = spilled_columns(sources)
+            spill = QuerySpill(self._staging / "judgments-spill", options.buckets, schema)
             read_judgments(sources, spill, options.block_size, done)
             release_freed()
         return Settling(
-            aggregate=options.aggregate, judgments=spill, unjudged=options.read.unjudged, goals=self._inputs.goals
+            aggregate=options.aggregate,
+            judgments=spill,
+            unjudged=options.read.unjudged,
+            goals=self._inputs.goals,
+            labels_are_grades=bool(sources) and all(source.labels_are_grades for source in sources),
         )
 
     def _written(self, total: int) -> Callable[[int], None]:
@@ -324,12 +329,6 @@ def _advance(inputs: Inputs, progress: Callable[[Stage, int, int], None] | None)
             progress("reading", farthest, sum(sizes))
 
     return advance
-
-
-def _can_be_grades(label: npt.NDArray[np.float64], max_grade: int | None) -> npt.NDArray[np.bool_]:
-    highest = HIGHEST_LABEL_AS_GRADE if max_grade is None else max_grade
-    fitting: npt.NDArray[np.bool_] = (label >= 0) & (label <= highest) & (label == np.floor(label))
-    return fitting
 
 
 def _nothing_judged(judgments: Tally) -> str:

@@ -12,7 +12,12 @@ from rankmill.foundation.errors import DataRejected, InputError, UnusableColumns
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset_manifest import SPLITS, SourceFile, SplitName
 from rankmill.pipeline.grouping.query_splits import name_of
-from rankmill.pipeline.judgments.judgment_files import JudgmentFile, check_times_and_labels, without_grades
+from rankmill.pipeline.judgments.judgment_files import (
+    JudgmentFile,
+    check_labels_and_weights,
+    check_times_and_labels,
+    without_grades,
+)
 from rankmill.pipeline.pairs.add_pairs import sorted_files
 from rankmill.pipeline.pairs.pair_files import PairFile
 from rankmill.pipeline.sources.columns import check_categorical, check_ignored, guesses_of, tables_disagree
@@ -160,6 +165,7 @@ def open_inputs(
     categorical = categorical.union(*(source.table.categorical for source in sources if source.table is not None))
     judgment_sources = [JudgmentFile(path, options.read, quarantine) for path in judgment_files]
     pair_sources = [PairFile(path, quarantine) for path in pair_files]
+    check_labels_and_weights(sources, judgment_sources, options.aggregate)
     if options.aggregate is not None:
         check_times_and_labels(options.aggregate, sources, judgment_sources, options.read.time_column)
     companions = companions_of(sources)

@@ -12,9 +12,12 @@ median       the middle one, or the mean of the two in the middle; the grade is 
 max          the highest grade
 majority     the most frequent grade; the lowest if there are several
 latest       the latest grade; the highest if several have the same time
+heaviest     the grade with the largest weight; the highest if several have the same weight
 ===========  ========================================================================================================
 
-Mean and median also set the label: the number before rounding.
+Mean and median also set the label: the number before rounding.  Separate judgments may have labels and weights.  Their labels are
+then combined, too (of the chosen judgment with ``latest`` and ``heaviest``), the mean is weighted, and the row gets the largest weight.
+A judgment without a weight weighs 1.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.grouping.bucket_rows import BucketRows
 from rankmill.pipeline.judgments.judgment_counts import Settled, Tally, settled_as
+from rankmill.pipeline.judgments.judgment_files import SPILLED
 from rankmill.pipeline.options import AGGREGATES, WITH_LABEL
+from rankmill.pipeline.sources.column_roles import OF_JUDGMENTS
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.pipeline.sources.times import TIME
 
@@ -70,17 +75,22 @@ class Settling:
         How to treat rows without a judgment.
     goals
         The goals of the rows.
+    labels_are_grades
+        Whether the judgments have labels without grades that are all whole numbers.
     """
 
     aggregate: Aggregate | None
     judgments: QuerySpill | None
     unjudged: Unjudged
     goals: tuple[str, ...] = ()
+    labels_are_grades: bool = False
 
     @property
-    def with_label(self) -> bool:
-        """Whether rows get a label besides the grade."""
-        return self.aggregate in WITH_LABEL
+    def extras(self) -> tuple[str, ...]:
+        """The optional columns that rows get besides the grade."""
+        of_judgments = [] if self.judgments is None else self.judgments.schema.names
+        found = [name for name in OF_JUDGMENTS if name in of_judgments]
+        return tuple(dict.fromkeys([*found, *(["label"] if self.aggregate in WITH_LABEL else [])]))
 
     def bytes_held(self, rows: npt.NDArray[np.int64]) -> int:
         """Return how much memory settling a bucket takes in addition to its rows; ``rows`` (buckets,) are the numbers of rows."""
@@ -94,7 +104,7 @@ class Settling:
             return tally
         for bucket in np.flatnonzero(self.judgments.rows).tolist():
             if bucket not in buckets:
-                tally += settle_by_judgments(_NO_ROWS, self.judgments.take(bucket), self.aggregate).tally
+                tally += self._by_judgments(_NO_ROWS, bucket, "keep").tally
         return tally
 
     def settle(
@@ -106,8 +116,16 @@ class Settling:
     ) -> Settled:
         """Settle the rows of a bucket, whose digests cover only the values; see the functions below."""
         if self.judgments is not None:
-            return settle_by_judgments(rows, self.judgments.take(bucket), self.aggregate, self.unjudged)
+            return self._by_judgments(rows, bucket, self.unjudged)
         return merge_rows(rows, self.aggregate, features, values_of, self.goals)
+
+    def _by_judgments(self, rows: BucketRows, bucket: int, unjudged: Unjudged) -> Settled:
+        assert self.judgments is not None
+        judgments = self.judgments.take(bucket)
+        if self.labels_are_grades:
+            grade = judgments.column("label").cast(pa.int32())
+            judgments = judgments.set_column(2, SPILLED.field("grade"), grade)
+        return settle_by_judgments(rows, judgments, self.aggregate, unjudged)
 
 
 def one_judgment(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFrame:
@@ -116,16 +134,20 @@ def one_judgment(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFrame:
     Parameters
     ----------
     judged
-        Columns ``document`` (numbers of documents), ``grade`` (0 or more), and ``time`` for ``latest``, in any order.
+        Columns ``document`` (numbers of documents), ``grade`` (0 or more), ``time`` for ``latest``, and optionally ``label`` and
+        ``weight``, in any order.
     how
         None: the lowest grade, for judgments that are all equal.
 
     Returns
     -------
     polars.DataFrame
-        One row per document, in any order: ``document``, ``grade``, ``label`` (float64: the number before rounding; for
-        ``mean`` and ``median``), ``judgments`` (their number), ``lowest`` and ``highest`` grade.
+        One row per document, in any order: ``document``, ``grade``, ``label`` (float64: the number before rounding for
+        ``mean`` and ``median``, or of the labels), ``weight`` (the largest, if there are weights), ``judgments`` (their number),
+        ``lowest`` and ``highest`` grade (or label).
     """
+    if {"label", "weight"} & set(judged.columns):
+        return _one_of_weighted(judged, how)
     grade, number = pl.col("grade"), pl.col("grade").cast(pl.Int64)
     total, count = number.sum(), pl.len().cast(pl.Int64)
     if how == "latest":
@@ -134,6 +156,7 @@ def one_judgment(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFrame:
         "mean": [((2 * total + count) // (2 * count)).alias("grade"), (total / count).alias("label")],
         "median": [((2 * number.median() + 1) / 2).floor().alias("grade"), number.median().alias("label")],
         "max": [grade.max()],
+        "heaviest": [grade.max()],  # all weigh 1
         "latest": [grade.last()],
     }.get(how or "", [grade.min()])
     found = judged.group_by("document").agg(
@@ -146,6 +169,41 @@ def one_judgment(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFrame:
     return found.with_columns(pl.col("grade").cast(pl.Int32))
 
 
+def _one_of_weighted(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFrame:
+    """Combine judgments with labels or weights; see :func:`one_judgment`."""
+    has_label, has_weight = "label" in judged.columns, "weight" in judged.columns
+    if not has_weight:
+        judged = judged.with_columns(weight=1.0)
+    if not has_label:
+        judged = judged.with_columns(label=pl.col("grade").cast(pl.Float64))
+    # float sums in one order, and ties decided by it
+    first = {"latest": [TIME], "heaviest": ["weight"]}.get(how or "", [])
+    judged = judged.sort("document", *first, "grade", "label", "weight")
+    label, grade, weight = pl.col("label"), pl.col("grade").cast(pl.Float64), pl.col("weight")
+    heavy = pl.when(weight.sum() > 0.0).then(weight).otherwise(1.0)
+    half_up = lambda number: (number + 0.5).floor().alias("grade")  # noqa: E731
+    chosen: list[pl.Expr] = {
+        "mean": [half_up((grade * heavy).sum() / heavy.sum()), ((label * heavy).sum() / heavy.sum()).alias("label")],
+        "median": [half_up(grade.median()), label.median()],
+        "max": [grade.max(), label.max()],
+        "latest": [grade.last(), label.last()],
+        "heaviest": [grade.last(), label.last()],
+    }.get(how or "", [grade.min(), label.min()])
+    found = judged.group_by("document", maintain_order=True).agg(
+        *chosen,
+        weight.max(),
+        pl.len().cast(pl.Int64).alias("judgments"),
+        label.min().alias("lowest"),
+        label.max().alias("highest"),
+    )
+    if how == "majority":
+        votes = judged.group_by("document", "grade").len("votes").sort("votes", "grade", descending=[True, False])
+        most = votes.group_by("document", maintain_order=True).agg(pl.col("grade").first())
+        found = found.drop("grade").join(most, on="document")
+    lacking = ([] if has_label or how in WITH_LABEL else ["label"]) + ([] if has_weight else ["weight"])
+    return found.with_columns(pl.col("grade").cast(pl.Int32)).drop(lacking)
+
+
 def settle_by_judgments(
     rows: BucketRows, judgments: pa.Table, how: Aggregate | None, unjudged: Unjudged = "keep"
 ) -> Settled:
@@ -156,7 +214,8 @@ def settle_by_judgments(
     rows
         The rows; their own grades are ignored.
     judgments
-        Columns qid, doc_id, grade and time (null if missing) for the queries of the same bucket, in any order.
+        Columns qid, doc_id, grade, time (null if missing) and optionally label and weight, for the queries of the same bucket, in
+        any order.
     how
         How to combine several judgments of a document; None: they must be equal.
     unjudged
@@ -170,7 +229,8 @@ def settle_by_judgments(
     given = judgments.filter(pc.greater_equal(judgments.column("grade"), pa.scalar(0, pa.int32()))).combine_chunks()
     qid, doc_id = (given.column(name).combine_chunks() for name in ("qid", "doc_id"))
     of_rows, of_judgments = _number_documents((rows.qid, rows.doc_id), (qid, doc_id))
-    judged = pl.DataFrame({"document": of_judgments, "grade": given.column("grade"), TIME: given.column(TIME)})
+    columns = {name: given.column(name) for name in ("grade", TIME, *OF_JUDGMENTS) if name in given.column_names}
+    judged = pl.DataFrame({"document": of_judgments, **columns})
     found = one_judgment(judged, how)
     different = found.filter(pl.col("lowest") != pl.col("highest"))
     if how is None and len(different):
@@ -181,7 +241,9 @@ def settle_by_judgments(
     if unjudged == "reject" and not known.all():
         _refuse_unjudged(rows, ~known)
     grade = joined["grade"].fill_null(0 if unjudged == "zero" else UNKNOWN_GRADE).to_numpy()
-    label = joined["label"].fill_null(0.0).to_numpy() if "label" in joined.columns else None
+    label, weight = (joined[name].fill_null(0.0).to_numpy() if name in joined.columns else None for name in OF_JUDGMENTS)
+    if weight is not None:
+        weight = np.where(known, weight, 1.0)
     tally = Tally(
         repeated=len(found.filter(pl.col("judgments") > 1)),
         conflicting=len(different),
@@ -190,7 +252,8 @@ def settle_by_judgments(
         without_row=int(found.join(documents, on="document", how="anti")["judgments"].sum()),
         rows_with_id=len(rows) - rows.doc_id.null_count,
     )
-    return settled_as(grade, np.ones(len(rows), dtype=np.bool_), tally, label=label, time=rows.extras.get(TIME))
+    stays, time = np.ones(len(rows), dtype=np.bool_), rows.extras.get(TIME)
+    return settled_as(grade, stays, tally, label=label, time=time, weight=weight)
 
 
 def merge_rows(
@@ -325,10 +388,12 @@ def _check_agreement(
 def _refuse_conflict(given: pl.DataFrame) -> None:
     """Raise DataRejected for the first document with different grades."""
     qid, doc_id = given.sort("qid", "doc_id").select("qid", "doc_id").row(0)
-    grades = given.filter(pl.col("qid") == qid, pl.col("doc_id") == doc_id)["grade"].unique().sort().to_list()
-    shown = ", ".join(map(str, grades[:-1])) + f" and {grades[-1]}"
+    theirs = given.filter(pl.col("qid") == qid, pl.col("doc_id") == doc_id)
+    what = "label" if "label" in given.columns else "grade"
+    grades = [f"{value:g}" for value in theirs[what].unique().sort()]
+    shown = ", ".join(grades[:-1]) + f" and {grades[-1]}"
     raise DataRejected(
-        f"query {qid!r}, document {doc_id!r} has the grades {shown} in the judgments; choose how to"
+        f"query {qid!r}, document {doc_id!r} has the {what}s {shown} in the judgments; choose how to"
         f" combine them with {spelled('aggregate')} {'|'.join(AGGREGATES)}"
     )
 

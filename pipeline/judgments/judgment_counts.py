@@ -62,6 +62,8 @@ class Settled:
         (n,) float64: mean or median before rounding; None for other aggregates.
     time
         (n,) int64: the latest time of the rows merged into a row; None if rows have no times.
+    weight
+        (n,) float64: weights of separate judgments; None if they have none.
     goals
         (n,) int32 each: the goals by name, if rows were merged.
     tally
@@ -73,6 +75,7 @@ class Settled:
     grade: npt.NDArray[np.int32]
     label: npt.NDArray[np.float64] | None = None
     time: npt.NDArray[np.int64] | None = None
+    weight: npt.NDArray[np.float64] | None = None
     goals: Mapping[str, npt.NDArray[np.int32]] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
 
@@ -107,6 +110,7 @@ def settled_as(
     *,
     label: npt.NDArray[np.float64] | None = None,
     time: npt.NDArray[np.int64] | None = None,
+    weight: npt.NDArray[np.float64] | None = None,
     goals: Mapping[str, npt.NDArray[np.int32]] = _NO_GOALS,
 ) -> Settled:
     """Return the result for rows with known ``grade`` (n,), of which those in ``stays`` (n,) are kept."""
@@ -117,6 +121,7 @@ def settled_as(
         grade=grade,
         label=label,
         time=time,
+        weight=weight,
         goals=goals,
         tally=tally,
     )

@@ -15,7 +15,8 @@ from rankmill.pipeline.arrow import as_array, schema_of
 from rankmill.pipeline.dataset_manifest import JudgmentSet
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, WITH_LABEL, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.grades import GradeRules
+from rankmill.pipeline.sources.column_roles import OF_JUDGMENTS
+from rankmill.pipeline.sources.grades import GradeRules, can_be_grades
 from rankmill.pipeline.sources.open_source import NarrowFile
 from rankmill.pipeline.sources.role_columns import read_parts
 from rankmill.pipeline.sources.times import TIME
@@ -44,15 +45,20 @@ class JudgmentBatch:
     """(n,) 0 or more, or `rankmill.pipeline.sources.batch.UNKNOWN_GRADE` if it is missing."""
     time: npt.NDArray[np.int64] | None
     """(n,) microseconds since 1970 UTC; None if the file has no times."""
+    label: npt.NDArray[np.float64] | None = None
+    """(n,) None if the file has no labels."""
+    weight: npt.NDArray[np.float64] | None = None
+    """(n,) 0 or more; None if the file has no weights."""
 
     def __len__(self) -> int:
         return len(self.grade)
 
-    @property
-    def stored(self) -> list[pa.Array[Any]]:
-        """The columns of :data:`SPILLED`."""
+    def stored(self, schema: pa.Schema) -> list[pa.Array[Any]]:
+        """Return the columns of ``schema``, made by :func:`spilled_columns`; a judgment without weight weighs 1."""
         time = pa.nulls(len(self), pa.int64()) if self.time is None else as_array(self.time)
-        return [self.qid, self.doc_id, as_array(self.grade), time]
+        weight = np.ones(len(self)) if self.weight is None else self.weight
+        more: dict[str, Any] = {"label": self.label, "weight": weight}
+        return [self.qid, self.doc_id, as_array(self.grade), time, *(as_array(more[name]) for name in schema.names[4:])]
 
 
 SPILLED = schema_of(
@@ -63,7 +69,16 @@ SPILLED = schema_of(
         ("time", pa.int64(), True),
     ]
 )
-"""Schema of spilled judgments."""
+"""Schema of spilled judgments without labels and weights."""
+
+
+def spilled_columns(judgments: Sequence[JudgmentFile]) -> pa.Schema:
+    """Return the schema of spilled judgments of these files: with labels and weights if there are any."""
+    schema = SPILLED
+    for name in OF_JUDGMENTS:
+        if any(name in source.extras for source in judgments):
+            schema = schema.append(pa.field(name, pa.float64(), nullable=False))
+    return schema
 
 
 class JudgmentFile:
@@ -73,6 +88,10 @@ class JudgmentFile:
     ----------
     table
         The roles of its columns; None for TREC qrels.
+    extras
+        Its optional columns, of `rankmill.pipeline.sources.column_roles.OF_JUDGMENTS`.
+    labels_are_grades
+        Whether the file has labels without grades, and those read so far can be grades.
     """
 
     def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine) -> None:
@@ -88,7 +107,11 @@ class JudgmentFile:
         self.path = path
         self._file = NarrowFile(path, QRELS, quarantine, replace(options, judgments_alone=True))
         self._rules = GradeRules.of(options)
+        self._max_grade = options.max_grade
         self.table = self._file.table
+        columns = () if self.table is None else self.table.column_of
+        self.extras = tuple(name for name in OF_JUDGMENTS if name in columns)
+        self.labels_are_grades = self.table is not None and "grade" not in columns
 
     @property
     def position(self) -> int:
@@ -102,8 +125,13 @@ class JudgmentFile:
             rows.put_aside(rows.problems)
             keep = rows.problems.keep
             kept = as_array(np.flatnonzero(keep))
-            time = found[TIME][keep] if TIME in found else None
-            yield JudgmentBatch(found["qid"].take(kept), found["doc_id"].take(kept), found["grade"][keep], time)
+            time, label, weight = (found[name][keep] if name in found else None for name in (TIME, *OF_JUDGMENTS))
+            if "grade" in found:
+                grade = found["grade"][keep]
+            else:
+                self.labels_are_grades &= bool(can_be_grades(label, self._max_grade).all())
+                grade = np.zeros(len(kept), dtype=np.int32)
+            yield JudgmentBatch(found["qid"].take(kept), found["doc_id"].take(kept), grade, time, label, weight)
 
 
 _BLOCK_BYTES = 4 << 20  # small, as parsed judgments take many times the memory of their short lines
@@ -116,6 +144,28 @@ def without_grades(read: ReadOptions, *, timed: bool) -> ReadOptions:
     """
     anything = {"max_grade": None, "negative_grades": "zero", "unjudged": "zero"}
     return replace(read, ungraded=True, time_optional=not timed, of_goals=read, **cast("Any", anything))
+
+
+def check_labels_and_weights(sources: Sequence[Source], judgments: Sequence[JudgmentFile], how: Aggregate | None) -> None:
+    """Raise InputError if only some judgments have labels, rows have labels or weights too, or ``how`` does not apply."""
+    for name in OF_JUDGMENTS:
+        having = [source for source in judgments if name in source.extras]
+        if having and name in sources[0].fields:
+            raise InputError(
+                f"{having[0].path} has the column {name}, and {sources[0].path} has it already; remove one of the two"
+            )
+    with_label = [source for source in judgments if "label" in source.extras]
+    without = [source for source in judgments if "label" not in source.extras]
+    if with_label and without:
+        raise InputError(
+            f"{with_label[0].path} has labels, {without[0].path} has none; to use the grades of both: {spelled('columns')} label="
+        )
+    if with_label and how == "majority":
+        raise InputError(
+            f"{spelled('aggregate')} majority counts grades; {with_label[0].path} has labels; to ignore them: {spelled('columns')} label="
+        )
+    if how == "heaviest" and not judgments:
+        raise InputError(f"{spelled('aggregate')} heaviest chooses among the judgments of {spelled('qrels')}; use latest")
 
 
 def check_times_and_labels(
@@ -161,7 +211,7 @@ def read_judgments(
         judgments = 0
         for batch in source.batches(min(block_bytes, _BLOCK_BYTES)):
             judgments += len(batch)
-            spill.add(batch.stored)
+            spill.add(batch.stored(spill.schema))
             if done is not None:
                 done(number, source.position)
         if not judgments:

@@ -125,6 +125,8 @@ IDS = {
 """Columns of ids in judgments, pairs and click logs, with their description for error messages."""
 ID_COLUMNS = ("qid", "doc_id", "grade")
 PARTS = (*ID_COLUMNS, *OPTIONAL)
+OF_JUDGMENTS = ("label", "weight")
+"""Optional columns of separate judgments."""
 PAIR_PARTS = ("qid", "better", "worse", "weight", "probability")
 CLICK_PARTS = ("qid", "doc_id", "session", "list", "time", "policy", *CLICK_NUMBERS)
 RESERVED = ("split",)  # used by the dataset itself

@@ -17,6 +17,7 @@ from rankmill.pipeline.sources.column_roles import (
     CLICK_PARTS,
     HABITS,
     ID_COLUMNS,
+    OF_JUDGMENTS,
     OPTIONAL,
     PAIR_PARTS,
     PARTS,
@@ -197,9 +198,10 @@ def table_columns(
 def _judgment_columns(
     path: Path, header: Sequence[str], options: ReadOptions, look: Callable[[TableColumns], list[ColumnProblem]]
 ) -> TableColumns:
-    """Find qid, doc_id, grade and time in a table of separate judgments; other columns are ignored.
+    """Find qid, doc_id, grade, time, label and weight in a table of separate judgments; other columns are ignored.
 
-    ``options`` also apply to the tables of rows, so their column names may be missing here.
+    A column ``label`` without ``grade`` and ``weight`` has the grades.  ``options`` also apply to the tables of rows, so their
+    column names may be missing here.
 
     Raises
     ------
@@ -218,12 +220,18 @@ def _judgment_columns(
             found, problem = _guess(part, [name for name in names if name not in column_of.values()], options)
             problems += problem
             if found is None and part == "grade" and "label" in names:
+                if "weight" in names:
+                    continue  # labels are real numbers
                 found = "label"
             if found is None:
                 problems.append(_missing(part, names))
                 continue
             column_of[part] = found
             guessed.append(part)
+    for part in OF_JUDGMENTS:
+        column = options.columns.get(part, part)
+        if column in names and column not in column_of.values():
+            column_of[part] = column
     columns = TableColumns(column_of, (), tuple(guessed), needs_doc_id=True)
     _refuse(path, [*problems, *look(columns)])
     return columns

@@ -25,6 +25,13 @@ _NOTHING = frozenset({"", "nan", "null"})
 _NO_WORD = math.inf  # value of an unknown word: never a grade
 
 
+def can_be_grades(label: npt.NDArray[np.float64], max_grade: int | None) -> npt.NDArray[np.bool_]:
+    """Return which of ``label`` (n,) are whole numbers that may be grades: at most ``max_grade``, None: 31."""
+    highest = HIGHEST_LABEL_AS_GRADE if max_grade is None else max_grade
+    fitting: npt.NDArray[np.bool_] = (label >= 0) & (label <= highest) & (label == np.floor(label))
+    return fitting
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradeRules:
     """How grades are read.

@@ -198,7 +198,7 @@ def test_a_bucket_gives_back_the_judgments_of_its_queries(tmp_path):
             Quarantine(),
         )
         for batch in source.batches(50):
-            spill.add(batch.stored)
+            spill.add(batch.stored(SPILLED))
     assert spill.rows.sum() == 500
     times = [t * 10**6 for *_, t in judgments[:300]] + [None] * 200
     wanted = [(q, d, g, t) for (q, d, g, _), t in zip(judgments, times, strict=True)]

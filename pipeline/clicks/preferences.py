@@ -1,0 +1,141 @@
+"""Preference pairs from clicks: a clicked document is better than the documents of the same list that were not clicked.
+
+A click at rank k weighs ``value / max(alpha_k, tau)``, so that clicks at ranks that are seldom examined count as often as they would happen
+if all ranks were examined (Joachims et al. 2017).  Weights are added over the sessions.  For two documents i and j of a query with the sums
+W_ij (i clicked, j not) and W_ji there is one pair: the better one has the larger sum, the weight is ``W_ij + W_ji``, and the probability
+that the better one is better is its share of it.  The cross-entropy of this pair is the sum of those of all single pairs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from rankmill.foundation.errors import DataRejected
+from rankmill.foundation.storage.publish import publish_file
+from rankmill.foundation.storage.staging import staging_folder
+from rankmill.pipeline.arrow import as_array, schema_of
+from rankmill.pipeline.clicks.judge import JudgeReport, LeftOut, TableWriter
+from rankmill.pipeline.clicks.judge_options import JudgeOptions
+from rankmill.pipeline.clicks.propensities import Propensities
+from rankmill.pipeline.clicks.result_lists import ClickLog, LogBlock
+from rankmill.pipeline.clicks.weighted_clicks import Counts, Floats, log_totals, weighted_clicks
+
+_PAIRS_AT_ONCE = 1 << 21  # 48 bytes each
+_STEPS = 2.0**20  # a unit of weight: whole numbers have the same sum in any order
+_SCHEMA = schema_of(
+    [
+        ("qid", pa.string(), False),
+        ("better", pa.string(), False),
+        ("worse", pa.string(), False),
+        ("weight", pa.float64(), False),
+        ("probability", pa.float64(), False),
+    ]
+)
+
+
+class DocumentPairs(NamedTuple):
+    """Pairs of documents of a block, ascending by (better, worse)."""
+
+    better: Counts
+    worse: Counts
+    weight: Floats
+    probability: Floats
+
+
+def block_pairs(block: LogBlock, options: JudgeOptions, propensities: Propensities | None) -> DocumentPairs:
+    """Return the pairs of all lists of ``block``; numbers of documents within it.  Memory: its pairs, 24 bytes each, and a constant."""
+    lists = block.lists
+    has_own = "propensity" in block.numbers
+    weighted = weighted_clicks(block, options.weighting, propensities, corrected=propensities is not None or has_own)
+    step = np.rint(weighted.value / weighted.divisor * _STEPS).astype(np.int64)
+    often = np.bincount(lists.document, minlength=len(block.documents)) >= options.min_impressions
+    used = often[lists.document]
+    clicked = np.flatnonzero((weighted.value > 0.0) & used)
+    of_list = np.searchsorted(lists.start, clicked, side="right") - 1
+    sizes = np.diff(lists.start)[of_list]
+    kept = np.empty(0, np.int64), np.empty(0, np.int64)  # key, weight in steps
+    ends = np.cumsum(sizes)
+    at = 0
+    while at < len(clicked):
+        stop = max(int(np.searchsorted(ends, (ends[at - 1] if at else 0) + _PAIRS_AT_ONCE, side="right")), at + 1)
+        here = slice(at, stop)
+        n = sizes[here]
+        better = np.repeat(clicked[here], n)
+        place = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n)
+        worse = np.repeat(lists.start[of_list[here]], n) + place
+        good = used[worse] & (lists.clicked[worse] == 0)
+        better, worse = better[good], worse[good]
+        key = lists.document[better] * len(block.documents) + lists.document[worse]
+        kept = _added(np.concatenate([kept[0], key]), np.concatenate([kept[1], step[better]]))
+        at = stop
+    return _both_ways(*kept, len(block.documents))
+
+
+def _added(key: Counts, weight: Counts) -> tuple[Counts, Counts]:
+    """Return the distinct keys in ascending order, and the sum of their weights."""
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    first = np.flatnonzero(np.concatenate([[True], np.diff(key) != 0])) if len(key) else order
+    return key[first], np.add.reduceat(weight[order], first) if len(first) else weight
+
+
+def _both_ways(key: Counts, weight: Counts, n: int) -> DocumentPairs:
+    """Merge each pair with its reverse."""
+    i, j = key // max(n, 1), key % max(n, 1)
+    reverse = np.searchsorted(key, j * n + i)
+    found = (reverse < len(key)) & (key[np.minimum(reverse, len(key) - 1)] == j * n + i) if len(key) else reverse > 0
+    against = np.where(found, weight[np.minimum(reverse, len(key) - 1)], 0) if len(key) else weight
+    best = (weight > against) | ((weight == against) & (i < j))
+    i, j, weight, against = i[best], j[best], weight[best], against[best]
+    whole = weight + against
+    return DocumentPairs(i, j, whole / _STEPS, weight / np.maximum(whole, 1))
+
+
+def write_pairs(log: ClickLog, out: Path, options: JudgeOptions, propensities: Propensities | None) -> JudgeReport:
+    """Write the preference pairs of ``log``; parameters and errors as :func:`rankmill.pipeline.clicks.judge.write_judgments`."""
+    totals = log_totals(log, options.weighting, propensities, corrected=propensities is not None)
+    rows = queries = 0
+    too_few = LeftOut()
+    with staging_folder(out) as staging:
+        staged = staging / out.name
+        with TableWriter(staged, _SCHEMA) as writer:
+            for block in log.blocks():
+                queries += len(block.queries)
+                document = block.lists.document
+                shown = np.bincount(document, minlength=len(block.documents))
+                rare = (shown > 0) & (shown < options.min_impressions)
+                too_few += LeftOut(
+                    documents=int(rare.sum()),
+                    impressions=int(shown[rare].sum()),
+                    clicks=int(block.lists.clicked[rare[document]].sum()),
+                )
+                pairs = block_pairs(block, options, propensities)
+                query = np.searchsorted(block.document_start, pairs.better, side="right") - 1
+                columns = [
+                    block.queries.take(as_array(query)),
+                    block.documents.take(as_array(pairs.better)),
+                    block.documents.take(as_array(pairs.worse)),
+                    as_array(pairs.weight),
+                    as_array(pairs.probability),
+                ]
+                writer.write(pa.Table.from_arrays(columns, schema=_SCHEMA))
+                rows += len(pairs.better)
+        if rows == 0:
+            raise DataRejected("no list has a clicked document and one that was not clicked, so there are no pairs")
+        publish_file(staged, out)
+    return JudgeReport(
+        path=out,
+        form="pairs",
+        estimate=None,
+        rows=rows,
+        queries=queries,
+        lists=totals.lists,
+        impressions=totals.impressions,
+        clicks=totals.clicks,
+        too_few=too_few,
+        options=options,
+    )
