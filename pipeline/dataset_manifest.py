@@ -182,7 +182,7 @@ class Meaning(_Strict):
     time_column: str | None = None  # name of the column of times in the input
     split_time: dict[SplitName, str] | None = None  # start of valid and test, ISO 8601 in UTC
     folds: FoldChoice | None = None
-    aggregate: Literal["mean", "median", "max", "majority", "latest"] | None = (
+    aggregate: Literal["mean", "median", "max", "majority", "latest", "heaviest"] | None = (
         None  # how judgments of a document are combined
     )
     n_features: int | None = None  # given by the caller; text only

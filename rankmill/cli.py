@@ -34,6 +34,7 @@ import rankmill.cli_report
 import rankmill.cli_run
 import rankmill.cli_schedule
 import rankmill.pipeline.cli
+import rankmill.pipeline.cli_clicks
 import rankmill.registry.cli
 import rankmill.registry.cli_move
 import rankmill.scorer.cli
@@ -341,6 +342,7 @@ models.registered_commands += (
 )
 app.add_typer(models, name="models")
 app.add_typer(rankmill.scorer.cli_inspect.app, name="inspect")
+app.add_typer(rankmill.pipeline.cli_clicks.app, name="clicks")
 adopt(app)
 
 

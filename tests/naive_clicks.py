@@ -155,3 +155,81 @@ def result_lists(rows, alike):
             shown.append((rank, document, max(row["clicked"] for row in same), max(dwells, default=None)))
         found[key] = (policies.pop(), tuple(shown))
     return found, left_out
+
+
+def judged(
+    lists: Sequence[tuple[Sequence[int], Sequence[int], Sequence[float], int]],
+    estimate: str,
+    alpha: Callable[[int], float],
+    beta: Callable[[int], float],
+    clip: float,
+    a: float,
+) -> dict[int, tuple[float, float]]:
+    """Label and variance by document; a list is documents, ranks, values of clicks and its query."""
+    rows = [(d, k, v, q) for docs, ranks, values, q in lists for d, k, v in zip(docs, ranks, values, strict=True)]
+    whole = sum(v for _, _, v, _ in rows)
+    ratio = sum(v * v for _, _, v, _ in rows) / whole
+    by_rank = {k: [v for _, rank, v, _ in rows if rank == k] for _, k, _, _ in rows}
+    rate = {k: sum(values) / len(values) for k, values in by_rank.items()}
+    found = {}
+    for document in sorted({d for d, *_ in rows}):
+        mine = [(k, v, q) for d, k, v, q in rows if d == document]
+        n, value = len(mine), sum(v for _, v, _ in mine)
+
+        def spread(mean: float) -> float:
+            return max(mean * ratio - mean * mean, 0.01 * mean)
+
+        if estimate in {"dctr", "coec"}:
+            m = whole / len(rows)
+            label = (value + a * m) / (n + a)
+            variance = spread((value + max(a, 1) * m) / (n + max(a, 1))) / (n + a + 1)
+            if estimate == "coec":
+                expected = sum(rate[k] for k, _, _ in mine) + a * m
+                label, variance = (value + a * m) / expected, variance * ((n + a) / expected) ** 2
+            found[document] = label, variance
+            continue
+        m = sum(v - beta(k) for _, k, v, _ in rows) / sum(alpha(k) for _, k, _, _ in rows)
+        y = max((value - sum(beta(k) for k, _, _ in mine) + a * m) / (sum(alpha(k) for k, _, _ in mine) + a), 0)
+        if estimate == "pbm":
+            low, high = 0.0, 1.0
+            for _ in range(60):
+                g = (low + high) / 2
+                slope = (value + a * m) / g - a * (1 - m) / (1 - g)
+                slope -= sum(alpha(k) / (1 - alpha(k) * g) for k, v, _ in mine if v == 0)
+                low, high = (g, high) if slope > 0 else (low, g)
+            curvature = (value + a * m) / g**2 + a * (1 - m) / (1 - g) ** 2
+            curvature += sum((alpha(k) / (1 - alpha(k) * g)) ** 2 for k, v, _ in mine if v == 0)
+            found[document] = g, 1 / curvature
+            continue
+        weighted = [(v - beta(k)) / max(alpha(k), clip) for k, v, _ in mine]
+        b, seen = max(a, 1), sum(alpha(k) for k, _, _ in mine)
+        likely = max((value - sum(beta(k) for k, _, _ in mine) + b * m) / (seen + b), 0)
+        variance = (
+            sum(spread(min(alpha(k) * likely + beta(k), 1)) / max(alpha(k), clip) ** 2 for k, _, _ in mine) / n**2
+        )
+        label = sum(weighted) / n
+        if estimate == "dr":
+            label = y + sum((v - beta(k) - alpha(k) * y) / max(alpha(k), clip) for k, v, _ in mine) / n
+        if estimate == "snips":
+            of_query = [(k, v) for _, k, v, q in rows if q == mine[0][2]]
+            weights = sum((v - beta(k)) / max(alpha(k), clip) for k, v in of_query)
+            clicks = sum(v - beta(k) for k, v in of_query)
+            if not (weights > 0 and clicks > 0):
+                weights = sum((v - beta(k)) / max(alpha(k), clip) for _, k, v, _ in rows)
+                clicks = sum(v - beta(k) for _, k, v, _ in rows)
+            label, variance = label * clicks / weights, variance * (clicks / weights) ** 2
+        found[document] = label, variance
+    return found
+
+
+def preferences(
+    lists: Sequence[tuple[Sequence[int], Sequence[int], Sequence[float], int]], weight: Callable[[int], float]
+) -> dict[tuple[int, int], float]:
+    """Summed weight by (clicked, not clicked)."""
+    found: dict[tuple[int, int], float] = {}
+    for docs, ranks, values, _ in lists:
+        for i, k, v in zip(docs, ranks, values, strict=True):
+            for j, u in zip(docs, values, strict=True):
+                if v > 0 and u == 0:
+                    found[i, j] = found.get((i, j), 0.0) + v * weight(k)
+    return found

@@ -21,7 +21,7 @@ def aggregate(judgments, how):
         n = len(grades)
         median = Fraction(grades[(n - 1) // 2] + grades[n // 2], 2)
         return half_up(median), float(median)
-    if how == "max":
+    if how in {"max", "heaviest"}:  # all weigh 1
         return grades[-1], None
     if how == "majority":
         votes = Counter(grades)

@@ -39,7 +39,7 @@ from rankmill.pipeline.clicks.judge_options import WITHOUT_PROPENSITIES, ClickEs
 from rankmill.pipeline.clicks.models import _kernels as kernels
 from rankmill.pipeline.clicks.propensities import Propensities
 from rankmill.pipeline.clicks.result_lists import ClickLog, LogBlock
-from rankmill.pipeline.clicks.weighted_clicks import Counts, Floats, LogTotals, log_totals, summed_by, weighted_clicks
+from rankmill.pipeline.clicks.weighted_clicks import ClickTotals, Counts, Floats, log_totals, summed_by, weighted_clicks
 from rankmill.pipeline.grouping.shard_writer import open_writer
 
 _ROW_GROUP_ROWS = 1 << 18
@@ -151,7 +151,7 @@ def estimate_of(options: JudgeOptions, propensities: Propensities | None) -> Cli
     estimate = options.estimate or ("dctr" if propensities is None else "pbm")
     if estimate in WITHOUT_PROPENSITIES and propensities is not None:
         raise InputError(
-            f"{spelled('estimate')} {estimate} does not use {spelled('propensities')}; leave it out, or estimate dr"
+            f"{spelled('estimate')} {estimate} does not use {spelled('propensities')}; leave it out, or estimate pbm"
         )
     if estimate == "pbm" and options.weighting.conversion_weight > 0.0:
         raise InputError(
@@ -189,21 +189,21 @@ def _judged(
     options: JudgeOptions,
     propensities: Propensities | None,
     estimate: ClickEstimate,
-    totals: LogTotals,
+    totals: ClickTotals,
 ) -> JudgedDocuments:
     document, n = block.lists.document, len(block.documents)
-    weighted = weighted_clicks(
-        block, options.weighting, propensities, corrected=estimate not in WITHOUT_PROPENSITIES
-    )
+    weighted = weighted_clicks(block, options.weighting, propensities, corrected=estimate not in WITHOUT_PROPENSITIES)
     impressions = np.bincount(document, minlength=n)
     clicks = np.bincount(document[block.lists.clicked > 0], minlength=n)
     shown = impressions.astype(np.float64)
     value, a = summed_by(document, weighted.value, n), options.shrinkage
+    prior: Floats | float
+    noisy = max(a, 1.0)  # a document without clicks is not certainly irrelevant
     with np.errstate(divide="ignore", invalid="ignore"):
         if estimate in WITHOUT_PROPENSITIES:
             m = totals.mean
             label = (value + a * m) / (shown + a)
-            variance = _spread(label, totals) / (shown + a + 1.0)
+            variance = totals.spreads((value + noisy * m) / (shown + noisy)) / (shown + a + 1.0)
             prior = totals.spread(m) / (a + 1.0)
             if estimate == "coec":
                 rate = np.append(totals.rate, 0.0)[np.minimum(block.lists.rank, len(totals.rate)) - 1]
@@ -220,8 +220,9 @@ def _judged(
             if estimate == "pbm":
                 label, variance = _position_based(document, weighted.alpha, weighted.value, (a * m, a * (1.0 - m)), n)
             else:
-                chance = np.clip(weighted.alpha * y[document] + weighted.beta, 0.0, 1.0)
-                noise = _spread(chance, totals) / weighted.divisor**2
+                likely = np.maximum((value - trusted + noisy * m) / (examined + noisy), 0.0)
+                chance = np.clip(weighted.alpha * likely[document] + weighted.beta, 0.0, 1.0)
+                noise = totals.spreads(chance) / weighted.divisor**2
                 variance = summed_by(document, noise, n) / (shown * shown)
                 label = summed_by(document, weighted.corrected, n) / shown
                 if estimate == "dr":
@@ -231,11 +232,6 @@ def _judged(
                     label, variance, prior = label / scale, variance / scale**2, prior / scale**2
     label = np.where(impressions > 0, label, np.nan)
     return JudgedDocuments(label, variance, prior / (prior + variance), impressions, clicks)
-
-
-def _spread(mean: Floats, totals: LogTotals) -> Floats:
-    """Return the variance of a value with each ``mean``; that of an average document if it is more likely clicked than not."""
-    return np.maximum(mean * totals.squared / totals.value - mean * mean, 0.01 * mean)
 
 
 def _position_based(
@@ -254,7 +250,7 @@ def _position_based(
     return gamma, 1.0 / (curvature + prior[1] / (1.0 - gamma) ** 2)
 
 
-def _mean_weight(block: LogBlock, value: Floats, corrected: Floats, totals: LogTotals) -> Floats:
+def _mean_weight(block: LogBlock, value: Floats, corrected: Floats, totals: ClickTotals) -> Floats:
     """Return for each document the mean weight of a click of its query; of the log for queries without clicks."""
     sizes = np.diff(block.document_start)
     query = np.repeat(np.arange(len(sizes)), sizes)
@@ -305,7 +301,9 @@ def write_judgments(
                 writer.write(_table(block, judged, np.flatnonzero(kept)))
                 rows += int(kept.sum())
         if rows == 0:
-            raise DataRejected(f"no document was shown {options.min_impressions:,} times; lower {spelled('min_impressions')}")
+            raise DataRejected(
+                f"no document was shown {options.min_impressions:,} times; lower {spelled('min_impressions')}"
+            )
         facts: dict[str, Any] = {}
         if options.form == "grades":
             graded = staging / f"graded {out.name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Literal, get_args
 
 from rankmill.foundation.errors import InputError
@@ -103,10 +104,12 @@ class JudgeOptions:
         for name, numbers in (("thresholds", self.thresholds), ("quantiles", self.quantiles)):
             if numbers and self.form != "grades":
                 raise InputError(f"{spelled(name)} applies to {spelled('form')} grades; leave it out")
-            if any(not low < high for low, high in zip(numbers, numbers[1:], strict=False)):
+            if any(not low < high for low, high in pairwise(numbers)):
                 raise InputError(f"{spelled(name)} must ascend, got {','.join(map(str, numbers))}")
         if any(not 0.0 < share < 1.0 for share in self.quantiles):
-            raise InputError(f"{spelled('quantiles')} must be between 0 and 1, got {','.join(map(str, self.quantiles))}")
+            raise InputError(
+                f"{spelled('quantiles')} must be between 0 and 1, got {','.join(map(str, self.quantiles))}"
+            )
         if self.thresholds and self.quantiles:
             raise InputError(f"{spelled('thresholds')} and {spelled('quantiles')}: use one of the two")
         if self.form == "pairs" and self.estimate is not None:

@@ -95,7 +95,7 @@ def _values(block: LogBlock, weighting: ClickWeighting) -> Floats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogTotals:
+class ClickTotals:
     """Sums over a whole log."""
 
     impressions: int
@@ -124,13 +124,18 @@ class LogTotals:
         return max((self.value - self.trusted) / self.examined, 1e-9)
 
     def spread(self, mean: float) -> float:
-        """The variance of a single examined value with the mean ``mean``: of a click, or of weighted clicks alike."""
-        return max(mean * self.squared / self.value - mean * mean, 0.01 * mean)
+        """Return the variance of a single examined value with the mean ``mean``: of a click, or of weighted clicks alike."""
+        return float(self.spreads(np.array(mean)))
+
+    def spreads(self, mean: Floats) -> Floats:
+        """Return :meth:`spread` of each ``mean`` (n,)."""
+        found: Floats = np.maximum(mean * self.squared / self.value - mean * mean, 0.01 * mean)
+        return found
 
 
 def log_totals(
     log: ClickLog, weighting: ClickWeighting, propensities: Propensities | None, *, corrected: bool = True
-) -> LogTotals:
+) -> ClickTotals:
     """Return the sums over ``log``; they do not depend on how it is cut into blocks.
 
     Raises
@@ -153,10 +158,12 @@ def log_totals(
         clicks += int(block.lists.clicked.sum())
     total = int(value.sum())
     if total == 0:
-        what = "no click" if clicks == 0 else f"no click that counts: all {clicks:,} have a dwell time below the minimum"
+        what = (
+            "no click" if clicks == 0 else f"no click that counts: all {clicks:,} have a dwell time below the minimum"
+        )
         raise DataRejected(f"the log has {what}, so there is nothing to judge by")
     squared, examined, trusted, by_propensity = (int(each) / _STEPS for each in sums)
-    return LogTotals(
+    return ClickTotals(
         impressions=int(shown.sum()),
         clicks=clicks,
         lists=lists,
@@ -171,5 +178,5 @@ def log_totals(
 
 def summed_by(number: Counts, values: Floats, n: int) -> Floats:
     """Return the sums of ``values`` (impressions,) by ``number`` (impressions,), (n,)."""
-    sums: Floats = np.bincount(number, weights=values, minlength=n)
+    sums: Floats = np.bincount(number, weights=values, minlength=n).astype(np.float64, copy=False)
     return sums

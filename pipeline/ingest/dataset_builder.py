@@ -38,8 +38,6 @@ from rankmill.pipeline.vocabulary import Vocabulary, check_number, summed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import numpy.typing as npt
-
     from rankmill.pipeline.dataset_manifest import GradesFrom, Manifest, PairShard, SourceFile
     from rankmill.pipeline.grouping.shard_writer import ShardSummary
     from rankmill.pipeline.ingest.append_base import Base

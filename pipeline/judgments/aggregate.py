@@ -104,7 +104,7 @@ class Settling:
             return tally
         for bucket in np.flatnonzero(self.judgments.rows).tolist():
             if bucket not in buckets:
-                tally += self._by_judgments(_NO_ROWS, bucket, "keep").tally
+                tally += self._by_judgments(_NO_ROWS, self.judgments.take(bucket), "keep").tally
         return tally
 
     def settle(
@@ -116,12 +116,10 @@ class Settling:
     ) -> Settled:
         """Settle the rows of a bucket, whose digests cover only the values; see the functions below."""
         if self.judgments is not None:
-            return self._by_judgments(rows, bucket, self.unjudged)
+            return self._by_judgments(rows, self.judgments.take(bucket), self.unjudged)
         return merge_rows(rows, self.aggregate, features, values_of, self.goals)
 
-    def _by_judgments(self, rows: BucketRows, bucket: int, unjudged: Unjudged) -> Settled:
-        assert self.judgments is not None
-        judgments = self.judgments.take(bucket)
+    def _by_judgments(self, rows: BucketRows, judgments: pa.Table, unjudged: Unjudged) -> Settled:
         if self.labels_are_grades:
             grade = judgments.column("label").cast(pa.int32())
             judgments = judgments.set_column(2, SPILLED.field("grade"), grade)
@@ -181,10 +179,10 @@ def _one_of_weighted(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFram
     judged = judged.sort("document", *first, "grade", "label", "weight")
     label, grade, weight = pl.col("label"), pl.col("grade").cast(pl.Float64), pl.col("weight")
     heavy = pl.when(weight.sum() > 0.0).then(weight).otherwise(1.0)
-    half_up = lambda number: (number + 0.5).floor().alias("grade")  # noqa: E731
+    mean = (grade * heavy).sum() / heavy.sum()
     chosen: list[pl.Expr] = {
-        "mean": [half_up((grade * heavy).sum() / heavy.sum()), ((label * heavy).sum() / heavy.sum()).alias("label")],
-        "median": [half_up(grade.median()), label.median()],
+        "mean": [(mean + 0.5).floor().alias("grade"), ((label * heavy).sum() / heavy.sum()).alias("label")],
+        "median": [(grade.median() + 0.5).floor().alias("grade"), label.median()],
         "max": [grade.max(), label.max()],
         "latest": [grade.last(), label.last()],
         "heaviest": [grade.last(), label.last()],
@@ -241,7 +239,9 @@ def settle_by_judgments(
     if unjudged == "reject" and not known.all():
         _refuse_unjudged(rows, ~known)
     grade = joined["grade"].fill_null(0 if unjudged == "zero" else UNKNOWN_GRADE).to_numpy()
-    label, weight = (joined[name].fill_null(0.0).to_numpy() if name in joined.columns else None for name in OF_JUDGMENTS)
+    label, weight = (
+        joined[name].fill_null(0.0).to_numpy() if name in joined.columns else None for name in OF_JUDGMENTS
+    )
     if weight is not None:
         weight = np.where(known, weight, 1.0)
     tally = Tally(

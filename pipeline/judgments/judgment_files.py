@@ -129,7 +129,7 @@ class JudgmentFile:
             if "grade" in found:
                 grade = found["grade"][keep]
             else:
-                self.labels_are_grades &= bool(can_be_grades(label, self._max_grade).all())
+                self.labels_are_grades &= bool(can_be_grades(found["label"][keep], self._max_grade).all())
                 grade = np.zeros(len(kept), dtype=np.int32)
             yield JudgmentBatch(found["qid"].take(kept), found["doc_id"].take(kept), grade, time, label, weight)
 
@@ -146,7 +146,9 @@ def without_grades(read: ReadOptions, *, timed: bool) -> ReadOptions:
     return replace(read, ungraded=True, time_optional=not timed, of_goals=read, **cast("Any", anything))
 
 
-def check_labels_and_weights(sources: Sequence[Source], judgments: Sequence[JudgmentFile], how: Aggregate | None) -> None:
+def check_labels_and_weights(
+    sources: Sequence[Source], judgments: Sequence[JudgmentFile], how: Aggregate | None
+) -> None:
     """Raise InputError if only some judgments have labels, rows have labels or weights too, or ``how`` does not apply."""
     for name in OF_JUDGMENTS:
         having = [source for source in judgments if name in source.extras]
@@ -164,8 +166,6 @@ def check_labels_and_weights(sources: Sequence[Source], judgments: Sequence[Judg
         raise InputError(
             f"{spelled('aggregate')} majority counts grades; {with_label[0].path} has labels; to ignore them: {spelled('columns')} label="
         )
-    if how == "heaviest" and not judgments:
-        raise InputError(f"{spelled('aggregate')} heaviest chooses among the judgments of {spelled('qrels')}; use latest")
 
 
 def check_times_and_labels(
