@@ -44,9 +44,9 @@ def judge(
 
     rankmill clicks judge log.parquet --propensities pbm.json --as pairs -o pairs.parquet
     """
-    from rankmill.pipeline.clicks.judge import check_table_path, write_judgments
     from rankmill.pipeline.clicks.propensities import read_propensities
     from rankmill.pipeline.clicks.read_log import open_click_log
+    from rankmill.pipeline.clicks.write_judgments import check_table_path, write_judgments
 
     check_table_path(out, overwrite=overwrite)
     given = None if propensities is None else read_propensities(propensities)

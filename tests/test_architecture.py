@@ -166,6 +166,7 @@ def test_no_module_imports_itself_through_others() -> None:
 
 MEANS_DIFFERENT_THINGS = {
     "--absent": "of judgments that are read; of a model that another tool has trained",
+    "--as": "the name that an imported model gets; what is made from clicks",
     "--against": "a former dataset to look at, or to fail by",
     "--alias": "the alias to move, or whose place a candidate is to take",
     "--reason": "of a change; of a verdict, which changes nothing",
@@ -357,6 +358,7 @@ def test_the_commands_are_the_documented_ones() -> None:
             for what in ("influence", "dependence", "interaction", "shap", "leaves", "why", "combine", "optimality")
         ),
         *("data ingest", "data bin", "data describe", "data query", "data synth"),
+        *("clicks judge",),
         *("models list", "models show", "models log", "models promote", "models rollback", "models verify"),
         *("models init", "models alias", "models tag", "models diff", "models gate", "models gc", "models fsck"),
         *("models export", "models import", "models register", "models refit-leaves", "models merge", "models blend"),

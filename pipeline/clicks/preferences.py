@@ -8,33 +8,17 @@ that the better one is better is its share of it.  The cross-entropy of this pai
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from rankmill.foundation.errors import DataRejected
-from rankmill.foundation.storage.publish import publish_file
-from rankmill.foundation.storage.staging import staging_folder
-from rankmill.pipeline.arrow import as_array, schema_of
-from rankmill.pipeline.clicks.judge import JudgeReport, LeftOut, TableWriter
 from rankmill.pipeline.clicks.judge_options import JudgeOptions
 from rankmill.pipeline.clicks.propensities import Propensities
-from rankmill.pipeline.clicks.result_lists import ClickLog, LogBlock
-from rankmill.pipeline.clicks.weighted_clicks import Counts, Floats, log_totals, weighted_clicks
+from rankmill.pipeline.clicks.result_lists import LogBlock
+from rankmill.pipeline.clicks.weighted_clicks import Counts, Floats, weighted_clicks
 
 _PAIRS_AT_ONCE = 1 << 21  # 48 bytes each
 _STEPS = 2.0**20  # a unit of weight: whole numbers have the same sum in any order
-_SCHEMA = schema_of(
-    [
-        ("qid", pa.string(), False),
-        ("better", pa.string(), False),
-        ("worse", pa.string(), False),
-        ("weight", pa.float64(), False),
-        ("probability", pa.float64(), False),
-    ]
-)
 
 
 class DocumentPairs(NamedTuple):
@@ -93,49 +77,3 @@ def _both_ways(key: Counts, weight: Counts, n: int) -> DocumentPairs:
     i, j, weight, against = i[best], j[best], weight[best], against[best]
     whole = weight + against
     return DocumentPairs(i, j, whole / _STEPS, weight / np.maximum(whole, 1))
-
-
-def write_pairs(log: ClickLog, out: Path, options: JudgeOptions, propensities: Propensities | None) -> JudgeReport:
-    """Write the preference pairs of ``log``; parameters and errors as :func:`rankmill.pipeline.clicks.judge.write_judgments`."""
-    totals = log_totals(log, options.weighting, propensities, corrected=propensities is not None)
-    rows = queries = 0
-    too_few = LeftOut()
-    with staging_folder(out) as staging:
-        staged = staging / out.name
-        with TableWriter(staged, _SCHEMA) as writer:
-            for block in log.blocks():
-                queries += len(block.queries)
-                document = block.lists.document
-                shown = np.bincount(document, minlength=len(block.documents))
-                rare = (shown > 0) & (shown < options.min_impressions)
-                too_few += LeftOut(
-                    documents=int(rare.sum()),
-                    impressions=int(shown[rare].sum()),
-                    clicks=int(block.lists.clicked[rare[document]].sum()),
-                )
-                pairs = block_pairs(block, options, propensities)
-                query = np.searchsorted(block.document_start, pairs.better, side="right") - 1
-                columns = [
-                    block.queries.take(as_array(query)),
-                    block.documents.take(as_array(pairs.better)),
-                    block.documents.take(as_array(pairs.worse)),
-                    as_array(pairs.weight),
-                    as_array(pairs.probability),
-                ]
-                writer.write(pa.Table.from_arrays(columns, schema=_SCHEMA))
-                rows += len(pairs.better)
-        if rows == 0:
-            raise DataRejected("no list has a clicked document and one that was not clicked, so there are no pairs")
-        publish_file(staged, out)
-    return JudgeReport(
-        path=out,
-        form="pairs",
-        estimate=None,
-        rows=rows,
-        queries=queries,
-        lists=totals.lists,
-        impressions=totals.impressions,
-        clicks=totals.clicks,
-        too_few=too_few,
-        options=options,
-    )

@@ -14,12 +14,13 @@ from typer.testing import CliRunner
 
 from rankmill.cli import app
 from rankmill.foundation.errors import DataRejected, InputError
-from rankmill.pipeline.clicks.judge import judge_documents, write_judgments
+from rankmill.pipeline.clicks.judge import judge_documents
 from rankmill.pipeline.clicks.judge_options import ClickWeighting, JudgeOptions
 from rankmill.pipeline.clicks.preferences import block_pairs
 from rankmill.pipeline.clicks.propensities import Propensities, write_propensities
 from rankmill.pipeline.clicks.result_lists import LogBlock, LogInMemory
 from rankmill.pipeline.clicks.simulate import EXAMINATION
+from rankmill.pipeline.clicks.write_judgments import write_judgments
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
