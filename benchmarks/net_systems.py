@@ -17,6 +17,8 @@ from rankmill.trainer.nets.training import NetData, NetRows, train_net
 from rankmill.trainer.rows import RankedRows
 
 PUBLISHED = "published"  # setting of a net: start from the options as first published
+RATES = "learning_rates"  # setting of a net: train with each, and keep the one that is best on the valid part
+SEARCH = "search"  # setting of a blend: how weights are found
 METRIC, POLICY = parse_metric("ndcg@10"), Policy()
 
 
@@ -24,12 +26,14 @@ def net(parts: Parts, settings: Mapping[str, Any], seed: int) -> tuple[list[np.n
     """Return the scores of a net on the train, valid and test part, and the number of epochs that were kept."""
     given = dict(settings)
     options = as_published if given.pop(PUBLISHED, False) else NetOptions
+    rates = [{"learning_rate": rate} for rate in given.pop(RATES, ())] or [{}]
     names = [f"f{i}" for i in range(parts.train.x.shape[1])]
     data = NetData(
         train=_rows(parts.train), valid=_rows(parts.valid), feature_names=names,
         max_grade=int(parts.train.grades.max()), categories={names[f]: [] for f in parts.categorical},
     )  # fmt: skip
-    result = train_net(data, options(**{**given, "seed": seed}), n_threads=1)
+    results = [train_net(data, options(**{**given, **rate, "seed": seed}), n_threads=1) for rate in rates]
+    result = max(results, key=lambda result: result.history[result.best_epoch - 1].metrics["valid"][str(METRIC)])
     return [result.net.predict(split.x) for split in (parts.train, parts.valid, parts.test)], result.best_epoch
 
 
@@ -59,8 +63,9 @@ def distilled(parts: Parts, settings: Mapping[str, Any], seed: int) -> stopped.S
 
 def _blended(parts: Parts, settings: Mapping[str, Any], seed: int) -> tuple[list[np.ndarray], int]:
     of_trees, rounds = trees(parts, {}, seed)
-    of_net, _ = net(parts, settings, seed)
-    found = weights_of([of_trees[1], of_net[1]], parts.valid.grades, parts.valid.starts, METRIC, POLICY)
+    given = {"search": settings.get(SEARCH, "sweep")}
+    of_net, _ = net(parts, {name: value for name, value in settings.items() if name != SEARCH}, seed)
+    found = weights_of([of_trees[1], of_net[1]], parts.valid.grades, parts.valid.starts, METRIC, POLICY, **given)
     weights = [share / spread for share, spread in zip(found.shares, found.spreads, strict=True)]
     return [weights[0] * one + weights[1] * other for one, other in zip(of_trees, of_net, strict=True)], rounds
 

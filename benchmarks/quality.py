@@ -91,6 +91,7 @@ def ours(parts: Parts, settings: Mapping[str, Any], seed: int) -> stopped.Scored
 
 NETS = {"net": net_systems.only_net, "blend": net_systems.blend, "distilled": net_systems.distilled}
 PEERS = {"lightgbm": stopped.lightgbm, "xgboost": stopped.xgboost, "catboost": stopped.catboost}
+_PUBLISHED = {net_systems.PUBLISHED: True, net_systems.RATES: (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)}
 _LIGHTGBM = {"objective": "lambdarank", "metric": "ndcg", "eval_at": [10], "num_threads": 1}
 _XGBOOST = {"objective": "rank:ndcg", "eval_metric": "ndcg@10", "tree_method": "hist", "nthread": 1}
 _CATBOOST = {
@@ -104,11 +105,12 @@ BUILT_IN = {
         System("ours defaults-1", OURS, {"preset": "defaults-1"}),
         System("ours, codes as numbers", OURS, {"categorical": None}),
         System("net", "net", {}),
-        System("ranknet, linear", "net", {net_systems.PUBLISHED: True, "layers": ()}),
-        System("ranknet, 10 hidden", "net", {net_systems.PUBLISHED: True}),
-        System("lambdarank, linear", "net", {net_systems.PUBLISHED: True, "layers": (), "objective": "lambdamart", "learning_rate": 0.01}),
-        System("lambdarank, 10 hidden", "net", {net_systems.PUBLISHED: True, "objective": "lambdamart", "learning_rate": 0.01}),
+        System("ranknet, linear", "net", {**_PUBLISHED, "layers": ()}),
+        System("ranknet, 10 hidden", "net", _PUBLISHED),
+        System("lambdarank, linear", "net", {**_PUBLISHED, "layers": (), "objective": "lambdamart"}),
+        System("lambdarank, 10 hidden", "net", {**_PUBLISHED, "objective": "lambdamart"}),
         System("blend of trees and net", "blend", {}),
+        System("blend by lambdarank", "blend", {net_systems.SEARCH: "lambdarank"}),
         System("distilled, best first", "distilled", {"grow": "best_first"}),
         System("distilled, oblivious", "distilled", {"grow": "oblivious"}),
         System("lightgbm", "lightgbm", _LIGHTGBM),

@@ -98,13 +98,16 @@ def encode(number: int, header: Mapping[str, object], arrays: Arrays, magic: byt
     """
     listed = [[name, array.dtype.newbyteorder("<").str, len(array)] for name, array in arrays.items()]
     text = canonical_json({**header, "arrays": listed})
-    parts = bytearray(_PREFIX.pack(magic, number, 0, len(text)))
-    parts += text
+    parts: list[bytes | memoryview] = [_PREFIX.pack(magic, number, 0, len(text)), text]
+    length = _PREFIX.size + len(text)
     for array in arrays.values():
-        parts += bytes(-len(parts) % ALIGNMENT)
-        parts += np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
-    parts += hashlib.sha256(parts).digest()
-    return bytes(parts)
+        values = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).view(np.uint8)
+        parts += [bytes(-length % ALIGNMENT), values.data]
+        length += -length % ALIGNMENT + len(values)
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return b"".join([*parts, digest.digest()])
 
 
 def format_number(data: bytes, where: str, magic: bytes = MAGIC) -> int:

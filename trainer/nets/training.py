@@ -203,6 +203,7 @@ class _Training:
         self._inputs = fit_inputs(data.train.values, data.categorical, options, team)
         self._prepared = PreparedRows.of(self._inputs, data.train.values, team)
         self._prepared_valid = None if data.valid is None else PreparedRows.of(self._inputs, data.valid.values, team)
+        del data  # the values, unless the caller keeps them
         self._passes = Passes(
             Weights(self._inputs, options),
             self._inputs,

@@ -14,7 +14,6 @@ from rankmill.scorer.model_service import model_of
 from rankmill.scorer.models import Blend
 from rankmill.scorer.nets.net import Net
 from rankmill.trainer.nets.options import ModelOptions, NetOptions
-from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.train_on_dataset import train_net_on
 from rankmill.trainer.parameters import CheckpointOptions, TrainParameters
 from tests.rankmill.test_run import CONFIG, write_project
@@ -114,33 +113,38 @@ def test_a_damaged_checkpoint_is_told_and_not_used(tmp_path):
     assert "not used" in said[0]
 
 
-def test_the_plan_counts_the_values(tmp_path):
-    dataset = small_dataset(tmp_path)
-    plan = plan_net(dataset, options(), CheckpointOptions())
-    assert plan.bytes_needed > 4 * (plan.train_rows + plan.valid_rows) * plan.n_features
-    assert "net (8)" in plan.render()
+def check_promoted(project, version):
+    """The gate let the version through, it is production, and it ranked the candidates that the report is about."""
+    found = Registry(project / "registry").resolve(f"{version.split('@')[0]}@production", bare="latest")
+    gate = json.loads((project / "out/gate.json").read_text())
+    assert (str(found), gate["candidate"]["model"], gate["passed"]) == (version, found.sha256, True)
+    manifest = json.loads((project / "out/ranked/_manifest.json").read_text())
+    assert manifest["model"]["sha256"] == found.sha256
+    assert version in (project / "out/report/report.json").read_text()
 
 
 def test_a_run_trains_and_ranks_with_a_net(tmp_path, capsys):
     project = write_project(tmp_path)
     path = project / "rankmill.toml"
-    net = CONFIG.replace("[gate]\nmargin = 0.2\n", "").replace(
-        "n_rounds = 12\nmax_leaves = 8\n", 'model = "net"\nlayers = [8]\nepochs = 3\n'
-    )
+    net = CONFIG.replace("n_rounds = 12\nmax_leaves = 8\n", 'model = "net"\nlayers = [8]\nepochs = 3\n')
     path.write_text(net)
-    registry = ["--registry", str(project / "registry")]
+    registry, store = ["--registry", str(project / "registry")], Registry(project / "registry")
+    assert execute(["run", str(path), *registry]) == 11  # three epochs are too few for the gate
+    assert not (project / "out/ranked").exists()
+    assert isinstance(model_of(store.resolve("web@1", bare="latest")), Net)
+    net = net.replace("epochs = 3", "epochs = 60\nlearning_rate = 0.02\nbatch_documents = 100\ndropout = 0.0")
+    path.write_text(net)
     assert execute(["run", str(path), *registry]) == 0
-    first = Registry(project / "registry").resolve("web@1", bare="latest")
-    assert isinstance(model_of(first), Net)
+    check_promoted(project, "web@2")
     assert (project / "out/report/index.html").exists()
     assert (project / "out/ranked").exists()
     assert execute(["run", str(path), *registry]) == 0  # nothing is done again
-    assert len(Registry(project / "registry").versions("web")) == 1
+    assert len(store.versions("web")) == 2
     capsys.readouterr()
     for text, named in (
-        (net.replace("epochs = 3", "epochs = 3\nmax_leaves = 4"), "max_leaves"),
+        (net.replace("epochs = 60", "epochs = 60\nmax_leaves = 4"), "max_leaves"),
         (net.replace('model = "net"\n', ""), "layers"),
-        (net.replace("epochs = 3", "epochs = 3\nseeds = [1, 2]"), "seeds"),
+        (net.replace("epochs = 60", "epochs = 60\nseeds = [1, 2]"), "seeds"),
     ):
         path.write_text(text)
         assert execute(["run", str(path), *registry]) == 2
@@ -151,7 +155,7 @@ def test_a_run_blends_with_another_model(tmp_path, capsys):
     project = write_project(tmp_path)
     path, store = project / "rankmill.toml", Registry(project / "registry")
     registry = ["--registry", str(project / "registry")]
-    open_run = CONFIG.replace("[gate]\nmargin = 0.2\n", "").replace("n_rounds = 12", 'n_rounds = 12\nrefit = "none"')
+    open_run = CONFIG.replace("n_rounds = 12", 'n_rounds = 12\nrefit = "none"')
     path.write_text(open_run)
     assert execute(["run", str(path), *registry]) == 0
     blend = open_run.replace('"web"', '"second"').replace("max_leaves = 8", "max_leaves = 8\nseed = 2")
@@ -162,7 +166,7 @@ def test_a_run_blends_with_another_model(tmp_path, capsys):
     assert isinstance(both, Blend)
     parts = [model_of(store.resolve(name, bare="latest")) for name in ("second@1", "web@1")]
     assert list(both.parts) == parts
-    assert "both@1" in (project / "out/report/report.json").read_text()
+    check_promoted(project, "both@1")
     assert execute(["run", str(path), *registry]) == 0
     assert len(store.versions("both")) == 1
     capsys.readouterr()
