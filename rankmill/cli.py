@@ -38,6 +38,7 @@ import rankmill.pipeline.cli_clicks
 import rankmill.registry.cli
 import rankmill.registry.cli_move
 import rankmill.scorer.cli
+import rankmill.scorer.cli_clicks
 import rankmill.scorer.cli_inspect
 import rankmill.trainer.cli
 import rankmill.trainer.cli_tune
@@ -342,7 +343,11 @@ models.registered_commands += (
 )
 app.add_typer(models, name="models")
 app.add_typer(rankmill.scorer.cli_inspect.app, name="inspect")
-app.add_typer(rankmill.pipeline.cli_clicks.app, name="clicks")
+clicks = typer.Typer(no_args_is_help=True, help=rankmill.pipeline.cli_clicks.app.info.help)
+clicks.registered_commands += (
+    rankmill.pipeline.cli_clicks.app.registered_commands + rankmill.scorer.cli_clicks.app.registered_commands
+)
+app.add_typer(clicks, name="clicks")
 adopt(app)
 
 

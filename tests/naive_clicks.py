@@ -233,3 +233,51 @@ def preferences(
                 if v > 0 and u == 0:
                     found[i, j] = found.get((i, j), 0.0) + v * weight(k)
     return found
+
+
+def value_of(
+    lists: Sequence[tuple[Sequence[int], Sequence[int], Sequence[float], int]],
+    ranking: dict[int, Sequence[int]],
+    estimator: str,
+    alpha: Callable[[int], float],
+    rank_weight: Callable[[int], float],
+    clip: float,
+    regression: Callable[[int], float],
+) -> float:
+    """Mean over the lists of the value of ``ranking``, documents by query in order; documents are numbers of all queries."""
+    rows = [(d, k, v) for docs, ranks, values, _ in lists for d, k, v in zip(docs, ranks, values, strict=True)]
+
+    def relevance(document: int) -> float:
+        mine = [(k, v) for d, k, v in rows if d == document]
+        if estimator == "dr":
+            y = regression(document)
+            return y + (sum((v - alpha(k) * y) / max(alpha(k), clip) for k, v in mine) / len(mine) if mine else 0.0)
+        bound = clip if estimator == "clipped" else 0.0
+        return sum(v / max(alpha(k), bound) for k, v in mine) / len(mine) if mine else 0.0
+
+    total = below = 0.0
+    for *_, query in lists:
+        total += sum(rank_weight(r) * relevance(d) for r, d in enumerate(ranking[query], start=1))
+        shown = sorted({d for docs, _, _, q in lists if q == query for d in docs})
+        below += sum(relevance(d) for d in shown) if estimator == "snips" else 1.0
+    return total / below
+
+
+def team_drafts(one: Sequence[str], two: Sequence[str], length: int) -> dict[tuple[tuple[str, int], ...], float]:
+    """Probability of each list of (document, team 0 or 1) that team draft can make of two rankings."""
+    found: dict[tuple[tuple[str, int], ...], float] = {}
+
+    def go_on(made: tuple[tuple[str, int], ...], chance: float) -> None:
+        picked = {document for document, _ in made}
+        left = [[d for d in ranking if d not in picked] for ranking in (one, two)]
+        if len(made) == length or not (left[0] or left[1]):
+            found[made] = found.get(made, 0.0) + chance
+            return
+        teams = [sum(team == t for _, team in made) for t in (0, 1)]
+        turns = [0, 1] if teams[0] == teams[1] else [0 if teams[0] < teams[1] else 1]
+        turns = [turn for turn in turns if left[turn]] or [turn for turn in (0, 1) if left[turn]]
+        for turn in turns:
+            go_on((*made, (left[turn][0], turn)), chance / len(turns))
+
+    go_on((), 1.0)
+    return found
