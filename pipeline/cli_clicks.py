@@ -15,6 +15,7 @@ from rankmill.pipeline.clicks.log_options import ClickLogOptions
 app = typer.Typer(no_args_is_help=True, help="Learn from clicks: judgments from logs, and estimates of new rankings.")
 
 Log = Annotated[list[Path], typer.Argument(metavar="LOG...", help="Files of a click log, folders, or patterns.")]
+TableOut = Annotated[Path, typer.Option("--out", "-o", help="Parquet file to write.")]
 PropensityFile = Annotated[
     Path | None, typer.Option("--propensities", help="Examination probabilities by rank, written by clicks fit.")
 ]
@@ -25,7 +26,7 @@ PropensityFile = Annotated[
 def judge(
     *,
     log: Log,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Parquet file to write.")],
+    out: TableOut,
     propensities: PropensityFile = None,
     options: JudgeOptions,
     reading: ClickLogOptions,

@@ -10,7 +10,7 @@ import typer
 
 from rankmill.foundation.command_line import AsJson, Overwrite, takes_options
 from rankmill.foundation.errors import InputError
-from rankmill.pipeline.cli_clicks import Log, PropensityFile
+from rankmill.pipeline.cli_clicks import Log, PropensityFile, TableOut
 from rankmill.pipeline.clicks.log_options import ClickLogOptions
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 from rankmill.scorer.clicks.options import InterleavingOptions, OffPolicyOptions
@@ -81,7 +81,7 @@ def interleave(
     *,
     one: Annotated[Path, typer.Argument(metavar="A", help="Scored list or TREC run of the first ranking.")],
     two: Annotated[Path, typer.Argument(metavar="B", help="That of the second.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Parquet file to write.")],
+    out: TableOut,
     options: InterleavingOptions,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
