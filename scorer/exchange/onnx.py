@@ -9,8 +9,10 @@ import json
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from rankmill.foundation.errors import ConversionRefused
+from rankmill.scorer.exchange import onnx_net
 from rankmill.scorer.exchange.categories import CategoryNumbers, category_numbers, text_notes
 from rankmill.scorer.exchange.conversion import (
     FLOAT32_MAX,
@@ -21,10 +23,9 @@ from rankmill.scorer.exchange.conversion import (
 )
 from rankmill.scorer.exchange.onnx_forest import add_forest
 from rankmill.scorer.exchange.onnx_format import DOUBLE, FLOAT, Graph, Scores, int_attribute
-from rankmill.scorer.exchange.onnx_net import add_net
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model import Model
-from rankmill.scorer.models import Blend
+from rankmill.scorer.models import Blend, predictor_of
 from rankmill.scorer.nets.net import Net
 
 TARGET = "ONNX"
@@ -62,6 +63,29 @@ def write(model: Model, name: str) -> ConvertedModel:
     )
 
 
+def bounds_of_documents(model: Model, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Return a bound of the difference between each score (n,) there and here, for documents with these ``values`` (n, n_features).
+
+    ``write`` returns the bound for any document, which for nets is far larger: there all inputs may be the largest at once.
+    """
+    if isinstance(model, Net):
+        return onnx_net.bounds_of_documents(model, values)
+    if not isinstance(model, Blend):
+        return np.full(len(values), write(model, "model").bound)
+    place = {name: f for f, name in enumerate(model.feature_names)}
+    total, sizes = np.zeros(len(values)), np.full(len(values), abs(model.base_score))
+    for part, weight in zip(model.parts, model.weights.tolist(), strict=True):
+        own = np.ascontiguousarray(values[:, [place[name] for name in part.feature_names]])
+        total += abs(weight) * bounds_of_documents(part, own)
+        sizes += np.abs(weight * predictor_of(part).scores(own))
+    return total + (sizes + total) * _rounding_of(model) + FLOAT32_TINY
+
+
+def _rounding_of(blend: Blend) -> float:
+    """Return the relative error of a sum of weighted scores: in double, then rounded to float32."""
+    return FLOAT32_ROUNDING + 4.0 * (len(blend.parts) + 2) * FLOAT64_ROUNDING
+
+
 def _exactness(model: Model, scores: Scores) -> str:
     within = f"within {scores.bound:.2g} of the scores here"
     if isinstance(model, Forest):
@@ -77,7 +101,7 @@ def _add(graph: Graph, model: Model, known: Mapping[str, CategoryNumbers], featu
     if isinstance(model, Forest):
         return add_forest(graph, model, known, features, out)
     if isinstance(model, Net):
-        return add_net(graph, model, known, features, out)
+        return onnx_net.add_net(graph, model, known, features, out)
     assert isinstance(model, Blend)  # noqa: S101 (there is no other kind)
     return _add_blend(graph, model, known, features, out)
 
@@ -103,5 +127,4 @@ def _add_blend(graph: Graph, blend: Blend, known: Mapping[str, CategoryNumbers],
     if not size <= FLOAT32_MAX / 2.0:
         raise ConversionRefused(f"{TARGET} gives scores as float32, and scores of this model reach {size:g}")
     name = graph.node("Cast", [total], out, int_attribute("to", FLOAT))
-    rounding = FLOAT32_ROUNDING + 4.0 * (len(blend.parts) + 2) * FLOAT64_ROUNDING
-    return Scores(name, size, bound + (size + bound) * rounding + FLOAT32_TINY)
+    return Scores(name, size, bound + (size + bound) * _rounding_of(blend) + FLOAT32_TINY)

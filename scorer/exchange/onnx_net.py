@@ -34,6 +34,7 @@ from rankmill.scorer.nets._kernels import FIRST_CATEGORY, LARGEST_INPUT, MISSING
 from rankmill.scorer.nets.inputs import LINEAR, LOG1P, QUANTILE, NetInputs
 from rankmill.scorer.nets.net import RELU, TANH, Net
 
+Floats = npt.NDArray[np.float64]
 ACTIVATIONS = {RELU: "Relu", TANH: "Tanh"}
 MOST_ROWS = 1 << 24  # of embeddings: their numbers are float32 in LabelEncoder
 LARGEST_LOG1P = float(np.log1p(FLOAT32_MAX))
@@ -170,25 +171,54 @@ def _cast(graph: Graph, values: str, name: str, kind: int) -> str:
 
 
 def _size_and_bound(net: Net) -> tuple[float, float]:
-    """Return the greatest absolute value of a score, and a bound of the difference to ours.
+    """Return the greatest absolute value of a score of any document, and a bound of the difference to ours."""
+    size, error = _inputs_and_errors(net.inputs)
+    size, error = _through_layers(net, size[None], error[None])
+    return float(size[0]), float(error[0])
+
+
+def bounds_of_documents(net: Net, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Return a bound of the difference between each score (n,) there and here, for documents with these ``values`` (n, n_features).
+
+    It is far below the bound for any document, whose inputs and outputs may all be the largest at once.
+    """
+    inputs = net.inputs_of(values).astype(np.float64)
+    _, largest = _inputs_and_errors(net.inputs)
+    errors = np.broadcast_to(largest, inputs.shape)
+    return _through_layers(net, np.abs(inputs), errors, inputs)[1]
+
+
+def _through_layers(
+    net: Net, size: Floats, error: Floats, outputs: Floats | None = None
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the greatest absolute score of each row, and a bound of the difference to ours, from those of its inputs.
 
     Sums of n + 1 terms, in any order, are off by at most ``gamma = (n + 1) u / (1 - (n + 1) u)`` times the sum of the absolute terms,
     u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2); ours are, and so are theirs.  An output
     of a layer also passes on the errors of its inputs, each times its weight; no activation makes an error larger.
+    ``outputs`` are the inputs of known documents, whose sizes are followed instead of bounds of them.
     """
-    size, error = _inputs_and_errors(net.inputs)
     top = net.top[:, None], np.array([net.start])
     for number, (weights, biases) in enumerate([*net.layers, top]):
         if number and net.activation == TANH:
             error = error + TANH_ERROR
-            size = np.ones(len(size))
-        absolute = np.abs(weights).astype(np.float64)
+            size = np.ones_like(size) if outputs is None else size
+        exact, absolute = weights.astype(np.float64), np.abs(weights).astype(np.float64)
         share = (len(weights) + 1) * FLOAT32_ROUNDING
         gamma = share / (1.0 - share)
         terms = size @ absolute + np.abs(biases)
-        error = error @ absolute + 2.0 * gamma * terms + 2.0 * (len(weights) + 1) * FLOAT32_TINY
+        passed = error @ absolute
+        error = passed * (1.0 + 4.0 * gamma) + 2.0 * gamma * terms + 2.0 * (len(weights) + 1) * FLOAT32_TINY
         size = terms * (1.0 + gamma)
-    return float(size[0]), float(error[0])
+        if outputs is not None:
+            outputs = outputs @ exact + biases
+            if number < len(net.layers) and net.activation == RELU:
+                error = np.where(outputs < -error, 0.0, error)  # 0 here and there
+                outputs = np.maximum(outputs, 0.0)
+            elif number < len(net.layers) and net.activation == TANH:
+                outputs = np.tanh(outputs)
+            size = np.abs(outputs)
+    return size[:, 0], error[:, 0]
 
 
 def _inputs_and_errors(given: NetInputs) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
