@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rankmill.foundation.storage.location import Location
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder
 from rankmill.scorer.cli_options import NThreads
 
@@ -70,7 +71,7 @@ def report(
         typer.echo(f"{paths.title}\n{paths.page} (and {paths.facts.name}, {paths.markdown.name})")
 
 
-def _is_model(reference: str, registry: Path) -> bool:
+def _is_model(reference: str, registry: Location) -> bool:
     """Return whether ``reference`` names a model of the registry, in any version."""
     from rankmill.registry import Registry
 

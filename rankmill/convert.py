@@ -9,6 +9,7 @@ from pathlib import Path
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json, left_out, to_line
+from rankmill.foundation.storage.location import Location
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM, SOURCE_SHA256, ForeignForest
 from rankmill.scorer.exchange.formats import read_from, write_as
@@ -68,7 +69,7 @@ def convert_to(
     target: str,
     model: str,
     out: Path,
-    registry: Path,
+    registry: Location,
     *,
     options: ConvertOptions,
     overwrite: bool = False,
@@ -121,7 +122,7 @@ def convert_from(
     file: Path,
     *,
     out: Path | None = None,
-    registry: Path,
+    registry: Location,
     options: ConvertOptions,
     overwrite: bool = False,
 ) -> Conversion:

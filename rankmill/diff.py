@@ -9,6 +9,7 @@ from typing import Any
 
 from rankmill.forest_likeness import ForestShape, ScoreLikeness, likeness_of, shape_of
 from rankmill.foundation.records import as_json, left_out
+from rankmill.foundation.storage.location import Location
 from rankmill.foundation.training_facts import CIRCUMSTANCES, Circumstances
 from rankmill.registry import Registry
 from rankmill.registry.names import MODEL_SUFFIX
@@ -33,7 +34,7 @@ class Side:
     circumstances: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, reference: str, registry: Path) -> Side:
+    def of(cls, reference: str, registry: Location) -> Side:
         """Look up a model file, NAME (its latest version), NAME@7 or NAME@alias.
 
         Raises

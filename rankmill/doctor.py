@@ -18,11 +18,14 @@ from typing import Any
 
 import rankmill
 from rankmill.foundation.cores import available_cores
+from rankmill.foundation.errors import RankmillError, one_line
 from rankmill.foundation.records import to_line
 from rankmill.foundation.storage.disk import Disk
+from rankmill.foundation.storage.location import Location, ObjectUrl
 from rankmill.foundation.storage.locks import try_lock
 from rankmill.foundation.storage.staging import Staging
 from rankmill.foundation.terminal import labelled
+from rankmill.registry.blob_store import Store
 from rankmill.registry.registry_format import WAYS
 from rankmill.registry.rendering import size_text
 
@@ -100,13 +103,16 @@ class FileSystem:
     """``link`` or ``rename``: how files are published."""
     flushes_files: bool = False
     flushes_folders: bool = False
-    locks: bool = False
+    locks: bool | None = False
+    """None: nothing to lock, as in a bucket."""
     free: int
     problem: str | None = None
 
     @classmethod
-    def probe(cls, folder: Path) -> FileSystem:
-        """Test everything with a few small files in a temporary folder."""
+    def probe(cls, folder: Location) -> FileSystem:
+        """Test everything with a few small files in a temporary folder; of a bucket, that one of two writers wins."""
+        if isinstance(folder, ObjectUrl):
+            return cls._of_bucket(folder)
         place = _nearest(folder)
         inside = folder / "tmp"  # the staging folder of a registry: if this process dies, the next writer cleans it up
         found = cls(folder=_short(folder), exists=folder.is_dir(), free=shutil.disk_usage(place).free)
@@ -115,6 +121,16 @@ class FileSystem:
                 return found._tested(Path(trial))
         except OSError as error:
             return replace(found, problem=f"cannot hold a registry: {error.strerror or error}")
+
+    @classmethod
+    def _of_bucket(cls, url: ObjectUrl) -> FileSystem:
+        found = cls(folder=str(url), exists=False, free=0)
+        try:
+            store = Store(url)
+            exists, way = store.exists(), store.storage.probe()
+        except (OSError, RankmillError) as error:
+            return replace(found, problem=one_line(error))
+        return replace(found, exists=exists, publishes_by=way, flushes_files=True, flushes_folders=True, locks=None)
 
     def _tested(self, trial: Path) -> FileSystem:
         """Return the abilities found in the folder ``trial``; OSError if files cannot be published there."""
@@ -138,6 +154,8 @@ class FileSystem:
         free = f"{size_text(self.free)} free"
         if self.publishes_by is None:
             return f"{where}: {self.problem}; {free}"
+        if self.locks is None:
+            return f"{where}: {WAYS[self.publishes_by]}"
         able = {"fsync of files": self.flushes_files, "fsync of folders": self.flushes_folders, "locks": self.locks}
         return f"{where}: {WAYS[self.publishes_by]}; {', '.join(name if can else f'NO {name}' for name, can in able.items())}; {free}"
 
@@ -161,7 +179,7 @@ class Doctor:
     """Environment variables that affect rankmill."""
 
     @classmethod
-    def of(cls, registry: Path) -> Doctor:
+    def of(cls, registry: Location) -> Doctor:
         """Inspect this installation and the folder ``registry``, where no file is left."""
         return cls(
             rankmill=rankmill.__version__,

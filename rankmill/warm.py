@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from rankmill.foundation.storage.location import Location
+
 COMMANDS = """
 data synth -o {folder}/judgments.txt --queries 60 --docs-per-query 12 --features 22
 data synth -o {folder}/judgments.parquet --queries 60 --docs-per-query 12 --features 22
@@ -297,7 +299,7 @@ def _bin_a_sample(folder: Path) -> None:
     bin_dataset(dataset, 31, plan=replace(bin_plan(dataset), sampled_rows=100))
 
 
-def _score_in_every_way(registry: Path) -> None:
+def _score_in_every_way(registry: Location) -> None:
     """Score with every kernel: few and many documents, usual and oblivious trees, both widths of codes."""
     import numpy as np
 

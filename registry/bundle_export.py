@@ -127,7 +127,7 @@ class Bundle:
     def _size(self, sha256: str) -> int:
         """Return the size of a blob; `write` checks its content."""
         try:
-            size = self._store.disk.size(self._store.blob_path(sha256))
+            size = self._store.blob_size(sha256)
         except FileNotFoundError:  # in the trash, or lost
             size = len(self._store.read_blob(sha256, self._models.get(sha256)))
         if size > LARGEST:

@@ -1,4 +1,4 @@
-"""``rankmill models init|gc|fsck|export|import``: create and maintain a registry, and copy models between registries."""
+"""``rankmill models init|gc|fsck|export|import|copy``: create and maintain a registry, and copy models between registries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ import typer
 
 from rankmill.foundation.command_line import Overwrite
 from rankmill.foundation.errors import InputError, IntegrityError
-from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder, bare_name, existing_registry
+from rankmill.registry.cli_options import (
+    DEFAULT_FOLDER,
+    AsJson,
+    OtherRegistry,
+    Reason,
+    RegistryFolder,
+    bare_name,
+    existing_registry,
+)
 from rankmill.registry.rendering import print_json, print_table, safe, size_text
 
 if TYPE_CHECKING:
@@ -226,6 +234,34 @@ def import_bundle(
         typer.echo(
             f"imported {done.origin} as {done.name}: {_counted(done.added, 'new entry', 'new entries')} of {done.head}"
         )
+
+
+@app.command("copy")
+def copy(
+    to: OtherRegistry,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Models to copy.  Default: all.")
+    ] = None,
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Copy models with their whole history to another registry, on a disk or in a bucket.
+
+    A new registry gets the protected aliases of this one. What is there already is not copied again, so that a killed copy is
+    continued by the same command. If a model has another history there, nothing of it is changed (exit 75).
+
+    Example: rankmill models copy --registry /srv/models --to s3://bucket/models
+    """
+    from rankmill.registry import Registry
+
+    done = existing_registry(registry).copy(Registry(to), None if not names else [bare_name(name) for name in names])
+    if as_json:
+        print_json({"registry": str(registry), "to": str(to), "models": done})
+        return
+    for model in done:
+        typer.echo(f"{model.name}: {_counted(model.added, 'new entry', 'new entries')} of {model.head}")
+    if not done:
+        typer.echo(f"No model is registered in {registry} yet")
 
 
 def _counted(n: int, one: str, more: str = "") -> str:

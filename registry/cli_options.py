@@ -10,6 +10,7 @@ import typer
 from rankmill.foundation.command_line import AsJson
 from rankmill.foundation.errors import InputError, InvalidName
 from rankmill.foundation.options import option, options
+from rankmill.foundation.storage.location import Location, location
 from rankmill.registry.names import DEFAULT_FOLDER, FOLDER_VARIABLE
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ __all__ = [
     "DEFAULT_FOLDER",
     "AsJson",
     "NewModel",
+    "OtherRegistry",
     "PolicyTerms",
     "Reason",
     "RegistryFolder",
@@ -26,9 +28,34 @@ __all__ = [
     "existing_registry",
 ]
 
-RegistryFolder = Annotated[
-    Path, typer.Option("--registry", envvar=FOLDER_VARIABLE, file_okay=False, help="Folder of the registry.")
-]
+
+def _place(value: str | Path) -> Location:
+    place = location(value)
+    if isinstance(place, Path) and place.is_file():
+        raise typer.BadParameter(f"Directory {str(place)!r} is a file.")
+    return place
+
+
+if TYPE_CHECKING:
+    RegistryFolder = Location
+    OtherRegistry = Location
+else:  # Typer takes no unions; the parser makes the value
+    OtherRegistry = Annotated[
+        Path,
+        typer.Option(
+            "--to", parser=_place, metavar="DIRECTORY|URL", help="The other registry; created if it is missing."
+        ),
+    ]
+    RegistryFolder = Annotated[
+        Path,
+        typer.Option(
+            "--registry",
+            envvar=FOLDER_VARIABLE,
+            parser=_place,
+            metavar="DIRECTORY|URL",
+            help="Folder of the registry, or a URL such as s3://bucket/prefix.",
+        ),
+    ]
 NewModel = Annotated[str, typer.Option("--name", help="Register the model under this name.")]
 Reason = Annotated[str, typer.Option("--reason", help="Reason for the change, one line; kept in the log.")]
 
@@ -60,7 +87,7 @@ def bare_name(name: str) -> str:
     return name
 
 
-def existing_registry(folder: Path) -> Registry:
+def existing_registry(folder: Location) -> Registry:
     """Return the registry in ``folder``; InputError if there is none, so that a misspelt folder is noticed."""
     from rankmill.registry import Registry
 

@@ -27,10 +27,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 from rankmill.foundation.errors import ConflictError, InputError, IntegrityError
 from rankmill.foundation.records import canonical_json
+from rankmill.foundation.storage.location import Location
 from rankmill.registry.blob_store import LARGEST_ENTRY, Store
 from rankmill.registry.model_state import State
 from rankmill.registry.names import NAME
@@ -45,7 +45,7 @@ def is_due(head: int, checkpoint: int) -> bool:
     return head - checkpoint >= max(100, head // 20)
 
 
-def checkpoint_path(store: Store, name: str) -> Path:
+def checkpoint_path(store: Store, name: str) -> Location:
     """Path of the checkpoint of model ``name``."""
     return store.root / "models" / name / "checkpoint.json"
 
@@ -93,13 +93,13 @@ class CommitLog:
         self.folder = store.root / "models" / name / "log"
         self._checkpoint = 0  # last entry in the checkpoint that was read
 
-    def path(self, number: int) -> Path:
+    def path(self, number: int) -> Location:
         """Path of entry ``number``."""
-        return self.folder / f"{number:020d}.json"
+        return self.folder / entry_name(number)
 
-    def listed(self) -> int:
-        """Return the highest entry number in the folder's listing; 0 if there is none."""
-        names = self.store.unsorted_names(self.folder)
+    def listed(self, after: int = 0) -> int:
+        """Return the highest entry number in the folder's listing; at most ``after`` if there is none after that."""
+        names = self.store.storage.names(self.folder, entry_name(after) if after else "")
         if is_entry_name(last := max(names, default="")):
             return int(last[:20])
         return max((int(name[:20]) for name in names if is_entry_name(name)), default=0)  # there is a foreign file
@@ -137,7 +137,7 @@ class CommitLog:
         A listing may lag behind (NFS) or, during writes, show an entry without the one before it.  So it only tells which
         entries must exist; each file is opened by name.
         """
-        listed = self.listed()
+        listed = self.listed(after)
         for number in itertools.count(after + 1):
             try:
                 yield self.read(number)
@@ -248,6 +248,11 @@ def every_log(store: Store) -> Iterator[tuple[str, CommitLog]]:
     for name in store.names(store.root / "models"):
         if NAME.fullmatch(name):
             yield name, CommitLog(store, name)
+
+
+def entry_name(number: int) -> str:
+    """Return the name of the file of entry ``number``."""
+    return f"{number:020d}.json"
 
 
 def is_entry_name(name: str) -> bool:

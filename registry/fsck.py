@@ -9,24 +9,24 @@ under their own path.
 from __future__ import annotations
 
 import contextlib
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 from rankmill.foundation.errors import IntegrityError, LaterEntry
 from rankmill.foundation.records import as_json, not_in_json
+from rankmill.foundation.storage.location import Location, relative
 from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry import leases
 from rankmill.registry.blob_store import Store
 from rankmill.registry.commit_log import CommitLog, checkpoint_path, is_entry_name, parse_checkpoint
-from rankmill.registry.garbage import Trashed, blobs, in_quarantine, is_whole, put_back, trash_items
+from rankmill.registry.garbage import in_quarantine, is_whole
 from rankmill.registry.model_state import State
 from rankmill.registry.names import NAME
+from rankmill.registry.storage import Trashed
 from rankmill.registry.stored_records import Register
 
 
@@ -110,8 +110,6 @@ def _verify_blob(store: Store, sha256: str, report: VerifyReport, size: int | No
 
 
 OLD = 24 * 3600.0  # seconds; staging a file takes moments
-WRITABLE = 0o222
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(slots=True)
@@ -187,21 +185,19 @@ class _Check:
         return self.report
 
     def _find(
-        self, file: Path, wrong: str, cure: str, mend: Callable[[], bool] | None = None, *, damage: bool = False
+        self, file: Location, wrong: str, cure: str, mend: Callable[[], bool] | None = None, *, damage: bool = False
     ) -> None:
         finding = Finding(str(file), wrong, cure if mend is None else f"{cure}, or models fsck --repair", damage)
         if self.report.repair and mend is not None:
             finding.repaired, finding.cure = mend(), cure
         self.report.findings.append(finding)
 
-    def _set_aside(self, *files: Path) -> Callable[[], bool]:
+    def _set_aside(self, *files: Location) -> Callable[[], bool]:
         """Return a repair that moves files to quarantine, the last one first."""
 
         def mend() -> bool:
             for file in reversed(files):
-                target = self._quarantine / file.relative_to(self.store.root)
-                self.store.make_folders(target.parent)
-                self.store.disk.replace(file, target)
+                self.store.storage.set_aside(file, self._quarantine / str(relative(file, self.store.root)))
             return True
 
         return mend
@@ -255,11 +251,11 @@ class _Check:
             self._find(path, "truncated, or of another format", "remove it", self._drop(path))
         return kept
 
-    def _drop(self, *files: Path) -> Callable[[], bool]:
+    def _drop(self, *files: Location) -> Callable[[], bool]:
         def mend() -> bool:
             for file in files:
                 with contextlib.suppress(FileNotFoundError):
-                    self.store.disk.unlink(file)
+                    self.store.storage.remove(file)
             return True
 
         return mend
@@ -271,7 +267,7 @@ class _Check:
 
         def mend() -> bool:
             if path.name in self.store.names(path.parent):
-                self.store.disk.unlink(path)
+                self.store.storage.remove(path)
             return move()  # the last one first: writers refuse until the broken one is moved
 
         last = max(tail, default=first)
@@ -297,15 +293,16 @@ class _Check:
 
     def _check_blobs(self, states: dict[str, State]) -> None:
         users = blob_uses(states)
-        present = blobs(self.store)
+        present = self.store.storage.blobs()
         known = in_quarantine(self.store) | leases.leased(self.store, time.time())
         for path in self.store.files(self.store.root / "blobs"):
-            if path != self.store.blob_path(path.name) or not _SHA256.fullmatch(path.name):
+            sha256 = self.store.storage.digest_at(path)
+            if sha256 is None:
                 self._find(path, "no blob", "move it elsewhere", self._set_aside(path), damage=False)
                 continue
             self.report.blobs += 1
-            self._check_blob(path, users.get(path.name))
-            if path.name not in users and path.name not in known:
+            self._check_blob(path, sha256, users.get(sha256))
+            if sha256 not in users and sha256 not in known:
                 self._find(path, "nothing refers to it", "models gc removes it when it is old")
         missed = [sha256 for sha256 in users if sha256 not in present and not self.store.has_blob(sha256)]
         missed += [sha256 for sha256 in self._vanished if sha256 in users]
@@ -321,29 +318,29 @@ class _Check:
         except IntegrityError:  # already reported
             return state
 
-    def _check_blob(self, path: Path, user: str | None) -> None:
+    def _check_blob(self, path: Location, sha256: str, user: str | None) -> None:
         try:
-            data, mode = self.store.disk.read(path), self.store.disk.mode(path)
+            data, exposed = self.store.storage.read(path, -1), self.store.storage.is_exposed(path)
         except FileNotFoundError:  # deleted by a collector
-            self._vanished.append(path.name)
+            self._vanished.append(sha256)
             return
         self.report.bytes_read += len(data)
-        if digest_of(data) != path.name:
+        if digest_of(data) != sha256:
             of = "nothing refers to it" if user is None else f"it is the {user}"
-            copy = self._copy(path.name)
+            copy = self._copy(sha256)
             aside = self._set_aside(path)
 
             def mend() -> bool:
                 aside()
-                return user is None or (copy is not None and put_back(self.store, copy))
+                return user is None or (copy is not None and self.store.storage.put_back(copy))
 
             cure = "register or import it again, or restore it from a backup"
             self._find(path, f"the content does not match the digest in its name; {of}", cure, mend, damage=True)
-        elif mode & WRITABLE:
+        elif exposed:
 
             def protect() -> bool:
-                self.store.disk.make_read_only(path)
-                return not self.store.disk.mode(path) & WRITABLE
+                self.store.storage.protect(path)
+                return not self.store.storage.is_exposed(path)
 
             self._find(path, "is writable", "chmod a-w", protect)
 
@@ -355,18 +352,18 @@ class _Check:
             return
 
         def mend() -> bool:
-            return put_back(self.store, copy)
+            return self.store.storage.put_back(copy)
 
         self._find(path, f"in the trash, but needed: the {user}", "models gc restores it", mend)
 
     def _copy(self, sha256: str) -> Trashed | None:
-        copies = (item for item in trash_items(self.store) if item.sha256 == sha256)
+        copies = (item for item in self.store.storage.trash_items() if item.sha256 == sha256)
         return next((item for item in copies if is_whole(self.store, item)), None)
 
     # -- what comes and goes ------------------------------------------------------------------------------------------
 
     def _check_trash(self) -> None:
-        ours = {item.path.name for item in trash_items(self.store)}
+        ours = {item.path.name for item in self.store.storage.trash_items()}
         for name in self.store.names(self.store.trash):
             if name not in ours and not name.startswith("."):
                 file = self.store.trash / name
@@ -392,7 +389,7 @@ class _Check:
 
         def is_old(name: str) -> bool:
             try:
-                return time.time() - self.store.disk.modified(folder / name) > OLD
+                return time.time() - self.store.storage.modified(folder / name) > OLD
             except FileNotFoundError:  # its writer has finished
                 return False
 

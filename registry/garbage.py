@@ -47,83 +47,34 @@ from __future__ import annotations
 
 import contextlib
 import re
-import secrets
 import time
-import uuid
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
-from pathlib import Path
-from typing import NamedTuple
 
 from rankmill.foundation.errors import IntegrityError
-from rankmill.foundation.storage.publish import digest_of, explain_errors
+from rankmill.foundation.storage.location import Location
+from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry.blob_store import Store
 from rankmill.registry.commit_log import CommitLog, every_log
 from rankmill.registry.leases import leased, reap, stale
 from rankmill.registry.model_state import State
 from rankmill.registry.retention_rules import Plan, RetentionRules, plan
+from rankmill.registry.storage import Trashed
 from rankmill.registry.stored_records import Mark, Sweep
-
-TRASH_NAME = re.compile(r"([0-9a-f]{64})\.([0-9]{8}T[0-9]{6}Z)\.[0-9a-f]{8}")
-TRASH_TIME = "%Y%m%dT%H%M%SZ"
-
-
-class Trashed(NamedTuple):
-    """A blob in the trash."""
-
-    path: Path
-    sha256: str
-    moved: float
-    """Seconds since the epoch."""
-
-
-def trash_items(store: Store) -> list[Trashed]:
-    """Return the blobs in the trash, sorted by name."""
-    found = []
-    for name in store.names(store.trash):
-        if parts := TRASH_NAME.fullmatch(name):
-            moved = datetime.strptime(parts[2], TRASH_TIME).replace(tzinfo=UTC).timestamp()
-            found.append(Trashed(store.trash / name, parts[1], moved))
-    return found
-
-
-def move_to_trash(store: Store, sha256: str, now: float) -> bool:
-    """Move a blob to the trash; return False if another collector has already moved it."""
-    if not store.disk.is_folder(store.trash):
-        store.make_folders(store.trash)
-    moved = datetime.fromtimestamp(now, UTC).strftime(TRASH_TIME)
-    try:
-        store.disk.replace(store.blob_path(sha256), store.trash / f"{sha256}.{moved}.{secrets.token_hex(4)}")
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def is_whole(store: Store, item: Trashed) -> bool:
     """Whether the file exists and matches its digest."""
     try:
-        return digest_of(store.disk.read(item.path)) == item.sha256
+        return digest_of(store.storage.read(item.content, -1)) == item.sha256
     except FileNotFoundError:
         return False
-
-
-def put_back(store: Store, item: Trashed) -> bool:
-    """Restore a blob; return False if it was restored or deleted meanwhile."""
-    folder = store.blob_path(item.sha256).parent
-    if not store.disk.is_folder(folder):  # the registry was copied without its empty folders
-        store.make_folders(folder)
-    try:
-        store.disk.replace(item.path, store.blob_path(item.sha256))
-    except FileNotFoundError:
-        return False
-    return True
 
 
 WHY_MARK = "no alias, tag or lease keeps it, and it is not among the last versions"
 WHY_SWEEP = "marked for longer than the waiting time"
 _SHA256 = re.compile(rb"[0-9a-f]{64}")
-_DIGEST_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(slots=True)
@@ -192,26 +143,13 @@ def collect(store: Store, name: str | None, rules: RetentionRules, *, dry_run: b
 
 
 def clock(store: Store, *, look_only: bool = False) -> float:
-    """Return the earlier of our clock and the file system's, so that no fast clock makes files look older."""
-    if look_only:  # reading the file system's clock requires writing a file
-        return time.time()
-    folder = store.root / "tmp"
-    if not store.disk.is_folder(folder):
-        store.make_folders(folder)
-    path = folder / f"clock.{uuid.uuid4().hex}"
-    with explain_errors(folder):
-        descriptor = store.disk.create(path)
-    try:
-        store.disk.close(descriptor)
-        return min(time.time(), store.disk.modified(path))
-    finally:
-        with contextlib.suppress(OSError):
-            store.disk.unlink(path)
+    """Return the earlier of our clock and the storage's, so that no fast clock makes files look older."""
+    return time.time() if look_only else store.storage.now()  # reading the storage's clock requires writing a file
 
 
 def written(log: CommitLog, number: int) -> float:
     """Return the later of the timestamps of an entry and of its file."""
-    return max(datetime.fromisoformat(log.read(number).time).timestamp(), log.store.disk.modified(log.path(number)))
+    return max(datetime.fromisoformat(log.read(number).time).timestamp(), log.store.storage.modified(log.path(number)))
 
 
 def fold(store: Store) -> dict[str, State]:
@@ -238,22 +176,14 @@ def in_quarantine(store: Store) -> set[str]:
     found = set()
     for path in store.files(store.root / "quarantine"):
         if path.suffix == ".json":
-            found |= {sha256.decode() for sha256 in _SHA256.findall(store.disk.read(path))}
+            found |= {sha256.decode() for sha256 in _SHA256.findall(store.storage.read(path, -1))}
     return found
 
 
-def blobs(store: Store) -> dict[str, Path]:
-    """Paths of the blobs by digest; files with other names are skipped."""
-    paths = store.files(store.root / "blobs" / "sha256")
-    return {
-        path.name: path for path in paths if _DIGEST_NAME.fullmatch(path.name) and path == store.blob_path(path.name)
-    }
-
-
 def _put_back(store: Store, wanted: set[str], report: Collected) -> None:
-    for item in trash_items(store):
+    for item in store.storage.trash_items():
         missed = item.sha256 in wanted and item.sha256 not in report.put_back and not store.has_blob(item.sha256)
-        if missed and is_whole(store, item) and (report.dry_run or put_back(store, item)):
+        if missed and is_whole(store, item) and (report.dry_run or store.storage.put_back(item)):
             report.put_back[item.sha256] = item.path.name
 
 
@@ -310,8 +240,8 @@ def _throw_and_delete(
 
     The proof depends on the order of the reads: trash and blobs, then leases, then logs.
     """
-    items = [item for item in trash_items(store) if item.path.name not in report.put_back.values()]
-    present = blobs(store)
+    items = [item for item in store.storage.trash_items() if item.path.name not in report.put_back.values()]
+    present = store.storage.blobs()
     held = leased(store, now)
     states = fold(store) if foreseen is None else foreseen
     wanted = needed(store, held, states)
@@ -320,14 +250,14 @@ def _throw_and_delete(
         if sha256 in wanted:
             continue
         with contextlib.suppress(FileNotFoundError):  # another collector was faster
-            if sha256 in swept or now - store.disk.modified(path) >= rules.grace:
-                size = store.disk.size(path)
-                if report.dry_run or move_to_trash(store, sha256, now):
+            if sha256 in swept or now - store.storage.modified(path) >= rules.grace:
+                size = store.storage.size(path)
+                if report.dry_run or store.storage.move_to_trash(sha256, now):
                     report.trashed[sha256] = size
     durable = False
     for item in items:
         with contextlib.suppress(FileNotFoundError):
-            size = store.disk.size(item.path)
+            size = store.storage.trashed_size(item)
             due = now - item.moved >= rules.grace
             if due and item.sha256 in wanted and not (report.dry_run and item.sha256 in report.put_back):
                 due = _is_spare(store, item, present)
@@ -338,16 +268,16 @@ def _throw_and_delete(
                 if not durable:  # a power failure must not lose another collector's sweep but keep our deletion
                     _make_durable(store, states)
                     durable = True
-                store.disk.unlink(item.path)
+                store.storage.delete_trashed(item)
             report.deleted[item.path.name] = size
 
 
-def _is_spare(store: Store, item: Trashed, present: dict[str, Path]) -> bool:
+def _is_spare(store: Store, item: Trashed, present: dict[str, Location]) -> bool:
     """Whether an intact, durable copy of the blob exists outside the trash."""
     if item.sha256 not in present:
         return False
     try:
-        whole = digest_of(store.disk.read(present[item.sha256])) == item.sha256
+        whole = digest_of(store.storage.read(present[item.sha256], -1)) == item.sha256
         store.fsync_folder(present[item.sha256].parent)
     except FileNotFoundError:
         return False

@@ -19,6 +19,7 @@ from pydantic import AwareDatetime, ValidationError
 
 from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.records import canonical_json
+from rankmill.foundation.storage.location import Location
 from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry.blob_store import Store
 from rankmill.registry.stored_records import Sha256, StoredRecord, first_fault
@@ -47,12 +48,12 @@ class BlobLease(StoredRecord):
         return now >= self.expires.timestamp()
 
 
-def folder_of(store: Store) -> Path:
+def folder_of(store: Store) -> Location:
     """Return the folder of the leases."""
     return store.root / "leases"
 
 
-def read_lease(store: Store, path: Path) -> BlobLease:
+def read_lease(store: Store, path: Location) -> BlobLease:
     """Read a lease; FileNotFoundError if it was removed, IntegrityError if it is not a lease."""
     try:
         return BlobLease.model_validate_json(store.read(path))
@@ -70,7 +71,7 @@ def leased(store: Store, now: float) -> set[str]:
     return found
 
 
-def reap(store: Store, now: float) -> list[Path]:
+def reap(store: Store, now: float) -> list[Location]:
     """Remove the leases of ended processes and return their paths; best effort."""
     dead = stale(store, now)
     for path in dead:
@@ -78,7 +79,7 @@ def reap(store: Store, now: float) -> list[Path]:
     return dead
 
 
-def stale(store: Store, now: float) -> list[Path]:
+def stale(store: Store, now: float) -> list[Location]:
     """Paths of expired leases, leases of ended processes, and old damaged ones."""
     dead, folder = [], folder_of(store)
     for name in store.names(folder):
@@ -86,13 +87,13 @@ def stale(store: Store, now: float) -> list[Path]:
             try:
                 gone = read_lease(store, folder / name).is_dead(now)
             except IntegrityError:
-                gone = now - store.disk.modified(folder / name) > LASTS.total_seconds()
+                gone = now - store.storage.modified(folder / name) > LASTS.total_seconds()
             if gone:
                 dead.append(folder / name)
     return dead
 
 
-def take(store: Store, digests: Iterable[str]) -> Path:
+def take(store: Store, digests: Iterable[str]) -> Location:
     """Write a lease on these blobs and return its path; OSError if the folder is not writable."""
     folder, pid = folder_of(store), os.getpid()
     record = BlobLease(
@@ -104,17 +105,15 @@ def take(store: Store, digests: Iterable[str]) -> Path:
         expires=datetime.now(UTC) + LASTS,
     )
     path = folder / f"{uuid.uuid4().hex}.json"
-    if not store.disk.is_folder(folder):
-        with contextlib.suppress(FileExistsError):
-            store.disk.make_folder(folder)
+    store.storage.ensure_folder(folder)
     store.replace(path, canonical_json(record.model_dump(mode="json")) + b"\n")  # the name is new
     return path
 
 
-def give_up(store: Store, path: Path) -> None:
+def give_up(store: Store, path: Location) -> None:
     """Remove a lease; best effort, as the collector removes expired ones."""
     with contextlib.suppress(OSError):
-        store.disk.unlink(path)
+        store.storage.remove(path)
 
 
 @contextlib.contextmanager

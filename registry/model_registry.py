@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,9 @@ from pydantic import ValidationError
 from rankmill.foundation.errors import InputError, IntegrityError, RankmillError, UnknownModel
 from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.records import canonical_json
+from rankmill.foundation.storage.bucket import BucketClient
 from rankmill.foundation.storage.disk import Disk
+from rankmill.foundation.storage.location import ObjectUrl, location
 from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry.blob_store import LARGEST_BLOB, Store
 from rankmill.registry.bundle_export import Bundle, Exported
@@ -55,14 +58,21 @@ __all__ = ["Registry", "Version"]
 
 
 class Registry:
-    """Versioned models in one folder, which the first write creates.  Readers take no lock and write nothing.
+    """Versioned models in one folder or bucket, which the first write fills.  Readers take no lock and write nothing.
 
-    ``root`` is the folder; None: RANKMILL_REGISTRY, else ``registry-data`` in the working directory.
+    ``root`` is the folder, or a URL such as ``s3://bucket/prefix``; None: RANKMILL_REGISTRY, else ``registry-data`` in the working
+    directory.
     """
 
-    def __init__(self, root: str | os.PathLike[str] | None = None, *, disk: Disk | None = None) -> None:
-        self.root = default_folder() if root is None else Path(root)
-        self._store = Store(self.root, disk)
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | ObjectUrl | None = None,
+        *,
+        disk: Disk | None = None,
+        bucket: BucketClient | None = None,
+    ) -> None:
+        self.root = default_folder() if root is None else location(root)
+        self._store = Store(self.root, disk, bucket)
 
     def __repr__(self) -> str:
         return f"<Registry {self.root}>"
@@ -423,6 +433,31 @@ class Registry:
         self.prepare()
         self._store.sweep()
         return import_bundle(self._store, opened, wanted, reason)
+
+    def copy(self, to: Registry, names: Sequence[str] | None = None) -> list[BundleImport]:
+        """Copy models (None: all) with their whole history to another registry, on a disk or in a bucket; repeat it to continue.
+
+        A new registry gets the protected aliases of this one.  What is there already is not copied again.
+
+        Raises
+        ------
+        UnknownModel
+            There is no such model.
+        IntegrityError
+            A file of it is damaged.
+        ConflictError
+            The other registry has a model of that name with another history.
+        """
+        wanted = [self._known(name).name for name in (self.names() if names is None else names)]
+        to.prepare(self.protected)
+        done = []
+        with tempfile.TemporaryDirectory(prefix="rankmill.") as folder:
+            for name in wanted:
+                bundle = Path(folder) / f"{name}.tar"
+                self.export(name, bundle)
+                done.append(to.import_(bundle))
+                bundle.unlink()
+        return done
 
     def verify(self, name: str | None = None) -> VerifyReport:
         """Check all files of one model or of all, and report problems instead of raising."""

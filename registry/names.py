@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmill.foundation.errors import InvalidName
+from rankmill.foundation.storage.location import Location, location
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 NAME_RULE = "1 to 64 of a-z 0-9 . _ - that begin with a letter or digit"
@@ -19,9 +20,9 @@ DEFAULT_FOLDER = Path("registry-data")
 MODEL_SUFFIX = ".rankmill"  # an argument with this suffix is a model file
 
 
-def default_folder() -> Path:
-    """Return the default folder of the registry: RANKMILL_REGISTRY, else a folder in the working directory."""
-    return Path(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
+def default_folder() -> Location:
+    """Return the default place of the registry: RANKMILL_REGISTRY, else a folder in the working directory."""
+    return location(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
 
 
 def check_name(name: str) -> str:

@@ -1,7 +1,8 @@
 """``FORMAT.json``: the format and rules of a registry.  Written once, before anything else, and never changed.
 
 Format 1 is ``{"format":1}``, without protected aliases.  Format 2 lists the protected aliases:
-``{"format":2,"protected":["production"]}``.  Both are read and written; a registry keeps its format.
+``{"format":2,"protected":["production"]}``.  Both are read and written; a registry keeps its format.  Format 3 has the same content; it
+is the one of registries in a bucket, whose blobs have other names, so that a raw copy to a disk, or from one, is not mistaken.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import IntegrityError, InvalidName
@@ -17,10 +17,16 @@ from rankmill.foundation.records import canonical_json
 from rankmill.registry.names import check_alias
 
 if TYPE_CHECKING:
-    from rankmill.foundation.storage.staging import Way
+    from rankmill.foundation.storage.location import Location
+    from rankmill.registry.storage import Publishing
 
 NEWEST = 2
-WAYS = {"link": "hard links", "rename": "renames that never replace, as it has no hard links"}
+IN_BUCKETS = 3
+WAYS = {
+    "link": "hard links",
+    "rename": "renames that never replace, as it has no hard links",
+    "conditional put": "conditional writes (If-None-Match), of which one wins",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +37,9 @@ class Format:
     protected: tuple[str, ...] = ()
 
     @classmethod
-    def new(cls, protected: Iterable[str]) -> Format:
+    def new(cls, protected: Iterable[str], number: int = NEWEST) -> Format:
         """Return the format of a new registry; InvalidName if an alias is invalid."""
-        return cls(NEWEST, tuple(sorted({check_alias(alias) for alias in protected})))
+        return cls(number, tuple(sorted({check_alias(alias) for alias in protected})))
 
     def to_bytes(self) -> bytes:
         """Return the file."""
@@ -52,8 +58,8 @@ class Format:
             raise _damaged(data) from None
         if type(number) is not int:
             raise _damaged(data)
-        if not 1 <= number <= NEWEST:
-            found = f"this registry has format {number}, this version of rankmill reads formats 1 to {NEWEST}"
+        if not 1 <= number <= IN_BUCKETS:
+            found = f"this registry has format {number}, this version of rankmill reads formats 1, {NEWEST} and, in buckets, {IN_BUCKETS}"
             raise IntegrityError(f"{found}; use the version that created it, or a later one")
         if unknown := sorted(set(facts) - ({"format"} if number == 1 else {"format", "protected"})):
             raise IntegrityError(
@@ -67,6 +73,15 @@ class Format:
             raise _damaged(data)
         return sound
 
+    def check_layout(self, newest: int) -> None:
+        """Raise IntegrityError if the format is one of a bucket on a disk, or the other way round."""
+        if (self.number == IN_BUCKETS) != (newest == IN_BUCKETS):
+            here, there = ("a bucket", "a disk") if newest == IN_BUCKETS else ("a disk", "a bucket")
+            raise IntegrityError(
+                f"format {self.number} is one of registries on {there[2:]}s, and this is {here}: its files were copied as they"
+                " are; copy a registry with rankmill models copy"
+            )
+
 
 def _damaged(data: bytes) -> IntegrityError:
     expected = Format(NEWEST, ("production",)).to_bytes().decode().strip()
@@ -77,13 +92,13 @@ def _damaged(data: bytes) -> IntegrityError:
 class Initialised:
     """The properties of a registry and of its file system."""
 
-    registry: Path
+    registry: Location
     made: bool
     """Whether it is new."""
     format: int
     protected: tuple[str, ...]
     """Aliases that move only to versions that have passed the gate."""
-    publishes_by: Way
+    publishes_by: Publishing
     """How files are published."""
     flushes_folders: bool
     """Whether the file system flushes folders on request; otherwise it has to do so by itself."""

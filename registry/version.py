@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import IntegrityError, UnknownModel
+from rankmill.foundation.storage.location import Location
 from rankmill.registry.commit_log import CommitLog
 from rankmill.registry.model_state import Registered, State
 from rankmill.registry.stored_records import Entry
@@ -59,7 +59,7 @@ class Version:
         return self.state.marked.get(self.number)
 
     @property
-    def model_path(self) -> Path:
+    def model_path(self) -> Location:
         """Path of the model file, read-only; `read` also checks its content."""
         return self.log.store.blob_path(self.sha256)
 

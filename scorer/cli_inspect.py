@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from rankmill.foundation.storage.location import Location
     from rankmill.scorer.inspect.documents import Documents
     from rankmill.scorer.inspect.paths import Paths
     from rankmill.scorer.inspect.reports import InspectionReport
@@ -50,7 +51,7 @@ MetricName = Annotated[str, typer.Option("--metric", help="Ranking metric, as in
 class _Inspected:
     """A model that was found by its name, with the chosen rounds."""
 
-    def __init__(self, reference: str, registry: Path, rounds: Selection = Selection()) -> None:
+    def __init__(self, reference: str, registry: Location, rounds: Selection = Selection()) -> None:
         from rankmill.scorer.models import predictor_of
 
         self.model, self.identity = find_model(reference, registry)

@@ -15,6 +15,7 @@ from rankmill.foundation.options import spelled
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rankmill.foundation.storage.location import Location
     from rankmill.pipeline.grouping.sketch import QuerySketch
     from rankmill.registry import Version
     from rankmill.scorer.compare import Ranking
@@ -38,7 +39,7 @@ class ModelIdentity:
         return f"{self.name}@{self.number}" if self.name is not None else f"sha256 {self.sha256[:12]}"
 
 
-def find_model(reference: str, registry: Path) -> tuple[Model, ModelIdentity]:
+def find_model(reference: str, registry: Location) -> tuple[Model, ModelIdentity]:
     """Read the model ``reference``: a model file if the path exists or has the suffix of one, else a version of the registry.
 
     The reference is resolved once; the identity holds the result.
@@ -54,7 +55,7 @@ def find_model(reference: str, registry: Path) -> tuple[Model, ModelIdentity]:
     return model_of(version), ModelIdentity(sha256=version.sha256, name=version.name, number=version.number)
 
 
-def find_models(references: Sequence[str], registry: Path) -> dict[str, tuple[Model, ModelIdentity]]:
+def find_models(references: Sequence[str], registry: Location) -> dict[str, tuple[Model, ModelIdentity]]:
     """Read several models, by the names of their output folders: NAME@7, or the name of a file without its suffix.
 
     Raises
@@ -76,7 +77,7 @@ def find_models(references: Sequence[str], registry: Path) -> dict[str, tuple[Mo
     return models
 
 
-def find_ranking(subject: str, registry: Path, *, seeds: bool) -> Ranking:
+def find_ranking(subject: str, registry: Location, *, seeds: bool) -> Ranking:
     """Find a ranking for `compare`: a model file or a scored list if the path exists, else a version of the registry.
 
     ``seeds`` adds the versions that differ only in their seed.
@@ -110,7 +111,7 @@ def looks_like_a_list(subject: str) -> bool:
     return "/" in subject or Path(subject).suffix in LIST_SUFFIXES
 
 
-def trained_model(model: Model, identity: ModelIdentity, registry: Path, reference: str) -> TrainedModel:
+def trained_model(model: Model, identity: ModelIdentity, registry: Location, reference: str) -> TrainedModel:
     """Return the training data that the model records and, for a version of the registry, its query sketch.
 
     ``reference`` is the name of a model file in messages.
@@ -121,7 +122,7 @@ def trained_model(model: Model, identity: ModelIdentity, registry: Path, referen
     return TrainedModel.of(model, name, queries_trained_on(identity, registry))
 
 
-def queries_trained_on(identity: ModelIdentity, registry: Path) -> QuerySketch | None:
+def queries_trained_on(identity: ModelIdentity, registry: Location) -> QuerySketch | None:
     """Return the sketch of the queries that a registered model was trained on; None if there is none."""
     if identity.name is None:
         return None

@@ -361,7 +361,15 @@ def test_the_commands_are_the_documented_ones() -> None:
         *("clicks judge", "clicks evaluate", "clicks interleave", "clicks interleaving-outcome"),
         *("models list", "models show", "models log", "models promote", "models rollback", "models verify"),
         *("models init", "models alias", "models tag", "models diff", "models gate", "models gc", "models fsck"),
-        *("models export", "models import", "models register", "models refit-leaves", "models merge", "models blend"),
+        *(
+            "models export",
+            "models import",
+            "models copy",
+            "models register",
+            "models refit-leaves",
+            "models merge",
+            "models blend",
+        ),
     }
 
 

@@ -11,6 +11,7 @@ import typer
 
 from rankmill.foundation.command_line import AsJson, given_names, takes_options
 from rankmill.foundation.options import Without, values_of
+from rankmill.foundation.storage.location import Location
 from rankmill.registry.cli_options import DEFAULT_FOLDER, NewModel, RegistryFolder
 from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions
 from rankmill.trainer.parameters import (
@@ -109,7 +110,7 @@ def train(
 def _train_net(
     dataset: Path,
     name: str,
-    registry: Path,
+    registry: Location,
     parameters: TrainParameters,
     options: CheckpointOptions,
     start: ModelOptions,

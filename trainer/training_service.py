@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.records import JSON, as_json, left_out
+from rankmill.foundation.storage.location import Location
 from rankmill.foundation.training_facts import GoalSweepFacts, NoiseFloor, RefitFacts, TrainingFacts
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry, Version
@@ -233,7 +233,7 @@ def registered(
 
 
 def starting_model(
-    reference: str | None, registry: Path, use: str = "training on top of a model"
+    reference: str | None, registry: Location, use: str = "training on top of a model"
 ) -> StartingModel | None:
     """Find the model to resume or to correct: a file, or NAME@7 of the registry; None if there is none."""
     if reference is None:

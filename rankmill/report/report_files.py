@@ -28,6 +28,7 @@ from rankmill.scorer.publish_ranked import replace_folder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rankmill.foundation.storage.location import Location
     from rankmill.gate.gate_report import FurtherVerdict, GateReport, RivalFacts
     from rankmill.report.subject import Subject
 
@@ -178,7 +179,7 @@ class ReportPaths:
 
 def write_report(
     work: Path,
-    registry: Path,
+    registry: Location,
     *,
     out: Path | None = None,
     by: Sequence[str] = (),
@@ -216,7 +217,7 @@ def write_report(
     return _published(gather(subject_of(work, Registry(registry), known or Known(), by), n_threads), folder)
 
 
-def write_version_report(reference: str, registry: Path, *, out: Path | None = None) -> ReportPaths:
+def write_version_report(reference: str, registry: Location, *, out: Path | None = None) -> ReportPaths:
     """Write the report of a version from its facts in the registry.
 
     Parameters

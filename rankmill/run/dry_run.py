@@ -13,12 +13,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.registry import Registry
 from rankmill.run import DRIFT, EVALUATION, GATE, LAST_RUN, REPORT
 from rankmill.run.run_lock import LEASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from rankmill.foundation.storage.location import Location
 
 DRY_RUN = "dry-run"
 REGISTRY = ".registry"  # not the name of a stage
@@ -28,11 +32,13 @@ KEPT = (EVALUATION, GATE, DRIFT, REPORT, LAST_RUN)
 
 
 @contextmanager
-def links_to(work: Path, registry: Path) -> Iterator[tuple[Path, Path]]:
+def links_to(work: Path, registry: Location) -> Iterator[tuple[Path, Path]]:
     """Yield the work folder ``work / "dry-run"`` and a registry in it, with links to the files of ``work`` and ``registry``.
 
-    At the end only `KEPT` remains, until the next dry run.
+    At the end only `KEPT` remains, until the next dry run.  InputError if the registry is in a bucket.
     """
+    if isinstance(registry, ObjectUrl):
+        raise InputError(f"{registry}: a dry run needs a registry on a disk; copy this one with rankmill models copy")
     dry = work / DRY_RUN
     shutil.rmtree(dry, ignore_errors=True)
     dry.mkdir()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rankmill.foundation.errors import DriftAlarm, PromotionRefused, code_of
 from rankmill.foundation.exit_codes import ruling
 from rankmill.foundation.records import to_line
+from rankmill.foundation.storage.location import Location
 from rankmill.run import EVALUATION
 from rankmill.run.drift import DriftFound, unreported_drift
 from rankmill.run.gate_stages import result_of, taken_back
@@ -27,7 +28,7 @@ class RunReport:
     """The results of a run and their paths; None for stages not configured or not reached."""
 
     work: Path
-    registry: Path
+    registry: Location
     facts: RunFacts
     version: Version | None = None
     gate: GateResult | None = None

@@ -19,6 +19,7 @@ from rankmill.config_file import read_config
 from rankmill.foundation.errors import InputError, code_of
 from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
 from rankmill.foundation.options import spelled_for_a_file
+from rankmill.foundation.storage.location import Location
 from rankmill.run.data_stages import BinStage, IngestStage
 from rankmill.run.drift import check_drift, keep_for_next
 from rankmill.run.dry_run import links_to
@@ -206,7 +207,7 @@ class RunRequest:
     """
 
     config: Path
-    registry: Path
+    registry: Location
     choice: StageChoice = field(default_factory=StageChoice)
     day: date | None = None
     rehash: bool = False

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from rankmill.config import Config
+    from rankmill.foundation.storage.location import Location
 
 DATE = "{date}"
 
@@ -62,7 +63,7 @@ class Work:
         self,
         config: Config,
         folder: Path,
-        registry: Path,
+        registry: Location,
         *,
         path: Path | None = None,
         day: date | None = None,
@@ -74,7 +75,7 @@ class Work:
         self.digests = FileDigests(self.path / "digests.json", rehash=rehash)
         self.facts = RunFacts()
 
-    def moved(self, path: Path, registry: Path) -> Work:
+    def moved(self, path: Path, registry: Location) -> Work:
         """Return a copy with another work folder, for all output, and another registry."""
         config = self.config
         if config.rerank is not None and not config.rerank.in_work:

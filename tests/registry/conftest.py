@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rankmill.foundation.storage.disk import Disk
-from rankmill.registry import blob_store, commit_log, leases
+from rankmill.registry import commit_log, disk_storage, leases
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.stored_records import Entry, GateOutcome
 from rankmill.registry.version import Version
@@ -49,8 +49,8 @@ class QuickDisk(Disk):
 @pytest.fixture(autouse=True)
 def _little_ballast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests copy registries by the thousand."""
-    monkeypatch.setattr(blob_store, "BALLAST_SIZE", 8)
-    monkeypatch.setattr(blob_store, "LEAST_BALLAST", 4)
+    monkeypatch.setattr(disk_storage, "BALLAST_SIZE", 8)
+    monkeypatch.setattr(disk_storage, "LEAST_BALLAST", 4)
 
 
 class OpenRegistry(Registry):
@@ -64,7 +64,7 @@ class OpenRegistry(Registry):
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not pause before trying again, hold little room, and let nobody wait for one that was told to stop in between."""
     monkeypatch.setattr(commit_log, "LONGEST_PAUSE", 0.0)
-    monkeypatch.setattr(blob_store, "BALLAST_SIZE", blob_store.LEAST_BALLAST)
+    monkeypatch.setattr(disk_storage, "BALLAST_SIZE", disk_storage.LEAST_BALLAST)
     for member in vars(Version).values():
         if isinstance(member, cached_property) and hasattr(member, "lock"):  # up to Python 3.11: one for all objects
             monkeypatch.setattr(member, "lock", contextlib.nullcontext())

@@ -32,14 +32,26 @@ class Killed(BaseException):
 class Writer:
     """One process at work on a machine, which makes its next call on the disk when it is told to and not before."""
 
-    def __init__(self, machine: Machine, work: Callable[[Registry], object], disk: ModelDisk | None = None) -> None:
+    def __init__(
+        self,
+        machine: Machine | None,
+        work: Callable[[Registry], object],
+        disk: ModelDisk | None = None,
+        opened: Callable[[Around], Registry] | None = None,
+    ) -> None:
         self.next = ""
+        self.about: object = None
+        """The first argument of that call."""
         self.done = False
         self.result: object = None
         self.error: BaseException | None = None
         self._killed = False
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
-        registry = Registry(ROOT, disk=Interposed(disk or ModelDisk(machine), self._wait))
+        if opened is None:
+            assert machine is not None
+            registry = Registry(ROOT, disk=Interposed(disk or ModelDisk(machine), self._wait))
+        else:
+            registry = opened(self._wait)
         self._thread = threading.Thread(target=self._run, args=(registry, work), daemon=True)
         self._thread.start()
         self._stopped.acquire()
@@ -71,11 +83,11 @@ class Writer:
         self.done = True
         self._stopped.release()
 
-    def _wait(self, name: str, call: Callable[..., object], *arguments: object) -> object:
+    def _wait(self, name: str, call: Callable[..., object], *arguments: object, **named: object) -> object:
         if not self._killed:
-            self.next = name
+            self.next, self.about = name, arguments[0]
             self._stopped.release()
             self._go.acquire()
         if self._killed:
             raise Killed
-        return call(*arguments)
+        return call(*arguments, **named)

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from unittest import mock
 
-from rankmill.registry import blob_store, garbage
+from rankmill.registry import disk_storage
 from rankmill.registry.garbage import clock
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.retention_rules import RetentionRules
@@ -74,7 +74,7 @@ def one_is_in_the_trash(registry: Registry) -> None:
     """The bytes of version 3 have lain in the trash for long, though production means it."""
     three_versions(registry)
     store, sha256 = registry._store, registry.resolve("web@3", bare="latest").sha256
-    garbage.move_to_trash(store, sha256, clock(store) - 1000.0)
+    store.storage.move_to_trash(sha256, clock(store) - 1000.0)
     for folder in (store.trash, store.blob_path(sha256).parent):
         store.fsync_folder(folder)
 
@@ -188,7 +188,7 @@ COLLECTIONS: dict[str, Operation] = {
 def started(start: str) -> Machine:
     """A machine on which all that was done before is safe; copy it."""
     machine = Machine()
-    with mock.patch.object(blob_store, "BALLAST_SIZE", blob_store.LEAST_BALLAST):
+    with mock.patch.object(disk_storage, "BALLAST_SIZE", disk_storage.LEAST_BALLAST):
         STARTS[start](Registry(ROOT, disk=ModelDisk(machine)))
     machine.power_loss()
     return machine

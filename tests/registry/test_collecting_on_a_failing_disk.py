@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from rankmill.foundation.errors import RankmillError
-from rankmill.registry import garbage, leases
+from rankmill.registry import leases
 from rankmill.registry.garbage import clock
 from rankmill.registry.model_registry import Registry
 from tests.registry.faults import CRASHES, LASTING, LOST_ANSWERS, ONCE, Failing
@@ -37,8 +37,8 @@ def all_there_is_to_do() -> Machine:
     machine = started("one is marked").copy()
     store = on(machine)._store
     store.put_blob(b"nobody's")
-    garbage.move_to_trash(store, store.put_blob(b"nobody's for long"), clock(store) - 1000.0)
-    garbage.move_to_trash(store, on(machine).resolve("web@3", bare="latest").sha256, clock(store) - 1000.0)
+    store.storage.move_to_trash(store.put_blob(b"nobody's for long"), clock(store) - 1000.0)
+    store.storage.move_to_trash(on(machine).resolve("web@3", bare="latest").sha256, clock(store) - 1000.0)
     path = leases.take(store, [])
     record = store.disk.read(path).replace(b'"started":"', b'"started":"not ')
     store.replace(path, record)

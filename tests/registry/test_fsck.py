@@ -17,9 +17,7 @@ import pytest
 from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.disk import Disk
-from rankmill.registry import commit_log, fsck, garbage, leases
-from rankmill.registry.blob_store import Store
-from rankmill.registry.garbage import blobs
+from rankmill.registry import commit_log, fsck, leases
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.model_state import State
 from rankmill.registry.retention_rules import DAY, RetentionRules
@@ -53,7 +51,7 @@ def tear(path: Path) -> None:
 
 
 def to_trash(registry: Registry, version: int) -> None:
-    garbage.move_to_trash(registry._store, blob(registry, version).name, time.time())
+    registry._store.storage.move_to_trash(blob(registry, version).name, time.time())
 
 
 def damage_beside_a_copy(registry: Registry) -> None:
@@ -280,12 +278,14 @@ def test_what_comes_and_goes_while_it_looks_is_no_damage(web: Registry, monkeypa
 def test_a_repair_leaves_alone_what_was_registered_since_it_looked(
     web: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def late(store: Store) -> dict[str, Path]:
-        found = blobs(store)
+    look = web._store.storage.blobs
+
+    def late() -> dict[str, Path]:
+        found = look()
         opened(web).register("web", b"new", manifest=FACTS | {"best_round": 9})
         return found
 
-    monkeypatch.setattr(fsck, "blobs", late)
+    monkeypatch.setattr(web._store.storage, "blobs", late)
     web.fsck(repair=True)
     assert not (web.root / "quarantine").exists()
     assert web.verify().ok

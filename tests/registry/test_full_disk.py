@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.registry import blob_store
+from rankmill.registry import disk_storage
 from rankmill.registry.blob_store import Store
 from rankmill.registry.model_registry import Registry
 from tests.refusals import refused
@@ -55,8 +55,8 @@ class SmallDisk(QuickDisk):
 
 @pytest.fixture(autouse=True)
 def _more_ballast(_little_ballast: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blob_store, "BALLAST_SIZE", 16 * BLOCK)
-    monkeypatch.setattr(blob_store, "LEAST_BALLAST", BLOCK)
+    monkeypatch.setattr(disk_storage, "BALLAST_SIZE", 16 * BLOCK)
+    monkeypatch.setattr(disk_storage, "LEAST_BALLAST", BLOCK)
 
 
 def size(registry: Registry) -> int:
@@ -124,7 +124,7 @@ def test_a_version_that_does_not_fit_is_refused_and_leaves_the_ballast(web: Regi
 def test_where_the_ballast_does_not_fit_the_registry_is_made_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blob_store, "LEAST_BALLAST", 2 * BLOCK)
+    monkeypatch.setattr(disk_storage, "LEAST_BALLAST", 2 * BLOCK)
     registry = Registry(tmp_path / "r", disk=SmallDisk(tmp_path / "r", blocks=2, files=2))
     registry.prepare()
     assert size(registry) == 0

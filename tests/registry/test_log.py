@@ -155,7 +155,7 @@ def test_verify_reports_foreign_files_and_missing_blobs_together(web: Registry) 
 
 
 def test_a_listing_that_lags_behind_hides_nothing(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CommitLog, "listed", lambda self: 1)
+    monkeypatch.setattr(CommitLog, "listed", lambda self, after=0: 1)
     assert len(web.log("web")) == 7
 
 

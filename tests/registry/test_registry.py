@@ -107,7 +107,7 @@ def test_an_empty_registry_is_no_error_until_a_model_is_asked_for(registry: Regi
 
 def test_a_registry_of_another_format_is_neither_read_nor_written(web: Registry, facts: dict[str, Any]) -> None:
     (web.root / "FORMAT.json").unlink()
-    (web.root / "FORMAT.json").write_text('{"format":3}')
+    (web.root / "FORMAT.json").write_text('{"format":4}')
     for use in (
         lambda r: r.names(),
         lambda r: r.resolve("web", bare="latest"),
@@ -117,7 +117,7 @@ def test_a_registry_of_another_format_is_neither_read_nor_written(web: Registry,
         lambda r: r.gc(rules=RetentionRules(keep=1, grace=0)),
         lambda r: r.fsck(repair=True),
     ):
-        with pytest.raises(IntegrityError, match="format 3"):
+        with pytest.raises(IntegrityError, match="format 4"):
             use(Registry(web.root))
 
 

@@ -90,7 +90,7 @@ def test_a_version_is_marked_swept_thrown_away_and_deleted(shop: Registry, wait:
     before = size_of(shop.root)
     report = shop.gc(rules=RULES)
     assert report.freed == 600 == before - size_of(shop.root)
-    assert garbage.trash_items(shop._store) == []
+    assert shop._store.storage.trash_items() == []
     assert shop.verify().ok
 
 
@@ -120,7 +120,7 @@ def test_a_dry_run_says_what_a_run_does_and_writes_nothing(
     shop: Registry, wait: Callable[[float], None], tree: Tree
 ) -> None:
     shop._store.put_blob(b"nobody's")
-    garbage.move_to_trash(shop._store, digest(shop, "shop@2"), time.time())
+    shop._store.storage.move_to_trash(digest(shop, "shop@2"), time.time())
     leases.take(shop._store, [])
     for day in range(6):
         wait(5.3)
@@ -154,7 +154,7 @@ def test_sixteen_collectors_at_once_do_what_one_does(shop: Registry, wait: Calla
         assert not [result for result in results if isinstance(result, BaseException)], results
         assert shop.verify().ok
     assert [v.number for v in shop.versions("shop") if v.swept_in] == [1, 5]
-    assert garbage.trash_items(shop._store) == []
+    assert shop._store.storage.trash_items() == []
     swept = [entry.change.versions for entry in shop.log("shop") if entry.change.op == "sweep"]
     assert sorted(version for versions in swept for version in versions) == [1, 5]
 
@@ -210,19 +210,19 @@ def test_a_blob_of_nobody_is_deleted_when_it_is_old(registry: Registry, wait: Ca
 
 def test_what_is_needed_comes_back_from_the_trash(shop: Registry, wait: Callable[[float], None]) -> None:
     sha256 = digest(shop, "shop@4")
-    garbage.move_to_trash(shop._store, sha256, time.time() - 100 * DAY)
+    shop._store.storage.move_to_trash(sha256, time.time() - 100 * DAY)
     assert not is_there(shop, sha256)
     assert shop.resolve("shop", bare="production").read() == bytes([4]) * 400
     assert shop.verify().ok
     assert list(shop.gc().put_back) == [sha256]
     assert is_there(shop, sha256)
-    assert garbage.trash_items(shop._store) == []
+    assert shop._store.storage.trash_items() == []
 
 
 def test_a_damaged_blob_does_not_come_back_and_a_whole_one_beside_it_does(shop: Registry) -> None:
     store, sha256 = shop._store, digest(shop, "shop@4")
-    garbage.move_to_trash(store, sha256, time.time() - 100 * DAY)
-    whole = garbage.trash_items(store)[0].path
+    store.storage.move_to_trash(sha256, time.time() - 100 * DAY)
+    whole = store.storage.trash_items()[0].path
     damaged = whole.with_name(f"{sha256}.20200101T000000Z.00000000")
     damaged.write_bytes(b"damaged")
     assert list(shop.gc().put_back) == [sha256]
@@ -232,8 +232,8 @@ def test_a_damaged_blob_does_not_come_back_and_a_whole_one_beside_it_does(shop: 
 
 def test_what_is_referred_to_is_not_deleted_though_it_cannot_be_put_back(shop: Registry) -> None:
     store, sha256 = shop._store, digest(shop, "shop@4")
-    garbage.move_to_trash(store, sha256, time.time() - 100 * DAY)
-    damaged = garbage.trash_items(store)[0].path
+    store.storage.move_to_trash(sha256, time.time() - 100 * DAY)
+    damaged = store.storage.trash_items()[0].path
     damaged.chmod(0o644)
     damaged.write_bytes(b"damaged")
     report = shop.gc()
@@ -394,7 +394,7 @@ class TestCommand:
 def test_a_blob_in_the_trash_gets_its_place_again_where_its_folder_is_gone(shop: Registry) -> None:
     """Registries are copied by programs that leave empty folders behind."""
     version = shop.resolve("shop@4", bare="latest")
-    garbage.move_to_trash(shop._store, version.sha256, time.time())
+    shop._store.storage.move_to_trash(version.sha256, time.time())
     version.model_path.parent.rmdir()
     assert list(shop.gc(rules=RULES).put_back) == [version.sha256]
     assert version.model_path.exists()

@@ -95,7 +95,7 @@ def test_a_registry_of_format_1_protects_nothing_and_stays_one(store: Store) -> 
     assert (old.root / "FORMAT.json").read_text() == '{"format":1}\n'
 
 
-@pytest.mark.parametrize("number", [0, 3, 99])
+@pytest.mark.parametrize("number", [0, 4, 99])
 def test_another_format_number_is_named_with_ours(store: Store, number: int) -> None:
     with refused(IntegrityError, "FORMAT.json", f"format {number}", "1", "2"):
         rewrite_format(store, f'{{"format":{number}}}\n').exists()

@@ -1,0 +1,304 @@
+"""A registry in a bucket of real servers: the whole story, and every way to be refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rankmill.cli import app
+from rankmill.foundation.storage import bucket
+from rankmill.foundation.storage.bucket import (
+    BadCredentials,
+    MissingBucket,
+    StoreError,
+    StoreRefusal,
+    TruncatedAnswer,
+    open_bucket,
+    store_error,
+)
+from rankmill.foundation.storage.location import ObjectUrl, location
+from rankmill.registry.model_registry import Registry
+from tests.cloud.conftest import reach
+from tests.cloud.servers import SECRET, Server, free_port
+from tests.refusals import refused
+from tests.registry.conftest import FACTS
+from tests.registry.test_races import all_at_once
+
+
+def place(server: Server) -> str:
+    """A prefix of its own."""
+    return f"{server.url}/{uuid.uuid4().hex}/registry"
+
+
+def url_of(text: str) -> ObjectUrl:
+    found = location(text)
+    assert isinstance(found, ObjectUrl)
+    return found
+
+
+def test_the_story_of_a_model(server: Server, tmp_path: Path) -> None:
+    registry = Registry(place(server))
+    done = registry.initialise()
+    assert (done.made, done.format, done.publishes_by) == (True, 3, "conditional put")
+    for number in (1, 2, 3):
+        registry.register("web", b"model %d" % number, manifest=FACTS | {"best_round": number}, reason="nightly")
+        registry.promote("web", number, force=True)
+    registry.rollback("web")
+    again = Registry(registry.root)
+    assert again.names() == ["web"]
+    assert again.resolve("web").read() == b"model 2"
+    assert again.register("web", b"model 1", manifest=FACTS | {"best_round": 1}).number == 1
+    assert [entry.number for entry in again.log("web", after=5)] == [6, 7]
+    assert again.verify().ok
+    assert again.fsck().findings == []
+    again.gc()
+    local = Registry(tmp_path / "local")
+    again.copy(local)
+    assert local.log("web") == again.log("web")
+    there = Registry(place(server))
+    local.copy(there)
+    assert there.log("web") == again.log("web")
+    assert there.verify().ok
+
+
+def test_the_client_keeps_the_promises_of_the_protocol(server: Server) -> None:
+    root = url_of(place(server))
+    store = open_bucket(root)
+    assert store.put_new(root / "a" / "1", b"one")
+    assert not store.put_new(root / "a" / "1", b"two")
+    assert store.get(root / "a" / "1") == b"one"
+    assert store.get(root / "a" / "1", 2) == b"on"
+    store.put(root / "a" / "1", b"three")
+    store.put(root / "a" / "empty", b"")
+    assert store.get(root / "a" / "empty") == b""
+    assert store.get(root / "a" / "empty", 5) == b""
+    for name in ("2", "22", "23", "3"):
+        store.put(root / "a" / name, name.encode())
+    store.put(root / "b" / "c" / "deep", b"x" * 100_000)
+    assert store.names(root) == ["a", "b"]
+    assert store.names(root / "b") == ["c"]
+    assert store.names(root / "none") == []
+    assert [stored.url.name for stored in store.below(root / "a")] == ["1", "2", "22", "23", "3", "empty"]
+    assert [stored.url.name for stored in store.below(root / "a", after="22")] == ["23", "3", "empty"]
+    assert [stored.url.name for stored in store.below(root / "a", prefix="2")] in (["22", "23"], ["2", "22", "23"])
+    found = store.head(root / "b" / "c" / "deep")
+    assert found.size == 100_000
+    assert found.version
+    store.delete(root / "a" / "1")
+    store.delete(root / "a" / "1")
+    with pytest.raises(FileNotFoundError):
+        store.get(root / "a" / "1")
+    with pytest.raises(FileNotFoundError):
+        store.head(root / "a" / "1")
+
+
+@pytest.mark.slow  # SeaweedFS waits ten seconds for its first lock
+def test_of_many_that_write_one_object_one_wins(server: Server) -> None:
+    root = url_of(place(server))
+    stores = [open_bucket(root) for _ in range(8)]
+    for number in range(10):
+        won = all_at_once(8, lambda i, n=number: stores[i].put_new(root / str(n), b"%d" % i))  # type: ignore[misc]
+        assert sorted(map(str, won)) == ["False"] * 7 + ["True"]
+        assert stores[0].get(root / str(number)) == b"%d" % won.index(True)
+
+
+def test_a_store_without_conditional_writes_is_refused(
+    servers: dict[str, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = place(reach(servers["rclone"], monkeypatch))
+    with refused(StoreRefusal, root, "If-None-Match"):
+        Registry(root).initialise()
+    assert open_bucket(url_of(root)).names(url_of(root)) == []
+
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(bucket, "RETRIES", 0)
+
+    def call(*words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(app, list(words))
+        return result.exit_code, result.output
+
+    return call
+
+
+def test_the_commands_take_a_url(s3: Server, tmp_path: Path) -> None:
+    root, local, runner = place(s3), tmp_path / "local", CliRunner()
+    source = Registry(local)
+    source.register("web", b"model", manifest=FACTS)
+
+    def call(*words: str) -> str:
+        result = runner.invoke(app, [*words, "--registry", root])
+        assert result.exit_code == 0, (result.output, result.exception)
+        return result.stdout
+
+    assert "If-None-Match" in call("models", "init")
+    assert "web" in runner.invoke(app, ["models", "copy", "--registry", str(local), "--to", root]).stdout
+    assert "web" in call("models", "list")
+    assert json.loads(call("models", "promote", "web@1", "--force", "--json"))["changed"]
+    assert "production" in call("models", "alias", "web")
+    assert "production = 1" in call("models", "list")
+    assert "model" in call("models", "show", "web")
+    assert json.loads(call("models", "verify", "--json"))["ok"]
+    assert "No damage" in call("models", "fsck")
+    call("models", "tag", "web@1", "keep=yes")
+    call("models", "gc")
+    call("models", "export", "web", "-o", str(tmp_path / "web.tar"))
+    call("models", "import", str(tmp_path / "web.tar"), "--as", "other")
+    assert json.loads(call("models", "list", "--json"))["registry"] == root
+
+
+REFUSALS: dict[str, tuple[dict[str, str], str, type[OSError], tuple[str, ...]]] = {
+    "missing bucket": ({}, "s3://nowhere/registry", MissingBucket, ("nowhere", "create it")),
+    "unknown key": ({"AWS_ACCESS_KEY_ID": "nobody"}, "s3://models/r", OSError, ("403",)),
+    "wrong secret": ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "s3://models/r", OSError, ("403",)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_refusal_is_one_line_without_the_secret(
+    name: str, s3: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings, root, kind, words = REFUSALS[name]
+    for variable, value in settings.items():
+        monkeypatch.setenv(variable, value)
+    secret = os.environ["AWS_SECRET_ACCESS_KEY"]
+    with refused(kind, *words) as raised:
+        Registry(root).initialise()
+    texts = [repr(raised.value), *capfd.readouterr()]
+    assert not [text for text in texts if secret in text or os.environ["AWS_ACCESS_KEY_ID"] in text]
+
+
+def test_the_secret_is_written_nowhere(s3: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root = url_of(place(s3))
+    registry = Registry(root)
+    registry.register("web", b"model", manifest=FACTS, reason="nightly")
+    registry.export("web", tmp_path / "web.tar")
+    store = open_bucket(root)
+    written = [store.get(stored.url) for stored in store.below(root)]
+    assert len(written) > 3
+    everything = [*written, (tmp_path / "web.tar").read_bytes(), repr(vars(registry._store)).encode()]
+    everything += [text.encode() for text in capfd.readouterr()]
+    assert not [data for data in everything if SECRET.encode() in data]
+
+
+def answering(answer: bytes) -> tuple[int, threading.Event]:
+    """A server on loopback that gives every request this answer, until the event is set."""
+    listener, ended = socket.create_server(("127.0.0.1", 0)), threading.Event()
+    listener.settimeout(0.1)
+
+    def serve() -> None:
+        while not ended.is_set():
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                continue
+            with connection:
+                connection.settimeout(1)
+                try:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+                except OSError:
+                    pass
+        listener.close()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return int(listener.getsockname()[1]), ended
+
+
+def _http(status: str, body: str = "", length: int | None = None, **headers: str) -> bytes:
+    fixed = {"ETag": '"e"', "Last-Modified": "Wed, 21 Oct 2026 07:28:00 GMT", "Connection": "close"}
+    lines = [f"{name.replace('_', '-')}: {value}" for name, value in (fixed | headers).items()]
+    size = len(body) if length is None else length
+    return "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {size}", *lines, "", body]).encode()
+
+
+def _error(code: str) -> str:
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{SECRET}</Message></Error>"
+
+
+ANSWERS: dict[str, tuple[bytes, type[OSError], tuple[str, ...]]] = {
+    "cut off": (_http("200 OK", "half", length=8), TruncatedAnswer, ("cut off",)),
+    "expired": (_http("400 Bad Request", _error("ExpiredToken")), BadCredentials, ("expired", "ExpiredToken")),
+    "elsewhere": (
+        _http("301 Moved Permanently", _error("PermanentRedirect")),
+        bucket.WrongRegion,
+        ("another region", "AWS_REGION"),
+    ),
+    "wrong region": (
+        _http("400 Bad Request", _error("AuthorizationHeaderMalformed")),
+        bucket.WrongRegion,
+        ("another region",),
+    ),
+    "not allowed": (
+        _http("403 Forbidden", _error("AccessDenied")),
+        bucket.NoPermission,
+        ("permission", "AccessDenied"),
+    ),
+    "busy": (_http("503 Slow Down", _error("SlowDown")), StoreError, ("503", "SlowDown")),
+    "skewed": (_http("403 Forbidden", _error("RequestTimeTooSkewed")), BadCredentials, ("clock",)),
+    "no such bucket": (_http("404 Not Found", _error("NoSuchBucket")), MissingBucket, ("create it",)),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_each_answer_is_explained_in_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore")
+    answer, kind, words = ANSWERS[name]
+    port, ended = answering(answer)
+    try:
+        for variable, value in {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ACCESS_KEY_ID": "testkey",
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(variable, value)
+        monkeypatch.setattr(bucket, "RETRIES", 0)
+        with refused(kind, "s3://b/k", *words) as raised:
+            open_bucket(url_of("s3://b/k")).get(url_of("s3://b/k"))
+        assert SECRET not in repr(raised.value)
+        assert type(raised.value) is kind
+    finally:
+        ended.set()
+
+
+def test_a_store_that_is_not_there_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testkey")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    with refused(StoreError, "s3://models/r", "cannot be reached"):
+        Registry("s3://models/r").names()
+
+
+def test_a_text_of_the_client_is_never_repeated() -> None:
+    url = ObjectUrl("az", "c", "k")
+    for text in (f"GET http://127.0.0.1/c/k?sig={SECRET} failed", f"<Message>{SECRET}</Message>", SECRET):
+        assert SECRET not in str(store_error(url, text, "GenericError"))
+
+
+def test_a_server_that_is_killed_and_started_again_is_met_again(s3: Server) -> None:
+    """Stopped for a while: requests wait, and are repeated by the client."""
+    registry = Registry(place(s3))
+    registry.register("web", b"model", manifest=FACTS)
+    os.kill(s3.pid, signal.SIGSTOP)
+    timer = threading.Timer(1.0, lambda: os.kill(s3.pid, signal.SIGCONT))
+    timer.start()
+    try:
+        assert registry.promote("web", 1, force=True).number == 2
+    finally:
+        timer.join()

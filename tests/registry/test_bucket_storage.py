@@ -1,0 +1,238 @@
+"""A registry in a bucket: what differs from one on a disk."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rankmill.foundation.errors import ConflictError, InputError, IntegrityError
+from rankmill.foundation.storage.bucket import StoreError, StoreRefusal
+from rankmill.foundation.storage.location import ObjectUrl
+from rankmill.registry import bucket_storage, commit_log
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.retention_rules import RetentionRules
+from tests.refusals import refused
+from tests.registry.conftest import FACTS
+from tests.registry.model_bucket import URL, FailingRequests, Fault, ModelBucket, World, content, on
+from tests.registry.operations import AT_ONCE, three_versions
+from tests.registry.test_races import all_at_once
+
+DAY = 24 * 3600.0
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    three_versions(on(made))
+    return made
+
+
+def test_everything_is_below_its_prefix_and_the_format_is_its_own(world: World) -> None:
+    assert all(url.key.startswith(f"{URL.key}/") for url in world.objects)
+    assert json.loads(world.objects[URL / "FORMAT.json"][0]) == {"format": 3, "protected": []}
+
+
+def test_a_store_that_replaces_all_the_same_is_refused_and_left_empty() -> None:
+    world = World(ignores_conditions=True)
+    with refused(StoreRefusal, str(URL), "If-None-Match"):
+        on(world).initialise()
+    assert world.objects == {}
+
+
+def test_an_existing_registry_is_probed_too(world: World) -> None:
+    world.ignores_conditions = True
+    with refused(StoreRefusal, "If-None-Match"):
+        on(world).initialise(leave_open=True)
+
+
+def test_a_prefix_with_something_else_is_refused() -> None:
+    world = World(objects={URL / "notes.txt": (b"mine", 0.0)})
+    with refused(InputError, "'notes.txt'"):
+        on(world).prepare()
+    assert list(world.objects) == [URL / "notes.txt"]
+
+
+def test_raw_copies_between_disk_and_bucket_are_not_mistaken(world: World, web: Registry) -> None:
+    assert isinstance(web.root, Path)
+    for url, (data, _) in world.objects.items():
+        path = web.root.parent / "copied" / url.relative_to(URL)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    with refused(IntegrityError, "FORMAT.json", "format 3", "models copy"):
+        Registry(web.root.parent / "copied").names()
+    raw = World()
+    for path in web.root.rglob("*"):
+        if path.is_file():
+            raw.objects[URL / path.relative_to(web.root).as_posix()] = (path.read_bytes(), 0.0)
+    with refused(IntegrityError, "FORMAT.json", "format 2", "models copy"):
+        on(raw).names()
+
+
+def test_a_registry_goes_to_a_bucket_and_back_with_its_history(web: Registry, tmp_path: Path) -> None:
+    web.register("shop", b"shop 1", manifest=FACTS, attachments={"notes": b"n"})
+    world = World()
+    there, back = Registry(URL, bucket=ModelBucket(world)), Registry(tmp_path / "back")
+    assert [(done.name, done.added) for done in web.copy(there)] == [("shop", 1), ("web", 7)]
+    there.promote("web", 2, reason="while it was there")
+    assert [(done.name, done.added) for done in there.copy(back)] == [("shop", 1), ("web", 8)]
+    for name in ("shop", "web"):
+        assert back.log(name)[: len(web.log(name))] == web.log(name)
+        assert back.log(name) == there.log(name)
+    assert back.verify().ok
+    assert back.protected == there.protected == web.protected
+    assert back.resolve("shop@1").attachment("notes") == b"n"
+    before = content(world)
+    assert [done.added for done in back.copy(there)] == [0, 0]
+    assert content(world) == before
+    web.promote("web", 1)
+    with refused(ConflictError, "web", "differs"):
+        web.copy(there, ["web"])
+
+
+def test_a_commit_is_a_few_requests_however_long_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_log, "is_due", lambda head, checkpoint: head - checkpoint >= 100)
+    world, counted = World(), Counter[str]()
+    registry = on(world)
+    registry.prepare(protected=())
+    registry.register("web", b"model", manifest=FACTS)
+    for number in range(205):
+        registry.tag("web", 1, "n", str(number))
+
+    def around(name: str, call: Callable[..., object], *arguments: object, **named: object) -> object:
+        counted[name] += 1
+        answer = call(*arguments, **named)
+        if name == "below":
+            counted["listed"] += len(answer)  # type: ignore[arg-type]
+        return answer
+
+    on(world, around).promote("web", 1)
+    assert counted["put_new"] == 1
+    assert counted["get"] < 25
+    assert counted["listed"] < 25
+
+
+def test_of_many_writers_at_once_one_wins_each_entry(world: World, brisk: None) -> None:
+    def work(i: int) -> list[str]:
+        mine = on(world)
+        return [
+            mine.promote("web", (i + step) % 3 + 1, alias=f"a{i % 3}", reason=f"{i} {step}").txid for step in range(4)
+        ]
+
+    acknowledged = [txid for result in all_at_once(8, work) for txid in result]  # type: ignore[union-attr]
+    written = [entry.txid for entry in on(world).log("web") if entry.reason]
+    assert set(acknowledged) <= set(written)
+    assert len(set(written)) == len(written)
+    assert on(world).verify().ok
+
+
+def test_grace_is_measured_by_the_clock_of_the_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry, rules = on(world), RetentionRules(keep=1, grace=DAY)
+    orphan = registry._store.put_blob(b"nobody's")
+    ours = time.time
+    monkeypatch.setattr(time, "time", lambda: ours() + 100 * DAY)  # our clock is fast
+    assert not registry.gc(rules=rules).trashed
+    world.now += 2 * DAY
+    assert list(registry.gc(rules=rules).trashed) == [orphan]
+    assert not registry.gc(rules=rules).deleted
+    assert registry._store.read_blob(orphan) == b"nobody's"  # for readers without a lease
+    world.now += 2 * DAY
+    assert registry.gc(rules=rules).freed == len(b"nobody's")
+    with pytest.raises(IntegrityError, match="missing"):
+        registry._store.read_blob(orphan)
+    assert not [url for url in world.objects if "/trash/" in url.key]
+
+
+def test_a_blob_that_is_deleted_while_somebody_looks_for_it_is_stored_again(world: World) -> None:
+    """The marks are read before the names: an object whose mark is gone is gone itself."""
+    data, looked = b"nobody's", False
+    sha256 = on(world)._store.put_blob(data)
+    on(world).gc(rules=AT_ONCE)
+
+    def around(name: str, call: Callable[..., object], *arguments: object, **named: object) -> object:
+        nonlocal looked
+        answer = call(*arguments, **named)
+        if name == "below" and not looked:
+            looked = True
+            assert list(on(world).gc(rules=AT_ONCE).deleted)
+        return answer
+
+    store = on(world, around)._store
+    store.put_blob(data)
+    assert store.read_blob(sha256) == data
+
+
+def test_a_blob_in_the_trash_is_not_relied_on(world: World) -> None:
+    store = on(world)._store
+    sha256 = store.put_blob(b"nobody's")
+    on(world).gc(rules=AT_ONCE)
+    assert not store.has_blob(sha256)
+    assert store.read_blob(sha256) == b"nobody's"
+    store.put_blob(b"nobody's")
+    assert store.has_blob(sha256)
+
+
+def test_a_mark_whose_blob_is_gone_goes_too(world: World) -> None:
+    registry = on(world)
+    registry._store.put_blob(b"nobody's")
+    registry.gc(rules=AT_ONCE)
+    (item,) = registry._store.storage.trash_items()
+    del world.objects[item.content]
+    assert list(registry.gc(rules=AT_ONCE).deleted.values()) == [0]
+    assert registry._store.storage.trash_items() == []
+
+
+def test_fsck_moves_damage_to_quarantine_and_finds_a_copy(world: World) -> None:
+    registry = on(world)
+    version = registry.resolve("web@1", bare="latest")
+    (path,) = registry._store.storage.blob_files(version.sha256)
+    registry._store.storage.move_to_trash(version.sha256, time.time())
+    registry._store.put_blob(b"model 1")
+    damaged = next(p for p in registry._store.storage.blob_files(version.sha256) if p != path)
+    world.objects[damaged] = (b"rubbish", world.now)
+    assert not registry.fsck().ok
+    assert registry.fsck(repair=True).ok
+    assert registry.fsck().ok
+    assert version.read() == b"model 1"
+    assert [data for url, (data, _) in world.objects.items() if "/quarantine/" in url.key] == [b"rubbish"]
+
+
+def test_when_nobody_knows_the_message_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_storage, "PAUSE", 0.0)
+
+    def down(name: str, call: Callable[..., object], *arguments: object, **named: object) -> object:
+        if name == "put_new":
+            raise StoreError(URL, "the store did not answer in time")
+        return call(*arguments, **named)
+
+    with refused(OSError, "unknown whether", "models log NAME"):
+        on(world, down).promote("web", 1)
+
+
+def test_what_killed_processes_left_is_swept(world: World) -> None:
+    registry = on(world)
+    url = URL / "tmp" / "clock.old"
+    world.objects[url] = (b"", time.time() - 2 * DAY)
+    world.objects[URL / "tmp" / "clock.new"] = (b"", time.time())
+    registry._store.sweep()
+    assert [u.name for u in world.objects if u.parent == URL / "tmp"] == ["clock.new"]
+
+
+def test_a_failing_lease_is_no_reason_to_fail_for_readers(world: World) -> None:
+    registry = on(world, FailingRequests(1, Fault(StoreError, lasting=True)))
+    with registry.lease(on(world).resolve("web@1", bare="latest")):
+        pass
+
+
+def test_urls_are_taken_apart_and_put_together() -> None:
+    url = ObjectUrl("s3", "b", "x") / "y" / "z.json"
+    assert (url.name, url.suffix, str(url.parent), str(url.relative_to(ObjectUrl("s3", "b")))) == (
+        "z.json",
+        ".json",
+        "s3://b/x/y",
+        "x/y/z.json",
+    )
