@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.storage.bucket import BucketClient, Stored, StoreError, StoreRefusal, open_bucket
+from rankmill.foundation.storage.bucket import BucketClient, ObjectFacts, StoreError, StoreRefusal, open_bucket
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.registry.registry_format import IN_BUCKETS
 from rankmill.registry.storage import NOBODY_KNOWS, OWN_NAMES, Publishing, Trashed
@@ -227,7 +227,7 @@ class BucketStorage:
     def blobs(self) -> dict[str, ObjectUrl]:
         """Return the newest object of each blob that is not in the trash, by digest."""
         marked = {item.content for item in self.trash_items()}
-        newest: dict[str, Stored] = {}
+        newest: dict[str, ObjectFacts] = {}
         for stored in self._bucket.below(self.root / "blobs"):
             sha256 = self.digest_at(stored.url)
             if sha256 is None or stored.url in marked:

@@ -59,7 +59,7 @@ class WrongRegion(StoreRefusal):
     """The bucket is in another region."""
 
 
-class Stored(NamedTuple):
+class ObjectFacts(NamedTuple):
     """Facts about an object."""
 
     url: ObjectUrl
@@ -77,7 +77,7 @@ class BucketClient(Protocol):
         """Read an object, whole or its first ``limit`` bytes."""
         ...
 
-    def head(self, url: ObjectUrl) -> Stored:
+    def head(self, url: ObjectUrl) -> ObjectFacts:
         """Return the facts about an object."""
         ...
 
@@ -85,7 +85,7 @@ class BucketClient(Protocol):
         """Return the next part of every key below ``above``, sorted: names of objects and of prefixes."""
         ...
 
-    def below(self, above: ObjectUrl, after: str = "", prefix: str = "") -> Iterator[Stored]:
+    def below(self, above: ObjectUrl, after: str = "", prefix: str = "") -> Iterator[ObjectFacts]:
         """List every object below ``above`` whose name begins with ``prefix`` and follows ``after``, in order of keys."""
         ...
 
@@ -131,7 +131,7 @@ class ObstoreClient:
             raise TruncatedAnswer(url, f"the answer was cut off: expected {size} bytes, found {len(data)}; try again")
         return data
 
-    def head(self, url: ObjectUrl) -> Stored:
+    def head(self, url: ObjectUrl) -> ObjectFacts:
         """Return the facts about an object."""
         import obstore
 
@@ -147,7 +147,7 @@ class ObstoreClient:
         keys = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
         return sorted({key.rstrip("/").rpartition("/")[2] for key in keys if key.strip("/") != above.key})
 
-    def below(self, above: ObjectUrl, after: str = "", prefix: str = "") -> Iterator[Stored]:
+    def below(self, above: ObjectUrl, after: str = "", prefix: str = "") -> Iterator[ObjectFacts]:
         """List every object below ``above`` whose name begins with ``prefix`` and follows ``after``."""
         import obstore
 
@@ -324,6 +324,6 @@ def store_error(url: ObjectUrl, text: str, kind: str = "") -> StoreError:
     return StoreError(url, f"the request failed ({kind or 'unknown error'}); try again")
 
 
-def _stored(url: ObjectUrl, meta: Any) -> Stored:
+def _stored(url: ObjectUrl, meta: Any) -> ObjectFacts:
     version = meta.get("version") or meta.get("e_tag") or ""
-    return Stored(url, int(meta["size"]), meta["last_modified"].timestamp(), version)
+    return ObjectFacts(url, int(meta["size"]), meta["last_modified"].timestamp(), version)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
-from rankmill.foundation.storage.bucket import Stored, StoreError, StoreRefusal
+from rankmill.foundation.storage.bucket import ObjectFacts, StoreError, StoreRefusal
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.registry.model_registry import Registry
 from tests.registry.interposed import Killed
@@ -48,9 +48,9 @@ class ModelBucket:
         data = self._find(url)[0]
         return data if limit < 0 else data[:limit]
 
-    def head(self, url: ObjectUrl) -> Stored:
+    def head(self, url: ObjectUrl) -> ObjectFacts:
         data, modified = self._find(url)
-        return Stored(url, len(data), modified, str(hash(data)))
+        return ObjectFacts(url, len(data), modified, str(hash(data)))
 
     def names(self, above: ObjectUrl) -> list[str]:
         first = f"{above.key}/" if above.key else ""
@@ -58,11 +58,11 @@ class ModelBucket:
             {u.key[len(first) :].partition("/")[0] for u in list(self.world.objects) if u.key.startswith(first)}
         )
 
-    def below(self, above: ObjectUrl, after: str = "", prefix: str = "") -> list[Stored]:
+    def below(self, above: ObjectUrl, after: str = "", prefix: str = "") -> list[ObjectFacts]:
         first = f"{above.key}/" if above.key else ""
         found = sorted(url for url in list(self.world.objects) if url.key.startswith(first + prefix))
         objects = [(url, self.world.objects.get(url)) for url in found if url.key[len(first) :] > after]
-        return [Stored(url, len(o[0]), o[1], str(hash(o[0]))) for url, o in objects if o is not None]
+        return [ObjectFacts(url, len(o[0]), o[1], str(hash(o[0]))) for url, o in objects if o is not None]
 
     def put(self, url: ObjectUrl, data: bytes) -> None:
         self.world.now += 0.001
