@@ -9,8 +9,11 @@ from typing import Annotated
 import typer
 
 from rankmill.foundation.command_line import AsJson, Overwrite, takes_options
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import Without, spelled
 from rankmill.pipeline.clicks.judge_options import JudgeOptions
 from rankmill.pipeline.clicks.log_options import ClickLogOptions
+from rankmill.pipeline.clicks.models.options import ClickFitOptions, ClickModelChoice
 
 app = typer.Typer(no_args_is_help=True, help="Learn from clicks: judgments from logs, and estimates of new rankings.")
 
@@ -54,3 +57,83 @@ def judge(
     with open_click_log(log, reading, say=lambda line: typer.echo(line, err=True)) as opened:
         report = write_judgments(opened, out, options, given, overwrite=overwrite)
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())
+
+
+@app.command()
+@takes_options
+def describe(
+    *,
+    log: Log,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Also write the description as a page to this file.")
+    ] = None,
+    options: Annotated[ClickFitOptions, Without("replicates")],
+    reading: ClickLogOptions,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Describe a click log, say what can be estimated from it, and recommend a click model, or not to correct.
+
+    Prints sessions, clicks by position, how many documents were shown at several positions, the ranking policies and whether their order
+    looks random, sessions with suspiciously many lists or clicks, and how well each click model predicts sessions that were held out.
+
+    Examples
+    --------
+    rankmill clicks describe log.parquet
+
+    rankmill clicks describe 'days/*.csv.gz' --columns session=visit,doc_id=url --html log.html
+    """
+    from rankmill.foundation.storage.publish import explain_errors, write_atomically
+    from rankmill.pipeline.clicks.describe_log import describe_clicks
+    from rankmill.pipeline.clicks.read_log import open_click_log
+
+    if html is not None:
+        _check_out(html, overwrite=overwrite)
+    with open_click_log(log, reading, say=lambda line: typer.echo(line, err=True)) as opened:
+        found = describe_clicks(opened, options, opened.totals)
+    if html is not None:
+        with explain_errors(html):
+            write_atomically(html, found.page().encode())
+    typer.echo(json.dumps(found.to_json()) if as_json else found.render())
+
+
+@app.command()
+@takes_options
+def fit(
+    *,
+    log: Log,
+    out: Annotated[Path, typer.Option("--out", "-o", help="JSON file to write.")],
+    choice: ClickModelChoice,
+    options: ClickFitOptions,
+    reading: ClickLogOptions,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Estimate from a click log how likely users are to examine each position, and write it to a small file.
+
+    Judgments from clicks, training and off-policy estimates read the file. Documents must have been shown at several positions;
+    otherwise the estimate is refused, as position and relevance cannot be told apart. Intervals are of 95 %, by drawing sessions again.
+
+    Examples
+    --------
+    rankmill clicks fit log.parquet -o pbm.json
+
+    rankmill clicks fit log.parquet --model randomised --policy random -o random.json
+    """
+    from rankmill.pipeline.clicks.models.fit_log import ClickFitReport, fit_clicks
+    from rankmill.pipeline.clicks.propensities import write_propensities
+    from rankmill.pipeline.clicks.read_log import open_click_log
+
+    _check_out(out, overwrite=overwrite)
+    with open_click_log(log, reading, say=lambda line: typer.echo(line, err=True)) as opened:
+        fitted = fit_clicks(opened, choice.model, options)
+    write_propensities(out, fitted.propensities)
+    report = ClickFitReport(out, fitted.model.converged, fitted.propensities)
+    typer.echo(json.dumps(report.to_json()) if as_json else report.render())
+
+
+def _check_out(path: Path, *, overwrite: bool) -> None:
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file")
+    if path.exists() and not overwrite:
+        raise InputError(f"{path}: already exists; choose another name, or replace it with {spelled('overwrite')}")

@@ -281,3 +281,32 @@ def team_drafts(one: Sequence[str], two: Sequence[str], length: int) -> dict[tup
 
     go_on((), 1.0)
     return found
+
+
+def affine_maximisation(
+    rows: Sequence[tuple[int, int, float, float]], ranks: int, steps: int
+) -> tuple[list[float], list[float], float]:
+    """EM of P(click at k) = alpha_k gamma_d + beta_k: alpha and beta for relevance as large as possible, and the log-likelihood."""
+    alpha, beta = [0.5] * ranks, [0.02] * ranks
+    gamma = [0.5] * (1 + max(document for document, *_ in rows))
+    total = 0.0
+    for _ in range(steps):
+        examined, trusted, shown_at = ([0.0] * ranks for _ in range(3))
+        relevant, seen = [0.0] * len(gamma), [0.0] * len(gamma)
+        total = 0.0
+        for d, k, shown, clicked in rows:
+            a, b, g = alpha[k], beta[k], gamma[d]
+            chance = a * g + b
+            total += (clicked * log(chance) if clicked else 0.0) + (shown - clicked) * log(1 - chance)
+            found = clicked * a * g / chance
+            looked = found + (shown - clicked) * a * (1 - g) / (1 - chance)
+            examined[k] += looked
+            trusted[k] += clicked - found
+            shown_at[k] += shown
+            relevant[d] += found
+            seen[d] += looked
+        alpha = [x / n for x, n in zip(examined, shown_at, strict=True)]
+        beta = [x / n for x, n in zip(trusted, shown_at, strict=True)]
+        gamma = [x / n if n else g for x, n, g in zip(relevant, seen, gamma, strict=True)]
+    shift = min(b / a for a, b in zip(alpha, beta, strict=True))
+    return [a / alpha[0] for a in alpha], [b - a * shift for a, b in zip(alpha, beta, strict=True)], total

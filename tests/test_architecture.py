@@ -186,7 +186,7 @@ MEANS_DIFFERENT_THINGS = {
     "--margin": "of this gate, or the widest of all gates",
     "--max-grade": "a bound on judgments, or a part of the metric err",
     "--metric": "one or several, with a default of each command's own",
-    "--model": "one, or several",
+    "--model": "one, or several; of clicks",
     "--n-rounds": "to train, to score with, to look at, to convert",
     "--name": "in the registry, or in another tool",
     "--on": "documents for comparisons, for means, for a gate",

@@ -146,7 +146,7 @@ def _position_based(
     shown = np.diff(np.append(first, len(of))).astype(np.float64)
     of, theta, clicks = of[first], theta[first], np.add.reduceat(clicks, first) if len(first) else clicks
     gamma = np.full(n, np.nan)
-    kernels.relevance_given(of, theta, shown, clicks, np.array(prior), gamma)
+    kernels.relevance_given(of, theta, np.zeros(len(of)), shown, clicks, np.array(prior), gamma)
     skipped = (shown - clicks) * (theta / (1.0 - theta * gamma[of])) ** 2
     curvature = (summed_by(of, clicks, n) + prior[0]) / gamma**2 + summed_by(of, skipped, n)
     return gamma, 1.0 / (curvature + prior[1] / (1.0 - gamma) ** 2)

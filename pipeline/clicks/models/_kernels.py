@@ -123,69 +123,79 @@ def _root(parent, cell):
 
 
 @kernel
-def _step(rows, free, prior, parameters, sums, out):
-    """Write parameters after one step of EM to ``out``; return the log-likelihood of ``parameters``, the prior included."""
+def _step(rows, free, parameters, sums, out):
+    """Write parameters after one step of EM to ``out``; return the log-likelihood of ``parameters``.
+
+    A user examines the document for its relevance (theta), clicks without reason (trust), or does neither.
+    """
     document, cell, shown, clicks = rows
-    cells = free.shape[0]
-    theta, gamma, relevant, n_of = parameters[:cells], parameters[cells:], sums[0], sums[1]
+    cells = free.shape[0] // 2
+    first = 2 * cells
+    relevant, n_of = sums[0], sums[1]
     relevant[:], n_of[:] = 0.0, 0.0
     total = 0.0
     for i in range(document.shape[0]):
-        d, c, n, k = document[i] + cells, cell[i], shown[i], clicks[i]
+        d, c, n, k = document[i] + first, cell[i], shown[i], clicks[i]
         if n <= 0.0:
             continue
-        t, g = theta[c], parameters[d]
-        chance = t * g
+        t, b, g = parameters[c], parameters[cells + c], parameters[d]
+        chance = t * g + b
         skipped = max(1.0 - chance, 1e-300)
         total += k * log_positive(max(chance, 1e-300)) if k > 0.0 else 0.0
         total += (n - k) * log_positive(skipped) if n > k else 0.0
         unseen = (n - k) / skipped
-        relevant[c] += k + unseen * t * (1.0 - g)
+        found = k if b == 0.0 else k * t * g / max(chance, 1e-300)
+        examined = found + unseen * t * (1.0 - g)
+        relevant[c] += examined
         n_of[c] += n
-        relevant[d] += k + unseen * g * (1.0 - t)
-        n_of[d] += n
-    if prior[0] > 0.0:
-        for g in gamma:
-            total += prior[0] * log_positive(max(g, 1e-300)) + prior[1] * log_positive(max(1.0 - g, 1e-300))
-    for c in range(cells):
-        out[c] = relevant[c] / n_of[c] if free[c] and n_of[c] > 0.0 else theta[c]
-    for d in range(cells, parameters.shape[0]):
-        n = n_of[d] + prior[0] + prior[1]
-        out[d] = (relevant[d] + prior[0]) / n if n > 0.0 else parameters[d]
+        relevant[cells + c] += k - found
+        n_of[cells + c] += n
+        relevant[d] += found
+        n_of[d] += examined
+        if b == 0.0:  # documents of unexamined skips may be relevant, too: the same maximum in fewer steps
+            relevant[d] += unseen * g * (1.0 - t)
+            n_of[d] += n - examined
+    for j in range(parameters.shape[0]):
+        fixed = n_of[j] <= 0.0 or (j < first and not free[j])
+        out[j] = parameters[j] if fixed else relevant[j] / n_of[j]
     return total
 
 
 @kernel
-def maximise(rows, free, prior, tolerance, parameters, scratch, trace):
-    """Run EM for ``P(click) = theta[cell] gamma[document]`` until it converges; return the length of ``trace``.
+def maximise(rows, free, tolerance, parameters, scratch, trace):
+    """Run EM for ``P(click) = theta[cell] gamma[document] + trust[cell]`` until it converges; return the length of ``trace``.
 
     The length is negative if it did not converge.  EM is slow where most impressions are unexamined, so that each pair of steps is extrapolated (SQUAREM, Varadhan and Roland 2008,
     step length S3); an extrapolation that lowers the likelihood is dropped.
 
     rows        document, cell, shown, clicks (rows,); shown and clicks are real numbers
-    free        (cells,) 1 where theta is estimated, 0 where it stays
-    prior       clicks and skips of examined documents that each document has beforehand
-    tolerance   stop when no theta, relative to the first, changes by this share in a step
-    parameters  (cells + documents,) theta and gamma, IN the start, OUT the estimates
-    scratch     (6, cells + documents)
+    free        (2 cells,) 1 where theta, then trust, is estimated, 0 where it stays
+    tolerance   stop when no theta, relative to the first, and no trust changes by this share in a step, or the log-likelihood
+                by a hundred times this number
+    parameters  (2 cells + documents,) theta, trust and gamma, IN the start, OUT the estimates
+    scratch     (6, 2 cells + documents)
     trace       (most steps,) OUT the log-likelihood before each step that was kept and after the last, ascending
     """
-    cells, x1, x2, ahead, after = free.shape[0], scratch[2], scratch[3], scratch[4], scratch[5]
+    cells, x1, x2, ahead, after = free.shape[0] // 2, scratch[2], scratch[3], scratch[4], scratch[5]
     sums = scratch[:2]
     steps = kept = 0
-    likelihood = _step(rows, free, prior, parameters, sums, x1)
+    likelihood = _step(rows, free, parameters, sums, x1)
     while steps + 3 <= trace.shape[0]:
         trace[kept] = likelihood
         kept += 1
-        between = _step(rows, free, prior, x1, sums, x2)
+        if kept > 1 and likelihood - trace[kept - 2] < 100.0 * tolerance:
+            return kept
+        between = _step(rows, free, x1, sums, x2)
         steps += 2
         change = 0.0
         for c in range(cells):
             if free[c] and parameters[c] > 0.0 and x1[0] > 0.0:
                 change = max(change, abs(x1[c] / x1[0] * parameters[0] / parameters[c] - 1.0))
+            if free[cells + c]:
+                change = max(change, abs(x1[cells + c] - parameters[cells + c]) / max(parameters[cells + c], 1e-3))
         if change < tolerance:
             parameters[:] = x2
-            trace[kept] = _step(rows, free, prior, parameters, sums, x1)
+            trace[kept] = _step(rows, free, parameters, sums, x1)
             return kept + 1
         square_r = square_v = 0.0
         for j in range(parameters.shape[0]):
@@ -196,45 +206,48 @@ def maximise(rows, free, prior, tolerance, parameters, scratch, trace):
         length = np.sqrt(square_r / square_v) if square_v > 0.0 else 1.0
         if length <= 1.0:
             parameters[:] = x2
-            likelihood = _step(rows, free, prior, parameters, sums, x1)
+            likelihood = _step(rows, free, parameters, sums, x1)
             continue
         for j in range(parameters.shape[0]):
             r = x1[j] - parameters[j]
             v = x2[j] - x1[j] - r
             ahead[j] = min(max(parameters[j] + 2.0 * length * r + length * length * v, 1e-9), 1.0)
-            if x2[j] == 0.0 or (j < cells and not free[j]):
+            if x2[j] == 0.0 or (j < 2 * cells and not free[j]):
                 ahead[j] = x2[j]
-        there = _step(rows, free, prior, ahead, sums, after)
+        for c in range(cells):
+            if ahead[c] + ahead[cells + c] > 1.0:  # a user does one of the two
+                ahead[c], ahead[cells + c] = x2[c], x2[cells + c]
+        there = _step(rows, free, ahead, sums, after)
         steps += 1
         if there >= between:
             parameters[:], x1[:] = ahead, after
             likelihood = there
         else:
             parameters[:] = x2
-            likelihood = _step(rows, free, prior, parameters, sums, x1)
+            likelihood = _step(rows, free, parameters, sums, x1)
     return -kept
 
 
 @kernel
-def relevance_given(document, theta, shown, clicks, prior, out):
+def relevance_given(document, theta, trust, shown, clicks, prior, out):
     """out[d] = the gamma that maximises the likelihood of the rows of d, (rows,) in ascending order of document; bisection.
 
-    The derivative (clicks + prior[0]) / gamma - sum of skips theta / (1 - theta gamma) - prior[1] / (1 - gamma) falls.
+    The derivative of clicks log(theta gamma + trust) + skips log(1 - theta gamma - trust), and of the prior, falls.
     """
     i = 0
     while i < document.shape[0]:
         first, d = i, document[i]
-        clicked, most = prior[0], 1.0
+        high = 1.0
         while i < document.shape[0] and document[i] == d:
-            clicked += clicks[i]
-            most = max(most, theta[i])
+            high = min(high, (1.0 - trust[i]) / theta[i])
             i += 1
-        low, high = 0.0, 1.0 / most
+        low = 0.0
         for _ in range(50):
             gamma = 0.5 * (low + high)
-            slope = clicked / gamma - prior[1] / (1.0 - gamma)
+            slope = prior[0] / gamma - prior[1] / (1.0 - gamma)
             for j in range(first, i):
-                slope -= (shown[j] - clicks[j]) * theta[j] / (1.0 - theta[j] * gamma)
+                chance = theta[j] * gamma + trust[j]
+                slope += theta[j] * (clicks[j] / chance - (shown[j] - clicks[j]) / (1.0 - chance))
             if slope > 0.0:
                 low = gamma
             else:
@@ -266,7 +279,7 @@ def add_pairs(document, rank, shown, clicks, ranks, weighted, unclicked):
 
 
 @kernel
-def follow_lists(start, document, rank, clicked, keep, gamma, examination, continuation, out):
+def follow_lists(start, document, rank, clicked, keep, gamma, examination, continuation, trust, out):
     """Predict each click from the clicks above it, for lists with ``keep``; sums by rank.
 
     The user goes on with probability ``going``, which is updated by Bayes' rule after a skip and is ``continuation`` after a click.
@@ -283,7 +296,7 @@ def follow_lists(start, document, rank, clicked, keep, gamma, examination, conti
             k = rank[i] - 1
             examined = going * examination[k, last]
             relevance = gamma[document[i]]
-            chance = min(max(examined * relevance, LEAST), 1.0 - LEAST)
+            chance = min(max(examined * relevance + going * trust[k], LEAST), 1.0 - LEAST)
             out[0, k] += 1.0
             out[1, k] += log_positive(chance if clicked[i] else 1.0 - chance)
             out[2, k] += examined
@@ -291,5 +304,5 @@ def follow_lists(start, document, rank, clicked, keep, gamma, examination, conti
             if clicked[i]:
                 going, last = continuation[k], rank[i]
             else:
-                here = examination[k, last] * relevance
+                here = examination[k, last] * relevance + trust[k]
                 going = going * (1.0 - here) / max(1.0 - going * here, LEAST)

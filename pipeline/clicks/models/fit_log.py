@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import e, exp, factorial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +14,8 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels.randoms import random_bits_of
 from rankmill.foundation.options import spelled
+from rankmill.foundation.records import as_json
+from rankmill.foundation.terminal import text_table
 from rankmill.pipeline.clicks.models import _kernels as kernels
 from rankmill.pipeline.clicks.models.click_model import ClickModel, NotIdentified, fit_click_model
 from rankmill.pipeline.clicks.models.counts import ClickCounts, Weighting, count_clicks, deepest_rank, equally
@@ -21,7 +25,7 @@ from rankmill.pipeline.clicks.result_lists import ClickLog, ResultLists
 
 Floats = npt.NDArray[np.float64]
 
-WITH_INTERVALS = ("pbm", "allpairs", "randomised")  # models in which examination depends on the rank alone
+WITH_INTERVALS = ("pbm", "allpairs", "randomised", "trust")  # models in which examination depends on the rank alone
 
 _HELD_OUT, _REPLICATES = 1, 2  # elements of the sequence of a session's hash
 _TOGETHER = 10  # replicates counted in one reading of the log
@@ -35,6 +39,38 @@ class FittedClicks:
 
     model: ClickModel
     propensities: Propensities
+
+
+@dataclass(frozen=True, slots=True)
+class ClickFitReport:
+    """The result of ``rankmill clicks fit``."""
+
+    path: Path
+    converged: bool
+    propensities: Propensities
+
+    def to_json(self) -> Any:
+        """Return the report as JSON values."""
+        return as_json(self)
+
+    def render(self) -> str:
+        """Return the report as text."""
+        found = self.propensities
+        columns = {"examination": found.examination, "from": found.low, "to": found.high, "trust": found.trust}
+        if found.continuation is not None:
+            columns["goes on after a click"] = found.continuation
+        columns["perplexity"] = None if found.held_out is None else found.held_out.perplexity
+        shown = {name: values for name, values in columns.items() if values is not None}
+        rows = [[str(k + 1), *(f"{values[k]:.4f}" for values in shown.values())] for k in range(len(found.examination))]
+        lines = [text_table(["rank", *shown], rows), ""]
+        if found.held_out is not None:
+            lines.append(
+                f"held-out log-likelihood {found.held_out.log_likelihood:.5f} an impression,"
+                f" {found.held_out.impressions:,} impressions"
+            )
+        if not self.converged:
+            lines.append("the fit did not converge; the log hardly determines this model")
+        return "\n".join([*lines, f"{self.path}: click model {found.model}"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +166,7 @@ def _propensities(
         high=None if interval is None else tuple(interval[1].tolist()),
         continuation=tuple(model.continuation.tolist()) if model.name == "dcm" else None,
         by_last_click=tuple(table) if model.name == "ubm" else None,
+        trust=tuple(model.trust.tolist()) if model.name == "trust" else None,
         held_out=figures,
     )
 
@@ -147,7 +184,7 @@ def _followed(log: ClickLog, model: ClickModel, weighting: Weighting) -> Floats:
         keep = (weighting(lists) > 0.0).astype(np.uint8)
         relevance = model.shrunken[first : first + n]
         columns = (lists.start, lists.document, lists.rank, lists.clicked)
-        kernels.follow_lists(*columns, keep, relevance, table, model.continuation, out)
+        kernels.follow_lists(*columns, keep, relevance, table, model.continuation, model.trust, out)
         first += n
     return out
 

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from rankmill.foundation.options import option, options
 
-ClickModelName = Literal["dctr", "pbm", "cascade", "dcm", "ubm", "allpairs", "randomised"]
+ClickModelName = Literal["dctr", "pbm", "cascade", "dcm", "ubm", "trust", "allpairs", "randomised"]
 
 CLICK_MODELS: tuple[ClickModelName, ...] = get_args(ClickModelName)
 DEEPEST = 200  # rank: counts are kept for each rank and rank of the last click above
@@ -28,9 +28,20 @@ class ClickFitOptions:
     )
     tolerance: float = option(
         default=1e-6,
-        help="Stop when no examination probability changes by this share in a step.",
+        help="Stop when no examination probability changes by this share in a step, or the log-likelihood by a hundred times this.",
         above=0,
         below=1,
         on_command_line=False,
     )
     max_steps: int = option(default=20_000, help="Maximum number of steps of a fit.", least=10, on_command_line=False)
+
+
+@options
+class ClickModelChoice:
+    """Which click model."""
+
+    model: ClickModelName = option(
+        default="pbm",
+        help="Click model. randomised needs --policy; trust is affine: users also click without reason.",
+        choices=CLICK_MODELS,
+    )
