@@ -30,6 +30,7 @@ COMMANDS = """
 data synth -o {folder}/judgments.txt --queries 60 --docs-per-query 12 --features 22
 data synth -o {folder}/judgments.parquet --queries 60 --docs-per-query 12 --features 22
 data synth -o {folder}/clicked.parquet --queries 60 --docs-per-query 12 --features 10 --clicks {folder}/clicks.parquet --sessions 2000
+clicks describe {folder}/clicks.parquet
 data ingest {folder}/judgments.parquet -o {folder}/from-parquet
 data ingest {folder}/judgments.csv -o {folder}/from-csv
 data ingest {folder}/judgments.tsv -o {folder}/from-tsv
@@ -197,22 +198,19 @@ def warm(folder: Path) -> int:
         _score_in_every_way(folder / "registry")
         _fit_arrays()
         _train_nets()
-        _fit_click_models(folder / "clicks.parquet")
+        _fit_click_models()
     return sum(record.is_start for _, record in compiled.buffer)
 
 
-def _fit_click_models(path: Path) -> None:
-    """Read a click log, and fit every click model to a small simulated one."""
+def _fit_click_models() -> None:
+    """Fit every click model to a small simulated log."""
     import numpy as np
 
     from rankmill.pipeline.clicks.models.fit_log import compare_click_models
     from rankmill.pipeline.clicks.models.options import ClickFitOptions
-    from rankmill.pipeline.clicks.read_log import open_click_log
     from rankmill.pipeline.clicks.simulate import QueriesToShow, simulate
     from rankmill.pipeline.clicks.simulation_options import ClickSimulation
 
-    with open_click_log([path]):
-        pass
     judged = QueriesToShow(np.arange(0, 41, 8), np.arange(40, dtype=np.int32) % 5)
     log = simulate(judged, [np.arange(40.0)], ClickSimulation(sessions=2000, randomised=0.5, list_length=4)).log
     compare_click_models(log, ClickFitOptions(policy="random", replicates=2))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import InputError
+from rankmill.foundation.errors import InputError, IntegrityError
 from rankmill.foundation.records import as_json, canonical_json, from_json, left_out
 from rankmill.foundation.storage.publish import explain_errors, write_atomically
 
@@ -97,4 +98,16 @@ def read_propensities(path: Path) -> Propensities:
         data = path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    return from_json(Propensities, data, str(path))
+    found = from_json(Propensities, data, str(path))
+    ranks = len(found.examination)
+    if not ranks or not all(0.0 < value < inf for value in found.examination):
+        raise IntegrityError(
+            f"{path}: expected examination probabilities over 0, one for each position; write it again with clicks fit"
+        )
+    for name in ("low", "high", "trust", "continuation", "by_last_click"):
+        values = getattr(found, name)
+        if values is not None and len(values) != ranks:
+            raise IntegrityError(
+                f"{path}: expected {ranks} values of {name}, found {len(values)}; write it again with clicks fit"
+            )
+    return found

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rankmill.foundation.errors import InputError
+from rankmill.foundation.errors import InputError, IntegrityError
 from rankmill.pipeline.clicks.models.click_model import NotIdentified, fit_click_model
 from rankmill.pipeline.clicks.models.counts import ClickCounts, count_clicks, deepest_rank
 from rankmill.pipeline.clicks.models.fit_log import compare_click_models, fit_clicks
@@ -298,6 +298,25 @@ def test_the_file_holds_what_was_fitted(tmp_path):
             tmp_path / "again", fit_clicks(in_two_blocks(log), name, ClickFitOptions(replicates=10)).propensities
         )
         assert (tmp_path / "again").read_bytes() == (tmp_path / name).read_bytes()
+
+
+def test_damaged_files_are_refused(tmp_path):
+    path = tmp_path / "p.json"
+    with refused(InputError, path, "no such file"):
+        read_propensities(path)
+    good = '{"examination":[1.0,0.5],"format":1,"model":"pbm"}'
+    for text in (
+        good.replace("0.5", "0.0"),
+        good.replace("[1.0,0.5]", "[]"),
+        good[:-1] + ',"trust":[0.1]}',
+        good.replace(":1,", ":2,"),
+        good[:9],
+    ):
+        path.write_text(text)
+        with refused(IntegrityError, path):
+            read_propensities(path)
+    path.write_text(good)
+    assert read_propensities(path).examination == (1.0, 0.5)
 
 
 def test_intervals_hold_the_estimate_and_narrow_with_sessions():
