@@ -182,6 +182,7 @@ class Meaning(_Strict):
     time_column: str | None = None  # name of the column of times in the input
     split_time: dict[SplitName, str] | None = None  # start of valid and test, ISO 8601 in UTC
     folds: FoldChoice | None = None
+    split_prefix: str = ""  # queries whose ids agree up to the last of this character are in one split
     aggregate: Literal["mean", "median", "max", "majority", "latest", "heaviest"] | None = (
         None  # how judgments of a document are combined
     )

@@ -63,6 +63,12 @@ def _delimiter(given: str) -> str:
     return found
 
 
+def _one_character(given: str) -> str:
+    if len(given) > 1:
+        raise InputError(f"{spelled('split_prefix')} must be one character, such as /, got {given!r}")
+    return given
+
+
 def _names(texts: Iterable[str]) -> tuple[str, ...]:
     """Read texts such as ``title,debug_*``.
 
@@ -401,6 +407,13 @@ class IngestOptions:
         help="Fold to build, 1 to --folds. Each part is the valid split of one fold, and the test split of another.",
         panel=_SPLITS,
     )
+    split_prefix: str = option(
+        default="",
+        help="Keep queries in one split whose ids agree up to the last of this character, such as / in QID/SESSION.",
+        metavar="CHAR",
+        convert=_one_character,
+        panel=_SPLITS,
+    )
     aggregate: Aggregate | None = option(
         default=None,
         help="How to combine several judgments of one document. Default: keep all rows; in --qrels, differing judgments are an error.",
@@ -442,7 +455,7 @@ class IngestOptions:
         """Raise InputError if values do not go together."""
         if self.split_time is not None and self.read.time_column is None:
             raise InputError(f"{spelled('split_time')} needs a column of times; name it with {spelled('time_column')}")
-        if any(each is not None for each in (self.split, self.split_time, self.folds, self.fold)):
+        if self.split_prefix or any(each is not None for each in (self.split, self.split_time, self.folds, self.fold)):
             _ = self.rule  # raises if they are invalid
 
     @property
@@ -462,7 +475,7 @@ class IngestOptions:
             if self.split_time is None
             else split_time_of(self.split_time.get("valid"), self.split_time.get("test"))
         )
-        return rule_of(self.split, times, self.fold_choice)
+        return rule_of(self.split, times, self.fold_choice, self.split_prefix)
 
     @property
     def allowed_threads(self) -> int:

@@ -49,6 +49,17 @@ class ClickWeighting:
 
 
 @options
+class JoinOptions:
+    """Which result lists are joined to features."""
+
+    max_lists: int | None = option(
+        default=None,
+        help="Maximum number of lists of a query, drawn by a hash of the session; left out: all.",
+        least=1,
+    )
+
+
+@options
 class JudgeOptions:
     """How judgments are made from clicks."""
 

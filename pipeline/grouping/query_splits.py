@@ -12,12 +12,14 @@ itself may).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
@@ -52,6 +54,18 @@ def splits_of(qid: pa.Array[Any], shares: Mapping[str, float]) -> npt.NDArray[np
     fraction = (hash_ids(qid, SPLIT_SALT) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     bounds = np.cumsum([shares.get(name, 0.0) for name in SPLITS])[:-1]
     return np.searchsorted(bounds, fraction, side="right")
+
+
+def prefixes_of(qid: pa.Array[Any], mark: str) -> pa.Array[Any]:
+    """Return each of ``qid`` (n,) up to its last ``mark``, a character; all of it without one.
+
+    >>> prefixes_of(pa.array(["a/b/1", "a"]), "/").to_pylist()
+    ['a/b', 'a']
+    """
+    if not mark:
+        return qid
+    mark = re.escape(mark)
+    return pc.replace_substring_regex(qid, f"(?s)^(.*){mark}.*?$", r"\1")
 
 
 def parse_shares(text: str) -> dict[str, float]:
@@ -111,13 +125,15 @@ class ByShares:
     """Split by hash of the query into shares of train, valid and test, which add up to 1."""
 
     shares: Mapping[str, float]
+    prefix: str = ""
+    """Ids that agree up to the last of this character are in one split; empty: only equal ids."""
 
     def __post_init__(self) -> None:
         check_shares(self.shares)
 
     def splits(self, qid: pa.Array[Any], latest: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:  # noqa: ARG002
         """Return the split (index into SPLITS) of each of ``qid`` (n,)."""
-        return splits_of(qid, self.shares)
+        return splits_of(prefixes_of(qid, self.prefix), self.shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +187,13 @@ class ByFold:
         K, 3 or more.
     fold
         F in 1..K.  Over all F, each part is valid once and test once.
+    prefix
+        As of :class:`ByShares`.
     """
 
     folds: int
     fold: int
+    prefix: str = ""
 
     def __post_init__(self) -> None:
         if not 3 <= self.folds <= MAX_FOLDS:
@@ -187,7 +206,7 @@ class ByFold:
 
     def splits(self, qid: pa.Array[Any], latest: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:  # noqa: ARG002
         """Return the split (index into SPLITS) of each of ``qid`` (n,)."""
-        place = (parts_of_folds(qid, self.folds) - (self.fold - 1)) % self.folds
+        place = (parts_of_folds(prefixes_of(qid, self.prefix), self.folds) - (self.fold - 1)) % self.folds
         return np.where(place < self.folds - 2, _TRAIN, np.where(place == self.folds - 2, _VALID, _TEST))
 
 
@@ -201,16 +220,20 @@ def parts_of_folds(qid: pa.Array[Any], folds: int) -> npt.NDArray[np.int64]:
 
 
 def rule_of(
-    shares: Mapping[str, float] | None, split_time: ByTime | None, folds: FoldChoice | None
+    shares: Mapping[str, float] | None, split_time: ByTime | None, folds: FoldChoice | None, prefix: str = ""
 ) -> SplitRule | None:
-    """Return the rule that is given, or None; InputError if there are several."""
+    """Return the rule that is given, or None; InputError if there are several, or ``prefix`` does not apply to it."""
     given = {spelled("split"): shares, spelled("split_time"): split_time, spelled("folds"): folds}
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
         raise InputError(f"{named[0]} and {named[1]}: splits can be assigned in one way only; use one of them")
+    if prefix and shares is None and folds is None:
+        raise InputError(
+            f"{spelled('split_prefix')} goes with {spelled('split')} or {spelled('folds')}; give one of them, or leave it out"
+        )
     if shares is not None:
-        return ByShares(shares)
-    return split_time if folds is None else ByFold(folds.folds, folds.fold)
+        return ByShares(shares, prefix)
+    return split_time if folds is None else ByFold(folds.folds, folds.fold, prefix)
 
 
 def name_of(rule: SplitRule) -> str:

@@ -53,7 +53,7 @@ OPTIONS_OF_READING = (
     "time_column",
     "goals",
 )
-OPTIONS_OF_DATASET = ("split", "split_time", "folds", "fold", "buckets")
+OPTIONS_OF_DATASET = ("split", "split_time", "folds", "fold", "split_prefix", "buckets")
 
 
 def highest_allowed(manifest: Manifest) -> int | None:
@@ -89,6 +89,7 @@ def as_made(manifest: Manifest, options: IngestOptions) -> IngestOptions:
         split_time=None if times is None else {str(split): time for split, time in times.items()},
         folds=None if folds is None else folds.folds,
         fold=None if folds is None else folds.fold,
+        split_prefix=meaning.split_prefix,
         buckets=manifest.buckets,
     )
 

@@ -107,6 +107,7 @@ def _meaning(options: IngestOptions, grades_from: GradesFrom) -> Meaning:
         time_column=options.read.time_column,
         split_time=None if options.split_time is None else cast("dict[SplitName, str]", dict(options.split_time)),
         folds=options.fold_choice,
+        split_prefix=options.split_prefix,
         n_features=options.read.n_features,
         max_grade=options.read.max_grade,
         grades_from=grades_from,
