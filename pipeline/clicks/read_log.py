@@ -30,6 +30,7 @@ from rankmill.foundation.storage.publish import explain_errors
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.clicks.log_columns import FURTHER, ListRule, list_rule, log_columns
 from rankmill.pipeline.clicks.log_options import ClickLogOptions
+from rankmill.pipeline.clicks.read_ubi import is_ubi, ubi_rows
 from rankmill.pipeline.clicks.spilled_log import RESIDENT, LogRows, LogSpill, LogTotals, SpilledLog, assemble
 from rankmill.pipeline.grouping.query_splits import hash_ids
 from rankmill.pipeline.options import ReadOptions
@@ -91,6 +92,13 @@ def open_click_log(
     return_large_arrays()
     with tempfile.TemporaryDirectory(prefix="rankmill-clicks-") as name, explain_errors(Path(name), room_only=True):
         folder = Path(name)
+        if is_ubi(files):
+            spill = LogSpill(folder / "rows", ("converted",))
+            for rows in ubi_rows(files, options.memory, folder, say):
+                spill.add(rows)
+            _check_rows(files[0], spill)
+            yield assemble(spill, folder, ("",), ("converted",), options.max_rejects, options.memory)
+            return
         reader = _LogReader(files, options, quarantine)
         guesses = reader.guesses
         if guesses and say is not None:
@@ -99,14 +107,16 @@ def open_click_log(
         spill = LogSpill(folder / "rows", reader.numbers)
         for rows in reader.rows():
             spill.add(rows)
-        if not spill.impressions.any():
-            raise DataRejected(
-                f"{files[0]}: the log has no rows" + (" without a problem" if quarantine.rejects else "")
-            )
+        _check_rows(files[0], spill)
         left = options.max_rejects - len(quarantine.rejects)
         log = assemble(spill, folder, reader.policies, reader.numbers, left, options.memory)
         _check_times(files[0], reader.rule, log.totals)
         yield log
+
+
+def _check_rows(path: Path, spill: LogSpill) -> None:
+    if not spill.impressions.any():
+        raise DataRejected(f"{path}: the log has no rows, or none without a problem")
 
 
 def _check_times(path: Path, rule: ListRule, totals: LogTotals) -> None:

@@ -319,3 +319,75 @@ def test_a_log_is_a_table(tmp_path):
     other.write_text(LINES.replace("session", "visit"))
     with refused(DataRejected, "session", "'visit'"), open_click_log([path, other], ClickLogOptions(format="csv")):
         pass
+
+
+UBI_QUERIES = [
+    {
+        "query_id": "1",
+        "client_id": "c1",
+        "user_query": "lamp",
+        "query_response_hit_ids": ["a", "b", "c"],
+        "application": "x",
+    },
+    {"query_id": "2", "client_id": "c1", "user_query": "lamp", "query_response_hit_ids": ["b", "a"]},
+    {"query_id": "3", "client_id": None, "user_query": "sofa", "query_response_hit_ids": []},
+    {"query_id": "4", "client_id": "c2", "user_query": "", "query_response_hit_ids": ["a"]},
+]
+UBI_EVENTS = [
+    {"query_id": query, "action_name": action, "event_attributes": {"object": {"object_id": doc_id}, "position": {"ordinal": k, "x": 1}}}
+    for query, action, doc_id, k in (
+        ("1", "impression", "a", 1), ("1", "click", "b", 2), ("1", "click", "b", 2), ("2", "purchase", "a", 2), ("2", "click", "z", 9),
+        ("3", "impression", "s", 1), ("3", "impression", "t", 2), ("3", "click", "t", 2), ("9", "click", "a", 1),
+    )
+]  # fmt: skip
+UBI_LISTS = [
+    ("lamp", ((1, "a", 0, 0.0), (2, "b", 1, 0.0), (3, "c", 0, 0.0))),
+    ("lamp", ((1, "b", 0, 0.0), (2, "a", 1, 1.0))),
+    ("sofa", ((1, "s", 0, 0.0), (2, "t", 1, 0.0))),
+]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "csv"])
+def test_logs_of_ubi(tmp_path, suffix):
+    for name, rows in (("ubi_queries", UBI_QUERIES), ("ubi_events", UBI_EVENTS)):
+        shown = [
+            {
+                key: json.dumps(value) if suffix == "csv" and isinstance(value, (dict, list)) else value
+                for key, value in row.items()
+            }
+            for row in rows
+        ]
+        write(tmp_path / f"{name}.{suffix}", shown)
+    told: list[str] = []
+    with open_click_log([tmp_path], say=told.append) as log:
+        blocks = list(log.blocks())
+    found = []
+    for block in blocks:
+        documents, queries = block.documents.to_pylist(), block.queries.to_pylist()
+        for k, query in enumerate(block.lists.query.tolist()):
+            rows = range(block.lists.start[k], block.lists.start[k + 1])
+            columns = (block.lists.rank, block.lists.document, block.lists.clicked, block.numbers["converted"])
+            cells = [[column[i].item() for column in columns] for i in rows]
+            found.append(
+                (queries[query], tuple((rank, documents[d], clicked, sold) for rank, d, clicked, sold in cells))
+            )
+    assert sorted(found) == sorted(UBI_LISTS)
+    assert len({session for block in blocks for session in block.lists.session.tolist()}) == 2
+    assert "1 queries without text" in told[0]
+
+
+def test_bad_logs_of_ubi(tmp_path):
+    queries = write(tmp_path / "ubi_queries.jsonl", UBI_QUERIES)
+    with refused(InputError, "ubi_queries.jsonl", "ubi_events*"), open_click_log([queries]):
+        pass
+    events = write(tmp_path / "ubi_events.parquet", [{"query_id": "1", "action_name": "click"}])
+    with refused(DataRejected, "ubi_events.parquet", "'event_attributes'"), open_click_log([queries, events]):
+        pass
+    other = tmp_path / "log.csv"
+    other.write_text(LINES)
+    with refused(InputError, "log.csv", "ubi_queries*"), open_click_log([queries, other]):
+        pass
+    broken = tmp_path / "ubi_events.jsonl"
+    broken.write_text('{"query_id": 1,\n')
+    with refused(DataRejected, "UBI"), open_click_log([queries, broken]):
+        pass
