@@ -34,6 +34,7 @@ class Extras:
     label: Any = None
     event: Any = None
     offset: Any = None
+    position: Any = None
     pairs: Any = None
     pair_weight: Any = None
     pair_probability: Any = None
@@ -89,6 +90,25 @@ class Extras:
             return None
         check_finite("offset", found)
         return found + 0.0 if found.any() else None
+
+    def positions(self, n_rows: int) -> npt.NDArray[np.int32] | None:
+        """Return the positions at which documents were shown (n_rows,), or None.
+
+        Raises
+        ------
+        TrainingDataRejected
+            Their number is wrong, or one is not a whole number from 1 on.
+        """
+        found = _numbers("position", self.position, n_rows)
+        if found is None:
+            return None
+        bad = ~((found >= 1.0) & (found < 2.0**31) & (found == np.floor(found)))
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise TrainingDataRejected(
+                f"row {row}: expected a position, a whole number from 1 on, found {found[row]:g}"
+            )
+        return found.astype(np.int32)
 
     def of_goals(self, n_rows: int) -> dict[str, npt.NDArray[np.int32]]:
         """Return the grades of the goals (n_rows,) by name, sorted by it.
@@ -271,6 +291,7 @@ class ArrayRows:
     labels: npt.NDArray[np.float64] | None = None  # (n,)
     events: npt.NDArray[np.uint8] | None = None  # (n,)
     offsets: npt.NDArray[np.float64] | None = None  # (n,)
+    positions: npt.NDArray[np.int32] | None = None  # (n,)
     query_weights: npt.NDArray[np.float64] | None = None  # (n_queries,)
     pairs: PreferencePairs | None = None
     goals: Mapping[str, npt.NDArray[np.int32]] = field(default_factory=dict)  # (n,) by name
@@ -302,6 +323,7 @@ class ArrayRows:
             labels=self.labels,
             events=self.events,
             offsets=self.offsets,
+            positions=self.positions,
             query_weights=self.query_weights,
             pairs=self.pairs,
             goals=self.goals,
@@ -354,7 +376,7 @@ def rows_of(
     digest = values.digests(grades) if isinstance(values, SpilledValues) else digest_of_rows(values, grades)
     goals = {f"goal {name}": column for name, column in extras.of_goals(n_rows).items()}
     columns: dict[str, npt.NDArray[Any] | None] = {"label": labels, "event": events, "offset": offsets, "": weights}
-    columns |= goals
+    columns |= {"position": extras.positions(n_rows)} | goals
     known: dict[str, npt.NDArray[Any]] = {name: column for name, column in columns.items() if column is not None}
     order = np.lexsort([*known.values(), digest[:, 1], digest[:, 0], number])
     starts = np.concatenate(([0], np.cumsum(np.bincount(number)))).astype(np.int64)
@@ -363,7 +385,7 @@ def rows_of(
     pairs = extras.preferences(number, order, starts)
     named = [
         ("", (starts, digest[order], *((known[""],) if "" in known else ()))),
-        *((column, (known[column],)) for column in ("label", "event", "offset", *goals) if column in known),
+        *((column, (known[column],)) for column in ("label", "event", "offset", "position", *goals) if column in known),
     ]
     return ArrayRows(
         values=values[order],
@@ -373,6 +395,7 @@ def rows_of(
         labels=known.get("label"),
         events=known.get("event"),
         offsets=known.get("offset"),
+        positions=known.get("position"),
         query_weights=query_weights,
         pairs=pairs,
         goals={name.removeprefix("goal "): known[name] for name in goals},

@@ -117,7 +117,9 @@ class BinnedRows:
         """Read a split of a binned dataset; TrainingDataRejected if it has no rows."""
         binspec = dataset.binspec()
         # with labels, which other objectives leave out, and with all categories
-        rows = read_rows(dataset, split, binspec, TrainParameters(objective="l2", encode_above=1))
+        rows = read_rows(
+            dataset, split, binspec, TrainParameters(objective="l2", encode_above=1, position_bias="additive")
+        )
         if not rows.n_rows:
             raise TrainingDataRejected(f"{dataset.path}: the {split} split is empty")
         return cls(

@@ -34,6 +34,7 @@ class FitColumns(TypedDict, total=False):
     event: npt.ArrayLike | None
     offset: npt.ArrayLike | None
     init_score: npt.ArrayLike | None
+    position: npt.ArrayLike | None
     pairs: npt.ArrayLike | None
     pair_weight: npt.ArrayLike | None
     pair_probability: npt.ArrayLike | None

@@ -52,6 +52,9 @@ OURS = {
         "sigma": "sigmoid lambdarank_sigma",
         "truncation": "lambdarank_truncation_level lambdarank_num_pair_per_sample",
         "lambda_normalisation": "lambda_normalization lambdarank_norm lambdarank_normalization lambdarank_score_normalization",
+        "position_bias": "lambdarank_unbiased",
+        "position_bias_l2": "lambdarank_position_bias_regularization",
+        "position_bias_norm": "lambdarank_bias_norm",
         "seed": "random_state random_seed data_random_seed bagging_seed",
         "categorical": "categorical_feature categorical_features cat_feature cat_features categorical_column enable_categorical",
         "one_vs_rest": "max_cat_to_onehot one_hot_max_size",
@@ -81,7 +84,7 @@ _NOT_HERE = (
     "auc_mu_weights auto_class_weights bagging_freq class_weights data default_direction device device_type "
     "diffusion_temperature embedding_features feature_calcers feature_pre_filter force_col_wise force_row_wise "
     "ignored_features input_model linear_tree metric_freq min_data_in_bin model_shrink_rate monotone_penalty "
-    "neg_bagging_fraction normalize_type num_feature one_drop poisson_max_delta_step pos_bagging_fraction position "
+    "neg_bagging_fraction normalize_type num_feature one_drop poisson_max_delta_step pos_bagging_fraction "
     "pre_partition process_type sample_type saved_feature_importance_type scale_pos_weight "
     "sparse_features_conflict_fraction text_features top_k two_round updater updater_seq weight_column"
 )

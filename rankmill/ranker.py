@@ -281,6 +281,8 @@ class Ranker(Routed):
         offset, init_score
             (n,) start values of the scores; both names mean the same (``init_score`` is LightGBM's).  Losses and metrics
             use offset + prediction; :meth:`predict` returns the prediction without the offset.
+        position
+            (n,) rank at which each document was shown, from 1, for the parameter ``position_bias``.
         pairs
             (p, 2) row numbers (better, worse) within a query: preferences, for pairwise objectives.  They may contradict
             each other.  With ``learn_from="pairs"`` they replace the pairs from grades; with ``"both"`` they are added.

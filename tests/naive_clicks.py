@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from math import log
+
+import numpy as np
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -310,3 +313,35 @@ def affine_maximisation(
         gamma = [x / n if n else g for x, n, g in zip(relevant, seen, gamma, strict=True)]
     shift = min(b / a for a, b in zip(alpha, beta, strict=True))
     return [a / alpha[0] for a in alpha], [b - a * shift for a, b in zip(alpha, beta, strict=True)], total
+
+
+def naive_additive_step(bias, positions, g, h, rate, l2):
+    """The next additive bias by position (from 1): one Newton step a position."""
+    found = bias.copy()
+    for k in range(len(bias)):
+        first = second = 0.0
+        for position, slope, curve in zip(positions, g, h, strict=True):
+            if position == k + 1:
+                first += slope + l2 * bias[k]
+                second += curve + l2
+        found[k] -= rate * first / (second + 0.001)
+    return found
+
+
+def naive_unbiased_step(ratios, scores, clicked, starts, positions, weights, power):
+    """Gradients of Unbiased LambdaMART with all pairs alike, and the next ratios (clicked, not clicked) by position."""
+    plus, minus = ratios
+    g, of_plus, of_minus = np.zeros(len(scores)), np.zeros(len(plus)), np.zeros(len(plus))
+    for first, last in pairwise(starts):
+        for i in range(first, last):
+            for j in range(first, last):
+                if clicked[i] and not clicked[j]:
+                    at, other = positions[i] - 1, positions[j] - 1
+                    weight = weights[i] * weights[j]
+                    slope = weight / (plus[at] * minus[other]) / (1.0 + np.exp(scores[i] - scores[j]))
+                    g[i] -= slope
+                    g[j] += slope
+                    loss = weight * np.log1p(np.exp(-(scores[i] - scores[j])))
+                    of_plus[at] += loss / minus[other]
+                    of_minus[other] += loss / plus[at]
+    return g, ((of_plus / of_plus[0]) ** power, (of_minus / of_minus[0]) ** power)

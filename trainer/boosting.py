@@ -329,6 +329,7 @@ class _Training:
             "rounds_trained": len(history),
             "train": self._stop_value(best[TRAIN]),
             "valid": self._stop_value(best[metrics.first]) if metrics.first else {},
+            **self.objective.learnt(best_round),
         }
         return TrainingResult(
             forest=self._forest(trees[: best_round * self.trees_a_round], facts),
@@ -515,8 +516,8 @@ class _RoundGrower:
         """Add trees that are already trained to ``scores``."""
         training, objective = self._training, self._training.objective
         for i in range(0, len(trees), objective.n_outputs):
-            # some losses depend on the draws of a step
-            if training.out_of_bag is not None:
+            # some losses depend on the draws of a step, or on all steps before
+            if training.out_of_bag is not None or objective.remembers:
                 step = (round_number - 1) * objective.steps_a_round + i // objective.n_outputs + 1
                 objective.gradients(step, scores, self._g, self._h, self._team)
             self._add_trees(trees[i : i + objective.n_outputs], scores)

@@ -46,6 +46,7 @@ LEAF_ROWS = ("sample", ALL)
 COMPARE_BY = VALID, FOLDS = ("valid", "folds")
 USUAL_FOLDS = 5
 CHECKPOINT_SECONDS = 300.0  # a kill loses at most this, plus the current round
+POSITION_BIASES = _, ADDITIVE, UNBIASED = (NONE, "additive", "unbiased")
 CHOICES = ("best", "average")  # of several seeds
 GROWTHS = ("best_first", "breadth_first", "depth_first", "oblivious")
 OBLIVIOUS_DEPTH = 6  # where max_depth is left at 0
@@ -536,6 +537,26 @@ class TrainParameters:
     lambda_normalisation: bool = option(
         default=True, help="Reduce the weight of pairs with distant scores, and normalise lambdas per query."
     )
+    position_bias: str = option(
+        default=NONE,
+        help="Correct the position bias of clicks (grade 1: clicked, 0: not; column position). additive: learn a number for each"
+        " position, which is added to scores while training. unbiased: weigh pairs by ratios for each position (Unbiased"
+        " LambdaMART; for lambdamart and ranknet). none: do not.",
+        choices=POSITION_BIASES,
+        always_stored=False,
+    )
+    position_bias_l2: float = option(
+        default=0.0,
+        help="With position_bias additive: L2 regularisation of the numbers, for each document at the position.",
+        least=0,
+        always_stored=False,
+    )
+    position_bias_norm: float = option(
+        default=1.0,
+        help="With position_bias unbiased: the ratios are raised to 1 / (1 + this). 0: as they are.",
+        least=0,
+        always_stored=False,
+    )
     seed: int = option(default=7, help="Random seed.", least=0, most=2**63 - 1)
 
     def check_together(self) -> None:
@@ -563,6 +584,8 @@ class TrainParameters:
             )
         if self.boosting != GBDT:
             self._check_boosting()
+        if self.position_bias != NONE:
+            self._check_position_bias()
         if self.bootstrap in BY_GRADIENT:
             self._check_drawn_by_gradient()
         if self.grow == "oblivious":
@@ -592,6 +615,23 @@ class TrainParameters:
         if self.boosting == RF and (self.members or 1) > 1:
             raise InvalidParameter(
                 f"{spelled('members')} must be 1 with {here}, which is a mean already; give more rounds instead"
+            )
+
+    def _check_position_bias(self) -> None:
+        """Refuse what position bias cannot be learnt with."""
+        here = f"{spelled('position_bias')} {self.position_bias!r}"
+        if self.boosting != GBDT:
+            raise InvalidParameter(
+                f"{here} needs {spelled('boosting')} gbdt, where each round sees the sum of all before; found {self.boosting!r}"
+            )
+        if (self.members or 1) > 1:
+            raise InvalidParameter(
+                f"{here} needs {spelled('members')} 1, as each would have biases of its own; found {self.members}"
+            )
+        if self.refit not in {None, NONE}:
+            raise InvalidParameter(
+                f"{here} does not work with {spelled('refit')} {self.refit!r}: the valid split may have judgments, not clicks; set it"
+                " to none"
             )
 
     def _check_drawn_by_gradient(self) -> None:

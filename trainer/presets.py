@@ -11,7 +11,17 @@ from rankmill.foundation.training_facts import DEFAULTS
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.objectives.registry import objective_class
 from rankmill.trainer.objectives.spelling import parse_spelling
-from rankmill.trainer.parameters import AUTO, BAYESIAN, GRADES, MOST_OBLIVIOUS_DEPTH, RF, TrainParameters, options_for
+from rankmill.trainer.parameters import (
+    AUTO,
+    BAYESIAN,
+    GRADES,
+    MOST_OBLIVIOUS_DEPTH,
+    NONE,
+    RF,
+    UNBIASED,
+    TrainParameters,
+    options_for,
+)
 from rankmill.trainer.resuming import MAY_DIFFER
 from rankmill.trainer.rows import TrainingData, has_two_grades
 from rankmill.trainer.training_options import StartingModel
@@ -106,7 +116,10 @@ def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
     other_trees = other_trees or given.feature_fraction_by_node < 1.0 or bool(given.forced_splits)
     if given.grow in {None, "oblivious"} and not other_trees and not forest:
         values |= {"grow": "oblivious", "max_depth": 4 if few else 6}
-    if few and shape.may_refit:
+    of_clicks = given.position_bias != NONE
+    if given.position_bias == UNBIASED:  # which weighs pairs
+        values["objective"] = "lambdamart"
+    if few and shape.may_refit and not of_clicks:
         values["refit"] = "all"
     takes_weights = given.criterion != "ole" and given.leaf != "exact"
     if forest and takes_weights and given.bootstrap in {None, BAYESIAN}:
@@ -114,7 +127,7 @@ def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
     elif few and takes_weights and given.bootstrap in {None, BAYESIAN}:
         values |= {"bootstrap": "bayesian", "bootstrap_by": "document", "leaf_rows": "all"}
         averages = given.objective is None or objective_class(parse_spelling(given.objective)[0]).may_average
-        if shape.queries <= FEWEST_QUERIES and averages and given.rounds_by != "oob":
+        if shape.queries <= FEWEST_QUERIES and averages and not of_clicks and given.rounds_by != "oob":
             values["members"] = 3
     return values
 

@@ -23,7 +23,7 @@ class RankedRows:
 
     ``bins`` yields row-major batches (m, n_features) uint8 in row order and is read once; training rows may also come in the
     trainer's own layout.  ``weights`` and ``query_weights`` weight documents and queries in the loss; ``offsets`` are added to
-    scores in losses and metrics, but not to predictions.  ``labels`` are regression targets instead of grades; ``events`` (1:
+    scores in losses and metrics, but not to predictions.  ``positions`` are the ranks at which users saw documents.  ``labels`` are regression targets instead of grades; ``events`` (1:
     observed, 0: censored) belong to labels that are times; ``pairs`` replace the pairs that grades make, see
     :mod:`rankmill.trainer.training_rows`.  ``goals`` are further grades.  ``names`` and the seed decide which queries are held out or belong to a fold.
     """
@@ -36,6 +36,7 @@ class RankedRows:
     events: npt.NDArray[np.uint8] | None = None  # (n_rows,) 0 or 1; None: all 1
     offsets: npt.NDArray[np.float64] | None = None  # (n_rows,) finite; None: all 0
     query_weights: npt.NDArray[np.float64] | None = None  # (n_queries,), 0 or more; None: all 1
+    positions: npt.NDArray[np.int32] | None = None  # (n_rows,) 1 or more; None: unknown
     pairs: PreferencePairs | None = None
     names: npt.NDArray[np.int64] | None = None  # (n_queries,) that stand for their ids; None: 0, 1, ..
     codes: Mapping[str, npt.NDArray[np.float32]] = field(
@@ -107,6 +108,7 @@ class RankedRows:
             labels=part(self.labels),
             events=part(self.events),
             offsets=part(self.offsets),
+            positions=part(self.positions),
             query_weights=part(self.query_weights, chosen),
             pairs=pairs,
             names=self.query_names[chosen],
@@ -117,7 +119,8 @@ class RankedRows:
     def followed_by(self, other: RankedRows, bins: BlockedBins) -> RankedRows:
         """Return these rows and then those of ``other``; ``bins`` are those of both.
 
-        What only one of the two has gets the value that it stands for in the other: weight 1, offset 0, the grades as labels, events seen.
+        What only one of the two has gets the value that it stands for in the other: weight 1, offset 0, position 1, the grades as
+        labels, events seen.
         A goal of one alone is left out.
         """
 
@@ -148,6 +151,7 @@ class RankedRows:
             labels=both(self.labels, other.labels, lambda rows: rows.targets),
             events=both(self.events, other.events, lambda rows: np.ones(rows.n_rows, dtype=np.uint8)),
             offsets=both(self.offsets, other.offsets, lambda rows: np.zeros(rows.n_rows)),
+            positions=both(self.positions, other.positions, lambda rows: np.ones(rows.n_rows, dtype=np.int32)),
             query_weights=both(self.query_weights, other.query_weights, lambda rows: np.ones(rows.n_queries)),
             pairs=pairs,
             names=both(self.names, other.names, lambda rows: rows.query_names),

@@ -18,7 +18,7 @@ from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.objectives.registry import learns_labels, objective_class
 from rankmill.trainer.objectives.spelling import OBJECTIVES, parse_spelling
 from rankmill.trainer.objectives.weights import relative_weights
-from rankmill.trainer.parameters import BOTH, GRADES, PAIRS, TrainParameters
+from rankmill.trainer.parameters import BOTH, GRADES, NONE, PAIRS, TrainParameters
 from rankmill.trainer.rows import RankedRows, has_two_grades
 from rankmill.trainer.target_encoding import features_to_encode
 
@@ -47,6 +47,8 @@ def read_columns(dataset: Dataset, split: str, parameters: TrainParameters) -> R
     used = [name for name in _COLUMNS if name in dataset.optional_columns]
     if not learns_labels(parameters.objective):
         used = [name for name in used if name != "label"]
+    if parameters.position_bias == NONE:
+        used = [name for name in used if name != "position"]
     columns = {name: _column(dataset, split, name) for name in used}
     return RankedRows(
         grades=_column(dataset, split, "grade").astype(np.int32, copy=False),
@@ -56,6 +58,7 @@ def read_columns(dataset: Dataset, split: str, parameters: TrainParameters) -> R
         labels=columns.get("label"),
         events=columns.get("event"),
         offsets=columns.get("offset"),
+        positions=columns.get("position"),
         query_weights=_telling(queries.weights),
         pairs=dataset.pairs(split),
         names=hash_ids(queries.qid, _NAMES_SALT).view(np.int64),
@@ -69,7 +72,7 @@ def bin_batches(dataset: Dataset, split: str, binspec: BinSpec) -> Iterator[npt.
     _give_back()
 
 
-_COLUMNS = ("label", "event", "weight", "offset")
+_COLUMNS = ("label", "event", "weight", "offset", "position")
 
 
 def _column(dataset: Dataset, split: str, name: str) -> npt.NDArray[Any]:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import options
+from rankmill.foundation.records import JSON
 from rankmill.trainer import _kernels
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Objective(ABC):
     stops_by_deviance: ClassVar[bool] = False  # scores do not order rows as targets do: stop by the loss
     needs_trees: ClassVar[str] = ""  # why a net, which learns batch by batch, cannot minimise it
     may_average: ClassVar[bool] = True  # whether a forest may be the mean of several that are boosted with this loss
+    remembers: ClassVar[bool] = False  # gradients depend on those of earlier steps, so a replay computes them as well
     Options: ClassVar[type[Any]] = NoOptions
     n_outputs: int = 1  # scores per row: a step grows a tree for each
     steps_a_round: int = 1  # gradient steps that make up one round
@@ -190,6 +192,10 @@ class Objective(ABC):
     def bytes_held(self, rows: RankedRows) -> int:
         """Return the bytes of the arrays that it holds besides those of ``rows``."""
         return array_bytes(self, rows)
+
+    def learnt(self, n_rounds: int) -> dict[str, JSON]:
+        """Return what it has learnt besides trees in the first ``n_rounds`` rounds, for the facts of the model."""
+        return {}
 
     def final_weights(self, n_rounds: int) -> tuple[float, float]:
         """Return the factors of every tree and of the start after ``n_rounds`` rounds."""

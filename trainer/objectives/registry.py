@@ -34,7 +34,7 @@ def stops_by_deviance(written: str) -> bool:
 def objective_of(rows: RankedRows, parameters: TrainParameters, *, learns: bool = True) -> Objective:
     """Return the loss that ``parameters.objective`` names, over these rows; with goals a mix of such losses.
 
-    ``learns``: whether it is trained on these rows, not only measured.
+    ``learns``: whether it is trained on these rows, not only measured; only then it corrects position bias.
 
     Raises
     ------
@@ -47,8 +47,14 @@ def objective_of(rows: RankedRows, parameters: TrainParameters, *, learns: bool 
     if parameters.goals:
         from rankmill.trainer.objectives.goals import objective_of_goals
 
-        return objective_of_goals(kind, rows, parameters, options, learns=learns)
-    return kind(rows, parameters, options)
+        found = objective_of_goals(kind, rows, parameters, options, learns=learns)
+    else:
+        found = kind(rows, parameters, options)
+    if learns and parameters.position_bias != "none":
+        from rankmill.trainer.clicks.position_bias import with_position_bias
+
+        return with_position_bias(found, rows, parameters)
+    return found
 
 
 def criterion_of(objective: Objective, parameters: TrainParameters) -> str:

@@ -30,7 +30,7 @@ _DRAW = 0x7061697273  # key of the draws of pairs, besides the round
 BY_RANK, BY_PLACE, BY_STEP, TABLE, EVEN = 0, 1, 2, 3, 4  # layouts of pair weights
 LOGISTIC, EXPONENTIAL = 0, 1
 DECAYS, OF_RANKS, OF_ERR, OF_MAP, OF_MRR = 0, 1, 2, 3, 4  # what neighbours in an order weigh
-GRADIENTS, LOSSES, HESSIANS = 0, 1, 2
+GRADIENTS, LOSSES, HESSIANS, SHARES = 0, 1, 2, 3
 NO_ROWS, NONE = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float64)
 
 Floats = npt.NDArray[np.float64]
@@ -88,10 +88,10 @@ class SortedRows(NamedTuple):
 
 
 class PairTerms(NamedTuple):
-    """What :func:`pair_terms` writes: gradients, each query's loss, or a list of pairs; the arrays of the others are empty."""
+    """What :func:`pair_terms` writes: gradients, losses, or a list of pairs; the arrays of the others are empty."""
 
-    what: int  # GRADIENTS, LOSSES or HESSIANS
-    gradients: Floats = NONE  # (n_rows,)
+    what: int  # GRADIENTS, LOSSES, HESSIANS or SHARES
+    gradients: Floats = NONE  # (n_rows,) of SHARES: the loss of each document's pairs
     hessians: Floats = NONE  # (n_rows,)
     losses: Floats = NONE  # (n_queries,)
     least: float = 0.0  # pairs below it are kept with probability hessian / least, with the hessian ``least``
@@ -462,8 +462,8 @@ def pair_terms(
 ):
     """Process pairs one by one: as :func:`lambdas`, but for every kind of pair, loss and output.
 
-    ``out.what``: ``GRADIENTS`` writes gradients, hessians and factors; ``LOSSES`` each query's loss; ``HESSIANS`` lists,
-    from cell ``begin`` on, both rows and the hessian of every pair of the last gradients, with their ``factors``; those below
+    ``out.what``: ``GRADIENTS`` writes gradients, hessians and factors; ``LOSSES`` each query's loss; ``SHARES`` the loss of
+    the pairs of each document, so that each pair counts for both of its documents; ``HESSIANS`` lists, from cell ``begin`` on, both rows and the hessian of every pair of the last gradients, with their ``factors``; those below
     ``least`` with probability hessian / least, and then with ``least``.  Returns the end of the list.
 
     The pairs are those of different grades (``ties``: those of equal grades too, with target 1/2), or ``given`` ones if
@@ -498,6 +498,9 @@ def pair_terms(
                 out.hessians[row] = 0.0
         elif what == LOSSES:
             out.losses[q] = 0.0
+        elif what == SHARES:
+            for row in range(first, last):
+                out.gradients[row] = 0.0
         if n < 2 or w.scales[q] == 0.0 or (what == HESSIANS and factors[q] == 0.0):
             continue
         order_by_score(scores, ranking.key, first, last, order, spare)
@@ -535,6 +538,7 @@ def pair_terms(
                         continue
                     target = 0.5
                 size *= weight[a] * weight[b]
+                loss = 0.0
                 if w.shape == BY_RANK:
                     size *= abs(x[a] - x[b]) * (w.upper[a] - w.lower[b])
                 elif w.shape == BY_PLACE:
@@ -559,21 +563,26 @@ def pair_terms(
                     rho = z / (1.0 + z)
                     slope = sigma * size * ((1.0 - target) - rho)
                     bend = sigma * sigma * size * rho / (1.0 + z)
-                    if what == LOSSES:
-                        summed += size * ((1.0 - target) * sigma * d + _log_one_plus(z))
+                    if what == LOSSES or what == SHARES:
+                        loss = size * ((1.0 - target) * sigma * d + _log_one_plus(z))
                 else:
                     inside = min(d, _STEEPEST)
                     steep = 1.0 / z if d <= _STEEPEST else _STEEPEST_SLOPE
                     slope = size * ((1.0 - target) * steep - target * z)
                     bend = size * ((1.0 - target) * steep + target * z)
-                    if what == LOSSES:
-                        summed += size * ((1.0 - target) * steep * (1.0 + (d - inside)) + target * z)
+                    if what == LOSSES or what == SHARES:
+                        loss = size * ((1.0 - target) * steep * (1.0 + (d - inside)) + target * z)
                 total += 2.0 * abs(slope)
                 if what == GRADIENTS:
                     g[a] += slope
                     g[b] -= slope
                     h[a] += bend
                     h[b] += bend
+                elif what == LOSSES:
+                    summed += loss
+                elif what == SHARES:
+                    g[a] += loss
+                    g[b] += loss
                 elif what == HESSIANS:
                     bend *= factors[q]
                     if bend < least:
@@ -593,6 +602,10 @@ def pair_terms(
             factor *= w.queries[q]
         if what == LOSSES:
             out.losses[q] = summed * factor
+            continue
+        if what == SHARES:
+            for rank in range(n):
+                out.gradients[order[first + rank]] = g[rank] * factor
             continue
         factors[q] = factor
         for rank in range(n):

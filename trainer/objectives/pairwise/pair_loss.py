@@ -210,6 +210,18 @@ class PairObjective(Objective):
         self._terms(PairTerms(_kernels.LOSSES, losses=losses), self._key(0), scores, 0, len(losses), 0)
         return losses
 
+    def shares(self, step: int, scores: Floats, shares: Floats, team: Team) -> None:
+        """Write the loss of each document's pairs, (n_rows,), with the pairs and the order of the gradients of this step.
+
+        Each pair counts for both of its documents.
+        """
+        key, terms = self._key(step), PairTerms(_kernels.SHARES, shares)
+        self._shares.each(team, lambda first, last, worker: self._terms(terms, key, scores, first, last, worker))
+
+    def weigh(self, documents: Floats) -> None:
+        """Replace the weights of the documents by these, (n_rows,), as they are."""
+        self._weights = self._weights._replace(documents=documents)
+
     def deviance(self, scores: Floats) -> float:
         """Return the weighted mean loss of the queries that have pairs."""
         counted, weights = self._weights.scales != 0.0, self._weights.queries

@@ -1,0 +1,1 @@
+"""Training on clicks: corrections of position bias."""
