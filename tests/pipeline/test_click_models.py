@@ -90,6 +90,11 @@ def test_counts_are_those_of_the_slow_twin_in_any_blocks():
     (shallow,) = count_clicks(log, 3)
     assert as_table(shallow) == {key: row for key, row in as_table(ones).items() if key[1] <= 3}
     assert deepest_rank(log) == 10
+    shown = np.bincount(ones.document, ones.shown)
+    (often,) = count_clicks(log, 10, least_shown=30)
+    assert 0 < len(as_table(often)) < len(as_table(ones))
+    assert as_table(often) == {key: row for key, row in as_table(ones).items() if shown[key[0]] >= 30}
+    assert often.documents == ones.documents
 
 
 def rows_for(name: str, counts: ClickCounts) -> list[tuple[int, int, float, float]]:

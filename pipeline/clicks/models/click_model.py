@@ -42,7 +42,7 @@ Floats = npt.NDArray[np.float64]
 Rows = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats, Floats]  # document, cell, shown, clicked
 
 
-OFTEN = 50.0  # impressions
+OFTEN = 50  # impressions
 _MOST_ALIKE = 500.0  # impressions in which chance moves a click-through rate as much as documents differ
 
 
@@ -76,6 +76,8 @@ class ClickModel:
     """(documents,) relevance with the prior, for predictions; the mean for documents that were never shown."""
     trust: Floats
     """(ranks,) the probability of a click on an irrelevant document; 0 in models without it."""
+    only_often: bool = False
+    """Whether examination was fitted to the documents that were shown ``OFTEN`` times or more."""
 
     @property
     def by_rank(self) -> Floats:
@@ -125,8 +127,9 @@ def fit_click_model(
         theta = parameters[: counts.ranks]
         return replace(_with_relevance(name, counts, _table(theta / theta[0], counts.ranks)), **fit)
     cells = _cells_of(name, counts)
-    rows = _rows_to_fit(name, counts, cells)
+    rows, often = _rows_to_fit(name, counts, cells)
     parameters, fit = _maximised(rows, cells, options, start, trusting=name == "trust")
+    fit["only_often"] = often
     theta, trust = np.split(parameters[: 2 * len(cells.free)], 2)
     if name == "trust":
         _check_spread(counts, theta)
@@ -135,11 +138,11 @@ def fit_click_model(
     return replace(_with_relevance(name, counts, _tables(name, theta, rows, counts.ranks)), **fit)
 
 
-def _rows_to_fit(name: ClickModelName, counts: ClickCounts, cells: _Cells) -> Rows:
-    """Return the rows of the documents to fit examination to: often shown ones, or all if those do not determine it."""
+def _rows_to_fit(name: ClickModelName, counts: ClickCounts, cells: _Cells) -> tuple[Rows, bool]:
+    """Return the rows of the documents to fit examination to: often shown ones, which is said, or all if those do not determine it."""
     shown = counts.by_document(counts.shown)
     lost: npt.NDArray[np.int64] = np.arange(1, 1)
-    for least in (OFTEN, 0.0):
+    for least in (OFTEN, 0):
         used = (cells.of_row >= 0) & (counts.shown > 0.0) & (shown[counts.document] >= least)
         if used.any():
             rows = _merged(counts.document[used], cells.of_row[used], counts.shown[used], counts.clicked[used])
@@ -149,10 +152,10 @@ def _rows_to_fit(name: ClickModelName, counts: ClickCounts, cells: _Cells) -> Ro
             else:  # what no row has cannot be fitted, however many documents there are
                 lost = np.flatnonzero(np.bincount(rows[1], minlength=len(cells.free)) == 0)
             if not len(lost):
-                return rows
+                return rows, least > 0
     if name in {"pbm", "ubm", "trust"}:
         raise _not_connected(name, lost + 1)
-    return rows
+    return rows, False
 
 
 def _cells_of(name: ClickModelName, counts: ClickCounts) -> _Cells:

@@ -53,8 +53,12 @@ def equally(lists: ResultLists) -> npt.NDArray[np.float64]:
     return np.ones(len(lists.query))
 
 
-def count_clicks(log: ClickLog, ranks: int, weightings: Sequence[Weighting] = (equally,)) -> list[ClickCounts]:
+def count_clicks(
+    log: ClickLog, ranks: int, weightings: Sequence[Weighting] = (equally,), *, least_shown: int = 0
+) -> list[ClickCounts]:
     """Return the counts of ``log`` down to rank ``ranks``, once for each of ``weightings``; the log is read once.
+
+    Documents with fewer than ``least_shown`` impressions have no rows.
 
     Memory: a block, 28 bytes an impression of it, and ``20 + 16 * len(weightings)`` bytes a row.
     """
@@ -63,7 +67,7 @@ def count_clicks(log: ClickLog, ranks: int, weightings: Sequence[Weighting] = (e
     documents = 0
     for block in log.blocks():
         lists = block.lists
-        row_of, found = _rows_of(lists, len(block.documents), ranks)
+        row_of, found = _rows_of(lists, len(block.documents), ranks, least_shown)
         n = len(found[0])
         of_block = []
         for weighting in weightings:
@@ -93,7 +97,7 @@ def deepest_rank(log: ClickLog) -> int:
 
 
 def _rows_of(
-    lists: ResultLists, documents: int, ranks: int
+    lists: ResultLists, documents: int, ranks: int, least_shown: int
 ) -> tuple[npt.NDArray[np.int64], tuple[npt.NDArray[np.signedinteger], ...]]:
     n = len(lists.document)
     last, order = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int64)
@@ -104,4 +108,8 @@ def _rows_of(
     rows = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int32)
     seen = np.full((ranks + 1) ** 2, -1, dtype=np.int64)
     used = kernels.number_rows(offsets, order, lists.rank, last, np.int64(ranks), seen, row_of, rows)
+    if least_shown:
+        kept = np.bincount(lists.document, minlength=documents)[rows[0][:used]] >= least_shown
+        number = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)  # the last is that of impressions without a row
+        return number[row_of], tuple(column[:used][kept] for column in rows)
     return row_of, tuple(column[:used].copy() for column in rows)

@@ -17,7 +17,7 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import text_table
 from rankmill.pipeline.clicks.models import _kernels as kernels
-from rankmill.pipeline.clicks.models.click_model import ClickModel, NotIdentified, fit_click_model
+from rankmill.pipeline.clicks.models.click_model import OFTEN, ClickModel, NotIdentified, fit_click_model
 from rankmill.pipeline.clicks.models.counts import ClickCounts, Weighting, count_clicks, deepest_rank, equally
 from rankmill.pipeline.clicks.models.options import CLICK_MODELS, DEEPEST, ClickFitOptions, ClickModelName
 from rankmill.pipeline.clicks.propensities import HeldOutClicks, Propensities
@@ -208,7 +208,9 @@ def _interval(
     None if fewer than half of the samples determine the model.
     """
     found = []
-    for counts in _samples(log, len(model.continuation), options.replicates, random):
+    # the other documents have no part in the fit, but many rows
+    least = OFTEN if model.only_often else 0
+    for counts in _samples(log, len(model.continuation), options.replicates, random, least):
         try:
             found.append(np.log(fit_click_model(model.name, counts, options, start=model).by_rank))
         except NotIdentified:
@@ -219,12 +221,15 @@ def _interval(
     return model.by_rank * np.exp(-half), model.by_rank * np.exp(half)
 
 
-def _samples(log: ClickLog, ranks: int, replicates: int, among: Weighting | None) -> Iterator[ClickCounts]:
+def _samples(
+    log: ClickLog, ranks: int, replicates: int, among: Weighting | None, least_shown: int
+) -> Iterator[ClickCounts]:
     """Yield the counts of samples in which each session counts a Poisson number of times, 1 on average."""
     for first in range(0, replicates, _TOGETHER):
         numbers = range(first, min(first + _TOGETHER, replicates))
         drawn = [_drawn(number) for number in numbers]
-        yield from count_clicks(log, ranks, drawn if among is None else [_both(among, each) for each in drawn])
+        weightings = drawn if among is None else [_both(among, each) for each in drawn]
+        yield from count_clicks(log, ranks, weightings, least_shown=least_shown)
 
 
 def _drawn(replicate: int) -> Weighting:
