@@ -220,7 +220,7 @@ def test_other_users_are_found_too():
 
 @pytest.mark.parametrize("user_model", ["pbm", "dcm", "ubm", "cascade"])
 def test_the_recommended_model_is_that_of_the_users(user_model):
-    compared = compare_click_models(log_of(50_000, user_model=user_model, randomised=0.2).log, QUICK)
+    compared = compare_click_models(log_of(25_000, user_model=user_model, randomised=0.2).log, QUICK)
     assert compared.recommended == user_model
 
 
