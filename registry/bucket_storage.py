@@ -95,7 +95,7 @@ class BucketStorage:
             except StoreRefusal:
                 if fault is None:
                     raise
-                raise _unknown(target, fault) from None
+                raise _Unknown(target, fault) from None
             except StoreError as error:  # it may have been carried out, now or later
                 fault = error
             try:
@@ -104,7 +104,7 @@ class BucketStorage:
                 continue
             except StoreError as error:
                 fault = error
-        raise _unknown(target, fault)
+        raise _Unknown(target, fault)
 
     def put_folder_if_absent(self, target: ObjectUrl, files: Mapping[str, bytes]) -> bool:
         """Write files one by one, unless others are there; whoever is killed has written the first of them."""
@@ -183,6 +183,8 @@ class BucketStorage:
         try:
             held = self.put_if_absent(path, b"first"), self.put_if_absent(path, b"second")
             found = self._bucket.get(path)
+        except _Unknown as error:
+            raise StoreError(self.root, error.why, error.errno or errno.EIO) from None
         finally:
             with contextlib.suppress(OSError):
                 self._bucket.delete(path)
@@ -291,6 +293,10 @@ class BucketStorage:
         return [(s.url, parts[2]) for s in found if (parts := _BLOB.fullmatch(s.url.name))]
 
 
-def _unknown(target: ObjectUrl, fault: OSError | None) -> StoreError:
-    why = "objects disappear as soon as they are written" if fault is None else fault.strerror
-    return StoreError(target, f"{why}; {NOBODY_KNOWS}", errno.EIO if fault is None else fault.errno or errno.EIO)
+class _Unknown(StoreError):
+    """It is unknown whether an object was written."""
+
+    def __init__(self, target: ObjectUrl, fault: OSError | None) -> None:
+        self.why = str("objects disappear as soon as they are written" if fault is None else fault.strerror)
+        number = errno.EIO if fault is None else fault.errno or errno.EIO
+        super().__init__(target, f"{self.why}; {NOBODY_KNOWS}", number)

@@ -76,7 +76,7 @@ def _seaweedfs(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
     options = {
         "dir": folder, "ip": "127.0.0.1", "ip.bind": "127.0.0.1", "master.telemetry": "false", "s3": "true",
         "s3.config": folder / "users.json", "s3.iam": "false", "s3.port": port, "s3.port.iceberg": 0, "s3.port.lance": 0,
-        "s3.autoCreateBucket": "true", "master.volumeSizeLimitMB": 64, "volume.max": 4, **ports,
+        "s3.autoCreateBucket": "true", "master.volumeSizeLimitMB": 64, "volume.max": 16, **ports,
     }  # fmt: skip
     return ["weed", "server", *(f"-{name}={value}" for name, value in options.items())], {}
 
@@ -179,7 +179,7 @@ def make_bucket(name: str, port: int, bucket: str) -> None:
         options: dict[str, object] = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
         store = S3Store(bucket, endpoint=f"http://127.0.0.1:{port}", **keys, **options)
         try:
-            obstore.put(store, "made", b"")
+            obstore.put(store, "made", b"", mode="create")  # needs more of its parts than a plain one
             obstore.delete(store, "made")
         except obstore.exceptions.BaseError as error:
             raise ConnectionError(str(error)) from None

@@ -302,3 +302,30 @@ def test_a_server_that_is_killed_and_started_again_is_met_again(s3: Server) -> N
         assert registry.promote("web", 1, force=True).number == 2
     finally:
         timer.join()
+
+
+@pytest.mark.slow
+def test_a_run_has_the_same_bytes_with_a_registry_in_a_bucket(s3: Server, tmp_path: Path) -> None:
+    runner = CliRunner()
+    for name, seed in (("judgments", 1), ("candidates", 2)):
+        words = ["--queries", "150", "--docs-per-query", "12", "--features", "12", "--seed", str(seed)]
+        assert runner.invoke(app, ["data", "synth", "-o", str(tmp_path / f"{name}.parquet"), *words]).exit_code == 0
+    found = []
+    for number, root in enumerate((str(tmp_path / "local"), place(s3))):
+        config = tmp_path / f"{number}.toml"
+        config.write_text(
+            f'work = "work{number}"\n[ingest]\nsources = ["judgments.parquet"]\nsplit = {{train = 0.6, valid = 0.2, test = 0.2}}\n'
+            '[train]\nname = "web"\nn_rounds = 5\n[gate]\nmargin = 0.9\n[rerank]\ncandidates = ["candidates.parquet"]\n'
+        )
+        for _ in range(2):  # the second has nothing to do
+            result = runner.invoke(app, ["run", str(config), "--registry", root])
+            assert result.exit_code == 0, result.output
+        version, lists = (
+            Registry(root).resolve("web"),
+            sorted((tmp_path / f"work{number}" / "ranked").glob("*.parquet")),
+        )
+        assert lists
+        found.append((version.number, version.sha256, version.read(), [path.read_bytes() for path in lists]))
+    assert found[0] == found[1]
+    texts = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in texts if SECRET.encode() in path.read_bytes()]

@@ -213,6 +213,12 @@ def test_when_nobody_knows_the_message_says_so(world: World, monkeypatch: pytest
         on(world, down).promote("web", 1)
 
 
+def test_a_store_that_fails_is_no_unknown_change_for_a_probe() -> None:
+    with refused(StoreError, str(URL), "made") as raised:
+        on(World(), FailingRequests(3, Fault(StoreError, lasting=True))).initialise()
+    assert "unknown" not in str(raised.value)
+
+
 def test_what_killed_processes_left_is_swept(world: World) -> None:
     registry = on(world)
     url = URL / "tmp" / "clock.old"
