@@ -47,6 +47,7 @@ from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import UnusableColumns, known_code_of, one_line
 from rankmill.foundation.exit_codes import BUG, READER_GONE, USAGE
 from rankmill.foundation.options import spelled_for_a_command_line
+from rankmill.foundation.storage.location import meant_as_url
 from rankmill.other_libraries import OURS
 from rankmill.scorer.metrics import parse_metric
 
@@ -129,7 +130,7 @@ class Command(PlainHelp, TyperCommand):
         return getattr(self, name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse ``args``; BadParameter if an option with one value is given twice."""
+        """Parse ``args``; BadParameter if an option with one value is given twice, or a local path is a URL."""
         ctx.meta[_WORDS] = list(args)
         if not ctx.resilient_parsing:
             _, _, given = self.make_parser(ctx).parse_args(args=list(args))
@@ -138,7 +139,15 @@ class Command(PlainHelp, TyperCommand):
                 option = param.param_type_name == "option" and not param.is_flag and not param.multiple
                 if option and times > 1:
                     raise typer.BadParameter(f"it takes one value, found {times}", ctx=ctx, param=param)
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        for param in self.params:
+            given = ctx.params.get(param.name)
+            for value in given if isinstance(given, list | tuple) else [given]:
+                if isinstance(value, Path) and (url := meant_as_url(value)):
+                    raise typer.BadParameter(
+                        f"expected a local path, found {url}; only a registry can be in a bucket", ctx=ctx, param=param
+                    )
+        return rest
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; if it cannot use some columns, add the command line that ignores or converts them."""

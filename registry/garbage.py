@@ -39,8 +39,10 @@ proof above does not need it.
 Clocks.  The time of an entry is the later of its own timestamp and its file's; the current time is the earlier of our clock
 and the file system's.  So a clock that jumps only delays deletion.
 
-The trash: ``trash/<sha256>.<UTC time of the move>.<8 hex>``.  Unreferenced blobs are kept there for
-a grace period and can still be read.
+Unreferenced blobs are kept in the trash for a grace period and can still be read.
+
+In a bucket there are no renames.  A blob gets an empty object as its mark there, and its own name is never used again, so (2) and (3)
+hold; see ``rankmill.registry.bucket_storage``.
 """
 
 from __future__ import annotations

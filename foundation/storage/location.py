@@ -90,6 +90,16 @@ def location(text: str | os.PathLike[str] | ObjectUrl) -> Location:
     return ObjectUrl(scheme, bucket, key)
 
 
+def meant_as_url(path: Path) -> str:
+    """Return the URL that somebody has given for a local path; empty if it is a path.
+
+    >>> meant_as_url(Path("s3://bucket/file")), meant_as_url(Path("file"))
+    ('s3://bucket/file', '')
+    """
+    parts = _URL.fullmatch(str(path))
+    return f"{parts[1]}://{parts[3]}" if parts and parts[1] in SCHEMES and not path.exists() else ""
+
+
 def relative(below: Location, above: Location) -> PurePosixPath:
     """Return the part of ``below`` that follows ``above``; ValueError if it is elsewhere."""
     if isinstance(below, ObjectUrl):

@@ -15,6 +15,7 @@ from rankmill.foundation.errors import (
     InputError,
     IntegrityError,
     InvalidName,
+    MissingLibrary,
     RankmillError,
     UnknownModel,
 )
@@ -202,3 +203,19 @@ def test_importing_the_command_line_loads_nothing_heavy() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_registry_in_a_bucket_needs_obstore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.setitem(sys.modules, "obstore.exceptions", None)
+    with refused(MissingLibrary, "s3://bucket", "obstore", "pip install 'rankmill[cloud]'"):
+        Registry("s3://bucket/models").names()
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://key:secret@bucket/x", "s3://bucket:9000/x", "s4://bucket/x", "s3:/bucket/x", "s3://", "s3://b/../x"]
+)
+def test_a_malformed_url_is_refused_without_its_secret(url: str) -> None:
+    with refused(InputError, "://") as raised:
+        Registry(url)
+    assert "secret" not in str(raised.value)
