@@ -140,7 +140,8 @@ class Command(PlainHelp, TyperCommand):
                 if option and times > 1:
                     raise typer.BadParameter(f"it takes one value, found {times}", ctx=ctx, param=param)
         rest = super().parse_args(ctx, args)
-        for param in self.params:
+        declared: list[Any] = list(self.params)
+        for param in declared:
             given = ctx.params.get(param.name)
             for value in given if isinstance(given, list | tuple) else [given]:
                 if isinstance(value, Path) and (url := meant_as_url(value)):
