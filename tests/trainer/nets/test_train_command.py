@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partialmethod
 
 import pytest
 from typer.testing import CliRunner
 
 from rankmill.cli import app, execute
 from rankmill.foundation.errors import InvalidParameter, PromotionRefused
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions
 from rankmill.registry import Registry
 from rankmill.scorer.model_service import model_of
 from rankmill.scorer.models import Blend
@@ -102,6 +106,26 @@ def test_a_killed_training_resumes_to_the_same_bytes(tmp_path):
     assert (again.net, len(seen)) == (whole.net, 3)  # nothing is trained again
     resumed.clear()
     assert not [*(tmp_path / "kept").iterdir()]
+
+
+def test_neither_files_nor_batches_of_reading_change_the_bytes(tmp_path, monkeypatch):
+    dataset = small_dataset(tmp_path)
+    whole = train_net_on(dataset, options(), CheckpointOptions()).net
+    rows, files = (tmp_path / "judgments.txt").read_text().splitlines(keepends=True), []
+    for name, part in (("b", rows[:333]), ("a", rows[333:])):
+        files.append(tmp_path / f"{name}.txt")
+        files[-1].write_text("".join(part))
+    for buckets in (3, 5):
+        read = IngestOptions(buckets=buckets, block_size=4096, split=dict(dataset.manifest.meaning.split))
+        ingest(files, tmp_path / f"of {buckets}", options=read)
+        other = train_net_on(Dataset.open(tmp_path / f"of {buckets}"), options(), CheckpointOptions(n_threads=3)).net
+        assert other.all_weights.tobytes() == whole.all_weights.tobytes()
+        assert (other.sha256 == whole.sha256) == (
+            buckets == 3
+        )  # the digest of the dataset, which a net names, tells buckets
+    monkeypatch.setattr(Dataset, "feature_batches", partialmethod(Dataset.feature_batches, batch_rows=13))
+    assert max(len(batch) for batch in dataset.feature_batches("train")) == 13
+    assert train_net_on(dataset, options(), CheckpointOptions()).net.sha256 == whole.sha256
 
 
 def test_a_damaged_checkpoint_is_told_and_not_used(tmp_path):
