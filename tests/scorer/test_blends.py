@@ -17,6 +17,7 @@ from rankmill.scorer.models import Blend, forest_of, load_model_file, predictor_
 from rankmill.scorer.predict import predict
 from tests.refusals import refused
 from tests.scorer.forests import TEXTS, random_forest
+from tests.scorer.nets.test_net import drawn_net
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -115,6 +116,15 @@ def test_a_damaged_file_is_refused_or_sound(seal):
     for end in range(0, len(data), 7):
         with pytest.raises(ModelFormatError):
             read_model(bytes(data[:end]))
+
+
+def test_every_flipped_byte_of_a_blend_with_a_net_is_noticed():
+    net = drawn_net(widths=(3,), transform="linear")
+    data = Blend(parts=(net, Forest.load(GOLDEN / "by_hand.rankmill")), weights=np.array([1.0, 2.0])).to_bytes()
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 0x10
+        assert refused_in_one_line(bytes(damaged))
 
 
 def test_what_makes_no_blend_is_refused():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 from benchmarks import _ranknet_kernels
+from rankmill.foundation.kernels.dense import from_panels
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
 from rankmill.trainer.nets import _kernels
 from rankmill.trainer.nets.options import as_published
+from rankmill.trainer.nets.passes import Weights
 from rankmill.trainer.nets.training import NetData, train_net
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.rows import RankedRows
@@ -36,6 +40,40 @@ def test_the_factored_gradient_is_the_one_pair_by_pair(n, n_hidden):
     for a, b, c in zip(factored, by_pair, twin, strict=True):
         assert a == pytest.approx(b, rel=1e-10, abs=1e-10)
         assert a == pytest.approx(c, rel=1e-9, abs=1e-9)  # exp is a polynomial
+
+
+def test_the_forces_that_nets_are_trained_by_are_those_of_all_pairs():
+    rng = np.random.default_rng(4)
+    scores, grades = rng.normal(size=40), rng.integers(0, 3, 40).astype(np.int32)
+    rows = RankedRows(grades, np.array([0, 25, 40], dtype=np.int64), ())
+    g, h, expected = (np.zeros(40) for _ in range(3))
+    objective_of(rows, as_published(sigma=0.7).losses()).gradients(1, scores, g, h, Team(1))
+    for i, j in itertools.product(range(40), repeat=2):
+        if grades[i] > grades[j] and (i < 25) == (j < 25):
+            force = 0.7 / (1.0 + np.exp(0.7 * (scores[i] - scores[j])))
+            expected[i] -= force
+            expected[j] += force
+    assert g == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize("layers", [(), (6,)])
+def test_a_factored_step_is_the_sum_of_the_pairs(layers):
+    """One epoch over one query: the weights move by the gradient that pairs alone add up to, as far as float32 tells."""
+    x, grades, _, _, _ = drawn_net(30, 4, 0, seed=3)
+    rows = rows_of((x.astype(np.float32), grades.astype(np.int32), np.array([0, 30], dtype=np.int64)))
+    data = NetData(train=rows, feature_names=list("abcd"), max_grade=3)
+    options = as_published(layers=layers, epochs=1, learning_rate=0.01)
+    net = train_net(data, options).net
+    parts, inputs = Weights(net.inputs, options).parts, net.inputs_of(rows.values).astype(np.float64)
+    before = [np.zeros((4, 0)), np.zeros(0), parts["top"].astype(np.float64)]
+    if layers:
+        before[:2] = from_panels(parts["weights 1"], 6).astype(np.float64), np.zeros(6)
+    gradient = [np.zeros_like(values) for values in before]
+    _kernels.pair_by_pair(inputs, grades, *before, 1.0, *gradient, 0.0)
+    after = [*(net.layers[0] if layers else before[:2]), net.top]
+    for now, then, slope in zip(after, before, gradient, strict=True):
+        assert now - then == pytest.approx(-0.01 * slope, abs=1e-5)
+    assert max(np.abs(slope).max(initial=0.0) for slope in gradient) > 1.0
 
 
 def test_forces_of_scores_far_apart():
