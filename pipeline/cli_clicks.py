@@ -50,11 +50,17 @@ def judge(
     """
     from rankmill.pipeline.clicks.propensities import read_propensities
     from rankmill.pipeline.clicks.read_log import open_click_log
-    from rankmill.pipeline.clicks.write_judgments import check_table_path, write_judgments
+    from rankmill.pipeline.clicks.write_judgments import (
+        BYTES_OF_LABELS,
+        BYTES_OF_PAIRS,
+        check_table_path,
+        write_judgments,
+    )
 
     check_table_path(out, overwrite=overwrite)
     given = None if propensities is None else read_propensities(propensities)
-    with open_click_log(log, reading, say=lambda line: typer.echo(line, err=True)) as opened:
+    used = BYTES_OF_PAIRS if options.form == "pairs" else BYTES_OF_LABELS
+    with open_click_log(log, reading, say=lambda line: typer.echo(line, err=True), bytes_used=used) as opened:
         report = write_judgments(opened, out, options, given, overwrite=overwrite)
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())
 
@@ -158,12 +164,12 @@ def join(
 
     rankmill data ingest impressions.parquet --split train=0.8,valid=0.1,test=0.1 --split-prefix / -o DATASET
     """
-    from rankmill.pipeline.clicks.join_features import join_features
+    from rankmill.pipeline.clicks.join_features import BYTES_USED, join_features
     from rankmill.pipeline.clicks.read_log import open_click_log
     from rankmill.pipeline.clicks.write_judgments import check_table_path
 
     check_table_path(out, overwrite=overwrite)
-    with open_click_log(log, reading, say=lambda line: typer.echo(line, err=True)) as opened:
+    with open_click_log(log, reading, say=lambda line: typer.echo(line, err=True), bytes_used=BYTES_USED) as opened:
         report = join_features(opened, features, out, options, memory=reading.memory, overwrite=overwrite)
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())
 

@@ -58,7 +58,7 @@ def evaluate(
     """
     from rankmill.pipeline.clicks.propensities import read_propensities
     from rankmill.pipeline.clicks.read_log import open_click_log
-    from rankmill.scorer.clicks.off_policy import evaluate_off_policy
+    from rankmill.scorer.clicks.off_policy import BYTES_USED, evaluate_off_policy
     from rankmill.scorer.clicks.rankings import read_relevance, scored_table
     from rankmill.scorer.model_service import find_models
 
@@ -70,7 +70,7 @@ def evaluate(
     if model:
         found = find_models(model, registry)
         rankings |= {name: scored_table(opened, on or ()) for name, (opened, _) in found.items()}
-    with open_click_log(log, reading, say=lambda line: typer.echo(line, err=True)) as opened_log:
+    with open_click_log(log, reading, say=lambda line: typer.echo(line, err=True), bytes_used=BYTES_USED) as opened_log:
         report = evaluate_off_policy(opened_log, rankings, given, options, relevance=known)
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())
 

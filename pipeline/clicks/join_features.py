@@ -33,6 +33,7 @@ from rankmill.pipeline.clicks.write_judgments import TableWriter, check_table_pa
 from rankmill.pipeline.sources.column_roles import PARTS, RESERVED
 from rankmill.pipeline.sources.files import check_file, find_files
 
+BYTES_USED = 300  # for an impression of a block: texts of ids, twice
 _ROW_GROUP_BYTES = 32 << 20
 _LEAST_MEMORY = 128 << 20  # for DuckDB
 _TRACKED = 0.7  # of the memory that is left: DuckDB does not count all of its own

@@ -62,6 +62,7 @@ def open_click_log(
     *,
     quarantine: Quarantine | None = None,
     say: Callable[[str], None] | None = None,
+    bytes_used: int = 0,
 ) -> Iterator[SpilledLog]:
     """Yield the log in these files, folders and patterns, to be read several times; its temporary folder is removed at the end.
 
@@ -77,6 +78,8 @@ def open_click_log(
         Receives malformed rows; left out: a new one with the limit of the options.
     say
         Called with a line about inferred columns.
+    bytes_used
+        How much memory the user of a block takes for an impression; blocks are smaller if it is much.
 
     Raises
     ------
@@ -109,7 +112,7 @@ def open_click_log(
             spill.add(rows)
         _check_rows(files[0], spill)
         left = options.max_rejects - len(quarantine.rejects)
-        log = assemble(spill, folder, reader.policies, reader.numbers, left, options.memory)
+        log = assemble(spill, folder, reader.policies, reader.numbers, left, options.memory, bytes_used)
         _check_times(files[0], reader.rule, log.totals)
         yield log
 

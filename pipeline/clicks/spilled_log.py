@@ -259,7 +259,13 @@ class Contradiction(DataRejected):
 
 
 def assemble(
-    spill: LogSpill, folder: Path, policies: tuple[str, ...], numbers: Sequence[str], limit: int, memory: int
+    spill: LogSpill,
+    folder: Path,
+    policies: tuple[str, ...],
+    numbers: Sequence[str],
+    limit: int,
+    memory: int,
+    bytes_used: int = 0,
 ) -> SpilledLog:
     """Put the spilled rows together to lists.
 
@@ -269,6 +275,8 @@ def assemble(
         How many contradictory lists may be left out.
     memory
         Of the process, in bytes.
+    bytes_used
+        How much memory the user of a block takes for an impression, if it is more than putting it together takes.
 
     Raises
     ------
@@ -280,9 +288,9 @@ def assemble(
     named = sorted(policies, key=str.encode)
     number_of = np.array([named.index(name) for name in policies], dtype=np.int32)
     log = SpilledLog(tuple(named), LogTotals(), folder / "blocks", tuple(numbers))
-    most = max((memory - RESIDENT) // (BYTES_A_ROW + 24 * len(numbers)), 1)
+    bytes_a_row = max(BYTES_A_ROW, bytes_used) + 24 * len(numbers)
     with log.path.open("wb") as file:
-        _Assembly(log, file, most, limit, folder, number_of).add(spill)
+        _Assembly(log, file, (memory, bytes_a_row), limit, folder, number_of).add(spill)
     return log
 
 
@@ -291,12 +299,14 @@ class _Assembly:
         self,
         log: SpilledLog,
         file: BinaryIO,
-        most_rows: int,
+        memory: tuple[int, int],
         limit: int,
         folder: Path,
         policy_numbers: npt.NDArray[np.int32],
     ) -> None:
-        self._log, self._file, self._most, self._limit, self._folder = log, file, most_rows, limit, folder
+        self._log, self._file, self._limit, self._folder = log, file, limit, folder
+        self._bytes_a_row = memory[1]
+        self._most = max((memory[0] - RESIDENT) // self._bytes_a_row, 1)
         self._policy_numbers = policy_numbers
         self._first: str = ""
         self._divided = 0
@@ -311,7 +321,7 @@ class _Assembly:
                 self._divided += 1
                 self.add(spill.divide(part, self._folder / f"divided{self._divided}"))
             else:
-                needed = RESIDENT + rows * (BYTES_A_ROW + 24 * len(self._log.number_names))
+                needed = RESIDENT + rows * self._bytes_a_row
                 query = spill.take(part).qid[0].as_py()
                 raise InputError(
                     f"query {query!r} has {rows:,} impressions, which take {needed / 1e6:,.0f} MB to put together; give"

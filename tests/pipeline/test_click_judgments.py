@@ -222,6 +222,8 @@ def test_refusals(tmp_path):
     ):
         with refused(kind, *facts):
             write_judgments(log, tmp_path / "x.parquet", JudgeOptions(**given), PBM)
+    assert write_judgments(log, tmp_path / "trusting.parquet", JudgeOptions(), TRUST).estimate == "dr"
+    (tmp_path / "trusting.parquet").unlink()
     with refused(InputError, "pbm", "trust"):
         write_judgments(log, tmp_path / "x.parquet", JudgeOptions(estimate="pbm"), TRUST)
     silent = block.lists._replace(clicked=np.zeros_like(block.lists.clicked))
