@@ -27,7 +27,7 @@ Sources: Joachims et al. 2017, Swaminathan and Joachims 2015, Li et al. 2018 (va
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -53,7 +53,7 @@ from rankmill.pipeline.clicks.weighted_clicks import (
 from rankmill.pipeline.grouping.query_splits import hash_ids
 from rankmill.scorer.clicks.options import OffPolicyOptions
 from rankmill.scorer.metrics.discount import discounts
-from rankmill.scorer.metrics.significance import interval_of_mean
+from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, REPLICATES
 
 Estimator = Literal["ips", "clipped", "snips", "dr"]
 ESTIMATORS: tuple[Estimator, ...] = ("ips", "clipped", "snips", "dr")
@@ -258,6 +258,7 @@ def evaluate_off_policy(
             one.add(facts, of_block)
     if lists == 0:
         raise NotSupported("no query of the log is ranked; check that both spell the ids of queries alike")
+    _draw_again(sums)
     values = {}
     for name, one in zip(rankings, sums, strict=True):
         values[name] = one.value(options)
@@ -425,6 +426,8 @@ class _Sums:
     def __init__(self) -> None:
         names = ("lists", "all", *ESTIMATORS)
         self._groups = {name: np.zeros(GROUPS, dtype=np.int64) for name in names}  # in steps, but lists
+        self.drawn = {name: np.zeros(0, dtype=np.int64) for name in names}
+        """Sums over the groups of each bootstrap sample, (replicates,); none if there are fewer than two groups."""
         self._clicks = np.zeros(2, dtype=np.int64)  # weights, and their squares, in steps
         self._shares = np.zeros(4, dtype=np.int64)  # documents and rank weights that were shown, and all, in steps
         self._impressions = np.zeros(2, dtype=np.int64)  # clipped, and all
@@ -464,16 +467,27 @@ class _Sums:
         self._impressions += [int((used & low).sum()), int(used.sum())]
 
     def estimated(self, which: Estimator, other: _Sums | None = None) -> Estimated:
-        """Return the value by the estimator, or what it is more than that of ``other``."""
-        lists = self._groups["lists"]
-        used = lists > 0
-        values = self._groups[which] - (0 if other is None else other._groups[which])  # noqa: SLF001
-        below = self._groups["all"] / _STEPS if which == "snips" else lists.astype(np.float64)
-        above = values / _STEPS
-        total = float(below.sum())
-        if total <= 0.0:  # snips of a log whose corrected clicks add up to nothing
+        """Return the value by the estimator, or what it is more than that of ``other``; after :func:`_draw_again`."""
+        below = "all" if which == "snips" else "lists"
+        unit = 1.0 if which == "snips" else _STEPS
+        values, total = self._groups[which].sum(), self._groups[below].sum()
+        drawn, totals = self.drawn[which], self.drawn[below]
+        if other is not None:
+            values, drawn = values - other._groups[which].sum(), drawn - other.drawn[which]  # noqa: SLF001
+        if total <= 0:  # snips of a log whose corrected clicks add up to nothing
             return Estimated(value=0.0, interval=None)
-        return Estimated(value=float(above.sum()) / total, interval=interval_of_mean(above[used], weights=below[used]))
+        interval = None
+        if len(drawn):
+            means = np.sort(drawn / np.maximum(totals, 1)) / unit
+            lowest = round(0.025 * len(means))
+            interval = float(means[lowest]), float(means[len(means) - 1 - lowest])
+        return Estimated(value=float(values / total / unit), interval=interval)
+
+    @property
+    def table(self) -> Counts:
+        """The sums of each group that has lists, (groups, columns)."""
+        used = self._groups["lists"] > 0
+        return np.stack([column[used] for column in self._groups.values()], axis=1)
 
     def value(self, options: OffPolicyOptions) -> RankingValue:
         shown, top, covered, total = self._shares.tolist()
@@ -501,6 +515,21 @@ class _Sums:
             clipped=clipped / impressions if impressions else 0.0,
             notes=tuple(notes),
         )
+
+
+def _draw_again(sums: Sequence[_Sums]) -> None:
+    """Draw groups with replacement, the same ones for all rankings: as `rankmill.scorer.metrics.significance.percentile_interval`."""
+    table = np.concatenate([one.table for one in sums], axis=1)
+    n, columns = table.shape
+    if n < 2:
+        return
+    drawn = np.empty((REPLICATES, columns), dtype=np.int64)
+    for b in range(REPLICATES):
+        raw = np.random.Philox(key=np.array([BOOTSTRAP_SEED, b], np.uint64)).random_raw(n)
+        place = ((raw >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32)
+        drawn[b] = np.bincount(place.astype(np.int64), minlength=n) @ table
+    for one, part in zip(sums, np.split(drawn, len(sums), axis=1), strict=True):
+        one.drawn = dict(zip(one.drawn, part.T, strict=True))
 
 
 def _in_steps(values: npt.NDArray[Any]) -> Counts:

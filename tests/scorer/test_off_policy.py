@@ -162,7 +162,7 @@ def test_doubly_robust_varies_less_than_ips_and_is_not_biased_where_the_regressi
 @pytest.mark.slow
 def test_over_a_thousand_logs_ips_is_unbiased_and_intervals_cover(capsys):
     case, inside, values = Case(20), dict.fromkeys(("ips", "dr", "difference"), 0), []
-    logs, truth = 1000, None
+    logs, truth = 1000, 0.0
     for seed in range(logs):
         simulated = case.log(600, seed)
         gamma = simulated.relevance * EXAMINATION[0]
