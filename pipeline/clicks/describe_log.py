@@ -24,6 +24,9 @@ from rankmill.pipeline.clicks.models.options import DEEPEST, ClickFitOptions, Cl
 from rankmill.pipeline.clicks.result_lists import ClickLog, LogBlock
 from rankmill.pipeline.clicks.spilled_log import LogTotals
 
+ENOUGH_CLICKS = 3.0
+"""Clicks for each document that was shown, from which on a correction is recommended.  On simulated logs corrections hurt below one,
+changed nothing near two, and helped at five (docs/benchmarks/clicks.md)."""
 CORRECTING = ("pbm", "ubm", "trust", "allpairs", "randomised")  # models that tell position from relevance by swaps
 _RANDOM_BELOW = 1.5  # ratio of variances
 _FEWEST_REPEATS = 100  # impressions of documents that were shown before, to judge the order of a policy
@@ -266,13 +269,17 @@ def describe_clicks(
         many_lists=many_lists,
         many_clicks=many_clicks,
         models=_figures(compared),
-        recommended=recommend(compared),
+        recommended=recommend(compared, sums.clicks / sums.documents),
         read=totals,
     )
 
 
-def recommend(compared: ClickModelComparison) -> ClickRecommendation:
-    """Return the click model to use, by held-out sessions; none if the log does not tell position from relevance, or shows no bias."""
+def recommend(compared: ClickModelComparison, clicks_a_document: float) -> ClickRecommendation:
+    """Return the click model to use, by held-out sessions.
+
+    None if the log does not tell position from relevance or shows no bias, or if it has fewer than ``ENOUGH_CLICKS`` for each
+    document that was shown: what a correction adds is then mostly noise.
+    """
     if not compared.fitted:
         return ClickRecommendation(None, next(iter(compared.refused.values())))
     best = compared.recommended
@@ -287,6 +294,12 @@ def recommend(compared: ClickModelComparison) -> ClickRecommendation:
             "no documents were shown at positions that differ enough, so that position cannot be told from relevance"
         )
         return ClickRecommendation(None, f"{reason}; show some lists with swapped neighbours, or in random order")
+    if clicks_a_document < ENOUGH_CLICKS:
+        return ClickRecommendation(
+            None,
+            f"{clicks_a_document:.1f} clicks for each document that was shown, and {ENOUGH_CLICKS:g} or more are needed, as corrected"
+            " labels are noisier than naive ones; collect more sessions",
+        )
     return ClickRecommendation(best, "predicts the clicks of held-out sessions best")
 
 

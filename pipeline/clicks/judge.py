@@ -50,14 +50,10 @@ class JudgedDocuments(NamedTuple):
 
 def estimate_of(options: JudgeOptions, propensities: Propensities | None) -> ClickEstimate:
     """Return the estimate that ``options`` choose; InputError if it does not go with the propensities."""
-    estimate = options.estimate
-    if estimate is None and propensities is not None:
-        of_clicks = propensities.trust is None and options.weighting.conversion_weight == 0.0
-        estimate = "pbm" if of_clicks else "dr"
-    estimate = estimate or "dctr"
+    estimate = options.estimate or ("dctr" if propensities is None else "ips")
     if estimate in WITHOUT_PROPENSITIES and propensities is not None:
         raise InputError(
-            f"{spelled('estimate')} {estimate} does not use {spelled('propensities')}; leave it out, or estimate pbm"
+            f"{spelled('estimate')} {estimate} does not use {spelled('propensities')}; leave it out, or estimate ips"
         )
     if estimate == "pbm" and options.weighting.conversion_weight > 0.0:
         raise InputError(

@@ -71,7 +71,7 @@ class JudgeOptions:
     )
     estimate: ClickEstimate | None = option(
         default=None,
-        help="How relevance is estimated. Default: with --propensities pbm (dr with trust or conversions), else dctr.",
+        help="How relevance is estimated. Default: ips with --propensities, else dctr.",
         choices=get_args(ClickEstimate),
     )
     weighting: ClickWeighting = group(default_factory=ClickWeighting)

@@ -222,7 +222,7 @@ def test_refusals(tmp_path):
     ):
         with refused(kind, *facts):
             write_judgments(log, tmp_path / "x.parquet", JudgeOptions(**given), PBM)
-    assert write_judgments(log, tmp_path / "trusting.parquet", JudgeOptions(), TRUST).estimate == "dr"
+    assert write_judgments(log, tmp_path / "trusting.parquet", JudgeOptions(), TRUST).estimate == "ips"
     (tmp_path / "trusting.parquet").unlink()
     with refused(InputError, "pbm", "trust"):
         write_judgments(log, tmp_path / "x.parquet", JudgeOptions(estimate="pbm"), TRUST)
@@ -361,5 +361,5 @@ def test_the_command(tmp_path):
     result = runner.invoke(app, [*words, "-o", str(out)])
     assert (result.exit_code, "--overwrite" in str(result.exception)) == (1, True)
     text = runner.invoke(app, [*words, "--as", "grades", "-o", str(out), "--overwrite"]).stdout
-    assert "(pbm)" in text
+    assert "(ips)" in text
     assert "documents by grade" in text
