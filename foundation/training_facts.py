@@ -249,6 +249,48 @@ class GoalSweepFacts:
         return {"grade": point.grade_weight, **point.goals}
 
 
+CLICKS, JUDGMENTS = "clicks", "judgments"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClickFacts:
+    """How clicks were corrected, and the same training without the correction."""
+
+    correction: str
+    position_bias: Mapping[str, tuple[float, ...]] | None = left_out()  # ``position``, and what was learnt for each
+    valid_has: str | None = left_out()  # clicks (grades 0 and 1) or judgments (higher ones)
+    naive: OneOfSeveral | None = left_out()
+
+    def lines(self, metrics: Metrics) -> list[str]:
+        """Return lines for people; ``metrics`` are those of the corrected model.
+
+        >>> naive = OneOfSeveral(sha256="", best_round=7, rounds_trained=9, metrics={"valid": {"ndcg@10": 0.25}})
+        >>> bias = {"position": (1, 2), "additive": (0.0, -0.5)}
+        >>> facts = ClickFacts(correction="position_bias additive", position_bias=bias, valid_has="judgments", naive=naive)
+        >>> for line in facts.lines({"valid": {"ndcg@10": 0.5}}):
+        ...     print(line)
+        clicks corrected by position_bias additive: 1 0.000, 2 -0.500
+        valid ndcg@10 (judgments): naive 0.2500, corrected 0.5000
+        """
+        learnt = self.position_bias or {}
+        positions = [int(position) for position in learnt.get("position", ())]
+        words = [
+            ", ".join(f"{position} {value:.3f}" for position, value in zip(positions, values, strict=True))
+            for name, values in learnt.items()
+            if name != "position"
+        ]
+        lines = [f"clicks corrected by {self.correction}{': ' * bool(words)}{'; not clicked: '.join(words)}"]
+        if self.naive is None:
+            return lines
+        split, of = ("train", CLICKS) if self.valid_has is None else ("valid", self.valid_has)
+        corrected = metrics.get(split, {})
+        return lines + [
+            f"{split} {metric} ({of}): naive {value:.4f}, corrected {corrected[metric]:.4f}"
+            for metric, value in self.naive.metrics.get(split, {}).items()
+            if metric in corrected
+        ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFacts:
     """The manifest of a version: what determines the bytes of the model, and its metrics."""
@@ -276,6 +318,7 @@ class TrainingFacts:
     refit: RefitFacts | None = left_out()
     seeds: SeedsFacts | None = left_out()
     goal_sweep: GoalSweepFacts | None = left_out()
+    clicks: ClickFacts | None = left_out()
     merged: tuple[MergedModel, ...] | None = left_out()  # of a sum of models
     distilled_from: OtherModel | None = left_out()  # the teacher, whose scores were learnt
     leaves_refitted_from: OtherModel | None = left_out()  # this and the next: where only leaf values were learnt

@@ -25,6 +25,7 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import left_out
 from rankmill.foundation.training_facts import (
+    ClickFacts,
     GoalSweepFacts,
     Metrics,
     NoiseFloor,
@@ -37,6 +38,7 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.train_test_overlap import splits_trained_on
 from rankmill.trainer import train_on_dataset as training
 from rankmill.trainer.checkpoints import Checkpoints, FinishedTrainings, training_key
+from rankmill.trainer.clicks.naive_beside import click_facts, naive_of
 from rankmill.trainer.combined_forests import BaseModel, after_base, average
 from rankmill.trainer.early_stopping import stop_measure
 from rankmill.trainer.goal_fronts import grid_of
@@ -256,6 +258,9 @@ def train_candidate(
         chosen, forest = best.seed, best.result.forest
         facts = facts_of(dataset, best.result, options.base_model)
         facts = replace(facts, metrics=best.metrics) if seeds.splits else facts
+    if (naive := naive_of(parameters)) is not None:
+        corrected = next((each for each in trainings if each.seed == chosen), trainings[0])
+        facts = replace(facts, clicks=_beside(dataset, corrected, parameters, naive, options))
     noise = None
     if several:
         noise = noise_floor([each.metrics for each in trainings])
@@ -331,6 +336,23 @@ def _trained(
             means, _ = measure(found.forest, dataset, split, parameters, options.eval_metrics, options.n_threads)
             metrics[split] = without_nan(means)
     return SeedTraining(seed=parameters.seed, key=key, result=found, metrics=metrics)
+
+
+def _beside(
+    dataset: Dataset,
+    corrected: SeedTraining,
+    parameters: TrainParameters,
+    naive: TrainParameters,
+    options: TrainingOptions,
+) -> ClickFacts:
+    """Train the naive model of a corrected one, unless that is switched off, and return the facts of both."""
+    found = None
+    if options.naive_beside:
+        if options.on_message is not None:
+            options.on_message("the same without the correction of clicks, to compare")
+        own = replace(options, resume=None, on_round=None, checkpoint=None, profile=False)
+        found = _trained(dataset, replace(naive, seed=corrected.seed), own, (), None).result
+    return click_facts(dataset, parameters, corrected.result, found)
 
 
 def _listener(options: TrainingOptions) -> OnRound | None:

@@ -22,6 +22,7 @@ from rankmill.trainer.by_feature import (
     parse_monotone,
     without_zeros,
 )
+from rankmill.trainer.clicks.inverse_propensity import as_propensities
 from rankmill.trainer.forced_splits import as_forced_splits, first_of_depths, of_features
 from rankmill.trainer.goal_options import MIXES, ROUNDING, SUM, GoalSweepOptions, as_goals, parse_goals
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical
@@ -535,7 +536,9 @@ class TrainParameters:
         most=2**31,
     )
     lambda_normalisation: bool = option(
-        default=True, help="Reduce the weight of pairs with distant scores, and normalise lambdas per query."
+        default=True,
+        help="Reduce the weight of pairs with distant scores, and normalise lambdas per query. Not done where propensities or"
+        " position_bias unbiased weigh clicks, whose weights it would undo.",
     )
     position_bias: str = option(
         default=NONE,
@@ -555,6 +558,28 @@ class TrainParameters:
         default=1.0,
         help="With position_bias unbiased: the ratios are raised to 1 / (1 + this). 0: as they are.",
         least=0,
+        always_stored=False,
+    )
+    propensities: Mapping[str, Any] = option(
+        default_factory=dict,
+        help="Weigh clicks by the examination probabilities of this file of clicks fit (inverse propensities): the pairs of"
+        " lambdamart, ranknet and other losses of pairs, or the labels of l2 and query_rmse, which also correct trust. Needs the"
+        " column position.",
+        metavar="FILE",
+        read=as_propensities,
+        convert=as_propensities,
+        always_stored=False,
+    )
+    propensity_clip: float = option(
+        default=0.05,
+        help="With propensities: lowest examination probability that is used, so that no click weighs more than 1 / this.",
+        above=0,
+        most=1,
+        always_stored=False,
+    )
+    self_normalise: bool = option(
+        default=False,
+        help="With propensities and a loss of pairs: divide the weights of the clicks of a list by their mean.",
         always_stored=False,
     )
     seed: int = option(default=7, help="Random seed.", least=0, most=2**63 - 1)
@@ -584,8 +609,8 @@ class TrainParameters:
             )
         if self.boosting != GBDT:
             self._check_boosting()
-        if self.position_bias != NONE:
-            self._check_position_bias()
+        if self.corrects_clicks:
+            self._check_clicks()
         if self.bootstrap in BY_GRADIENT:
             self._check_drawn_by_gradient()
         if self.grow == "oblivious":
@@ -617,14 +642,22 @@ class TrainParameters:
                 f"{spelled('members')} must be 1 with {here}, which is a mean already; give more rounds instead"
             )
 
-    def _check_position_bias(self) -> None:
-        """Refuse what position bias cannot be learnt with."""
+    def _check_clicks(self) -> None:
+        """Refuse what clicks cannot be corrected with."""
         here = f"{spelled('position_bias')} {self.position_bias!r}"
-        if self.boosting != GBDT:
+        if self.propensities:
+            if self.position_bias != NONE:
+                raise InvalidParameter(
+                    f"{here} and {spelled('propensities')} correct the same bias; leave out one of the two"
+                )
+            here = spelled("propensities")
+            if self.goals:
+                raise InvalidParameter(f"{here}: {spelled('goals')} are not corrected; leave out one of the two")
+        elif self.boosting != GBDT:
             raise InvalidParameter(
                 f"{here} needs {spelled('boosting')} gbdt, where each round sees the sum of all before; found {self.boosting!r}"
             )
-        if (self.members or 1) > 1:
+        elif (self.members or 1) > 1:
             raise InvalidParameter(
                 f"{here} needs {spelled('members')} 1, as each would have biases of its own; found {self.members}"
             )
@@ -672,6 +705,11 @@ class TrainParameters:
         """The weight of the grade beside the goals."""
         rest = 1.0 - fsum(self.goal_weights.values())
         return rest if rest > ROUNDING else 0.0
+
+    @property
+    def corrects_clicks(self) -> bool:
+        """Whether position bias is corrected."""
+        return self.position_bias != NONE or bool(self.propensities)
 
     @property
     def keeps_best(self) -> bool:
@@ -807,6 +845,10 @@ class CheckpointOptions(MachineOptions):
         default=CHECKPOINT_SECONDS, help="Minimum seconds between checkpoints; 0: after every round.", least=0
     )
     profile: bool = option(default=False, help="Print how much time each phase of a round took.")
+    naive_beside: bool = option(
+        default=True,
+        help="Where clicks are corrected, also train without the correction and show both. Never changes the model.",
+    )
 
 
 @options

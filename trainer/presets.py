@@ -16,7 +16,6 @@ from rankmill.trainer.parameters import (
     BAYESIAN,
     GRADES,
     MOST_OBLIVIOUS_DEPTH,
-    NONE,
     RF,
     UNBIASED,
     TrainParameters,
@@ -116,8 +115,8 @@ def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
     other_trees = other_trees or given.feature_fraction_by_node < 1.0 or bool(given.forced_splits)
     if given.grow in {None, "oblivious"} and not other_trees and not forest:
         values |= {"grow": "oblivious", "max_depth": 4 if few else 6}
-    of_clicks = given.position_bias != NONE
-    if given.position_bias == UNBIASED:  # which weighs pairs
+    of_clicks = given.corrects_clicks
+    if given.position_bias == UNBIASED or (of_clicks and "trust" not in given.propensities):  # pairs are weighed
         values["objective"] = "lambdamart"
     if few and shape.may_refit and not of_clicks:
         values["refit"] = "all"

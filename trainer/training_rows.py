@@ -18,7 +18,7 @@ from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.objectives.registry import learns_labels, objective_class
 from rankmill.trainer.objectives.spelling import OBJECTIVES, parse_spelling
 from rankmill.trainer.objectives.weights import relative_weights
-from rankmill.trainer.parameters import BOTH, GRADES, NONE, PAIRS, TrainParameters
+from rankmill.trainer.parameters import BOTH, GRADES, PAIRS, TrainParameters
 from rankmill.trainer.rows import RankedRows, has_two_grades
 from rankmill.trainer.target_encoding import features_to_encode
 
@@ -47,7 +47,7 @@ def read_columns(dataset: Dataset, split: str, parameters: TrainParameters) -> R
     used = [name for name in _COLUMNS if name in dataset.optional_columns]
     if not learns_labels(parameters.objective):
         used = [name for name in used if name != "label"]
-    if parameters.position_bias == NONE:
+    if not parameters.corrects_clicks:
         used = [name for name in used if name != "position"]
     columns = {name: _column(dataset, split, name) for name in used}
     return RankedRows(

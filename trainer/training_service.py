@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.records import JSON, as_json, left_out
 from rankmill.foundation.storage.location import Location
-from rankmill.foundation.training_facts import GoalSweepFacts, NoiseFloor, RefitFacts, TrainingFacts
+from rankmill.foundation.training_facts import ClickFacts, GoalSweepFacts, NoiseFloor, RefitFacts, TrainingFacts
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry, Version
 from rankmill.registry.names import check_name
@@ -59,6 +59,7 @@ class TrainingReport:
     weights: int | None = left_out()  # of a net
     noise_floor: NoiseFloor | None = left_out()
     goal_sweep: GoalSweepFacts | None = left_out()
+    clicks: ClickFacts | None = left_out()
     curves: Curves | None = left_out()  # of one seed
 
     def to_dict(self) -> dict[str, JSON]:
@@ -85,6 +86,8 @@ class TrainingReport:
             )
         if self.goal_sweep is not None:
             lines += self.goal_sweep.lines()
+        if self.clicks is not None:
+            lines += self.clicks.lines({"train": self.train, "valid": self.valid})
         if self.seeds is None:
             return "\n".join(lines)
         for each in self.seeds:
@@ -269,6 +272,7 @@ def _report(
         chosen=candidate.chosen,
         noise_floor=candidate.noise_floor,
         goal_sweep=candidate.facts.goal_sweep,
+        clicks=candidate.facts.clicks,
         curves=None if several else Curves.of(candidate.result.history),
     )
 

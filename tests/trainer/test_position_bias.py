@@ -25,15 +25,15 @@ RANKS = 10
 THETA = 1.0 / np.arange(1, RANKS + 1)
 
 
-def impressions(seed=1, n_lists=300, theta=THETA, positions=None) -> RankedRows:
-    """Lists of ten in an order that says a little of relevance, with clicks of a position-based model."""
+def impressions(seed=1, n_lists=300, theta=THETA, positions=None, follows=0, noise=2.0) -> RankedRows:
+    """Lists of ten in an order that follows a feature, by default one that says a little, with clicks of a position-based model."""
     x, grades, starts = planted(seed, n_queries=n_lists)
     rng = np.random.default_rng(seed)
     kept, rank = [], []
     for first, last in pairwise(starts):
-        order = np.argsort(-(np.nan_to_num(x[first:last, 0]) + 2.0 * rng.normal(size=last - first)), kind="stable")[
-            :RANKS
-        ]
+        order = np.argsort(
+            -(np.nan_to_num(x[first:last, follows]) + noise * rng.normal(size=last - first)), kind="stable"
+        )[:RANKS]
         at = np.empty(last - first, dtype=np.int64)
         at[order] = np.arange(len(order))
         shown = np.sort(order)
@@ -155,6 +155,8 @@ def test_one_position_for_all_is_plain_training(way):
     """Where only differences of scores matter: with l2 a common number takes a part of what the trees would learn."""
     rows = impressions(positions=3)
     plain = {name: value for name, value in way.items() if not name.startswith("position_bias")}
+    if way["position_bias"] == "unbiased":
+        plain["lambda_normalisation"] = False
     found, expected = trained(rows, **way).forest, trained(rows, **plain).forest
     assert np.array_equal(found.thresholds, expected.thresholds, equal_nan=True)
     assert found.node_value == pytest.approx(expected.node_value, rel=1e-6, abs=1e-9)

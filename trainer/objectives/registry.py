@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from rankmill.foundation.errors import InvalidParameter
@@ -34,7 +35,7 @@ def stops_by_deviance(written: str) -> bool:
 def objective_of(rows: RankedRows, parameters: TrainParameters, *, learns: bool = True) -> Objective:
     """Return the loss that ``parameters.objective`` names, over these rows; with goals a mix of such losses.
 
-    ``learns``: whether it is trained on these rows, not only measured; only then it corrects position bias.
+    ``learns``: whether it is trained on these rows, not only measured; only then it corrects clicks.
 
     Raises
     ------
@@ -44,6 +45,13 @@ def objective_of(rows: RankedRows, parameters: TrainParameters, *, learns: bool 
     name, given = parse_spelling(parameters.objective)
     kind = objective_class(name)
     options = options_of(name, kind.Options, given)
+    if learns and (parameters.propensities or parameters.position_bias == "unbiased"):
+        # it would undo the weights of lists with one click, which are most
+        parameters = replace(parameters, lambda_normalisation=False)
+    if learns and parameters.propensities:
+        from rankmill.trainer.clicks.inverse_propensity import with_propensities
+
+        rows = with_propensities(kind, rows, parameters)
     if parameters.goals:
         from rankmill.trainer.objectives.goals import objective_of_goals
 
