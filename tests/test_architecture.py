@@ -169,6 +169,7 @@ MEANS_DIFFERENT_THINGS = {
     "--as": "the name that an imported model gets; what is made from clicks",
     "--against": "a former dataset to look at, or to fail by",
     "--alias": "the alias to move, or whose place a candidate is to take",
+    "--propensities": "of judgments, or of a model, which keeps their numbers",
     "--reason": "of a change; of a verdict, which changes nothing",
     "--by": "all columns to slice by, or those besides what a report has anyway",
     "--categorical": "features that are read as categories; how many categories to generate",

@@ -22,7 +22,7 @@ from rankmill.trainer.by_feature import (
     parse_monotone,
     without_zeros,
 )
-from rankmill.trainer.clicks.inverse_propensity import as_propensities
+from rankmill.trainer.clicks.propensities_given import as_propensities
 from rankmill.trainer.forced_splits import as_forced_splits, first_of_depths, of_features
 from rankmill.trainer.goal_options import MIXES, ROUNDING, SUM, GoalSweepOptions, as_goals, parse_goals
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical

@@ -10,7 +10,7 @@ import pytest
 
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.clicks.propensities import Propensities, write_propensities
-from rankmill.trainer.clicks.inverse_propensity import as_propensities
+from rankmill.trainer.clicks.propensities_given import as_propensities
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters, options_for
 from tests.refusals import refused

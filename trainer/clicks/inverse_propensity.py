@@ -13,59 +13,20 @@ losses of pairs
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import replace
-from math import isfinite
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.options import spelled
-from rankmill.foundation.scalars import real_number
-from rankmill.pipeline.clicks.propensities import Propensities, read_propensities
-
-if TYPE_CHECKING:
-    from rankmill.trainer.objectives.protocol import Objective
-    from rankmill.trainer.parameters import TrainParameters
-    from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.clicks.propensities_given import EXAMINATION, TRUST
+from rankmill.trainer.objectives.pairwise.pair_loss import PairObjective
+from rankmill.trainer.objectives.protocol import Objective
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
 
 WITH_LABELS = ("l2", "query_rmse")  # their minimum is the mean of the labels, which is what the correction keeps
-_EXAMINATION, _TRUST = "examination", "trust"
-
-
-def as_propensities(given: Any) -> dict[str, list[float]]:
-    """Return examination by rank, and trust if there is some, of a file, of a ``Propensities`` or of a mapping.
-
-    >>> as_propensities({"examination": [1, 0.5]})
-    {'examination': [1.0, 0.5]}
-
-    Raises
-    ------
-    InvalidParameter
-        It is none of these, or a number is out of bounds.
-    rankmill.foundation.errors.InputError, rankmill.foundation.errors.IntegrityError
-        There is no such file, or it is not one of ``clicks fit``.
-    """
-    if isinstance(given, str | os.PathLike):
-        given = read_propensities(Path(given))
-    if isinstance(given, Propensities):
-        trust = {} if given.trust is None else {_TRUST: list(given.trust)}
-        given = {_EXAMINATION: list(given.examination), **trust}
-    name = spelled("propensities")
-    if not isinstance(given, Mapping) or not set(given) <= {_EXAMINATION, _TRUST}:
-        raise InvalidParameter(f"{name} must be a file of clicks fit, or {{'examination': [1.0, ..]}}, got {given!r}")
-    if not given:
-        return {}
-    found = {key: [real_number(f"{name}: {key}", value) for value in given[key]] for key in given}
-    examination, trust_of = found.get(_EXAMINATION, []), found.get(_TRUST, [])
-    if not examination or not all(isfinite(value) and value > 0.0 for value in examination):
-        raise InvalidParameter(f"{name}: expected an examination over 0 of each rank, found {examination}")
-    if trust_of and (len(trust_of) != len(examination) or not all(0.0 <= value < 1.0 for value in trust_of)):
-        raise InvalidParameter(f"{name}: expected a trust from 0 to 1 of each of the ranks, found {trust_of}")
-    return found if any(trust_of) else {_EXAMINATION: examination}
 
 
 def with_propensities(kind: type[Objective], rows: RankedRows, parameters: TrainParameters) -> RankedRows:
@@ -78,8 +39,6 @@ def with_propensities(kind: type[Objective], rows: RankedRows, parameters: Train
     TrainingDataRejected
         There are no positions, grades other than 0 and 1, or labels.
     """
-    from rankmill.trainer.objectives.pairwise.pair_loss import PairObjective
-
     name, given = spelled("propensities"), parameters.propensities
     if rows.positions is None:
         raise TrainingDataRejected(
@@ -89,9 +48,9 @@ def with_propensities(kind: type[Objective], rows: RankedRows, parameters: Train
     if rows.grades.max(initial=0) > 1:
         raise TrainingDataRejected(f"{name}: expected the grades 1 (clicked) and 0, found {int(rows.grades.max())}")
     clicked = rows.grades > 0
-    examined = np.maximum(_at(given[_EXAMINATION], rows.positions), parameters.propensity_clip)
+    examined = np.maximum(_at(given[EXAMINATION], rows.positions), parameters.propensity_clip)
     if issubclass(kind, PairObjective):
-        if _TRUST in given:
+        if TRUST in given:
             raise InvalidParameter(
                 f"{name}: {kind.name} weighs pairs, which does not correct trust; use {' or '.join(WITH_LABELS)}, or a click model"
                 " without it"
@@ -117,7 +76,7 @@ def with_propensities(kind: type[Objective], rows: RankedRows, parameters: Train
         )
     if rows.labels is not None:
         raise TrainingDataRejected(f"{name} make labels of clicks, but the data has labels; leave out one of the two")
-    trust = _at(given[_TRUST], rows.positions) if _TRUST in given else 0.0
+    trust = _at(given[TRUST], rows.positions) if TRUST in given else 0.0
     return replace(rows, labels=(clicked - trust) / examined)
 
 
