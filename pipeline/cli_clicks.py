@@ -13,7 +13,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import Without, spelled
 from rankmill.pipeline.clicks.judge_options import JoinOptions, JudgeOptions
 from rankmill.pipeline.clicks.log_options import ClickLogOptions
-from rankmill.pipeline.clicks.models.options import ClickFitOptions, ClickModelChoice
+from rankmill.pipeline.clicks.models.options import ClickFitOptions
 
 app = typer.Typer(no_args_is_help=True, help="Learn from clicks: judgments from logs, and estimates of new rankings.")
 
@@ -94,48 +94,13 @@ def describe(
     from rankmill.pipeline.clicks.read_log import open_click_log
 
     if html is not None:
-        _check_out(html, overwrite=overwrite)
+        check_out(html, overwrite=overwrite)
     with open_click_log(log, reading, say=lambda line: typer.echo(line, err=True)) as opened:
         found = describe_clicks(opened, options, opened.totals)
     if html is not None:
         with explain_errors(html):
             write_atomically(html, found.page().encode())
     typer.echo(json.dumps(found.to_json()) if as_json else found.render())
-
-
-@app.command()
-@takes_options
-def fit(
-    *,
-    log: Log,
-    out: Annotated[Path, typer.Option("--out", "-o", help="JSON file to write.")],
-    choice: ClickModelChoice,
-    options: ClickFitOptions,
-    reading: ClickLogOptions,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    """Estimate from a click log how likely users are to examine each position, and write it to a small file.
-
-    Judgments from clicks, training and off-policy estimates read the file. Documents must have been shown at several positions;
-    otherwise the estimate is refused, as position and relevance cannot be told apart. Intervals are of 95 %, by drawing sessions again.
-
-    Examples
-    --------
-    rankmill clicks fit log.parquet -o pbm.json
-
-    rankmill clicks fit log.parquet --model randomised --policy random -o random.json
-    """
-    from rankmill.pipeline.clicks.models.fit_log import ClickFitReport, fit_clicks
-    from rankmill.pipeline.clicks.propensities import write_propensities
-    from rankmill.pipeline.clicks.read_log import open_click_log
-
-    _check_out(out, overwrite=overwrite)
-    with open_click_log(log, reading, say=lambda line: typer.echo(line, err=True)) as opened:
-        fitted = fit_clicks(opened, choice.model, options)
-    write_propensities(out, fitted.propensities)
-    report = ClickFitReport(out, fitted.model.converged, fitted.propensities)
-    typer.echo(json.dumps(report.to_json()) if as_json else report.render())
 
 
 @app.command()
@@ -174,7 +139,8 @@ def join(
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())
 
 
-def _check_out(path: Path, *, overwrite: bool) -> None:
+def check_out(path: Path, *, overwrite: bool) -> None:
+    """Raise InputError if no file can be written to ``path``."""
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name a file")
     if path.exists() and not overwrite:

@@ -462,7 +462,8 @@ class _RoundGrower:
         self._grower.note(trees)
         for member in range(len(self._members)):
             own = list(trees[member * many : (member + 1) * many])
-            self._add_round(round_number, member, partial(self._known, round_number, own), own)
+            turn = (round_number - 1) * len(self._members) + member + 1
+            self._add_round(round_number, member, partial(self._known, turn, own), own)
         return list(trees)
 
     def grow(self, round_number: int) -> list[Tree]:
@@ -500,7 +501,7 @@ class _RoundGrower:
         """Add a round whose gradients do not see what it drops."""
         scores, earlier, dropped = self._members[member], self._earlier[member], self._dropouts[member].next()
         changed = [earlier[number] for number in dropped.rounds.tolist()]
-        if known is None:
+        if known is None or self._training.objective.remembers:
             seen = scores.copy()
             for trees, weight in zip(changed, dropped.before.tolist(), strict=True):
                 self._add_trees([tree.times(-weight) for tree in trees], seen)
@@ -512,13 +513,13 @@ class _RoundGrower:
         self._add_trees(self._changes[-1].trees, scores)
         return list(known)
 
-    def _known(self, round_number: int, trees: list[Tree], scores: npt.NDArray[np.float64]) -> list[Tree]:
-        """Add trees that are already trained to ``scores``."""
+    def _known(self, turn: int, trees: list[Tree], scores: npt.NDArray[np.float64]) -> list[Tree]:
+        """Add trees that are already trained, in that ``turn`` of random draws, to ``scores``."""
         training, objective = self._training, self._training.objective
         for i in range(0, len(trees), objective.n_outputs):
             # some losses depend on the draws of a step, or on all steps before
             if training.out_of_bag is not None or objective.remembers:
-                step = (round_number - 1) * objective.steps_a_round + i // objective.n_outputs + 1
+                step = (turn - 1) * objective.steps_a_round + i // objective.n_outputs + 1
                 objective.gradients(step, scores, self._g, self._h, self._team)
             self._add_trees(trees[i : i + objective.n_outputs], scores)
         return trees

@@ -206,6 +206,10 @@ def _check_parameters(kind: type[Objective], parameters: TrainParameters) -> Non
             f"{spelled('goals')} do not work with {kind.name}, whose rounds fit targets of their own; use another objective, such as"
             " ranknet"
         )
+    if kind.remembers:
+        raise InvalidParameter(
+            f"{spelled('goals')} do not work with {kind.name}, which learns from clicks alone; use another objective, such as lambdamart"
+        )
     if not kind.additive and (parameters.criterion == "ole" or parameters.leaf == "exact"):
         name, value = ("criterion", "ole") if parameters.criterion == "ole" else ("leaf", "exact")
         raise InvalidParameter(
