@@ -18,7 +18,7 @@ from rankmill.pipeline.clicks.log_options import ClickLogOptions
 from rankmill.pipeline.clicks.models.counts import count_clicks
 from rankmill.pipeline.clicks.read_log import open_click_log
 from rankmill.pipeline.clicks.result_lists import LogBlock
-from rankmill.pipeline.clicks.spilled_log import RESIDENT, LogRows, LogSpill, assemble
+from rankmill.pipeline.clicks.spilled_log import BYTES_A_ROW, RESIDENT, LogRows, LogSpill, assemble
 from rankmill.pipeline.grouping.query_splits import hash_ids
 from rankmill.pipeline.sources.batch import Quarantine
 from tests import naive_clicks as naive
@@ -181,10 +181,10 @@ def test_a_part_that_does_not_fit_is_divided(tmp_path):
 
     whole = blocks(RESIDENT + 10**9, "whole")
     largest = max(Counter(columns["qid"]).values())
-    divided = blocks(RESIDENT + 90 * largest, "divided")
+    divided = blocks(RESIDENT + BYTES_A_ROW * largest, "divided")
     assert divided[1] == whole[1]
     with refused(InputError, "query", f"{largest:,}", "memory"):
-        blocks(RESIDENT + 90 * (largest - 1), "too little")
+        blocks(RESIDENT + BYTES_A_ROW * (largest - 1), "too little")
 
 
 LINES = "session,qid,doc_id,position,clicked\ns1,q,a,1,0\ns1,q,b,2,1\n"
