@@ -308,15 +308,26 @@ def root(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Output folder.")] = Path("rankmill-demo"),
-    queries: Annotated[int, typer.Option(min=50, help="Number of queries to generate.")] = 1200,
+    clicks: Annotated[
+        bool,
+        typer.Option(
+            "--clicks", help="Learn from the clicks of simulated users, with and without correction, and compare."
+        ),
+    ] = False,
+    queries: Annotated[
+        int | None,
+        typer.Option(min=50, help="Number of queries to generate. Default: 1200, or 300 with --clicks."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the generated judgments and of the training.")] = 7,
     as_json: AsJson = False,
 ) -> None:
     """Run the whole pipeline on generated judgments and print each command before it runs.
 
     Example: rankmill demo --out rankmill-demo
+    Clicks: rankmill demo --clicks
     """
     from rankmill.demo import run_demo
+    from rankmill.demo_clicks import run_clicks_demo
 
     def run_command(arguments: Sequence[str]) -> None:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
@@ -330,7 +341,9 @@ def demo(
     say(
         "Each command is shown as you would type it. The first run also compiles the kernels, which takes about 30 seconds."
     )
-    typer.echo(run_demo(out, run_command, say, queries=queries, seed=seed).render(json=as_json))
+    given = {} if queries is None else {"queries": queries}
+    report = (run_clicks_demo if clicks else run_demo)(out, run_command, say, seed=seed, **given)
+    typer.echo(report.render(json=as_json))
 
 
 app.registered_commands += rankmill.cli_run.app.registered_commands

@@ -107,7 +107,7 @@ def run_demo(
     InputError
         ``out`` is a file, or a folder with other files.
     """
-    _make_room(out)
+    make_room(out)
     new_queries = max(queries // NEW_QUERIES, 1)
     path = {
         "judgments": out / "judgments.txt",
@@ -140,7 +140,7 @@ def run_demo(
     )
 
 
-def _make_room(out: Path) -> None:
+def make_room(out: Path) -> None:
     """Make ``out`` an empty, marked folder; the files of an earlier demo are removed."""
     if out.exists():
         if not (out / MARK).is_file():

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rankmill.foundation.errors import InputError, InvalidParameter
 from rankmill.foundation.kernels.randoms import random_bits, random_bits_of
@@ -37,8 +38,9 @@ from rankmill.foundation.storage.publish import publish_file
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.clicks import _simulation_kernels as kernels
 from rankmill.pipeline.clicks.result_lists import LogBlock, LogInMemory, ResultLists
-from rankmill.pipeline.clicks.simulation_options import ClickSimulation, Logger, UserModelName
+from rankmill.pipeline.clicks.simulation_options import RUN_SUFFIX, ClickSimulation, UserModelName
 from rankmill.pipeline.options import SynthParameters
+from rankmill.pipeline.sources.trec_run import read_ranked_lines
 from rankmill.pipeline.synth import generate, ideal_scores
 
 EXAMINATION = (0.68, 0.61, 0.48, 0.34, 0.28, 0.20, 0.11, 0.10, 0.08, 0.06)
@@ -238,10 +240,14 @@ def check_path(path: Path, *, overwrite: bool) -> None:
         raise InputError(f"{path}: already exists; choose another name, or replace it with {spelled('overwrite')}")
 
 
-def generated_queries(
-    parameters: SynthParameters, logger: Logger
-) -> tuple[QueriesToShow, list[npt.NDArray[np.float64]]]:
-    """Return the queries that `rankmill data synth` writes, and the scores of the logging ranker, none for ``random``."""
+def generated_queries(parameters: SynthParameters, logger: str) -> tuple[QueriesToShow, list[npt.NDArray[np.float64]]]:
+    """Return the queries that `rankmill data synth` writes, and the scores of the logging ranker, none for ``random``.
+
+    Raises
+    ------
+    InputError, MalformedLine
+        ``logger`` is a TREC run that cannot be read, or lacks a document.
+    """
     starts, grades, queries, documents, scores = [np.zeros(1, np.int64)], [], [], [], []
     for block in generate(parameters):
         sizes = np.diff(block.starts)
@@ -258,7 +264,24 @@ def generated_queries(
     judged = QueriesToShow(
         np.concatenate(starts), np.concatenate(grades), pa.concat_arrays(queries), pa.concat_arrays(documents)
     )
+    if logger.endswith(RUN_SUFFIX):
+        return judged, [_scores_of_run(Path(logger), judged.document_ids)]
     return judged, [] if logger == "random" else [np.concatenate(scores)]
+
+
+def _scores_of_run(path: Path, documents: pa.Array[Any]) -> npt.NDArray[np.float64]:
+    """Return the score of each of ``documents`` (n,), whose ids tell their queries."""
+    found = np.full(len(documents), np.nan)
+    for lines in read_ranked_lines(path):
+        place = pc.index_in(lines.doc_id, documents)
+        known = place.is_valid().to_numpy(zero_copy_only=False)
+        found[place.drop_null().to_numpy()] = lines.score[known]
+    if (lacking := np.flatnonzero(np.isnan(found))).size:
+        raise InputError(
+            f"{path}: lacks {len(lacking):,} of the {len(documents):,} generated documents, such as {documents[int(lacking[0])]};"
+            f" rank the file that data synth wrote with the same {spelled('seed')} and sizes"
+        )
+    return found
 
 
 class _Draws:

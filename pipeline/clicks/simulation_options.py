@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from rankmill.foundation.options import option, options
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import option, options, spelled
 
 UserModelName = Literal["pbm", "cascade", "dcm", "ubm", "trust"]
 Popularity = Literal["zipf", "equal"]
-Logger = Literal["f1", "ideal", "random"]
+LOGGERS = ("f1", "ideal", "random")
+RUN_SUFFIX = ".run"
 
 MOST_RANKS = 1000  # of a result list
 
@@ -58,9 +60,15 @@ class ClickSimulation:
         choices=get_args(Popularity),
         panel=_PANEL,
     )
-    logger: Logger = option(
+    logger: str = option(
         default="f1",
-        help="Ranker whose lists were shown. f1: by this feature alone; ideal: by the hidden relevance; random: none.",
-        choices=get_args(Logger),
+        help="Ranker whose lists were shown. f1: by this feature alone; ideal: by the hidden relevance; random: none; or a TREC run"
+        " of all these documents, such as rerank writes: lists.run.",
+        metavar="f1|ideal|random|FILE.run",
         panel=_PANEL,
     )
+
+    def check_together(self) -> None:
+        """Raise InputError if the logging ranker is unknown."""
+        if self.logger not in LOGGERS and not self.logger.endswith(RUN_SUFFIX):
+            raise InputError.unknown(spelled("logger"), self.logger, (*LOGGERS, f"FILE{RUN_SUFFIX}"))

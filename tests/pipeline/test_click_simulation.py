@@ -167,3 +167,20 @@ def test_refusals(tmp_path):
         simulate(judged, [np.zeros(len(judged.grades) - 1)])
     with refused(InputError, "one document"):
         simulate(QueriesToShow(np.array([0, 0]), np.empty(0, np.int32)), [])
+
+
+def test_the_logging_ranker_may_be_a_trec_run(tmp_path):
+    parameters = SynthParameters(queries=3, documents_per_query=12, features=10)
+    judged, (ideal,) = generated_queries(parameters, "ideal")
+    ids = judged.document_ids.to_pylist()
+    lines = [
+        f"{name[1:].partition('-')[0]} Q0 {name} 1 {score!r} x" for name, score in zip(ids, ideal.tolist(), strict=True)
+    ]
+    (tmp_path / "ideal.run").write_text("\n".join(reversed(lines)) + "\n")
+    _, (scores,) = generated_queries(parameters, str(tmp_path / "ideal.run"))
+    np.testing.assert_array_equal(scores, ideal)
+    (tmp_path / "short.run").write_text("\n".join(lines[1:]) + "\n")
+    with refused(InputError, "short.run", "1 of the", ids[0], "seed"):
+        generated_queries(parameters, str(tmp_path / "short.run"))
+    with refused(InputError, "logger", "'idael'", "'ideal'"):
+        ClickSimulation(logger="idael")
