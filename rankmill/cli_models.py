@@ -11,6 +11,7 @@ from rankmill.foundation.command_line import takes_options
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import Without, values_of
 from rankmill.gate.gate_rules import GateRequest
+from rankmill.pipeline.cli_clicks import PropensityFile
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, NewModel, Reason, RegistryFolder
 from rankmill.registry.rendering import print_json, print_table, safe
 from rankmill.scorer.cli_options import Conventions, NThreads
@@ -25,6 +26,7 @@ def gate(
     *,
     model: Annotated[str, typer.Argument(help="Candidate: NAME (its latest version) or NAME@7.")],
     asked: GateRequest,
+    propensities: PropensityFile = None,
     convention: Annotated[
         str | None,
         typer.Option(help="Metric conventions, as in evaluate.  Default: as the alias' policy says, else rankmill."),
@@ -48,6 +50,8 @@ def gate(
 
     Example: rankmill models gate web@7 --on web.dataset --split test --metric ndcg@10 --margin 0.002 --against old.dataset
 
+    With clicks: rankmill models gate web@7 --on web.dataset --log log.parquet --propensities pbm.json
+
     Example: rankmill models gate web@7 --show
     """
     from rankmill.registry import Registry
@@ -58,7 +62,9 @@ def gate(
 
         result = stored_result(store, model, asked.rules.alias)
     else:
+        from rankmill.gate.learnt_from_clicks import ClickEvidence
         from rankmill.gate.recording import gate as through_the_gate
+        from rankmill.pipeline.clicks.propensities import read_propensities
         from rankmill.pipeline.dataset import Dataset
         from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, path_in
         from rankmill.scorer.metrics.conventions import OURS, named_convention
@@ -67,10 +73,13 @@ def gate(
             raise InputError("no dataset given; name one with --on DATASET, or print a stored report with --show")
         if not asked.on.exists() and path_in(Path(model), MANIFEST_NAME).is_file():
             raise InputError(f"{model} is a dataset; swap the two: rankmill models gate {asked.on} --on {model}")
+        if bool(asked.log) != (propensities is not None):
+            raise InputError("--log and --propensities go together; give both or none")
         named = convention is not None or conventions
         result = through_the_gate(
             store, model, Dataset.open(asked.on), asked.split, asked=asked.rules,
             convention=named_convention(convention or OURS).but(**conventions) if named else None,
+            clicks=None if propensities is None else ClickEvidence(asked.log, read_propensities(propensities)),
             against=None if asked.against is None else Dataset.open(asked.against), n_threads=n_threads, reason=reason,
         )  # fmt: skip
     if as_json:

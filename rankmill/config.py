@@ -18,6 +18,9 @@ from rankmill.foundation.errors import ConfigError, InvalidParameter
 from rankmill.foundation.options import ChangesOf, Without
 from rankmill.foundation.units import parse_size
 from rankmill.gate.gate_rules import GateOptions
+from rankmill.pipeline.clicks.judge_options import WITHOUT_PROPENSITIES, JudgeOptions
+from rankmill.pipeline.clicks.log_options import ClickLogOptions
+from rankmill.pipeline.clicks.models.options import ClickFitOptions, ClickModelName
 from rankmill.pipeline.options import BinOptions, IngestOptions
 from rankmill.registry.names import PRODUCTION, check_name
 from rankmill.scorer.metrics import DEFAULT_METRICS, Policy, parse_metric
@@ -31,7 +34,7 @@ STRICT = ConfigDict(strict=True, extra="forbid")
 PREVIOUS = "previous"  # instead of the path of an older dataset
 LEAST_KEPT = 64_000  # minimum of ``keep_bytes``
 RANKED = "ranked"
-OTHERS_IN_WORK = frozenset({"", "dataset", "model", "stages", "report", "drift", "dry-run", "lease"})
+OTHERS_IN_WORK = frozenset({"", "dataset", "model", "stages", "report", "drift", "dry-run", "lease", "clicks"})
 
 Texts = Annotated[tuple[str, ...], Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -47,6 +50,34 @@ class IngestSection:
     pairs: tuple[str, ...] = ()
     qrels: tuple[str, ...] = ()
     options: Annotated[IngestOptions, Without("overwrite", "append")] = Field(default_factory=IngestOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class ClicksSection:
+    """``[clicks]``: a click log that becomes judgments of the rows in ``[ingest]``, corrected as far as the log supports it.
+
+    Names and defaults are those of ``rankmill clicks fit`` and ``rankmill clicks judge``.  Left out, ``model`` is the click model
+    that predicts held-out clicks best.
+    """
+
+    sources: Texts
+    model: ClickModelName | None = None
+    reading: ClickLogOptions = Field(default_factory=ClickLogOptions)
+    fit: ClickFitOptions = Field(default_factory=ClickFitOptions)
+    judge: JudgeOptions = Field(default_factory=JudgeOptions)
+
+    def check_judge(self) -> None:
+        """Raise ConfigError if judgments cannot be made in the same way with and without correction."""
+        if self.judge.form == "pairs":
+            raise ConfigError('form: a run makes "labels" or "grades" from clicks, found "pairs"')
+        if self.judge.estimate in WITHOUT_PROPENSITIES:
+            raise ConfigError(
+                f"estimate: {self.judge.estimate} uses no click model, and the naive model learns from dctr anyway; leave it out"
+            )
+        if self.judge.thresholds:
+            raise ConfigError(
+                "thresholds: labels with and without correction have other scales, so that grades begin elsewhere; use quantiles"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
@@ -219,6 +250,7 @@ class Config:
     """The content of ``rankmill.toml``."""
 
     work: str = "work"
+    clicks: ClicksSection | None = None
     ingest: IngestSection
     bin: BinSection = Field(default_factory=BinSection)
     train: TrainSection

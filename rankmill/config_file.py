@@ -171,6 +171,17 @@ def _check_later_stages(path: Path, config: Config) -> None:
         ("[tell]", lambda: config.tell.keep_bytes),
         ("evaluate.metrics:", lambda: check_reported(config.evaluate.metrics)),
     ]
+    if config.clicks is not None:
+        rows.append(("[clicks]", config.clicks.check_judge))
+        if (
+            config.gate
+            and config.clicks.judge.form == "labels"
+            and not (config.ingest.test or config.ingest.valid or config.ingest.qrels)
+        ):
+            raise ConfigError(
+                f"{path}: [gate] needs grades to compare by, but labels from clicks have none; give queries that people judged with"
+                ' ingest.test, or choose form = "grades" in [clicks]'
+            )
     if config.gate is not None:
         gate = config.gate
         rows.append(("gate.alias:", lambda: check_alias(gate.alias)))

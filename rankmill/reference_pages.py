@@ -96,6 +96,8 @@ CONVENTIONS_HEAD = f"""\
 
 SECTIONS = {
     "": "At the top of the file.",
+    "clicks": "A click log that becomes judgments ([nightly runs from clicks](../clicks-nightly.md)). Leave the section out for none. As the options of"
+    " [`clicks fit`](commands/clicks-fit.md) and [`clicks judge`](commands/clicks-judge.md).",
     "ingest": "Where judgments come from. As the options of [`data ingest`](commands/data-ingest.md).",
     "bin": "How finely features are cut. As the options of [`data bin`](commands/data-bin.md).",
     "train": "The model's name and the training parameters. As the options of [`train`](commands/train.md).",
@@ -112,6 +114,8 @@ SECTIONS = {
 
 KEYS = {
     "work": "Folder for the dataset, the models in training, evaluations and ranked lists.",
+    "clicks.sources": "Files of the click log, folders or patterns.",
+    "clicks.model": "The click model that corrects labels. Left out: the one that `clicks describe` recommends.",
     "ingest.sources": "Files of judgments, folders or patterns.",
     "ingest.valid": "Files of the valid split.",
     "ingest.test": "Files of the test split.",

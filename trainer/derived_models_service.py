@@ -199,10 +199,11 @@ def blend_and_register(
     *,
     n_threads: int = 0,
     reason: str = "",
+    attached: Mapping[str, bytes] | None = None,
 ) -> BlendReport:
     """Blend ``models``, files or versions, with the weights that are best on ``dataset``, and register the blend.
 
-    Errors are those of :func:`rankmill.trainer.blending.blended` and of the registry.
+    ``attached`` is added to the registration.  Errors are those of :func:`rankmill.trainer.blending.blended` and of the registry.
     """
     check_name(name)
     found = [find_model(model, registry.root) for model in models]
@@ -236,7 +237,7 @@ def blend_and_register(
     sketches += [sketch_of_training(dataset, splits)] if splits else []
     complete = len(sketches) == len(known) + len(splits)
     attachments = {TRAIN_QUERIES: reduce(QuerySketch.union, sketches).to_bytes()} if complete else {}
-    version, is_new = registered(registry, name, blend, facts, attachments, reason)
+    version, is_new = registered(registry, name, blend, facts, {**attachments, **(attached or {})}, reason)
     return BlendReport(
         model=str(version), new=is_new, sha256=version.sha256, parts=parts, metric=options.metric, split=options.split,
         together=found_weights.together,

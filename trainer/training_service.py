@@ -143,11 +143,12 @@ def train_and_register(
     *,
     log_every: int | None = None,
     reason: str = "",
+    attached: Mapping[str, bytes] | None = None,
 ) -> TrainedVersion[Candidate]:
     """Train on ``dataset`` and register the model as the next version of ``name``.
 
     Messages and, without a bar, progress go to ``options.on_message``, by default to stderr; ``log_every`` is that of
-    :class:`rankmill.trainer.progress.TrainingProgress`, ``reason`` that of the registration.  Invalid input is refused before
+    :class:`rankmill.trainer.progress.TrainingProgress`, ``reason`` that of the registration, to which ``attached`` is added.  Invalid input is refused before
     the training, with the errors of :func:`rankmill.trainer.multi_seed_training.train_candidate` and of the registry.
     """
     check_name(name)
@@ -171,7 +172,7 @@ def train_and_register(
         name,
         candidate.forest.to_bytes(),
         manifest=as_json(candidate.facts),
-        attachments=candidate.attachments,
+        attachments={**candidate.attachments, **(attached or {})},
         reason=reason,
     )
     return TrainedVersion(
@@ -191,6 +192,7 @@ def train_net_and_register(
     log_every: int | None = None,
     on_message: Callable[[str], object] | None = None,
     reason: str = "",
+    attached: Mapping[str, bytes] | None = None,
 ) -> TrainedVersion[NetCandidate]:
     """Train a net on ``dataset`` and register it as the next version of ``name``.
 
@@ -205,7 +207,8 @@ def train_net_and_register(
     with compilation_announced(say), bar as progress:
         candidate = train_net_on(dataset, options, machine, on_round=progress.update, on_message=say)
     net, metrics = candidate.net, candidate.facts.metrics or {}
-    version, is_new = registered(registry, name, net, candidate.facts, candidate.attachments, reason)
+    attachments = {**candidate.attachments, **(attached or {})}
+    version, is_new = registered(registry, name, net, candidate.facts, attachments, reason)
     report = TrainingReport(
         model=str(version),
         new=is_new,

@@ -157,7 +157,7 @@ def open_inputs(
     sources = _opened([file.path for file in files], options.format, read, quarantine)
     share_features(sources, () if base is None else base.manifest.features)
     share_categories(sources)
-    columns = _common_columns(sources, options, read)
+    columns = _common_columns(sources, options, read, graded=not judgments)
     check_made_ids(sources)
     judgment_files = sorted_files(find_files(judgments), [file.path for file in files])
     pair_files = sorted_files(find_files(pairs), [*(file.path for file in files), *judgment_files])
@@ -226,8 +226,17 @@ def _opened(paths: Sequence[Path], form: Format, read: ReadOptions, quarantine: 
     return [sources[path] for path in paths]
 
 
-def _common_columns(sources: Sequence[Source], options: IngestOptions, read: ReadOptions) -> tuple[str, ...] | None:
-    """Return the names of the features in the order of the first file; None for LETOR text."""
+def _common_columns(
+    sources: Sequence[Source], options: IngestOptions, read: ReadOptions, *, graded: bool
+) -> tuple[str, ...] | None:
+    """Return the names of the features in the order of the first file; None for LETOR text.
+
+    Unless the rows are ``graded``, only some files may have a column of grades, which is not used.
+    """
+
+    def besides(source: Source) -> tuple[str, ...]:
+        return source.fields if graded else tuple(name for name in source.fields if name != "grade")
+
     first = sources[0]
     for other in sources[1:]:
         if (first.columns is None) != (other.columns is None):
@@ -238,7 +247,7 @@ def _common_columns(sources: Sequence[Source], options: IngestOptions, read: Rea
         if first.columns is not None and other.columns is not None:
             complaint = sources_disagree(first.columns, str(first.path), other.columns, str(other.path))
             complaint = complaint or sources_disagree(
-                first.fields, str(first.path), other.fields, str(other.path), "columns besides the features"
+                besides(first), str(first.path), besides(other), str(other.path), "columns besides the features"
             )
             if not complaint and first.table is not None and other.table is not None:
                 complaint = tables_disagree(first.table, str(first.path), other.table, str(other.path))

@@ -14,6 +14,7 @@ from rankmill.gate.guardrails import Guardrail
 from rankmill.scorer.metrics.significance import Bootstrap, Paired
 
 FORMAT = 1
+BASELINE = "baseline"
 Rule = Literal["better", "not worse", "not shown to be worse"]
 
 
@@ -119,7 +120,7 @@ class GateReport:
 
     def _comparison(self, comparison: RivalFacts) -> list[str]:
         title = f"against {comparison.words}: {comparison.asked(self.margin)} in {self.metric}"
-        other = comparison.against if self.baseline is None else self.baseline.version
+        other = self.baseline.version if self.baseline and comparison.against == BASELINE else comparison.against
         rows = []
         further = [each.metric for each in comparison.also or ()]
         first = {name: place for place, name in enumerate([self.metric, *further])}

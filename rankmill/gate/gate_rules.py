@@ -139,6 +139,13 @@ class GateRequest:
         help="Split of the dataset: test or valid; train only if neither model was trained on this dataset.",
     )
     rules: GateOptions = group(default_factory=GateOptions)
+    log: tuple[Path, ...] = option(
+        default=(),
+        help="Files of a click log: fail if its clicks show that the ranking is worth less; repeat for several.",
+        metavar="LOG",
+        read=lambda paths: tuple(map(Path, paths)),
+        repeat=True,
+    )
     against: Path | None = option(
         default=None, help="Fail if features or grades drifted from this dataset.", metavar="OLD_DATASET"
     )

@@ -17,6 +17,7 @@ from rankmill.scorer.predictor import Predictor
 if TYPE_CHECKING:
     from rankmill.pipeline.grouping.sketch import Overlap
     from rankmill.pipeline.statistics.dataset_drift import DriftComparison
+    from rankmill.scorer.clicks.off_policy import OffPolicyDifference
 
 Verdict = Literal["passed", "failed", "told"]
 """``told``: there is no limit or nothing to compare with; the value is only reported."""
@@ -25,6 +26,7 @@ TOP = 10
 LATENCY_DOCUMENTS = 1000
 _LATENCY_REPEATS = 5
 _MOST_NAMED = 5
+FEW_CLICKS = 100  # effective ones
 
 Scores = npt.NDArray[np.float64]
 Offsets = npt.NDArray[np.int64]
@@ -191,6 +193,25 @@ def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Gu
     if not any(found.looked_at for found in known.values()):  # few queries, and a model trained on millions
         return Guardrail("seen queries", "told", value, limit, words)
     return Guardrail("seen queries", _verdict(allowed or not parts), value, limit, words, "allow_seen_queries")
+
+
+def clicks_of_log(other: str, found: OffPolicyDifference) -> Guardrail:
+    """Check that the ranking is not worth significantly less than that of ``other`` by the clicks of a log.
+
+    What the log does not support is only told: rankings that it has hardly shown, and fewer than 100 effective clicks.
+    """
+    name, difference = f"clicks, against {other}", found.difference
+    if difference is None or difference.interval is None or found.candidate is None:
+        return Guardrail(name, "told", None, None, f"the log does not say: {found.reason or 'too few sessions'}")
+    (low, high), effective = difference.interval, found.candidate.effective_clicks
+    words = (
+        f"{difference.value:+.4f} expected clicks a list (95 % interval {low:+.4f} to {high:+.4f}; {found.estimator},"
+        f" {effective:,.0f} effective clicks)"
+    )
+    value = {"difference": difference.value, "interval": [low, high], "effective_clicks": effective}
+    if effective < FEW_CLICKS:
+        return Guardrail(name, "told", value, None, f"{words}; too few clicks to judge by")
+    return Guardrail(name, _verdict(high >= 0.0), value, "upper end of 0 or more", words)
 
 
 def top_overlap(candidate: Scores, baseline: Scores | None, starts: Offsets) -> Guardrail:

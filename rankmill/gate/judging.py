@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,19 @@ from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.gate import guardrails
-from rankmill.gate.gate_report import ContenderFacts, FurtherVerdict, GateQueries, GateReport, RivalFacts, Rule
+from rankmill.gate.gate_report import (
+    BASELINE,
+    ContenderFacts,
+    FurtherVerdict,
+    GateQueries,
+    GateReport,
+    RivalFacts,
+    Rule,
+)
 from rankmill.gate.gate_rules import NO_OPTION, ConventionFacts, GateRules, convention_digest, option_words
 from rankmill.gate.graded_queries import GradedQueries, Scores, best_single_feature, scores_of
 from rankmill.gate.guardrails import Guardrail
+from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.goals import check_goal
 from rankmill.pipeline.grouping.sketch import QuerySketch, overlap
 from rankmill.scorer.metrics import Metric
@@ -26,10 +35,16 @@ from rankmill.scorer.models import predictor_of
 from rankmill.scorer.predictor import Predictor
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from rankmill.pipeline.dataset import Dataset
+    from rankmill.scorer.clicks.off_policy import OffPolicyDifference
+
+    ByClicks = Callable[[pa.Table, pa.Table], OffPolicyDifference]
 
 HIGHEST_SCALE = 52  # highest grade that err can use
 FEWEST_QUERIES = 2
+NAIVE = "naive model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +85,8 @@ def judge(
     split: str,
     rules: GateRules,
     *,
+    naive: Contender | None = None,
+    clicks: ByClicks | None = None,
     against: Dataset | None = None,
     n_threads: int = 0,
 ) -> GateReport:
@@ -85,6 +102,10 @@ def judge(
         The judged queries to compare on, not used for training any of the models.
     rules
         The rules of the gate.
+    naive
+        The model that was learnt from the same clicks as the candidate without correction, to be compared with too.
+    clicks
+        Compares two rankings (columns qid, doc_id and score) by the clicks of a log.
     against
         A former dataset, for the guardrail about drift.
     n_threads
@@ -107,16 +128,22 @@ def judge(
         check_goal(metric, metric.goal, dataset.goals, str(dataset.path))
     queries = GradedQueries(dataset, split, convention)
     metrics = _metrics(rules, queries)
-    models, names = [each.model for each in contenders], [each.name for each in contenders]
+    scored = contenders if naive is None else [*contenders, naive]
+    models, names = [each.model for each in scored], [each.name for each in scored]
     stored = scores_of(dataset, split, models, names, n_threads=n_threads or available_cores())
     scores = [queries.in_order(each) for each in stored]
     second = None if baseline is None else scores[1]
     for metric in (rules.metric, *rules.also):
         _refuse_too_few(queries, metric, scores[0])
     rivals = _rivals(queries, rules.metric, baseline, second)
+    if naive is not None:
+        words = f"{naive.name}, learnt from the same clicks without correction"
+        rivals.append(Rival(NAIVE, words, scores[-1], "not shown to be worse"))
     compared = [_compared(queries, candidate.name, scores[0], rival, rules, metrics) for rival in rivals]
     comparisons = tuple(comparison for comparison, _ in compared)
     rails = _guardrails(contenders, scores[0], second, queries, rules, against)
+    if clicks is not None:
+        rails += _by_clicks(clicks, queries, names, stored)
     reasons = [text for comparison in comparisons for text in comparison.reasons]
     reasons += [each.reason for comparison in comparisons for each in comparison.also or () if each.reason is not None]
     reasons += [rail.reason for rail in rails if rail.verdict == "failed"]
@@ -147,6 +174,20 @@ def judge(
     )
 
 
+def _by_clicks(
+    clicks: ByClicks, queries: GradedQueries, names: Sequence[str], scores: Sequence[Scores]
+) -> Iterator[Guardrail]:
+    """Compare the first model with each of the others by clicks; ``scores`` are in the order of the dataset."""
+    ids = queries.dataset.rows(queries.split, ("qid", "doc_id"))
+    if ids.column(1).null_count:
+        raise InputError(
+            f"{queries.dataset.path}: has rows without a doc_id, which {spelled('log')} needs; leave it out"
+        )
+    candidate, *others = (ids.append_column("score", as_array(_without_nan(each))) for each in scores)
+    for name, other in zip(names[1:], others, strict=True):
+        yield guardrails.clicks_of_log(name, clicks(candidate, other))
+
+
 def _decisive(comparison: RivalFacts, rules: GateRules) -> Paired:
     """Return the comparison by the deciding metric, which exists because too few queries are an error."""
     found = comparison.metrics[str(rules.metric)]
@@ -158,7 +199,7 @@ def _rivals(queries: GradedQueries, metric: Metric, baseline: Contender | None, 
     """Return the rankings to compare with: the baseline with its ``scores``, or those that a first version has to beat."""
     if baseline is None or scores is None:
         return [row_order(queries), single_feature(queries, metric)]
-    return [Rival("baseline", f"{baseline.name}, the current version", scores, "not worse")]
+    return [Rival(BASELINE, f"{baseline.name}, the current version", scores, "not worse")]
 
 
 def _notes(contenders: Sequence[Contender], dataset: Dataset, split: str, counted: int) -> list[str]:
@@ -278,10 +319,11 @@ def _shortfall(rules: GateRules, metric: Metric, rival: Rival, found: Paired, th
 
 
 def _not_shown(rules: GateRules, rival: Rival, found: Paired, candidate: str) -> str:
-    """Return what the gate has not shown for a first version that passes."""
+    """Return what the gate has not shown about a version that passes."""
     text = (
         f"{found.n_queries:,} queries cannot show that {candidate} is not worse than the {rival.name} by more than "
-        f"{rules.margin:g}: {_figures(found)}; it passes as the first version because it is not significantly worse"
+        f"{rules.margin:g}: {_figures(found)}; it passes {'' if rival.name == NAIVE else 'as the first version '}because it is not"
+        " significantly worse"
     )
     enough = queries_for(rules.margin, found, 0.0)
     return text if enough is None else f"{text}; about {enough:,} queries like them can if there is no difference"

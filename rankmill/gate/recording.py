@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import IntegrityError, PromotionRefused, UnknownModel
@@ -10,6 +11,7 @@ from rankmill.foundation.records import as_json, from_json
 from rankmill.gate.gate_report import FORMAT, GateReport
 from rankmill.gate.gate_rules import GateOptions, rules_under
 from rankmill.gate.judging import Contender, judge
+from rankmill.gate.learnt_from_clicks import ClickEvidence, clicks_of
 from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry.names import PRODUCTION, check_alias
 from rankmill.registry.stored_records import GateOutcome, GateRecord
@@ -100,6 +102,7 @@ def gate(
     *,
     asked: GateOptions = DEFAULT_GATE,
     convention: Convention | None = None,
+    clicks: ClickEvidence | None = None,
     against: Dataset | None = None,
     n_threads: int = 0,
     reason: str = "",
@@ -112,6 +115,8 @@ def gate(
         The version: ``NAME`` (its latest), ``NAME@7``, ``NAME@alias``.
     dataset, split
         The data for the comparison; see `rankmill.gate.judging.judge`.
+    clicks
+        A log whose clicks say what rankings of these queries are worth.
     against
         An older dataset, for the guardrail about drift.
     reason
@@ -136,15 +141,21 @@ def gate(
     policy, present = store.policy(state, alias), state.standing(alias)
     baseline = None if present is None else store.resolve(f"{candidate.name}@{present}", bare="latest")
     rules = rules_under(policy, asked, convention)
-    report = judge(
-        contender_of(candidate),
-        None if baseline is None else contender_of(baseline),
-        dataset,
-        split,
-        rules,
-        against=against,
-        n_threads=n_threads,
-    )
+    contender = contender_of(candidate)
+    naive, remarks = naive_beside(store, candidate, dataset.digest in contender.trained_on, split)
+    with nullcontext() if clicks is None else clicks.compared() as by_clicks:
+        report = judge(
+            contender,
+            None if baseline is None else contender_of(baseline),
+            dataset,
+            split,
+            rules,
+            naive=None if naive is None else contender_of(naive),
+            clicks=by_clicks,
+            against=against,
+            n_threads=n_threads,
+        )
+    report = replace(report, notes=(*remarks, *report.notes))
     outcome = GateOutcome(
         version=candidate.number,
         alias=alias,
@@ -158,6 +169,32 @@ def gate(
     )
     entry = store.record_gate(candidate.name, outcome, as_json(report), reason=reason)
     return GateResult.of(candidate, alias, entry, report, policy)
+
+
+def naive_beside(store: Registry, candidate: Version, own: bool, split: str) -> tuple[Version | None, list[str]]:  # noqa: FBT001
+    """Return the version learnt from the same clicks as ``candidate`` without correction, if it can be compared, and remarks.
+
+    ``own``: the dataset is that from which the candidate was learnt, so that queries of its splits may have labels from clicks.
+    """
+    clicks = clicks_of(candidate)
+    if clicks is None:
+        return None, []
+    if own and split not in clicks.judged:
+        without = "" if clicks.naive is None else f", and {candidate} is not compared with {clicks.naive}"
+        return None, [
+            f"the labels of the split {split} are from clicks, so that it proves little about relevance{without}"
+        ]
+    if clicks.naive is None:
+        return None, [f"{candidate} was learnt from clicks without correction, as the log supported none"]
+    try:
+        naive = store.resolve(clicks.naive, bare="latest")
+    except UnknownModel:
+        naive = None
+    if naive is None or naive.swept_in is not None:
+        return None, [
+            f"{clicks.naive}, learnt from the same clicks without correction, was removed and is not compared"
+        ]
+    return naive, []
 
 
 def stored_result(store: Registry, reference: str, alias: str = PRODUCTION) -> GateResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from rankmill.report import Facts
+from rankmill.report.click_section import click_finding
 from rankmill.report.formatting import (
     count,
     counted,
@@ -39,6 +40,7 @@ def findings_of(facts: Facts) -> dict[str, str]:
         "dependence": _dependence(facts),
         "scores": _scores(facts),
         "gate": _gate(facts),
+        "clicks": click_finding(facts.get("clicks")),
         "data": _data(facts),
         "drift": _drift(facts),
         "lineage": _lineage(facts),

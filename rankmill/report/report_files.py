@@ -65,6 +65,8 @@ def gather(subject: Subject, n_threads: int = 0) -> Facts:
         "rollback": rollback(subject),
         "notes": [*(() if subject.gate is None else subject.gate.notes), *subject.notes],
     }
+    if subject.clicks is not None:
+        facts["clicks"] = subject.clicks
     plain: Facts = _plain(facts)
     plain["findings"] = findings_of(plain)
     return plain

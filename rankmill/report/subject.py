@@ -14,6 +14,7 @@ from rankmill.foundation.records import from_json
 from rankmill.gate.gate_report import GateReport
 from rankmill.registry.names import PRODUCTION
 from rankmill.report import Facts
+from rankmill.report.click_section import CLICK_FILES, click_facts
 from rankmill.run import DRIFT, EVALUATION, GATE, REPORT, STAGES, TRAINING
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.scorer.metrics.conventions import OURS, Convention, named_convention
@@ -34,6 +35,7 @@ _JSON = (
     ("evaluation", EVALUATION),
     ("training", TRAINING),
     ("drift", DRIFT),
+    *CLICK_FILES,
     ("train_stage", f"{STAGES}/train.json"),
     ("report_stage", f"{STAGES}/{REPORT}.json"),
 )
@@ -55,6 +57,8 @@ class Known:
         Names of metrics, and conventions as arguments of `rankmill.scorer.evaluate.evaluate` (``convention``, ``gain``, ..).
     gate, training, drift
         The report of the gate, the record of the training, and the drift report, as in the files of the work folder.
+    clicks
+        See `rankmill.report.click_section.click_facts`.
     date
         The logical date of the run.
     """
@@ -67,6 +71,7 @@ class Known:
     gate: GateReport | None = None
     training: Mapping[str, Any] | None = None
     drift: Mapping[str, Any] | None = None
+    clicks: Mapping[str, Any] | None = None
     date: str | None = None
 
 
@@ -86,7 +91,7 @@ class Subject:
         The data.  Split None: there are only training queries.  Dataset None: facts come only from the registry.
     convention, metrics
         The convention and the metrics, the deciding one first.
-    gate, training, drift
+    gate, training, drift, clicks
         JSON objects, or None.
     date
         The logical date of the run; None if it has none or it is unknown.
@@ -108,6 +113,7 @@ class Subject:
     gate: GateReport | None
     training: Mapping[str, Any] | None
     drift: Mapping[str, Any] | None
+    clicks: Mapping[str, Any] | None = None
     date: str | None = None
     by: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
@@ -169,6 +175,7 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
         gate=gate,
         training=known.training or _training_of(found["training"], version),
         drift=known.drift or found["drift"],
+        clicks=click_facts(found, version),
         date=known.date or _date(found["report_stage"], version),
     )
     return _subject(store, version, known, notes, dataset, evaluation, by)
@@ -233,6 +240,7 @@ def _subject(
         gate=known.gate,
         training=known.training,
         drift=known.drift,
+        clicks=known.clicks,
         date=known.date,
         by=tuple(by),
         notes=notes,

@@ -11,4 +11,7 @@ DRIFT = "drift.json"
 TRAINING = "model/training.json"
 STAGES = "stages"
 REPORT = "report"
+CLICKS = "clicks"  # a folder with the next ones
+DESCRIPTION, CLICK_MODEL = "describe.json", "click-model.json"
+JUDGMENTS, NAIVE_JUDGMENTS, PEOPLE = "judgments.parquet", "naive.parquet", "people.parquet"
 LAST_RUN, LAST_SUCCESS = "last_run.json", "last_success.json"

@@ -15,6 +15,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.sources.column_roles import type_of
 from rankmill.pipeline.sources.query_sizes import find_sizes
+from rankmill.run import CLICKS, JUDGMENTS, PEOPLE
 from rankmill.run.drift import drift_of
 from rankmill.run.events import Artefact
 from rankmill.run.gate_stages import split_for
@@ -24,6 +25,7 @@ from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE
 
 if TYPE_CHECKING:
     from rankmill.run.stage import StageRecord
+    from rankmill.run.work import Work
 
 GIVEN = ("sources", "valid", "test", "pairs", "qrels")
 WITHOUT_EFFECT = {"memory", "threads", "block_size", "overwrite", "append"}  # options that do not affect the dataset
@@ -43,6 +45,7 @@ class IngestStage(Stage):
         config = self.work.config.ingest
         values = {name: value for name, value in values_of(config.options).items() if name not in WITHOUT_EFFECT}
         inputs = as_options(**values)
+        inputs |= {f"clicks {path.name}": self.work.digests.of(path) for path in judgments_of(self.work)}
         for key, paths in self.files.items():
             for path in paths:
                 for file in (path, find_sizes(path)):
@@ -59,19 +62,7 @@ class IngestStage(Stage):
         )
 
     def run(self, say: Say) -> Made:
-        known = {self.work.digests.of(path) for paths in self.files.values() for path in paths}
-        report = ingest(
-            self.files["sources"],
-            self.work.dataset_path,
-            valid=self.files["valid"],
-            test=self.files["test"],
-            pairs=self.files["pairs"],
-            qrels=self.files["qrels"],
-            options=replace(self.work.config.ingest.options, overwrite=True),
-            say=say,
-        )
-        if not known >= {file.sha256 for file in report.read}:
-            raise InputError("[ingest]: a file changed while it was read; run again when all files are complete")
+        self.ingest_into(self.work.dataset_path, judgments_of(self.work), say)
         dataset = self.work.dataset()
         manifest = dataset.manifest
         facts = IngestFacts(
@@ -84,6 +75,22 @@ class IngestStage(Stage):
         counted = {"rows": facts.rows, "queries": facts.queries, "features": facts.features}
         return Made(facts=facts, artefacts=(self.work.dataset_artefact(**counted, columns=_columns(dataset)),))
 
+    def ingest_into(self, out: Path, judgments: tuple[Path, ...], say: Say) -> None:
+        """Build the dataset ``out`` with the ``judgments`` that were made from clicks."""
+        known = {self.work.digests.of(path) for paths in (*self.files.values(), judgments) for path in paths}
+        report = ingest(
+            self.files["sources"],
+            out,
+            valid=self.files["valid"],
+            test=self.files["test"],
+            pairs=self.files["pairs"],
+            qrels=(*self.files["qrels"], *judgments),
+            options=replace(self.work.config.ingest.options, overwrite=True),
+            say=say,
+        )
+        if not known >= {file.sha256 for file in report.read}:
+            raise InputError("[ingest]: a file changed while it was read; run again when all files are complete")
+
     def fault(self, record: StageRecord) -> str | None:
         where = self.work.named(self.work.dataset_path)
         try:
@@ -93,6 +100,14 @@ class IngestStage(Stage):
         except DatasetFormatError:
             return f"{where} is damaged"
         return None if dataset.digest == record.facts.dataset else f"{where} holds other data"
+
+
+def judgments_of(work: Work, name: str = JUDGMENTS) -> tuple[Path, ...]:
+    """Return the files of judgments that the stage clicks wrote, and those of people beside them; none without ``[clicks]``."""
+    if work.config.clicks is None:
+        return ()
+    people = work.path / CLICKS / PEOPLE
+    return (work.path / CLICKS / name, *([people] if people.is_file() else []))
 
 
 def _columns(dataset: Dataset) -> list[dict[str, str]]:

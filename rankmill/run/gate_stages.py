@@ -8,10 +8,12 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import values_of
 from rankmill.foundation.records import as_json, canonical_json
 from rankmill.foundation.storage.publish import write_atomically
+from rankmill.gate.learnt_from_clicks import ClickEvidence
 from rankmill.gate.recording import GateResult, gate, gate_in, stored_result
+from rankmill.pipeline.clicks.propensities import read_propensities
 from rankmill.registry import Version
 from rankmill.registry.names import PRODUCTION
-from rankmill.run import GATE
+from rankmill.run import CLICK_MODEL, CLICKS, GATE
 from rankmill.run.events import Artefact
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
 from rankmill.run.stage_facts import GateFacts, PromoteFacts
@@ -62,12 +64,21 @@ class GateStage(Stage):
             "dataset": dataset.digest,
             "model": self.work.candidate_digests,
             "the present version": "none" if present is None else f"{candidate.name}@{present}",
+            **self._clicks(),
             **({} if former is None else {"former dataset": former.digest}),
             **as_options(
                 **values_of(rules.options), split=split_for(rules, dataset),
                 policy=None if policy is None else policy.model_dump(), **measured.conventions,
             ),
         }  # fmt: skip
+
+    def _clicks(self) -> Inputs:
+        """Return the digests of the log that the gate uses."""
+        evidence = click_evidence(self.work)
+        if evidence is None:
+            return {}
+        found = {f"log {self.work.named(path)}": self.work.digests.of(path) for path in evidence.log}
+        return {**found, "click model": self.work.digests.of(self.work.path / CLICKS / CLICK_MODEL)}
 
     def doing(self) -> str:
         return f"{self.work.candidate} before {self.rules.alias}, on {split_for(self.rules, self.work.dataset())}"
@@ -84,6 +95,7 @@ class GateStage(Stage):
             split_for(rules, dataset),
             asked=rules.options,
             convention=named_convention(measured.convention).but(**measured.policy) if given else None,
+            clicks=click_evidence(self.work),
             against=self.work.former_dataset,
             reason="rankmill run",
         )
@@ -113,6 +125,14 @@ class GateStage(Stage):
         if gate_in(newest).report != record.facts.report_sha256:
             return "the registry has a later result, by other rules"
         return super().fault(record)
+
+
+def click_evidence(work: Work) -> ClickEvidence | None:
+    """Return the log of ``[clicks]`` with its click model; None without, or if the log supports no correction."""
+    section, path = work.config.clicks, work.path / CLICKS / CLICK_MODEL
+    if section is None or work.facts.clicks is None or work.facts.clicks.model is None:
+        return None
+    return ClickEvidence(work.expand("clicks.sources", section.sources), read_propensities(path), section.reading)
 
 
 def result_of(work: Work) -> GateResult | None:

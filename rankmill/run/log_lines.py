@@ -33,11 +33,13 @@ from rankmill.run.jsonl_file import RunsFile
 from rankmill.run.plain_json import Clock, Stopwatch, json_line, rfc3339, whole_text
 from rankmill.run.stage_facts import (
     BinFacts,
+    ClicksFacts,
     DriftFacts,
     EvaluateFacts,
     Facts,
     GateFacts,
     IngestFacts,
+    NaiveFacts,
     PromoteFacts,
     RerankFacts,
     RunSummary,
@@ -99,12 +101,14 @@ def lasting(seconds: float) -> str:
 
 def _found(facts: Facts) -> list[str]:
     match facts:
+        case ClicksFacts():
+            return [f"{facts.judgments:,} judgments", f"{facts.clicks:,} clicks in {facts.lists:,} lists"]
         case IngestFacts():
             found = [f"{facts.rows:,} documents", f"{facts.queries:,} queries", f"{facts.features:,} features"]
             return found + [f"{facts.rejected:,} rejected rows"] * (facts.rejected > 0)
         case BinFacts(drift=DriftFacts(psi_max=float() as psi, alarms=alarms)):
             return [f"largest PSI {psi:.3f}, {f'{len(alarms):,} drifted' if alarms else 'no drift'}"]
-        case TrainFacts():
+        case TrainFacts() | NaiveFacts():
             return [facts.model]
         case EvaluateFacts():
             means = [f"{name} {each.mean:.4f}" for name, each in facts.metrics.items() if each.mean is not None]

@@ -13,20 +13,24 @@ from rankmill.foundation.errors import UnknownModel
 from rankmill.foundation.options import values_of
 from rankmill.foundation.records import as_json, from_json, to_line
 from rankmill.foundation.storage.publish import write_atomically
+from rankmill.gate.learnt_from_clicks import CLICKS as CLICKS_LEARNT_FROM
+from rankmill.gate.learnt_from_clicks import LearntFromClicks
 from rankmill.registry.names import PRODUCTION
 from rankmill.run import EVALUATION, TRAINING
 from rankmill.run.events import Artefact
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
-from rankmill.run.stage_facts import EvaluateFacts, TrainFacts
+from rankmill.run.stage_facts import EvaluateFacts, NaiveFacts, TrainFacts
 from rankmill.run.work import version_artefact
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.model_service import MODEL_SUFFIX
 from rankmill.trainer.checkpoints import FinishedTrainings
 from rankmill.trainer.derived_models_service import blend_and_register
 from rankmill.trainer.nets.options import NET
+from rankmill.trainer.nets.train_on_dataset import NetCandidate
 from rankmill.trainer.parameters import CheckpointOptions
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_service import (
+    TrainedVersion,
     TrainingReport,
     starting_model,
     train_and_register,
@@ -34,10 +38,13 @@ from rankmill.trainer.training_service import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from rankmill.pipeline.dataset import Dataset
     from rankmill.registry import Version
     from rankmill.run.stage import StageRecord
+    from rankmill.run.work import Work
     from rankmill.trainer.multi_seed_training import CandidateRecord
 
 MEASURED = "test"  # split to measure in addition to train and valid, with several seeds
@@ -62,11 +69,12 @@ class TrainStage(Stage):
         return starting_model(named, self.work.registry.root)
 
     def own_inputs(self) -> Inputs:
-        config, dataset = self.work.config.train, self.work.dataset()
+        config, dataset, clicks = self.work.config.train, self.work.dataset(), self._attached()
         config_of_blend = self.work.config.blend
         return {
             "dataset": dataset.digest,
             "bins": dataset.bin_set().binspec,
+            **{name: data.decode() for name, data in clicks.items()},
             **({} if self.base is None else {"base model": self.base.sha256}),
             **({} if config_of_blend is None else {"blended with": json.dumps(self.others), **as_options(blend=config_of_blend)}),
             **as_options(
@@ -74,6 +82,14 @@ class TrainStage(Stage):
                 **self._learnt(), **(values_of(config.sweep) if config.sweep.goal_steps else {}),
             ),
         }  # fmt: skip
+
+    def _attached(self) -> dict[str, bytes]:
+        """Return what the version says of the clicks that it is learnt from."""
+        clicks, naive = self.work.facts.clicks, self.work.facts.naive
+        if clicks is None:
+            return {}
+        found = LearntFromClicks(model=clicks.model, naive=None if naive is None else naive.model, judged=clicks.judged)
+        return {CLICKS_LEARNT_FROM: found.to_bytes()}
 
     def _learnt(self) -> dict[str, Any]:
         """Return what is stored of the parameters of the training."""
@@ -109,45 +125,49 @@ class TrainStage(Stage):
     def run(self, say: Say) -> Made:
         config, dataset = self.work.config.train, self.work.dataset()
         path = self.work.path / TRAINING
+        trained = self.train(dataset, config.name, path.parent, say, self._attached())
+        made = self._published(path, trained.version, trained.report, trained.candidate.record())
+        if isinstance(trained.candidate, NetCandidate):
+            trained.candidate.clear()
+        else:
+            FinishedTrainings(path.parent).remove_others(trained.candidate.keys)
+        return made
+
+    def train(
+        self, dataset: Dataset, name: str, folder: Path, say: Say, attached: Mapping[str, bytes] | None = None
+    ) -> TrainedVersion[Any]:
+        """Train as ``[train]`` says and register the model as the next version of ``name``; ``folder`` keeps what can be resumed."""
+        config = self.work.config.train
         if config.kind.model == NET:
-            return self._train_net(path, say)
+            return train_net_and_register(
+                dataset,
+                name,
+                self.work.registry,
+                config.kind.net_options(config.parameters),
+                CheckpointOptions(**values_of(config.machine), checkpoint=folder),
+                on_message=say,
+                reason="rankmill run",
+                attached=attached,
+            )
         several = len(config.seeds.seeds) > 1 and MEASURED in dataset.manifest.unseen
         options = TrainingOptions(
             **values_of(config.machine),
             base_model=self.base,
-            checkpoint=path.parent,
+            checkpoint=folder,
             on_message=say,
         )
         seeds = replace(config.seeds, splits=(MEASURED,) if several else ())
-        trained = train_and_register(
+        return train_and_register(
             dataset,
-            config.name,
+            name,
             self.work.registry,
             config.parameters,
             options,
             seeds,
             config.sweep,
             reason="rankmill run",
+            attached=attached,
         )
-        version, report = trained.version, trained.report
-        made = self._published(path, version, report, trained.candidate.record())
-        FinishedTrainings(path.parent).remove_others(trained.candidate.keys)
-        return made
-
-    def _train_net(self, path: Path, say: Say) -> Made:
-        config = self.work.config.train
-        trained = train_net_and_register(
-            self.work.dataset(),
-            config.name,
-            self.work.registry,
-            config.kind.net_options(config.parameters),
-            CheckpointOptions(**values_of(config.machine), checkpoint=path.parent),
-            on_message=say,
-            reason="rankmill run",
-        )
-        made = self._published(path, trained.version, trained.report, trained.candidate.record())
-        trained.candidate.clear()
-        return made
 
     def _published(self, path: Path, version: Version, report: TrainingReport, record: CandidateRecord) -> Made:
         """Blend the trained ``version`` if there is ``[blend]``, and write the record of the training."""
@@ -155,7 +175,13 @@ class TrainStage(Stage):
         if blend is not None:
             models = [str(version), *self.others]
             done = blend_and_register(
-                self.work.dataset(), models, blend.name, self.work.registry, blend.options, reason="rankmill run"
+                self.work.dataset(),
+                models,
+                blend.name,
+                self.work.registry,
+                blend.options,
+                reason="rankmill run",
+                attached=self._attached(),
             )
             version = self.work.registry.resolve(done.model, bare="latest")
             valid = {done.metric: done.together}
@@ -175,16 +201,18 @@ class TrainStage(Stage):
         )
 
     def fault(self, record: StageRecord) -> str | None:
-        model = record.facts.model
-        try:
-            version = self.work.registry.resolve(model, bare="latest")
-        except UnknownModel:
-            return f"{model} is not in the registry"
-        if version.swept_in is not None:
-            return f"the file of {model} was swept"
-        if version.sha256 != record.facts.sha256:
-            return f"{model} is another model"
-        return super().fault(record)
+        return version_fault(self.work, record.facts) or super().fault(record)
+
+
+def version_fault(work: Work, facts: TrainFacts | NaiveFacts) -> str | None:
+    """Describe why the version of ``facts`` cannot be used any more; None if it can."""
+    try:
+        version = work.registry.resolve(facts.model, bare="latest")
+    except UnknownModel:
+        return f"{facts.model} is not in the registry"
+    if version.swept_in is not None:
+        return f"the file of {facts.model} was swept"
+    return None if version.sha256 == facts.sha256 else f"{facts.model} is another model"
 
 
 class EvaluateStage(Stage):

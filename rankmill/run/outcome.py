@@ -68,6 +68,8 @@ class RunReport:
         dataset, ranked, page = self.facts.ingest, self.facts.rerank, self.facts.report
         return RunSummary(
             dataset=None if dataset is None else DatasetPlace(path=str(self.work / "dataset"), digest=dataset.dataset),
+            clicks=self.facts.clicks,
+            naive=self.facts.naive,
             model=None
             if self.version is None
             else ModelPlace(
@@ -90,6 +92,8 @@ class RunReport:
 
     def _lines(self) -> list[str]:
         lines = []
+        if clicks := self.facts.clicks:
+            lines.append(f"clicks    {clicks.clicks:,} on {clicks.impressions:,} impressions; {clicks.why}")
         if dataset := self.facts.ingest:
             lines.append(
                 f"dataset   {self.work / 'dataset'}: {dataset.rows:,} documents of {dataset.queries:,} queries,"
@@ -101,6 +105,8 @@ class RunReport:
         if self.version is not None:
             aliases = f", now {', '.join(self.version.aliases)}" if self.version.aliases else ", not promoted"
             lines.append(f"model     {self.version} in {self.registry}{aliases}; sha256 {self.version.sha256[:12]}")
+        if naive := self.facts.naive:
+            lines.append(f"naive     {naive.model}, from the same clicks without correction")
         if found := self.facts.evaluate:
             metrics = found.metrics
             means = ", ".join(f"{name} {each.mean:.4f}" for name, each in metrics.items() if each.mean is not None)

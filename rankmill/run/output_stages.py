@@ -13,7 +13,7 @@ from rankmill.pipeline.sources.query_sizes import find_sizes
 from rankmill.registry.names import PRODUCTION
 from rankmill.report.report_files import write_report
 from rankmill.report.subject import Known
-from rankmill.run import DRIFT, EVALUATION, GATE, REPORT, TRAINING
+from rankmill.run import CLICK_MODEL, CLICKS, DESCRIPTION, DRIFT, EVALUATION, GATE, REPORT, TRAINING
 from rankmill.run.events import Artefact
 from rankmill.run.gate_stages import result_of
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
@@ -161,6 +161,8 @@ class ReportStage(Stage):
             ),
         }
         read = [EVALUATION, TRAINING, DRIFT]
+        if self.work.config.clicks is not None:
+            read += [f"{CLICKS}/{DESCRIPTION}", f"{CLICKS}/{CLICK_MODEL}"]
         if (result := result_of(self.work)) is not None:
             inputs["result of the gate"] = result.report_sha256
         else:

@@ -25,6 +25,7 @@ from rankmill.run.log_lines import peak_memory
 from rankmill.run.plain_json import Clock, Stopwatch, plain
 from rankmill.run.stage_facts import (
     BinFacts,
+    ClicksFacts,
     DriftFacts,
     EvaluateFacts,
     Facts,
@@ -54,6 +55,8 @@ _HELP = {
     "rankmill_gate_difference_low": "Lower end of the 95 % interval of that difference.",
     "rankmill_gate_difference_high": "Upper end of the 95 % interval of that difference.",
     "rankmill_drift_psi_max": "Largest population stability index of a feature or of the grades.",
+    "rankmill_clicks": "Clicks in the log.",
+    "rankmill_clicks_corrected": "1 if the log supports a correction for position, otherwise 0.",
     "rankmill_drift_alarms": "Number of features that drifted, appeared or disappeared; the grades count as one.",
     "rankmill_model_version": "Number of the version trained last.",
     "rankmill_model_info": "1, with what identifies the version trained last.",
@@ -135,6 +138,10 @@ class PrometheusFile:
 
     def _add_facts(self, stage: str, facts: Facts) -> None:
         match facts:
+            case ClicksFacts():
+                self._add_counts(stage, facts.judgments, facts.queries)
+                self._add("rankmill_clicks", facts.clicks)
+                self._add("rankmill_clicks_corrected", facts.model is not None)
             case IngestFacts():
                 self._add_counts(stage, facts.rows, facts.queries, facts.rejected)
             case RerankFacts():

@@ -20,6 +20,7 @@ from rankmill.foundation.errors import InputError, code_of
 from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
 from rankmill.foundation.options import spelled_for_a_file
 from rankmill.foundation.storage.location import Location
+from rankmill.run.click_stages import ClicksStage, NaiveStage
 from rankmill.run.data_stages import BinStage, IngestStage
 from rankmill.run.drift import check_drift, keep_for_next
 from rankmill.run.dry_run import links_to
@@ -42,15 +43,17 @@ from rankmill.run.outcome import RunReport
 from rankmill.run.output_stages import ReportStage, RerankStage
 from rankmill.run.run_lock import hold
 from rankmill.run.stage import StageRecord, decide, key_of, read_record, write_record
-from rankmill.run.stage_choice import STAGE_NAMES, StageChoice
+from rankmill.run.stage_choice import STAGE_NAMES, WITHOUT_CLICKS, StageChoice
 from rankmill.run.work import Work
 
 if TYPE_CHECKING:
     from rankmill.run.stage import Stage
 
 STAGES: tuple[type[Stage], ...] = (
+    ClicksStage,
     IngestStage,
     BinStage,
+    NaiveStage,
     TrainStage,
     EvaluateStage,
     GateStage,
@@ -70,6 +73,8 @@ def check_inputs(work: Work, choice: StageChoice) -> None:
     ConfigError
         Two parts of the configuration, or it and the registry, contradict each other.
     """
+    if work.config.clicks is not None and ClicksStage.name in choice.stages:
+        ClicksStage(work).files  # noqa: B018 (it raises)
     if IngestStage.name in choice.stages:
         IngestStage(work).files  # noqa: B018 (it raises)
     if work.config.rerank is not None and {PromoteStage.name, RerankStage.name} & {*choice.stages}:
@@ -100,13 +105,19 @@ def run_stages(work: Work, choice: StageChoice, tell: Observer, at: Callable[[st
         Any error of a stage; the output of earlier stages stays, and the next run resumes there.
     """
     done = []
-    for kind in STAGES[: STAGE_NAMES.index(choice.last) + 1]:
+    for kind in _stages(work, choice):
         stage = kind(work)
         if kind.name not in choice.stages:
             _load_facts(stage, choice)
         elif _do_if_due(stage, tell, at, forced=kind.name in choice.forced):
             done.append(kind.name)
     return done
+
+
+def _stages(work: Work, choice: StageChoice) -> list[type[Stage]]:
+    """Return the stages up to the last one; those about clicks only with ``[clicks]``."""
+    known = STAGE_NAMES if work.config.clicks is not None else WITHOUT_CLICKS
+    return [kind for kind in STAGES[: STAGE_NAMES.index(choice.last) + 1] if kind.name in known]
 
 
 def _record(stage: Stage) -> StageRecord | None:
@@ -165,7 +176,7 @@ def plan(work: Work, choice: StageChoice) -> list[PlannedStage]:
     """
     rows: list[PlannedStage] = []
     waits_for: str | None = None
-    for kind in STAGES[: STAGE_NAMES.index(choice.last) + 1]:
+    for kind in _stages(work, choice):
         stage = kind(work)
         if kind.name not in choice.stages:
             _load_facts(stage, choice)
@@ -258,7 +269,7 @@ def run(
                 run_id=run_id,
                 config=asked.config,
                 work=work.path,
-                stages=asked.choice.stages,
+                stages=tuple(kind.name for kind in _stages(work, asked.choice) if kind.name in asked.choice.stages),
                 logical_date=asked.day,
                 died=lease.died,
             )

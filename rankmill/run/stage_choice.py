@@ -5,7 +5,9 @@ from __future__ import annotations
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import option, options, spelled
 
-STAGE_NAMES = ("ingest", "bin", "train", "evaluate", "gate", "promote", "rerank", "report")
+STAGE_NAMES = ("clicks", "ingest", "bin", "naive", "train", "evaluate", "gate", "promote", "rerank", "report")
+OF_CLICKS = ("clicks", "naive")  # only with [clicks]
+WITHOUT_CLICKS = tuple(name for name in STAGE_NAMES if name not in OF_CLICKS)
 
 
 @options

@@ -16,6 +16,32 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClicksFacts:
+    """What the click log has, and what became of it."""
+
+    lists: int
+    queries: int
+    impressions: int
+    clicks: int
+    judgments: int
+    estimate: str
+    model: str | None
+    """The click model that corrects the labels; None: the log supports no correction."""
+    why: str
+    """What the log supports, on one line."""
+    judged: tuple[str, ...]
+    """Splits whose queries people judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NaiveFacts:
+    """The version learnt from the same clicks without correction."""
+
+    model: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IngestFacts:
     """The size and digest of the dataset."""
 
@@ -169,6 +195,8 @@ class RunSummary:
     """The results of a run and their paths; None for stages not configured or not reached."""
 
     dataset: DatasetPlace | None = None
+    clicks: ClicksFacts | None = left_out()
+    naive: NaiveFacts | None = left_out()
     model: ModelPlace | None = None
     evaluation: EvaluateFacts | None = None
     gate: GateSummary | None = None
@@ -179,15 +207,28 @@ class RunSummary:
     ranked: RerankFacts | None = None
 
 
-Facts = IngestFacts | BinFacts | TrainFacts | EvaluateFacts | GateFacts | PromoteFacts | RerankFacts | ReportFacts
+Facts = (
+    ClicksFacts
+    | IngestFacts
+    | BinFacts
+    | NaiveFacts
+    | TrainFacts
+    | EvaluateFacts
+    | GateFacts
+    | PromoteFacts
+    | RerankFacts
+    | ReportFacts
+)
 
 
 @dataclass(slots=True, kw_only=True)
 class RunFacts:
     """The facts of the completed stages, in this run or an earlier one; None for the others."""
 
+    clicks: ClicksFacts | None = None
     ingest: IngestFacts | None = None
     bin: BinFacts | None = None
+    naive: NaiveFacts | None = None
     train: TrainFacts | None = None
     evaluate: EvaluateFacts | None = None
     gate: GateFacts | None = None

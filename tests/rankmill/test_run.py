@@ -16,7 +16,7 @@ from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 from rankmill.registry import Registry
-from rankmill.run.stage_choice import STAGE_NAMES
+from rankmill.run.stage_choice import WITHOUT_CLICKS
 from rankmill.run.work import Work
 from tests.refusals import only_line, refused, unnamed
 
@@ -122,7 +122,7 @@ def test_a_person_reads_stages_on_stderr_and_a_summary_on_stdout(project: Path, 
     assert run(project) == 0
     out, err = capsys.readouterr()
     stages = dict.fromkeys(line.split(":")[0] for line in err.splitlines() if ": " in line and "preset" not in line)
-    assert list(stages) == [*STAGE_NAMES, "run"]
+    assert list(stages) == [*WITHOUT_CLICKS, "run"]
     lines = out.splitlines()
     assert lines[0].startswith(f"dataset   {project / 'out' / 'dataset'}: ")
     assert lines[1].startswith(f"model     web@1 in {project / 'registry'}, not promoted; sha256 ")

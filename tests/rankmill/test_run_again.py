@@ -19,7 +19,7 @@ from rankmill.run.events import Event, RunEnded, RunStarted, StageSkipped, Stage
 from rankmill.run.run_lock import hold, holder_of
 from rankmill.run.runner import RunRequest, plan_of, run
 from rankmill.run.stage import differences, read_record
-from rankmill.run.stage_choice import STAGE_NAMES, StageChoice
+from rankmill.run.stage_choice import WITHOUT_CLICKS, StageChoice
 from rankmill.run.stage_facts import BinFacts, TrainFacts
 from tests.rankmill.test_run import files_of, write_project
 from tests.refusals import refused, unnamed
@@ -28,7 +28,7 @@ from tests.refusals import refused, unnamed
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_project(tmp_path_factory.mktemp("done"))
-    assert again(folder)[0] == list(STAGE_NAMES)
+    assert again(folder)[0] == list(WITHOUT_CLICKS)
     return folder
 
 
@@ -66,7 +66,7 @@ def test_nothing_is_done_where_nothing_has_changed(project: Path) -> None:
     stages, events = again(project)
     assert stages == []
     assert outcome(events) == ("unchanged", 0)
-    assert [event.stage for event in events if isinstance(event, StageSkipped)] == list(STAGE_NAMES)
+    assert [event.stage for event in events if isinstance(event, StageSkipped)] == list(WITHOUT_CLICKS)
     assert files_of(project) == before
     told = json.loads((project / "out" / "last_success.json").read_text())
     assert told == json.loads((project / "out" / "last_run.json").read_text())
@@ -155,7 +155,7 @@ def test_new_judgments_make_a_new_version(project: Path) -> None:
     first = sorted(project.glob("judgments/*.txt"))[0]
     (project / "judgments" / "c.txt").write_text(first.read_text().replace("qid:a", "qid:c"))
     done, events = again(project)
-    assert done == list(STAGE_NAMES)
+    assert done == list(WITHOUT_CLICKS)
     (started,) = [event for event in events if isinstance(event, StageStarted) and event.stage == "ingest"]
     assert started.why == "sources judgments/c.txt is new"
     assert Registry(project / "registry").state("web").target("production") == 2
@@ -199,7 +199,7 @@ def test_stages_can_be_chosen(project: Path) -> None:
 
 def test_a_plan_says_what_the_run_then_does(project: Path, capsys) -> None:
     question = RunRequest(config=project / "rankmill.toml", registry=project / "registry")
-    assert [what for _, what, _ in plan_of(question)] == ["skip"] * len(STAGE_NAMES)
+    assert [what for _, what, _ in plan_of(question)] == ["skip"] * len(WITHOUT_CLICKS)
     edit(project, "n_rounds = 12", "n_rounds = 13")
     before = files_of(project)
     rows = plan_of(question)

@@ -18,7 +18,7 @@ from rankmill.registry import Registry
 from rankmill.run import runner
 from rankmill.run.runner import RunRequest, run
 from rankmill.run.stage import StageRecord
-from rankmill.run.stage_choice import STAGE_NAMES
+from rankmill.run.stage_choice import WITHOUT_CLICKS
 from tests.rankmill.test_run import files_of, write_project
 from tests.waiting import until
 
@@ -50,7 +50,7 @@ def test_dead_between_what_a_stage_makes_and_its_record(tmp_path: Path, monkeypa
     """Once at every stage: each run goes on where the one before it died."""
     whole, killed = write_project(tmp_path / "whole"), write_project(tmp_path / "killed")
     write_record = runner.write_record
-    for stage in STAGE_NAMES:
+    for stage in WITHOUT_CLICKS:
 
         def die(folder: Path, record: StageRecord, stage: str = stage) -> None:
             if record.stage == stage:

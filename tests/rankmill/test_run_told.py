@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
-from rankmill.run.stage_choice import STAGE_NAMES
+from rankmill.run.stage_choice import WITHOUT_CLICKS
 from tests import naive_openlineage
 from tests.naive_prometheus import parse
 from tests.rankmill.observers.story import read_lines
@@ -36,7 +36,7 @@ def test_runs_tell_their_story_to_machines(project: Path, capsys: pytest.Capture
     kept = read_lines(project / "out" / "log.jsonl")
     assert [_without_times(record) for record in kept] == [_without_times(record) for record in told]
     done = {record["stage"]: record for record in told if record["event"] == "stage_done"}
-    assert tuple(done) == STAGE_NAMES
+    assert tuple(done) == WITHOUT_CLICKS
     assert told[-1]["outcome"] == "done"
     first = metrics(project)
     gate = done["gate"]["facts"]
