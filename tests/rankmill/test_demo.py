@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rankmill import demo_clicks
 from rankmill.cli import execute
 from tests.refusals import only_line, unnamed
 from tests.test_architecture import public_commands
@@ -68,3 +69,23 @@ def test_an_interrupt_ends_the_story(tmp_path: Path, monkeypatch: pytest.MonkeyP
     out, err = capsys.readouterr()
     assert "Written:" not in out
     assert "rankmill:" not in err
+
+
+def test_the_demo_of_clicks_compares_what_was_learnt_from_each(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(demo_clicks, "SESSIONS", 80)
+    monkeypatch.setattr(demo_clicks, "NEW_QUERIES", 40)
+    monkeypatch.setattr(demo_clicks, "TRAINING", ("--objective", "lambdamart", "--n-rounds", "5"))
+    monkeypatch.chdir(tmp_path)
+    assert execute(["demo", "--clicks", "--queries", "50", "--json"]) == 0
+    out, err = capsys.readouterr()
+    report = json.loads(out)
+    shown = [shlex.split(line[2:])[1:3] for line in err.splitlines() if line.startswith("$ ")]
+    assert [command[1] for command in shown if command[0] == "clicks"] == ["describe", "fit", "judge", "judge"]
+    means = {name: means["ndcg@10"] for name, means in report["models"].items()}
+    assert len(means) == 4  # JSON is sorted by name
+    logger, naive, corrected, labels = (
+        means[name] for name in ("1 % of the judgments", "naive clicks", "corrected clicks", "true labels")
+    )
+    assert max(logger, naive) < labels
+    assert report["gap_closed"] == (corrected - naive) / (labels - naive)
+    assert (report["seed"], report["sessions"]) == (7, 4000)
