@@ -23,7 +23,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -261,7 +261,7 @@ def main() -> None:
     given = parser.parse_args()
     given.cache.mkdir(parents=True, exist_ok=True)
     settings = [
-        replace(Setting("", "", 0, 0), user=user, logger=logger, sessions=sessions, seed=seed)
+        Setting(user, logger, sessions, seed)
         for seed, sessions, user, logger in product(given.seeds, given.sessions, given.users, given.loggers)
     ]
     number, of = map(int, given.shard.split("/"))
