@@ -62,7 +62,7 @@ def test_the_readme_runs(place: Path) -> None:
     assert Path("web.rankmill").is_file()
 
 
-GUIDES = ("click-evaluation", "click-judgments", "concepts/registry", "comparing", "converting", "data", "few-queries", "gates", "goals", "inspecting", "nets", "nightly", "objectives", "presets", "report", "reranking", "running", "training", "tuning", "drift")  # fmt: skip
+GUIDES = ("click-evaluation", "click-judgments", "clicks", "clicks-nightly", "concepts/registry", "comparing", "converting", "data", "few-queries", "gates", "goals", "inspecting", "nets", "nightly", "objectives", "presets", "report", "reranking", "running", "training", "tuning", "drift")  # fmt: skip
 
 
 @pytest.mark.slow
