@@ -34,7 +34,6 @@ import numpy.typing as npt
 from benchmarks.intervals import Differences, paired_interval
 from benchmarks.report import render, surroundings, table
 from rankmill import Ranker
-from rankmill.pipeline.clicks.describe_log import recommend
 from rankmill.pipeline.clicks.judge import judge_documents
 from rankmill.pipeline.clicks.judge_options import JudgeOptions
 from rankmill.pipeline.clicks.models.click_model import NotIdentified
@@ -42,6 +41,7 @@ from rankmill.pipeline.clicks.models.fit_log import ClickModelComparison, compar
 from rankmill.pipeline.clicks.models.options import ClickFitOptions
 from rankmill.pipeline.clicks.preferences import block_pairs
 from rankmill.pipeline.clicks.propensities import Propensities
+from rankmill.pipeline.clicks.recommend import recommend
 from rankmill.pipeline.clicks.simulate import QueriesToShow, SimulatedLog, simulate
 from rankmill.pipeline.clicks.simulation_options import ClickSimulation
 from rankmill.pipeline.options import SynthParameters
@@ -58,7 +58,7 @@ LOGGERS = ("random", "1 %", "5 %", "100 %")
 SESSIONS = (10_000, 100_000, 1_000_000)
 TRAIN_QUERIES, TEST_QUERIES, DOCUMENTS, FEATURES = 1000, 500, 20, 20
 SWAPPED = 0.1
-IMPRESSIONS_AT_MOST = 100_000  # sessions that the corrections inside the training learn from
+PAIRS_AT_MOST = 100_000  # sessions from which pairs are made
 TREES: dict[str, Any] = {
     "preset": "defaults-1", "n_rounds": 100, "max_leaves": 16, "learning_rate": 0.1, "n_threads": 1, "verbose": 0,
 }  # fmt: skip
@@ -133,8 +133,8 @@ class Run:
         try:
             compared = compare_click_models(self.log.log, ClickFitOptions(replicates=0))
         except NotIdentified as error:
-            compared = ClickModelComparison({}, {"dctr": str(error)})
-        recommended = recommend(compared, int(self.block.lists.clicked.sum()) / int(self.shown.sum()))
+            compared = ClickModelComparison({}, {"dctr": str(error)}, {})
+        recommended = recommend(self.log.log, compared, int(self.block.lists.clicked.sum()) / int(self.shown.sum()))
         found: dict[str, list[float]] = {}
         for name, values in self._corrections(compared):
             found[name] = values.tolist()
@@ -156,17 +156,16 @@ class Run:
         yield NAIVE, self._learnt(None)
         yield LABELS, self._of_labels(self.log.relevance, None)
         yield "coec", self._learnt(None, "coec")
-        for model in ("pbm", "allpairs", "cascade", "dcm", "ubm"):
+        for model in ("pbm", "allpairs", "cascade", "dcm", "ubm", "trust"):
             if model in compared.fitted:
                 yield model, self._learnt(compared.fitted[model].propensities)
         if "pbm" in compared.fitted:
-            yield "pairs", self._of_pairs(compared.fitted["pbm"].propensities)
-        yield "naive pairs", self._of_pairs(None)
-        for bias in ("none", "additive", "unbiased"):
-            yield f"lists, {bias}", self._of_impressions(bias)
+            yield "pbm, ips", self._learnt(compared.fitted["pbm"].propensities, "ips")
+            if self.setting.sessions <= PAIRS_AT_MOST:
+                yield "pbm, pairs", self._of_pairs(compared.fitted["pbm"].propensities)
 
     def _learnt(self, propensities: Propensities | None, estimate: Any = None) -> Floats:
-        estimate = estimate or ("dctr" if propensities is None else "ips")
+        estimate = estimate or ("dctr" if propensities is None else "pbm")
         ((_, judged),) = judge_documents(self.log.log, JudgeOptions(estimate=estimate), propensities)
         return self._of_labels(judged.label, judged.weight)
 
@@ -179,24 +178,13 @@ class Run:
         )  # fmt: skip
         return self._measured(ranker)
 
-    def _of_pairs(self, propensities: Propensities | None) -> Floats:
+    def _of_pairs(self, propensities: Propensities) -> Floats:
         pairs = block_pairs(self.block, JudgeOptions(form="pairs"), propensities)
         ranker = Ranker(objective="ranknet", learn_from="pairs", **TREES)
         ranker.fit(
             self.train.features, np.zeros(len(self.query)), qid=self.query,
             pairs=np.column_stack([pairs.better, pairs.worse]), pair_weight=pairs.weight, pair_probability=pairs.probability,
         )  # fmt: skip
-        return self._measured(ranker)
-
-    def _of_impressions(self, bias: str) -> Floats:
-        lists = self.block.lists
-        step = max(1, len(lists.query) // IMPRESSIONS_AT_MOST)
-        of_list = np.repeat(np.arange(len(lists.query)), np.diff(lists.start))
-        used = of_list % step == 0
-        ranker = Ranker(objective="lambdamart", position_bias=bias, **TREES)
-        ranker.fit(
-            self.train.features[lists.document[used]], lists.clicked[used], qid=of_list[used], position=lists.rank[used]
-        )
         return self._measured(ranker)
 
     def _measured(self, ranker: Ranker) -> Floats:

@@ -192,24 +192,20 @@ def judged(
             found[document] = label, variance
             continue
         m = sum(v - beta(k) for _, k, v, _ in rows) / sum(alpha(k) for _, k, _, _ in rows)
-        y = max((value - sum(beta(k) for k, _, _ in mine) + a * m) / (sum(alpha(k) for k, _, _ in mine) + a), 0)
+        of_rank = {
+            k: max(sum(values) - beta(k) * len(values), 0) / (alpha(k) * len(values)) for k, values in by_rank.items()
+        }
+        seen = sum(alpha(k) for k, _, _ in mine)
+        usual = sum(alpha(k) * of_rank[k] for k, _, _ in mine) / seen
+        relevant, b = value - sum(beta(k) for k, _, _ in mine), max(a, 1)
+        y = max((relevant + a * usual) / (seen + a), 0)
+        likely = max((relevant + b * usual) / (seen + b), 0)
+        noise = [(k, spread(min(alpha(k) * likely + beta(k), 1))) for k, _, _ in mine]
         if estimate == "pbm":
-            low, high = 0.0, 1.0
-            for _ in range(60):
-                g = (low + high) / 2
-                slope = (value + a * m) / g - a * (1 - m) / (1 - g)
-                slope -= sum(alpha(k) / (1 - alpha(k) * g) for k, v, _ in mine if v == 0)
-                low, high = (g, high) if slope > 0 else (low, g)
-            curvature = (value + a * m) / g**2 + a * (1 - m) / (1 - g) ** 2
-            curvature += sum((alpha(k) / (1 - alpha(k) * g)) ** 2 for k, v, _ in mine if v == 0)
-            found[document] = g, 1 / curvature
+            found[document] = y, (sum(each for _, each in noise) + a * a * spread(m) / (a + 1)) / (seen + a) ** 2
             continue
         weighted = [(v - beta(k)) / max(alpha(k), clip) for k, v, _ in mine]
-        b, seen = max(a, 1), sum(alpha(k) for k, _, _ in mine)
-        likely = max((value - sum(beta(k) for k, _, _ in mine) + b * m) / (seen + b), 0)
-        variance = (
-            sum(spread(min(alpha(k) * likely + beta(k), 1)) / max(alpha(k), clip) ** 2 for k, _, _ in mine) / n**2
-        )
+        variance = sum(each / max(alpha(k), clip) ** 2 for k, each in noise) / n**2
         label = sum(weighted) / n
         if estimate == "dr":
             label = y + sum((v - beta(k) - alpha(k) * y) / max(alpha(k), clip) for k, v, _ in mine) / n
@@ -361,3 +357,42 @@ def regression_em_step(theta, place, scores, clicks, weights):
         shown[k] += w
     following = [min(max(a / b, 1e-4), 1.0) for a, b in zip(seen, shown, strict=True)]
     return g, h, [1.0, *following[1:]]
+
+
+def order_by_relevance(
+    rows: Sequence[tuple[int, int, int, int]], theta: Sequence[float], beta: Sequence[float]
+) -> float:
+    """Correlation of relevance and position within queries; rows: query, document, rank, click."""
+    both = position = relevance = 0.0
+    for query in sorted({q for q, *_ in rows}):
+        mine = [(d, k, c) for q, d, k, c in rows if q == query]
+        total = sum(theta[k - 1] for _, k, _ in mine)
+        mean = sum(c - beta[k - 1] for _, k, c in mine) / total
+        middle = sum(theta[k - 1] * k for _, k, _ in mine) / total
+        for document in {d for d, *_ in mine}:
+            own = [(k, c) for d, k, c in mine if d == document]
+            e = sum(theta[k - 1] for k, _ in own)
+            gamma = sum(c - beta[k - 1] for k, c in own) / e
+            depth = sum(theta[k - 1] * k for k, _ in own) / e
+            chances = [min(max(theta[k - 1] * mean + beta[k - 1], 0.0), 1.0) for k, _ in own]
+            both -= e * (gamma - mean) * (depth - middle)
+            position += e * (depth - middle) ** 2
+            relevance += e * ((gamma - mean) ** 2 - sum(p * (1 - p) for p in chances) / e**2)
+    return both / (position * relevance) ** 0.5 if relevance > 0 else 0.0
+
+
+def relevance_rises(
+    rows: Sequence[tuple[int, int, int, int]], theta: Sequence[float], beta: Sequence[float], times: float
+) -> bool:
+    """Whether documents at a rank are ``times`` as relevant as those at one above, beyond two standard errors of each."""
+    found = []
+    for k in range(1, len(theta) + 1):
+        at = [(d, c) for _, d, rank, c in rows if rank == k]
+        rate = sum(c for _, c in at) / len(at)
+        of_document: dict[int, float] = {}
+        for d, c in at:
+            of_document[d] = of_document.get(d, 0.0) + c - rate
+        error = 2 * sum(far**2 for far in of_document.values()) ** 0.5 / len(at)
+        relevance = max(rate - beta[k - 1], 0.0)
+        found.append(((relevance - error) / theta[k - 1], (relevance + error) / theta[k - 1]))
+    return any(low > times * high for k, (low, _) in enumerate(found) for _, high in found[: k + 1])

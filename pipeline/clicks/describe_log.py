@@ -21,13 +21,10 @@ from rankmill.foundation.terminal import labelled, text_table
 from rankmill.pipeline.clicks.models.click_model import NotIdentified
 from rankmill.pipeline.clicks.models.fit_log import ClickModelComparison, compare_click_models
 from rankmill.pipeline.clicks.models.options import DEEPEST, ClickFitOptions, ClickModelName
+from rankmill.pipeline.clicks.recommend import ClickRecommendation, recommend
 from rankmill.pipeline.clicks.result_lists import ClickLog, LogBlock
 from rankmill.pipeline.clicks.spilled_log import LogTotals
 
-ENOUGH_CLICKS = 3.0
-"""Clicks for each document that was shown, from which on a correction is recommended.  On simulated logs corrections hurt below one,
-changed nothing near two, and helped at five (docs/benchmarks/clicks.md)."""
-CORRECTING = ("pbm", "ubm", "trust", "allpairs", "randomised")  # models that tell position from relevance by swaps
 _RANDOM_BELOW = 1.5  # ratio of variances
 _FEWEST_REPEATS = 100  # impressions of documents that were shown before, to judge the order of a policy
 _MOST_POLICIES = 20  # whose order is looked at
@@ -91,19 +88,8 @@ class ModelFigures:
     """Over all ranks."""
     examination: tuple[float, ...] | None = left_out()
     refused: str | None = left_out()
-
-
-@dataclass(frozen=True, slots=True)
-class ClickRecommendation:
-    """What to do about position bias; other commands use it, too."""
-
-    model: ClickModelName | None
-    """The click model to fit; None: do not correct."""
-    reason: str
-
-    def render(self) -> str:
-        """Return the recommendation as a sentence."""
-        return f"do not correct: {self.reason}" if self.model is None else f"{self.model}: {self.reason}"
+    doubted: str | None = left_out()
+    """Why the model is not recommended although the log determines it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +155,7 @@ class ClickLogDescription:
             for policy in self.policies
             if policy.random
         ]
+        notes += [f"{each.doubted}; it is not recommended" for each in self.models if each.doubted]
         return tuple(notes)
 
     def _tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
@@ -249,7 +236,7 @@ def describe_clicks(
     try:
         compared = compare_click_models(log, replace(options, replicates=0))
     except NotIdentified as error:
-        compared = ClickModelComparison({}, {"dctr": str(error)})
+        compared = ClickModelComparison({}, {"dctr": str(error)}, {})
     return ClickLogDescription(
         sessions=sessions,
         lists=sums.lists,
@@ -269,38 +256,9 @@ def describe_clicks(
         many_lists=many_lists,
         many_clicks=many_clicks,
         models=_figures(compared),
-        recommended=recommend(compared, sums.clicks / sums.documents),
+        recommended=recommend(log, compared, sums.clicks / sums.documents),
         read=totals,
     )
-
-
-def recommend(compared: ClickModelComparison, clicks_a_document: float) -> ClickRecommendation:
-    """Return the click model to use, by held-out sessions.
-
-    None if the log does not tell position from relevance or shows no bias, or if it has fewer than ``ENOUGH_CLICKS`` for each
-    document that was shown: what a correction adds is then mostly noise.
-    """
-    if not compared.fitted:
-        return ClickRecommendation(None, next(iter(compared.refused.values())))
-    best = compared.recommended
-    if best == "dctr":
-        identified = [name for name in CORRECTING if name in compared.fitted]
-        if identified:
-            return ClickRecommendation(
-                None, "no click model predicts held-out clicks better than none, so no position bias is visible"
-            )
-    if not any(name in compared.fitted for name in CORRECTING):
-        reason = (
-            "no documents were shown at positions that differ enough, so that position cannot be told from relevance"
-        )
-        return ClickRecommendation(None, f"{reason}; show some lists with swapped neighbours, or in random order")
-    if clicks_a_document < ENOUGH_CLICKS:
-        return ClickRecommendation(
-            None,
-            f"{clicks_a_document:.1f} clicks for each document that was shown, and {ENOUGH_CLICKS:g} or more are needed, as corrected"
-            " labels are noisier than naive ones; collect more sessions",
-        )
-    return ClickRecommendation(best, "predicts the clicks of held-out sessions best")
 
 
 def _figures(compared: ClickModelComparison) -> tuple[ModelFigures, ...]:
@@ -309,7 +267,8 @@ def _figures(compared: ClickModelComparison) -> tuple[ModelFigures, ...]:
         held_out = fitted.propensities.held_out
         likelihood = None if held_out is None else held_out.log_likelihood
         perplexity = None if likelihood is None else float(np.exp(-likelihood))
-        found.append(ModelFigures(name, likelihood, perplexity, fitted.propensities.examination))
+        doubt = compared.doubted.get(name)
+        found.append(ModelFigures(name, likelihood, perplexity, fitted.propensities.examination, doubted=doubt))
     return (*found, *(ModelFigures(name, refused=reason) for name, reason in compared.refused.items()))
 
 

@@ -5,14 +5,20 @@ beta_k, and a and m are the strength and the mean of a prior: a impressions of a
 
     dctr    (sum c_i + a m) / (n + a): the click-through rate of the document
     coec    (sum c_i + a m) / (sum r_i + a m): clicks over expected clicks, r_k the click-through rate of all documents at rank k
-    pbm     the gamma with the greatest posterior probability under P(c_i = 1) = alpha_i gamma, prior Beta(a m + 1, a (1 - m) + 1)
+    pbm     (sum (c_i - beta_i) + a m_d) / (sum alpha_i + a): the mean of relevance given the clicks.  m_d is the mean relevance of
+            documents at the ranks of d, so a document that was hardly examined is judged by where it was shown
     ips     (1 / n) sum (c_i - beta_i) / max(alpha_i, tau): inverse propensity, clipped at tau
     snips   ips, divided by the mean weight of a click of the query, so that it does not depend on the scale of alpha
-    dr      y + (1 / n) sum (c_i - beta_i - alpha_i y) / max(alpha_i, tau), with the shrunken estimate
-            y = (sum (c_i - beta_i) + a m) / (sum alpha_i + a): what clipping takes from ips is filled in by y (Oosterhuis 2022)
+    dr      y + (1 / n) sum (c_i - beta_i - alpha_i y) / max(alpha_i, tau), y being the estimate pbm: what clipping takes from ips is
+            filled in by y (Oosterhuis 2022)
 
 Each has a variance, from that of the clicks given the estimate.  The weight of a judgment is v / (v + variance), v being the variance that
-the prior gives to relevance: the share of the variance of estimates that is not noise.  It is below 1, the weight of a person's judgment.
+the prior gives to relevance: the share of the variance of estimates that is not noise; of pbm it is sum alpha_i / (sum alpha_i + a), the
+share that clicks have in the estimate.  It is below 1, the weight of a person's judgment.
+
+The strength a of pbm and dr follows from the log (empirical Bayes, by moments): relevance varies around m_d by what sums of clicks vary
+beyond their own variance, v = sum ((y_d - e_d m_d)^2 - noise_d) / w_d / sum e_d^2 / w_d with e_d = sum alpha_i, w_d = max(e_d, 1), and a
+impressions know as much as that: a = spread(m) / v - 1.
 
 Sources: Zhang and Jones 2007 (coec), Joachims et al. 2017 (ips), Swaminathan and Joachims 2015 (snips), Vardasbi et al. 2020 (beta).
 """
@@ -26,11 +32,23 @@ import numpy as np
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
-from rankmill.pipeline.clicks.judge_options import WITHOUT_PROPENSITIES, ClickEstimate, JudgeOptions
-from rankmill.pipeline.clicks.models import _kernels as kernels
+from rankmill.pipeline.clicks.judge_options import (
+    DEFAULT_SHRINKAGE,
+    WITHOUT_PROPENSITIES,
+    ClickEstimate,
+    JudgeOptions,
+)
 from rankmill.pipeline.clicks.propensities import Propensities
 from rankmill.pipeline.clicks.result_lists import ClickLog, LogBlock
-from rankmill.pipeline.clicks.weighted_clicks import ClickTotals, Counts, Floats, log_totals, summed_by, weighted_clicks
+from rankmill.pipeline.clicks.weighted_clicks import (
+    ClickTotals,
+    Counts,
+    Floats,
+    WeightedClicks,
+    log_totals,
+    summed_by,
+    weighted_clicks,
+)
 
 
 class JudgedDocuments(NamedTuple):
@@ -50,18 +68,10 @@ class JudgedDocuments(NamedTuple):
 
 def estimate_of(options: JudgeOptions, propensities: Propensities | None) -> ClickEstimate:
     """Return the estimate that ``options`` choose; InputError if it does not go with the propensities."""
-    estimate = options.estimate or ("dctr" if propensities is None else "ips")
+    estimate = options.estimate or ("dctr" if propensities is None else "pbm")
     if estimate in WITHOUT_PROPENSITIES and propensities is not None:
         raise InputError(
-            f"{spelled('estimate')} {estimate} does not use {spelled('propensities')}; leave it out, or estimate ips"
-        )
-    if estimate == "pbm" and options.weighting.conversion_weight > 0.0:
-        raise InputError(
-            f"{spelled('estimate')} pbm models clicks, which happen or not; {spelled('conversion_weight')} goes with ips, snips or dr"
-        )
-    if estimate == "pbm" and propensities is not None and propensities.trust is not None:
-        raise InputError(
-            f"{spelled('estimate')} pbm has no trust in ranks, which these propensities have; use ips, snips or dr"
+            f"{spelled('estimate')} {estimate} does not use {spelled('propensities')}; leave it out, or estimate pbm"
         )
     return estimate
 
@@ -69,7 +79,7 @@ def estimate_of(options: JudgeOptions, propensities: Propensities | None) -> Cli
 def judge_documents(
     log: ClickLog, options: JudgeOptions | None = None, propensities: Propensities | None = None
 ) -> Iterator[tuple[LogBlock, JudgedDocuments]]:
-    """Yield each block of ``log`` with the estimates for its documents; the log is read twice.
+    """Yield each block of ``log`` with the estimates for its documents; the log is read twice or three times.
 
     Raises
     ------
@@ -82,8 +92,45 @@ def judge_documents(
     estimate = estimate_of(options, propensities)
     corrected = estimate not in WITHOUT_PROPENSITIES
     totals = log_totals(log, options.weighting, propensities, corrected=corrected)
+    strength = options.shrinkage
+    if strength is None:
+        strength = _strength(log, options, propensities, totals) if estimate in {"pbm", "dr"} else DEFAULT_SHRINKAGE
     for block in log.blocks():
-        yield block, _judged(block, options, propensities, estimate, totals)
+        yield block, _judged(block, options, propensities, estimate, totals, strength)
+
+
+class _Examined(NamedTuple):
+    """Sums over the impressions of each document of a block, all (documents,)."""
+
+    relevant: Floats
+    """Of values without trust."""
+    examined: Floats
+    """Of alpha."""
+    usual: Floats
+    """Of alpha times the mean relevance at the rank: what ``relevant`` is for a document like others at its ranks."""
+    noise: Floats
+    """Variance of ``relevant`` for such a document."""
+
+
+def _examined(block: LogBlock, weighted: WeightedClicks, totals: ClickTotals) -> _Examined:
+    document, n = block.lists.document, len(block.documents)
+    usual = weighted.alpha * totals.relevance_at[block.lists.rank - 1]
+    columns = (weighted.value - weighted.beta, weighted.alpha, usual, totals.spreads(usual + weighted.beta))
+    return _Examined(*(summed_by(document, column, n) for column in columns))
+
+
+def _strength(log: ClickLog, options: JudgeOptions, propensities: Propensities | None, totals: ClickTotals) -> float:
+    """Return the impressions that know as much of a document as its ranks do, from 0.1 to 10,000."""
+    found = np.zeros(2)
+    for block in log.blocks():
+        relevant, examined, usual, noise = _examined(
+            block, weighted_clicks(block, options.weighting, propensities), totals
+        )
+        size = np.maximum(examined, 1.0)
+        for k, values in enumerate((((relevant - usual) ** 2 - noise) / size, examined**2 / size)):
+            found[k] = np.cumsum(np.append(found[k], values))[-1]  # one after the other, so that blocks do not matter
+    variance = max(found[0] / found[1], 1e-9)
+    return float(np.clip(totals.spread(totals.relevance) / variance - 1.0, 0.1, 1e4))
 
 
 def _judged(
@@ -92,21 +139,21 @@ def _judged(
     propensities: Propensities | None,
     estimate: ClickEstimate,
     totals: ClickTotals,
+    a: float,
 ) -> JudgedDocuments:
     document, n = block.lists.document, len(block.documents)
     weighted = weighted_clicks(block, options.weighting, propensities, corrected=estimate not in WITHOUT_PROPENSITIES)
     impressions = np.bincount(document, minlength=n)
     clicks = np.bincount(document[block.lists.clicked > 0], minlength=n)
     shown = impressions.astype(np.float64)
-    value, a = summed_by(document, weighted.value, n), options.shrinkage
-    prior: Floats | float
     noisy = max(a, 1.0)  # a document without clicks is not certainly irrelevant
+    weight: Floats | None = None
     with np.errstate(divide="ignore", invalid="ignore"):
         if estimate in WITHOUT_PROPENSITIES:
-            m = totals.mean
+            m, value = totals.mean, summed_by(document, weighted.value, n)
             label = (value + a * m) / (shown + a)
             variance = totals.spreads((value + noisy * m) / (shown + noisy)) / (shown + a + 1.0)
-            prior = totals.spread(m) / (a + 1.0)
+            prior: Floats | float = totals.spread(m) / (a + 1.0)
             if estimate == "coec":
                 rate = np.append(totals.rate, 0.0)[np.minimum(block.lists.rank, len(totals.rate)) - 1]
                 expected = summed_by(document, rate, n) + a * m
@@ -114,42 +161,27 @@ def _judged(
                 label = (value + a * m) / expected
                 prior /= m * m
         else:
-            m = totals.relevance
-            examined = summed_by(document, weighted.alpha, n)
-            trusted = summed_by(document, weighted.beta, n)
-            y = np.maximum((value - trusted + a * m) / (examined + a), 0.0)
-            prior = totals.spread(m) / (a + 1.0)
+            relevant, examined, usual, _ = _examined(block, weighted, totals)
+            y = np.maximum((relevant + a * usual / examined) / (examined + a), 0.0)
+            prior = totals.spread(totals.relevance) / (a + 1.0)
+            likely = np.maximum((relevant + noisy * usual / examined) / (examined + noisy), 0.0)
+            chance = np.clip(weighted.alpha * likely[document] + weighted.beta, 0.0, 1.0)
+            spread = totals.spreads(chance)
             if estimate == "pbm":
-                label, variance = _position_based(document, weighted.alpha, weighted.value, (a * m, a * (1.0 - m)), n)
+                label = y
+                variance = (summed_by(document, spread, n) + a * a * prior) / (examined + a) ** 2
+                weight = examined / (examined + noisy)
             else:
-                likely = np.maximum((value - trusted + noisy * m) / (examined + noisy), 0.0)
-                chance = np.clip(weighted.alpha * likely[document] + weighted.beta, 0.0, 1.0)
-                noise = totals.spreads(chance) / weighted.divisor**2
-                variance = summed_by(document, noise, n) / (shown * shown)
+                variance = summed_by(document, spread / weighted.divisor**2, n) / (shown * shown)
                 label = summed_by(document, weighted.corrected, n) / shown
                 if estimate == "dr":
                     label += y * (1.0 - summed_by(document, weighted.alpha / weighted.divisor, n) / shown)
                 if estimate == "snips":
                     scale = _mean_weight(block, weighted.value - weighted.beta, weighted.corrected, totals)
                     label, variance, prior = label / scale, variance / scale**2, prior / scale**2
+        weight = prior / (prior + variance) if weight is None else weight
     label = np.where(impressions > 0, label, np.nan)
-    return JudgedDocuments(label, variance, prior / (prior + variance), impressions, clicks)
-
-
-def _position_based(
-    document: Counts, alpha: Floats, clicked: Floats, prior: tuple[float, float], n: int
-) -> tuple[Floats, Floats]:
-    """Return the mode of each document's posterior and its variance, the inverse of the curvature there, (n,)."""
-    order = np.lexsort((alpha, document))
-    of, theta, clicks = document[order], alpha[order], (clicked[order] > 0.0).astype(np.float64)
-    first = np.flatnonzero(np.concatenate([[True], (np.diff(of) != 0) | (np.diff(theta) != 0)])) if len(of) else order
-    shown = np.diff(np.append(first, len(of))).astype(np.float64)
-    of, theta, clicks = of[first], theta[first], np.add.reduceat(clicks, first) if len(first) else clicks
-    gamma = np.full(n, np.nan)
-    kernels.relevance_given(of, theta, np.zeros(len(of)), shown, clicks, np.array(prior), gamma)
-    skipped = (shown - clicks) * (theta / (1.0 - theta * gamma[of])) ** 2
-    curvature = (summed_by(of, clicks, n) + prior[0]) / gamma**2 + summed_by(of, skipped, n)
-    return gamma, 1.0 / (curvature + prior[1] / (1.0 - gamma) ** 2)
+    return JudgedDocuments(label, variance, weight, impressions, clicks)
 
 
 def _mean_weight(block: LogBlock, value: Floats, corrected: Floats, totals: ClickTotals) -> Floats:

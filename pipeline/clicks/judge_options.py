@@ -13,6 +13,7 @@ ClickEstimate = Literal["dctr", "coec", "pbm", "ips", "snips", "dr"]
 JudgmentForm = Literal["labels", "grades", "pairs"]
 
 WITHOUT_PROPENSITIES = ("dctr", "coec")  # estimates that do not need them
+DEFAULT_SHRINKAGE = 10.0  # of estimates for which it does not follow from the log
 
 _GRADES = "Grades"
 
@@ -71,13 +72,14 @@ class JudgeOptions:
     )
     estimate: ClickEstimate | None = option(
         default=None,
-        help="How relevance is estimated. Default: ips with --propensities, else dctr.",
+        help="How relevance is estimated. Default: pbm with --propensities, else dctr.",
         choices=get_args(ClickEstimate),
     )
     weighting: ClickWeighting = group(default_factory=ClickWeighting)
-    shrinkage: float = option(
-        default=10.0,
-        help="Number of impressions of an average document that are added to each one by dctr, coec, pbm and dr.",
+    shrinkage: float | None = option(
+        default=None,
+        help="Number of impressions of an average document that are added to each one by dctr, coec, pbm and dr."
+        " Default: 10; for pbm and dr estimated from the log.",
         least=0,
         most=1e9,
     )

@@ -91,7 +91,7 @@ def _values(block: LogBlock, weighting: ClickWeighting) -> Floats:
         value *= 1.0 + weighting.conversion_weight * np.nan_to_num(block.numbers["converted"], nan=0.0)
     if weighting.min_dwell > 0.0:
         value[block.numbers["dwell"] < weighting.min_dwell] = 0.0  # an unknown dwell time is NaN, and the click counts
-    return np.rint(value * _STEPS) / _STEPS
+    return _in_steps(value) / _STEPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +112,8 @@ class ClickTotals:
     """Sum of the corrected values."""
     rate: Floats
     """(ranks,) mean value at each rank, of rank 1 first."""
+    relevance_at: Floats
+    """(ranks,) mean of gamma over examined impressions of each rank: what documents shown there are usually like."""
 
     @property
     def mean(self) -> float:
@@ -143,37 +145,42 @@ def log_totals(
     InputError, DataRejected
         As :func:`weighted_clicks`; or no click of the log counts.
     """
-    shown, value = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    sums, lists, clicks = np.zeros(4, dtype=object), 0, 0
+    by_rank = np.zeros((4, 1), np.int64)  # impressions, value, alpha, beta
+    sums, lists, clicks = np.zeros(2, dtype=object), 0, 0
     for block in log.blocks():
         weighted = weighted_clicks(block, weighting, propensities, corrected=corrected)
-        rank, steps = block.lists.rank, np.rint(weighted.value * _STEPS).astype(np.int64)
-        most = max(int(rank.max(initial=0)) + 1, len(shown))
-        shown, value = (np.pad(each, (0, most - len(each))) for each in (shown, value))
-        shown += np.bincount(rank, minlength=most)
-        np.add.at(value, rank, steps)
-        columns = (weighted.value * weighted.value, weighted.alpha, weighted.beta, weighted.corrected)
-        sums += [int(np.rint(column * _STEPS).astype(np.int64).sum()) for column in columns]
+        rank = block.lists.rank
+        by_rank = np.pad(by_rank, ((0, 0), (0, max(int(rank.max(initial=0)) + 1 - by_rank.shape[1], 0))))
+        by_rank[0] += np.bincount(rank, minlength=by_rank.shape[1])
+        for row, column in zip(by_rank[1:], (weighted.value, weighted.alpha, weighted.beta), strict=True):
+            np.add.at(row, rank, _in_steps(column))
+        columns = (weighted.value * weighted.value, weighted.corrected)
+        sums += [int(_in_steps(column).sum()) for column in columns]
         lists += len(block.lists.query)
         clicks += int(block.lists.clicked.sum())
-    total = int(value.sum())
-    if total == 0:
+    shown, value, alpha, beta = by_rank
+    if not value.any():
         what = (
             "no click" if clicks == 0 else f"no click that counts: all {clicks:,} have a dwell time below the minimum"
         )
         raise DataRejected(f"the log has {what}, so there is nothing to judge by")
-    squared, examined, trusted, by_propensity = (int(each) / _STEPS for each in sums)
+    squared, by_propensity = (int(each) / _STEPS for each in sums)
     return ClickTotals(
         impressions=int(shown.sum()),
         clicks=clicks,
         lists=lists,
-        value=total / _STEPS,
+        value=int(value.sum()) / _STEPS,
         squared=squared,
-        examined=examined,
-        trusted=trusted,
+        examined=int(alpha.sum()) / _STEPS,
+        trusted=int(beta.sum()) / _STEPS,
         corrected=by_propensity,
         rate=(value / np.maximum(shown, 1))[1:] / _STEPS,
+        relevance_at=np.maximum(value - beta, 0)[1:] / np.maximum(alpha, 1)[1:],
     )
+
+
+def _in_steps(values: Floats) -> Counts:
+    return np.rint(values * _STEPS).astype(np.int64)
 
 
 def summed_by(number: Counts, values: Floats, n: int) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from rankmill.foundation.options import group, option, option_like, options
-from rankmill.pipeline.clicks.judge_options import ClickWeighting, JudgeOptions
+from rankmill.pipeline.clicks.judge_options import DEFAULT_SHRINKAGE, ClickWeighting, JudgeOptions
 
 RankWeight = Literal["clicks", "dcg"]
 Unit = Literal["sessions", "queries"]
@@ -26,7 +26,7 @@ class OffPolicyOptions:
     shrinkage: float = option_like(
         JudgeOptions,
         "shrinkage",
-        default=10.0,
+        default=DEFAULT_SHRINKAGE,
         help="Impressions of an average document that are added to each one in the regression of dr.",
     )
     unit: Unit = option(

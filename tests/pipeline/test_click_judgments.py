@@ -52,9 +52,7 @@ def with_numbers(log: LogInMemory, **numbers: np.ndarray) -> LogInMemory:
 def test_estimates_are_those_of_the_slow_twin(estimate, shrinkage):
     log = log_of(300, queries=12, swapped=0.3).log
     uses = estimate not in {"dctr", "coec"}
-    propensities = (TRUST if estimate != "pbm" else PBM) if uses else None
-    if estimate == "pbm" and shrinkage == 0.0:
-        shrinkage = 0.5  # the greatest likelihood may be at 0, where there is no curvature
+    propensities = TRUST if uses else None
     options = JudgeOptions(estimate=estimate, shrinkage=shrinkage, weighting=ClickWeighting(clip=0.3))
     ((block, found),) = judge_documents(log, options, propensities)
     alpha = (lambda k: THETA[k - 1]) if uses else lambda _: 1.0
@@ -79,8 +77,8 @@ def test_conversions_and_dwell_times_weigh_clicks():
     log = with_numbers(log, converted=converted, dwell=dwell)
     weighting = ClickWeighting(conversion_weight=2.5, min_dwell=3, clip=0.2)
     value = block.lists.clicked * (1 + 2.5 * converted) * ~(dwell < 3)
-    for estimate, propensities in (("dctr", None), ("ips", PBM), ("dr", PBM)):
-        options = JudgeOptions(estimate=estimate, weighting=weighting)
+    for estimate, propensities in (("dctr", None), ("ips", PBM), ("dr", PBM), ("pbm", PBM)):
+        options = JudgeOptions(estimate=estimate, weighting=weighting, shrinkage=10.0)
         ((_, found),) = judge_documents(log, options, propensities)
         alpha = (lambda k: THETA[k - 1]) if propensities else lambda _: 1.0
         wanted = naive.judged(lists_of(block, value), estimate, alpha, lambda _: 0.0, 0.2, 10.0)
@@ -151,6 +149,27 @@ def test_grades_follow_thresholds_and_uncertain_ones_are_left_out(tmp_path):
     assert halves.per_grade == pytest.approx([halves.rows / 2] * 2, abs=10)  # some have equal labels
 
 
+def test_documents_that_were_hardly_examined_are_judged_by_where_they_were_shown():
+    """A label of `pbm` lies between the rate of its document and that of its ranks, nearer to the first the more it was examined."""
+    error = {}
+    for sessions in (300, 30_000):
+        simulated = log_of(sessions, queries=30, swapped=0.1)
+        ((block, judged),) = judge_documents(simulated.log, JudgeOptions(estimate="pbm"), PBM)
+        document, rank, clicked = block.lists.document, block.lists.rank, block.lists.clicked
+        theta, n = np.array(THETA)[rank - 1], len(judged.label)
+        of_rank = np.bincount(rank, clicked) / np.maximum(np.bincount(rank, theta), 1e-9)
+        examined, usual, clicks = (np.bincount(document, x, n) for x in (theta, theta * of_rank[rank], clicked))
+        shown = judged.impressions > 0
+        strength = examined[shown] * (1 / judged.weight[shown] - 1)
+        np.testing.assert_allclose(strength, strength[0])  # of the log, the same for all documents
+        wanted = (clicks[shown] + strength * usual[shown] / examined[shown]) / (examined[shown] + strength)
+        np.testing.assert_allclose(judged.label[shown], wanted, rtol=1e-4)
+        truth = simulated.relevance[shown] * EXAMINATION[0]
+        error[sessions] = np.mean((judged.label[shown] - truth) ** 2) / np.var(truth)
+    assert error[300] < 1  # with a click for each document better than the mean of all documents
+    assert error[30_000] < 0.1
+
+
 def test_variances_are_those_of_repeated_logs():
     found = {estimate: [] for estimate in ("ips", "dr", "pbm")}
     variance = {estimate: [] for estimate in found}
@@ -217,15 +236,12 @@ def test_refusals(tmp_path):
         ({"estimate": "dctr"}, InputError, ("dctr", "propensities")),
         ({"weighting": ClickWeighting(min_dwell=3.0)}, InputError, ("dwell",)),
         ({"estimate": "ips", "weighting": ClickWeighting(conversion_weight=1.0)}, InputError, ("converted",)),
-        ({"estimate": "pbm", "weighting": ClickWeighting(conversion_weight=1.0)}, InputError, ("pbm",)),
         ({"min_impressions": 10_000}, DataRejected, ("10,000", "min_impressions")),
     ):
         with refused(kind, *facts):
             write_judgments(log, tmp_path / "x.parquet", JudgeOptions(**given), PBM)
-    assert write_judgments(log, tmp_path / "trusting.parquet", JudgeOptions(), TRUST).estimate == "ips"
+    assert write_judgments(log, tmp_path / "trusting.parquet", JudgeOptions(), TRUST).estimate == "pbm"
     (tmp_path / "trusting.parquet").unlink()
-    with refused(InputError, "pbm", "trust"):
-        write_judgments(log, tmp_path / "x.parquet", JudgeOptions(estimate="pbm"), TRUST)
     silent = block.lists._replace(clicked=np.zeros_like(block.lists.clicked))
     nothing = LogInMemory((LogBlock(silent, block.queries, block.documents, block.document_start, {}),))
     for form in ("labels", "pairs"):
@@ -361,5 +377,5 @@ def test_the_command(tmp_path):
     result = runner.invoke(app, [*words, "-o", str(out)])
     assert (result.exit_code, "--overwrite" in str(result.exception)) == (1, True)
     text = runner.invoke(app, [*words, "--as", "grades", "-o", str(out), "--overwrite"]).stdout
-    assert "(ips)" in text
+    assert "(pbm)" in text
     assert "documents by grade" in text

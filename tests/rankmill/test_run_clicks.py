@@ -45,7 +45,7 @@ def write_project(folder: Path, *, swapped: float) -> Path:
     generated = SynthParameters(queries=70, documents_per_query=10, features=10)
     write_synthetic(folder / "all.parquet", generated)
     judged, scores = generated_queries(generated, "f1")
-    options = ClickSimulation(sessions=3000, swapped=swapped, list_length=5, popularity="equal")
+    options = ClickSimulation(sessions=6000, swapped=swapped, list_length=5, popularity="equal")
     write_click_log(folder / "log.parquet", judged, scores, options)
     rows = pl.read_parquet(folder / "all.parquet")
     by_people = pl.col("qid").cast(pl.Int64) > JUDGED
