@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -26,6 +27,16 @@ EMPTY: tuple[Any, ...] = ("", (), {}, None)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
+CacheFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache",
+        envvar="RANKMILL_CACHE",
+        metavar="DIR",
+        help="Keep what is fetched from buckets in this folder, for later commands.",
+        show_default=False,
+    ),
+]
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -74,6 +85,42 @@ class _TakesOptions:
             else:
                 parameters += _parameters_of(group)
         return inspect.Signature(parameters)
+
+    @property
+    def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]
+        return {parameter.name: parameter.annotation for parameter in self.__signature__.parameters.values()}
+
+
+class TakesUrls:
+    """A command whose paths may be URLs (`rankmill.foundation.storage.url_arguments`); it has an option ``--cache`` then."""
+
+    def __init__(self, command: Callable[..., None]) -> None:
+        self._command = command
+        self.__name__, self.__doc__, self.__module__ = command.__name__, command.__doc__, command.__module__
+
+    def __call__(self, **given: Any) -> None:
+        """Run the command with local names of what the URLs name."""
+        from rankmill.foundation.storage.url_arguments import local_paths
+
+        folder = given.pop("cache") if self._adds_cache else given.get("cache")
+        updated = "dataset" if self.__name__ == "bin_" else ""
+        with spelled_for_a_command_line(), local_paths(given, folder, updated=updated, shown=True) as local:
+            self._command(**local)
+
+    @cached_property
+    def _own(self) -> list[inspect.Parameter]:
+        return list(inspect.signature(self._command, eval_str=True).parameters.values())
+
+    @cached_property
+    def _adds_cache(self) -> bool:
+        names = {each.name for each in self._own if "Path" in str(each.annotation)}
+        return bool(names - {"registry", "registry_folder", "to", "config", "work"})
+
+    @cached_property
+    def __signature__(self) -> inspect.Signature:
+        cache = inspect.Parameter("cache", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CacheFolder)
+        own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in self._own]
+        return inspect.Signature([*own, *([cache] if self._adds_cache else [])])
 
     @property
     def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]

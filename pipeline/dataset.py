@@ -22,6 +22,7 @@ from rankmill.foundation.errors import ConflictError, DatasetFormatError, InputE
 from rankmill.foundation.notebook_html import HtmlTable, ShareCell, card
 from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import write_atomically
+from rankmill.foundation.storage.url_arguments import fetched
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset_manifest import (
     BINS,
@@ -82,6 +83,8 @@ class Dataset(StoredShards):
     def open(cls, path: str | os.PathLike[str]) -> Dataset:
         """Read the manifest of the dataset at ``path`` and check that its shards exist.
 
+        A dataset at a URL is fetched whole, and stays on the disk until the process ends, or in RANKMILL_CACHE.
+
         Raises
         ------
         InputError
@@ -89,7 +92,7 @@ class Dataset(StoredShards):
         DatasetFormatError
             The manifest is damaged or of an unknown format, or a shard is missing or has the wrong size.
         """
-        folder = Path(path)
+        folder = fetched(path)
         dataset = cls(folder, read_manifest(folder))
         dataset.check_sizes()
         return dataset

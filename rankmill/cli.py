@@ -43,12 +43,11 @@ import rankmill.scorer.cli_inspect
 import rankmill.trainer.cli
 import rankmill.trainer.cli_clicks
 import rankmill.trainer.cli_tune
-from rankmill.foundation.command_line import AsJson
+from rankmill.foundation.command_line import AsJson, TakesUrls
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import UnusableColumns, known_code_of, one_line
 from rankmill.foundation.exit_codes import BUG, READER_GONE, USAGE
 from rankmill.foundation.options import spelled_for_a_command_line
-from rankmill.foundation.storage.location import meant_as_url
 from rankmill.other_libraries import OURS
 from rankmill.scorer.metrics import parse_metric
 
@@ -124,14 +123,15 @@ class Command(PlainHelp, TyperCommand):
     def __getattr__(self, name: str) -> Any:
         if name not in {"params", "callback"}:
             raise AttributeError(name)
-        made = get_command_from_info(
-            self._declared, pretty_exceptions_short=False, rich_markup_mode=self.rich_markup_mode
-        )
+        declared = copy(self._declared)
+        if declared.callback is not None:
+            declared.callback = TakesUrls(declared.callback)
+        made = get_command_from_info(declared, pretty_exceptions_short=False, rich_markup_mode=self.rich_markup_mode)
         self.params, self.callback = made.params, made.callback
         return getattr(self, name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse ``args``; BadParameter if an option with one value is given twice, or a local path is a URL."""
+        """Parse ``args``; BadParameter if an option with one value is given twice."""
         ctx.meta[_WORDS] = list(args)
         if not ctx.resilient_parsing:
             _, _, given = self.make_parser(ctx).parse_args(args=list(args))
@@ -140,16 +140,7 @@ class Command(PlainHelp, TyperCommand):
                 option = param.param_type_name == "option" and not param.is_flag and not param.multiple
                 if option and times > 1:
                     raise typer.BadParameter(f"it takes one value, found {times}", ctx=ctx, param=param)
-        rest = super().parse_args(ctx, args)
-        declared: list[Any] = list(self.params)
-        for param in declared:
-            given = ctx.params.get(param.name)
-            for value in given if isinstance(given, list | tuple) else [given]:
-                if isinstance(value, Path) and (url := meant_as_url(value)):
-                    raise typer.BadParameter(
-                        f"expected a local path, found {url}; only a registry can be in a bucket", ctx=ctx, param=param
-                    )
-        return rest
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; if it cannot use some columns, add the command line that ignores or converts them."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 
 from rankmill.foundation.records import as_json
+from rankmill.foundation.storage.url_arguments import takes_urls
 from rankmill.model_files import facts_of, named_model
 from rankmill.ranker import Ranker
 from rankmill.registry.model_registry import Registry, Version
 from rankmill.scorer.model import Model
 
 
+@takes_urls
 def load_model(model: str | os.PathLike[str], *, registry: str | os.PathLike[str] | None = None) -> Ranker:
     """Load a model by name or file, and return it as a ranker that can predict.
 
@@ -18,7 +20,7 @@ def load_model(model: str | os.PathLike[str], *, registry: str | os.PathLike[str
     ----------
     model
         A model file, or a model of the registry: ``web`` (its production version), ``web@7``, ``web@latest``, ``web@ALIAS``.  A string is
-        a file if the file exists, if it ends in ``.rankmill`` or contains a path separator; a ``Path`` is always a file.
+        a file if the file exists, if it is a URL, ends in ``.rankmill`` or contains a path separator; a ``Path`` is always a file.
     registry
         Folder of the registry; None: RANKMILL_REGISTRY, else ``registry-data`` in the working directory.
 

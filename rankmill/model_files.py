@@ -13,6 +13,7 @@ from typing import Any
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import as_json
+from rankmill.foundation.storage.location import location
 from rankmill.foundation.training_facts import TrainingFacts
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES
@@ -30,7 +31,7 @@ def named_model(model: str | os.PathLike[str], registry: str | os.PathLike[str] 
     text = os.fspath(model)
     if isinstance(model, os.PathLike) or os.sep in text:
         return load_model_file(text), text
-    found, identity = find_model(text, default_folder() if registry is None else Path(registry))
+    found, identity = find_model(text, default_folder() if registry is None else location(registry))
     return found, text if identity.name is None else str(identity)
 
 

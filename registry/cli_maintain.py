@@ -208,7 +208,9 @@ def import_bundle(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Import a model, or one version of it, from a bundle; all of it or nothing.
+    """Import a model, or one version of it, from a bundle; on a disk all of it or nothing.
+
+    In a bucket, the entries of a history appear one by one; a killed import continues when it is repeated.
 
     A whole history keeps its log and aliases.  If the model exists here already, only new entries are added; if the two
     histories have diverged, nothing is changed (exit 75).  A single version becomes the next version of the model and gets no

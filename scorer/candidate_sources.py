@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from glob import has_magic
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,11 @@ def paths_of(subject: PathLike | Sequence[PathLike]) -> list[Path]:
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """Return the files that ``paths`` name, those in folders among them."""
-    return [file for path in paths for file in (find_files([path]) if path.is_dir() else [path])]
+    """Return the files that ``paths`` name, those in folders and those that match patterns among them."""
+    several = [path.is_dir() or (has_magic(os.fspath(path)) and not path.exists()) for path in paths]
+    return [
+        file for path, many in zip(paths, several, strict=True) for file in (find_files([path]) if many else [path])
+    ]
 
 
 def open_sources(

@@ -22,6 +22,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels.randoms import random_bits_of
 from rankmill.foundation.options import made_from, spelled, takes_options_of
 from rankmill.foundation.storage.publish import write_atomically
+from rankmill.foundation.storage.url_arguments import takes_urls
 from rankmill.pipeline.goals import ALL_GOALS, check_goal
 from rankmill.pipeline.sources.batch import Source
 from rankmill.scorer.arguments import JudgedArguments
@@ -92,6 +93,7 @@ class EvaluationOptions:
         return replace(self, judged=replace(self.judged, split=split))
 
 
+@takes_urls
 @takes_options_of(JudgedOptions, Policy)
 def evaluate(
     subject: PathLike | Sequence[PathLike] | pa.Table,

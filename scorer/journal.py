@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rankmill.foundation.records import canonical_json
+from rankmill.foundation.storage.local_copies import object_behind
 from rankmill.foundation.storage.publish import file_digest, write_atomically
 from rankmill.scorer.ranked_file import RankedPart
 from rankmill.scorer.scoring import InputPosition
@@ -91,10 +92,13 @@ class Journal(BaseModel):
 def run_key(files: Iterable[Path], facts: Mapping[str, Any]) -> str:
     """Return a key of ``facts`` and the state of ``files``; runs with the same key may resume each other.
 
-    A file is unchanged while its size, modification times and inode are.
+    A file is unchanged while its size, modification times and inode are; an object of a bucket while its ETag and size are.
     """
-    states = []
+    states: list[list[str | int]] = []
     for path in files:
+        if (behind := object_behind(path)) is not None:
+            states.append([str(behind.url), behind.size, behind.tag or behind.version])
+            continue
         status = path.stat()
         states.append(
             [str(path.absolute()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]

@@ -22,6 +22,7 @@ from rankmill.foundation.process_memory import peak_bytes
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.foundation.storage.staging import staging_folder
+from rankmill.foundation.storage.url_arguments import takes_urls
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import Source
 from rankmill.pipeline.sources.columns import guesses_of
@@ -96,6 +97,7 @@ def reports_to_json(out: PathLike, reports: Mapping[str, RerankReport]) -> str:
     return json.dumps({"out": os.fspath(out), "models": models}, sort_keys=True)
 
 
+@takes_urls
 @takes_options_of(RerankOptions)
 def rerank(
     candidates: PathLike | Sequence[PathLike],
@@ -145,6 +147,7 @@ def rerank(
     return report
 
 
+@takes_urls
 @takes_options_of(RerankOptions)
 def rerank_several(
     candidates: PathLike | Sequence[PathLike],

@@ -19,6 +19,8 @@ from rankmill.foundation.errors import InputError, MissingLibrary
 from rankmill.foundation.storage.location import ObjectUrl
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from obstore.store import ObjectStore
 
 RETRIES = 6  # of one request that failed, or was answered by a 5xx status
@@ -26,6 +28,8 @@ LONGEST_PAUSE = timedelta(seconds=5)  # between two tries
 RETRY_FOR = timedelta(seconds=90)
 TIMEOUT = "60s"  # for one request
 CONNECT_TIMEOUT = "5s"
+PART = 8 << 20  # bytes of one request for, or of, a part of an object
+MOST_PARTS = 9000  # of an upload; S3 allows 10,000
 
 
 class StoreError(OSError):
@@ -68,6 +72,8 @@ class ObjectFacts(NamedTuple):
     """Seconds since the epoch, by the clock of the store."""
     version: str
     """The ETag, or the generation, of its content."""
+    tag: str = ""
+    """The ETag alone, which listings and answers share; empty if the store has none."""
 
 
 class BucketClient(Protocol):
@@ -75,6 +81,10 @@ class BucketClient(Protocol):
 
     def get(self, url: ObjectUrl, limit: int = -1) -> bytes:
         """Read an object, whole or its first ``limit`` bytes."""
+        ...
+
+    def part(self, url: ObjectUrl, start: int, size: int) -> tuple[bytes, str]:
+        """Read ``size`` bytes of an object from ``start``; also return its ETag."""
         ...
 
     def head(self, url: ObjectUrl) -> ObjectFacts:
@@ -91,6 +101,10 @@ class BucketClient(Protocol):
 
     def put(self, url: ObjectUrl, data: bytes) -> None:
         """Write an object; an existing one is replaced."""
+        ...
+
+    def put_file(self, url: ObjectUrl, path: Path) -> None:
+        """Write the bytes of a file as an object, which is visible once all of them are there; an existing one is replaced."""
         ...
 
     def put_new(self, url: ObjectUrl, data: bytes) -> bool:
@@ -131,6 +145,17 @@ class ObstoreClient:
             raise TruncatedAnswer(url, f"the answer was cut off: expected {size} bytes, found {len(data)}; try again")
         return data
 
+    def part(self, url: ObjectUrl, start: int, size: int) -> tuple[bytes, str]:
+        """Read ``size`` bytes of an object from ``start``; also return its ETag."""
+        import obstore
+
+        with _explained(url):
+            answer = obstore.get(self._store, url.key, options={"range": (start, start + size)})
+            tag, data = _tag(answer.meta), bytes(answer.bytes())
+        if len(data) != size:
+            raise TruncatedAnswer(url, f"the answer was cut off: expected {size} bytes, found {len(data)}; try again")
+        return data, tag
+
     def head(self, url: ObjectUrl) -> ObjectFacts:
         """Return the facts about an object."""
         import obstore
@@ -169,6 +194,14 @@ class ObstoreClient:
 
         with _explained(url):
             obstore.put(self._store, url.key, data, use_multipart=False)
+
+    def put_file(self, url: ObjectUrl, path: Path) -> None:
+        """Write the bytes of a file as an object; large ones in parts, four at a time."""
+        import obstore
+
+        size = max(PART, path.stat().st_size // MOST_PARTS + 1)
+        with _explained(url):
+            obstore.put(self._store, url.key, path, chunk_size=size, max_concurrency=4)
 
     def put_new(self, url: ObjectUrl, data: bytes) -> bool:
         """Write an object unless it exists; return whether it was written."""
@@ -326,4 +359,9 @@ def store_error(url: ObjectUrl, text: str, kind: str = "") -> StoreError:
 
 def _stored(url: ObjectUrl, meta: Any) -> ObjectFacts:
     version = meta.get("version") or meta.get("e_tag") or ""
-    return ObjectFacts(url, int(meta["size"]), meta["last_modified"].timestamp(), version)
+    return ObjectFacts(url, int(meta["size"]), meta["last_modified"].timestamp(), version, _tag(meta))
+
+
+def _tag(meta: Any) -> str:
+    """Return the ETag without its quotes, which some stores leave out in listings."""
+    return str(meta.get("e_tag") or "").removeprefix("W/").strip('"')

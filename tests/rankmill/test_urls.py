@@ -1,31 +1,55 @@
-"""A URL is taken where it works, and refused in one line everywhere else."""
+"""What must be on a local disk is refused by URL in one line, and so is any URL without the library."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from rankmill.cli import execute
-from tests.refusals import unnamed
+from tests.refusals import only_line, unnamed
 
-WORDS = (
+LOCAL = (
+    ["run", "s3://bucket/rankmill.toml"],
+    ["health", "gs://bucket/work"],
+    ["report", "s3://bucket/work"],
+    ["train", "web.dataset", "--name", "web", "--checkpoint", "az://container/checkpoint"],
+    ["train", "web.dataset", "--name", "web", "--bin-cache", "s3://bucket/bins"],
+)
+ANYWHERE = (
     ["data", "ingest", "s3://bucket/j.csv", "-o", "d.dataset"],
     ["data", "ingest", "j.csv", "-o", "s3://bucket/d.dataset"],
     ["train", "az://container/d.dataset", "--name", "web"],
-    ["rerank", "s3://bucket/c.csv", "--model", "web", "-o", "out.csv"],
+    ["rerank", "s3://bucket/c/*.csv", "--model", "web", "-o", "out.csv"],
+    ["evaluate", "x.run", "--qrels", "gs://bucket/q.txt"],
     ["models", "import", "s3://bucket/web.tar"],
-    ["models", "export", "web", "-o", "gs://bucket/web.tar"],
-    ["run", "s3://bucket/rankmill.toml"],
+    ["models", "register", "s3://bucket/web.rankmill", "--name", "web"],
+    ["compare", "s3://bucket/a.run", "s3://bucket/b.run"],
 )
 
 
-@pytest.mark.parametrize("words", WORDS, ids=lambda words: " ".join(words[:3]))
+def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert execute(words) == 2
+    return only_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("words", LOCAL, ids=lambda words: " ".join(words[:3]))
 def test_a_url_where_a_local_path_belongs_is_refused(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert execute(words) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert not unnamed(line, next(word for word in words if "://" in word), "local path", "registry")
+    line = refusal(words, capsys)
+    assert not unnamed(line, next(word for word in words if "://" in word), "local path")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", ANYWHERE, ids=lambda words: " ".join(words[:3]))
+def test_a_url_without_the_library_says_how_to_install_it(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("obstore", "obstore.exceptions", "obstore.store"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert not unnamed(refusal(words, capsys), "pip install 'rankmill[cloud]'")
     assert list(tmp_path.iterdir()) == []

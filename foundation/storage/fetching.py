@@ -1,0 +1,128 @@
+"""Objects of a bucket, fetched whole into files of a cache: by parts, several at a time, and published atomically."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from rankmill.foundation.errors import ConflictError
+from rankmill.foundation.storage.bucket import PART, BucketClient, ObjectFacts, StoreError, StoreRefusal
+from rankmill.foundation.storage.location import ObjectUrl
+from rankmill.foundation.storage.publish import STAGED, is_left_behind, new_staged_path, publish_file
+
+AT_A_TIME = 8  # parts
+TRIES = 4  # of a part whose answer was cut off; the client repeats requests that failed by itself
+
+
+def file_in(cache: Path, facts: ObjectFacts) -> Path:
+    """Return the file of the folder ``cache`` that holds an object: it is named by the digest of URL, ETag and size."""
+    known = facts.tag or facts.version or str(facts.modified)
+    digest = hashlib.sha256(f"{facts.url}\n{known}\n{facts.size}".encode()).hexdigest()
+    return cache / "objects" / digest[:2] / digest[2:]
+
+
+def fetch(client: Callable[[ObjectUrl], BucketClient], wanted: Iterable[tuple[ObjectFacts, Path]]) -> None:
+    """Fetch objects to files, unless these are there; after an error nothing incomplete is left.
+
+    Memory: at most `AT_A_TIME` parts of `PART` bytes.
+
+    Raises
+    ------
+    ConflictError
+        An object was replaced or removed since it was listed.
+    StoreError
+        A request failed.
+    """
+    files = [_Partial(facts, path) for facts, path in wanted if not _is_here(facts, path)]
+    parts = [(file, start) for file in files for start in range(0, max(1, file.facts.size), PART)]
+    pool = ThreadPoolExecutor(AT_A_TIME)
+    try:
+        for _ in pool.map(lambda part: part[0].fetch(client(part[0].facts.url), part[1]), parts):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)
+        for file in files:
+            file.abandon()
+
+
+class _Partial:
+    """An object of which some parts are on the disk."""
+
+    def __init__(self, facts: ObjectFacts, path: Path) -> None:
+        self.facts, self.path = facts, path
+        self._missing = max(1, -(-facts.size // PART))
+        self._lock = threading.Lock()
+        self._staged: Path | None = None
+        self._descriptor = -1
+
+    def fetch(self, client: BucketClient, start: int) -> None:
+        """Fetch the part from ``start``; after the last one the file is published."""
+        size = min(PART, self.facts.size - start)
+        data, tag = _part(client, self.facts.url, start, size) if size else (b"", self.facts.tag)
+        if tag != self.facts.tag:
+            raise _replaced(self.facts.url)
+        with self._lock:
+            self._open()
+        written = 0
+        while written < size:
+            written += os.pwrite(self._descriptor, data[written:], start + written)
+        with self._lock:
+            self._missing -= 1
+            last = self._missing == 0
+        if last:
+            self._publish()
+
+    def abandon(self) -> None:
+        """Remove what is incomplete."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        if self._staged is not None:
+            self._staged.unlink(missing_ok=True)
+
+    def _open(self) -> None:
+        if self._staged is not None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        for left in self.path.parent.glob(f".*{STAGED}"):
+            if is_left_behind(left):
+                left.unlink(missing_ok=True)
+        self._staged = new_staged_path(self.path)
+        self._descriptor = os.open(self._staged, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+
+    def _publish(self) -> None:
+        staged = self._staged
+        assert staged is not None  # noqa: S101 (opened for every part)
+        os.close(self._descriptor)
+        self._descriptor = -1
+        if staged.stat().st_size != self.facts.size:
+            raise OSError(errno.EIO, "the copy in the cache has another length than its object", str(self.facts.url))
+        publish_file(staged, self.path)
+        self._staged = None
+
+
+def _is_here(facts: ObjectFacts, path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return path.stat().st_size == facts.size
+    return False
+
+
+def _part(client: BucketClient, url: ObjectUrl, start: int, size: int) -> tuple[bytes, str]:
+    for tried in range(1, TRIES + 1):
+        try:
+            return client.part(url, start, size)
+        except FileNotFoundError:
+            raise _replaced(url) from None
+        except StoreError as error:
+            if tried == TRIES or isinstance(error, StoreRefusal):
+                raise
+    raise AssertionError  # pragma: no cover
+
+
+def _replaced(url: ObjectUrl) -> ConflictError:
+    return ConflictError(f"{url}: was replaced or removed while it was read; run again when it is complete")

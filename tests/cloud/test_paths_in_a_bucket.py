@@ -1,0 +1,233 @@
+"""Commands read and write by URL what they read and write on a disk: the same bytes, and the same refusals."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import rankmill
+from rankmill.cli import app, execute
+from rankmill.foundation.storage import bucket
+from rankmill.foundation.storage.bucket import open_bucket
+from rankmill.foundation.storage.location import ObjectUrl, location
+from tests.cloud.conftest import reach
+from tests.cloud.servers import SECRET, Server
+from tests.refusals import only_line, unnamed
+
+SYNTH = ["--queries", "60", "--docs-per-query", "10", "--features", "10"]
+
+
+def url_of(text: str) -> ObjectUrl:
+    found = location(text)
+    assert isinstance(found, ObjectUrl)
+    return found
+
+
+def call(*words: str | Path) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
+def upload(folder: Path, url: ObjectUrl) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            open_bucket(url).put(url / path.relative_to(folder).as_posix(), path.read_bytes())
+
+
+def download(url: ObjectUrl) -> dict[str, bytes]:
+    client = open_bucket(url)
+    return {str(each.url.relative_to(url)): client.get(each.url) for each in client.below(url)}
+
+
+def on_disk(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files of judgments as LETOR text, one of them compressed, and candidates."""
+    folder = tmp_path_factory.mktemp("inputs")
+    (folder / "days").mkdir()
+    for number in (1, 2):
+        call("data", "synth", "-o", folder / "days" / f"{number}.txt", *SYNTH, "--seed", str(number))
+    second = folder / "days" / "2.txt"
+    (folder / "days" / "2.txt.gz").write_bytes(gzip.compress(second.read_bytes()))
+    second.unlink()
+    (folder / "days" / "README.md").write_text("not rows")
+    (folder / "candidates").mkdir()
+    call("data", "synth", "-o", folder / "candidates" / "c.parquet", *SYNTH, "--seed", "3")
+    (folder / "qrels.txt").write_text("".join(f"{qid} 0 {doc} {grade}\n" for qid, doc, grade in _grades(folder)))
+    return folder
+
+
+def _grades(folder: Path) -> Iterator[tuple[str, str, int]]:
+    table = pq.read_table(folder / "candidates" / "c.parquet", columns=["qid", "doc_id", "grade"]).to_pylist()
+    return ((row["qid"], row["doc_id"], row["grade"]) for row in table)
+
+
+@pytest.fixture(scope="module")
+def model(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of two trees."""
+    table = pl.read_parquet(inputs / "candidates" / "c.parquet")
+    features = [name for name in table.columns if name not in {"qid", "doc_id", "grade", "split"}]
+    ranker = rankmill.Ranker(n_rounds=2).fit(table.select(features), table["grade"], qid=table["qid"])
+    path = tmp_path_factory.mktemp("model") / "web.rankmill"
+    ranker.save(path)
+    return path
+
+
+SPLIT = ["--split", "train=0.6,valid=0.2,test=0.2"]
+
+
+@pytest.mark.slow
+def test_everything_has_the_same_bytes_in_a_bucket(s3: Server, inputs: Path, tmp_path: Path) -> None:
+    """Ingest, append, bins, training, lists, metrics and bundles: from and to a disk, and from and to a bucket."""
+    there = url_of(f"{s3.url}/{uuid.uuid4().hex}")
+    upload(inputs, there / "in")
+    kept = tmp_path / "cache"
+    shown: dict[str, list[str]] = {}
+    places: dict[str, tuple[Any, Any]] = {"disk": (inputs, tmp_path / "out"), "bucket": (there / "in", there / "out")}
+    for name, (source, out) in places.items():
+        cached = ["--cache", kept] if name == "bucket" else []
+        registry = ["--registry", out / "registry"]
+        lines = shown.setdefault(name, [])
+        dataset = out / "web.dataset"
+
+        def said(
+            *words: Any, lines: list[str] = lines, cached: list[Any] = cached, out: Any = out, source: Any = source
+        ) -> None:
+            text = call(*words, *cached)
+            lines.append(text.replace(str(out), "OUT").replace(str(source), "IN"))
+
+        said("data", "ingest", source / "days" / "1*", "-o", dataset, *SPLIT, "--json")
+        said("data", "ingest", source / "days" / "2.txt.gz", "-o", dataset, "--append", "--json")
+        said("data", "ingest", f"{source}/days/", "-o", out / "whole.dataset", *SPLIT, "--json")
+        said("data", "bin", dataset, "--json")
+        said("data", "describe", dataset, "--json")
+        said("train", dataset, "--name", "web", "--n-rounds", "3", *registry, "--json")
+        said("models", "export", "web@1", "-o", out / "web.tar", *registry)
+        said("models", "import", out / "web.tar", "--as", "other", *registry)
+        said("rerank", f"{source}/candidates/*.parquet", "-m", "web@1", "-o", out / "ranked", *registry, "--json")
+        said("rerank", source / "candidates", "-m", "web@1", "-o", out / "lists.run", *registry, "--json")
+        said("evaluate", out / "ranked", "--metric", "ndcg@10", "--per-query", out / "each.csv", "--json")
+        said("evaluate", out / "lists.run", "--qrels", source / "qrels.txt", "--json")
+        said("compare", out / "ranked", out / "lists.run", "--qrels", source / "qrels.txt", "--json")
+        said("report", "web@1", "-o", out / "report", *registry)
+    here, found = on_disk(tmp_path / "out"), download(there / "out")
+    for files in (here, found):
+        for path in [path for path in files if path.startswith("registry/")]:
+            del files[path]
+    assert sorted(found) == sorted(here)
+    assert {path for path in here if here[path] != found[path]} <= {"web.tar"}  # it has the time of registration
+    assert _without_seconds(shown["disk"]) == _without_seconds(shown["bucket"])
+    assert not list(kept.glob("objects/*/.*"))
+    assert not list(kept.glob("out/*"))
+
+
+def _without_seconds(texts: list[str]) -> list[str]:
+    return [re.sub(r'"[a-z_]*seconds": [0-9.e-]+', "", text) for text in texts]
+
+
+def test_lists_have_the_same_bytes_from_and_in_a_bucket(
+    s3: Server,
+    inputs: Path,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """By the command line and from Python; the secret is written nowhere."""
+    monkeypatch.setattr("rankmill.foundation.storage.fetching.PART", 1000)  # each object has several parts
+    there, kept = url_of(f"{s3.url}/{uuid.uuid4().hex}"), tmp_path / "cache"
+    upload(inputs, there / "in")
+    open_bucket(there).put(there / "web.rankmill", model.read_bytes())
+    call("data", "ingest", inputs / "days", "-o", tmp_path / "d", "--qrels", inputs / "qrels.txt", "--unjudged", "zero")
+    words = ["--qrels", there / "in" / "qrels.txt", "--unjudged", "zero", "--cache", kept]
+    outputs = [call("data", "ingest", f"{there}/in/days/[12]*.txt*", "-o", there / "d", *words)]
+    assert str(there / "d") in outputs[0]
+    assert download(there / "d") == on_disk(tmp_path / "d")
+    call("rerank", inputs / "candidates", "-m", model, "-o", tmp_path / "r", "--top-k", "3")
+    words = ["-m", there / "web.rankmill", "--top-k", "3", "--cache", kept]
+    outputs.append(call("rerank", there / "in" / "candidates", *words, "-o", there / "r", "--json"))
+    assert json.loads(outputs[-1])["out"] == str(there / "r")
+    monkeypatch.setenv("RANKMILL_CACHE", str(kept))
+    report = rankmill.rerank(f"{there}/in/candidates", f"{there}/web.rankmill", f"{there}/p", top_k=3)
+    assert report.out == str(there / "p")
+    assert download(there / "r") == download(there / "p") == on_disk(tmp_path / "r")
+    assert rankmill.evaluate(str(there / "r")).to_json() == rankmill.evaluate(tmp_path / "r").to_json()
+    assert rankmill.Dataset.open(str(there / "d")).digest == rankmill.Dataset.open(tmp_path / "d").digest
+    assert rankmill.load_model(str(there / "web.rankmill")).n_features_in_ == rankmill.load_model(model).n_features_in_
+    everything = [
+        *on_disk(tmp_path).values(),
+        *download(there).values(),
+        *map(str.encode, (*outputs, *capfd.readouterr())),
+    ]
+    assert not [data for data in everything if SECRET.encode() in data]
+    assert not list(kept.glob("objects/*/.*"))
+    assert not list(kept.glob("out/*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ministack", "moto", "azurite"])
+def test_lists_have_the_same_bytes_on_other_stores(
+    name: str, servers: dict[str, Server], inputs: Path, model: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    other = reach(servers[name], monkeypatch)
+    test_lists_have_the_same_bytes_from_and_in_a_bucket(other, inputs, model, tmp_path, monkeypatch, capfd)
+
+
+REFUSED: dict[str, tuple[list[str], dict[str, str], int, tuple[str, ...]]] = {
+    "no bucket": (["data", "ingest", "s3://nowhere/x.csv", "-o", "d"], {}, 74, ("s3://nowhere/x.csv", "create it")),
+    "no object": (["data", "ingest", "s3://models/none.csv", "-o", "d"], {}, 2, ("s3://models/none.csv", "no such object")),
+    "no match": (["data", "ingest", "s3://models/none/*.csv", "-o", "d"], {}, 2, ("s3://models/none/*.csv", "no object matches")),
+    "a folder": (["evaluate", "x", "--qrels", "URL/in"], {}, 2, ("URL/in",)),
+    "a bad row": (["data", "ingest", "URL/in/qrels.txt", "-o", "URL/d"], {}, 10, ("qrels.txt:1",)),
+    "not local": (["train", "URL/d", "--name", "web", "--checkpoint", "URL/c"], {}, 2, ("checkpoint", "URL/c", "local path")),
+    "no dataset": (["data", "bin", "URL/in/days"], {}, 2, ("URL/in/days",)),
+    "there already": (["rerank", "URL/in/candidates", "-m", "MODEL", "-o", "URL/in"], {}, 2, ("URL/in", "exists already")),
+    "other objects": (["rerank", "URL/in/candidates", "-m", "MODEL", "-o", "URL/in", "--overwrite"], {}, 2, ("URL/in", "other objects")),
+    "wrong secret": (["data", "ingest", "URL/in/days", "-o", "d"], {"AWS_SECRET_ACCESS_KEY": "wrong"}, 74, ("403",)),
+    "no server": (["rerank", "URL/in/candidates", "-m", "MODEL", "-o", "r"], {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, 74, ("reached",)),
+}  # fmt: skip
+
+
+def test_what_cannot_be_is_one_line_and_writes_nothing(
+    s3: Server,
+    inputs: Path,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(bucket, "RETRIES", 0)
+    monkeypatch.setattr("rankmill.foundation.storage.fetching.TRIES", 1)
+    there = url_of(f"{s3.url}/{uuid.uuid4().hex}")
+    upload(inputs, there / "in")
+    before = download(there)
+    (tmp_path / "x").write_text("1 Q0 a 1 0.5 tag\n")
+    monkeypatch.chdir(tmp_path)
+    for name, (words, settings, code, facts) in REFUSED.items():
+        given = [word.replace("URL", str(there)).replace("MODEL", str(model)) for word in words]
+        with monkeypatch.context() as patch:
+            for variable, value in settings.items():
+                patch.setenv(variable, value)
+            found = execute(given)
+        line = only_line(capfd.readouterr().err)
+        assert (found, unnamed(line, *(fact.replace("URL", str(there)) for fact in facts))) == (code, []), (name, line)
+        assert SECRET not in line
+        assert str(Path(gettempdir()) / "rankmill-") not in line
+    assert download(there) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
