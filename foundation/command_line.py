@@ -114,7 +114,7 @@ class TakesUrls:
     @cached_property
     def _adds_cache(self) -> bool:
         names = {each.name for each in self._own if "Path" in str(each.annotation)}
-        return bool(names - {"registry", "registry_folder", "to", "config", "work"})
+        return "cache" not in names and bool(names - {"registry", "registry_folder", "to", "config", "work"})
 
     @cached_property
     def __signature__(self) -> inspect.Signature:

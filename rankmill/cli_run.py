@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankmill.foundation.command_line import AsJson, takes_options
+from rankmill.foundation.command_line import AsJson, CacheFolder, takes_options
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 from rankmill.run.stage_choice import StageChoice
 
@@ -51,9 +51,13 @@ def run(
     ] = False,
     choice: StageChoice,
     rehash: Annotated[
-        bool, typer.Option("--rehash", help="Hash all files again, even if size, time and inode have not changed.")
+        bool,
+        typer.Option(
+            "--rehash", help="Hash all files again, even if size, time and inode (of an object: ETag) have not changed."
+        ),
     ] = False,
     log: Annotated[LogStyle, typer.Option(help="Format of stderr: text for people, or JSON lines.")] = LogStyle.text,
+    cache: CacheFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the pipeline of a configuration: ingest, bin, train, evaluate, gate, promote, rerank and report.
@@ -82,6 +86,7 @@ def run(
         day=None if date is None else date.date(),
         rehash=rehash,
         dry=dry_run,
+        cache=cache,
     )
     if plan:
         rows = plan_of(request)

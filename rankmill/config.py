@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from rankmill.foundation.errors import ConfigError, InvalidParameter
 from rankmill.foundation.options import ChangesOf, Without
+from rankmill.foundation.storage.url_arguments import url_of
 from rankmill.foundation.units import parse_size
 from rankmill.gate.gate_rules import GateOptions
 from rankmill.pipeline.clicks.judge_options import WITHOUT_PROPENSITIES, JudgeOptions
@@ -34,7 +35,7 @@ STRICT = ConfigDict(strict=True, extra="forbid")
 PREVIOUS = "previous"  # instead of the path of an older dataset
 LEAST_KEPT = 64_000  # minimum of ``keep_bytes``
 RANKED = "ranked"
-OTHERS_IN_WORK = frozenset({"", "dataset", "model", "stages", "report", "drift", "dry-run", "lease", "clicks"})
+OTHERS_IN_WORK = frozenset({"", "dataset", "model", "stages", "report", "drift", "dry-run", "lease", "clicks", "cache"})
 
 Texts = Annotated[tuple[str, ...], Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -191,8 +192,8 @@ class RerankSection:
 
     @property
     def in_work(self) -> bool:
-        """Whether ``out`` is in the work folder; otherwise it is absolute or leads out of it."""
-        return self._begins not in {os.sep, os.pardir}
+        """Whether ``out`` is in the work folder; otherwise it is absolute, leads out of it, or is a URL."""
+        return self._begins not in {os.sep, os.pardir} and url_of(self.out) is None
 
     def check_out(self) -> None:
         """Raise ConfigError if ``out`` is the work folder, or a folder that the run uses for other files."""
@@ -208,9 +209,18 @@ class RerankSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class ReportSection:
-    """``[report]``: columns of the dataset to group the queries by, besides query size and mix of grades."""
+    """``[report]``: columns of the dataset to group the queries by, besides query size and mix of grades.
+
+    ``out`` is a URL to which the report is put, too.
+    """
 
     by: tuple[str, ...] = ()
+    out: str = ""
+
+    def check_out(self) -> None:
+        """Raise ConfigError if ``out`` is no URL."""
+        if self.out and url_of(self.out) is None:
+            raise ConfigError(f"out: expected a URL such as s3://bucket/report, found {self.out!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)

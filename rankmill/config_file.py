@@ -200,6 +200,7 @@ def _check_later_stages(path: Path, config: Config) -> None:
             raise ConfigError(f"{path}: rerank.lacking is for the documents of a run; name the run with rerank.run")
         rows.append(("[rerank]", lambda: check_columns(reranking.columns or {}, ())))
         rows.append(("[rerank]", config.rerank.check_out))
+    rows.append(("[report]", config.report.check_out))
     for where, check in rows:
         try:
             check()

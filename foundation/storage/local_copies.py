@@ -195,6 +195,26 @@ class LocalCopies:
                 _link(place.joinpath(*each.relative_to(url).parts), file_in(self._kept, facts), each)
         return place
 
+    def upload(self, place: Path, url: ObjectUrl) -> None:
+        """Put the file or folder ``place`` as ``url``, instead of what is there."""
+        client = self.client(url)
+        before = {each.url: each for each in (*_one(url, client), *client.below(url))}
+        output = _Output(url, place, place, before, replaces=url not in before, lock=-1)
+        self._put(output, sorted(place.rglob("*")) if place.is_dir() else [place])
+        self._remove_former(output)
+
+    def is_whole(self, url: ObjectUrl) -> bool:
+        """Whether an object is there, or a folder with the file that makes it complete."""
+        client = self.client(url)
+        return any(_one(each, client) for each in (url, *(url / name for name in LAST)))
+
+    def sweep(self) -> None:
+        """Remove the objects in the cache that have no local name here; for a cache that nobody shares."""
+        used = {place.readlink() for place in self._names if place.is_symlink()}
+        for content in (self._kept / "objects").glob("*/*"):
+            if content not in used:
+                content.unlink(missing_ok=True)
+
     def put(self, *, failed: bool = False) -> None:
         """Put what was written; after a failure only the lists beside it, such as that of rejected rows.
 
@@ -209,14 +229,19 @@ class LocalCopies:
             if not failed and output.place.exists():
                 tree = output.place.is_dir()
                 self._put(output, sorted(output.place.rglob("*")) if tree else [output.place])
-                for url in output.before if output.replaces and tree else ():  # what belongs to the former one alone
-                    if not os.path.lexists(output.place.joinpath(*url.relative_to(output.url).parts)):
-                        self.client(url).delete(url)
+                self._remove_former(output)
                 shutil.rmtree(output.folder, ignore_errors=True)
 
+    def _remove_former(self, output: _Output) -> None:
+        """Remove what belongs to a folder that was replaced, and not to the new one."""
+        if output.replaces and output.place.is_dir():
+            for url in output.before:
+                if not os.path.lexists(output.place.joinpath(*url.relative_to(output.url).parts)):
+                    self.client(url).delete(url)
+
     def _put(self, output: _Output, files: Sequence[Path]) -> None:
-        client, above, before = self.client(output.url), output.url.parent, output.before
-        urls = {above / path.relative_to(output.place.parent).as_posix(): path for path in files if path.is_file()}
+        client, before = self.client(output.url), output.before
+        urls = {_url_of(path, output): path for path in files if path.is_file()}
         urls = {url: path for url, path in urls.items() if not _is_there(path, before.get(url))}
         last = sorted((url for url in urls if url.name in LAST or url == output.url), key=lambda url: -len(url.key))
         others = [url for url in urls if url not in last]
@@ -230,6 +255,14 @@ class LocalCopies:
                 client.put_file(url, urls[url])
             elif not client.put_new(url, data := urls[url].read_bytes()) and client.get(url) != data:
                 raise ConflictError(f"{url}: another command has written it meanwhile; choose another name")
+
+
+def _url_of(path: Path, output: _Output) -> ObjectUrl:
+    if path == output.place:
+        return output.url
+    if path.is_relative_to(output.place):
+        return output.url / path.relative_to(output.place).as_posix()
+    return output.url.parent / path.name
 
 
 def _link(place: Path, content: Path, url: ObjectUrl) -> None:

@@ -23,7 +23,7 @@ from rankmill.foundation.storage.location import ObjectUrl, location, meant_as_u
 CACHE_VARIABLE = "RANKMILL_CACHE"
 OUTPUTS = frozenset({"out", "per_query", "html", "clicks"})
 """The parameters that name a file or folder to write."""
-LOCAL = frozenset({"config", "work", "of", "checkpoint", "bin_cache"})
+LOCAL = frozenset({"config", "work", "of", "checkpoint", "bin_cache", "cache"})
 """The parameters whose files must be on a local disk."""
 TEXTS = frozenset({"reason", "registry", "to"})
 """The parameters that may have the form of a URL, and name no file."""
@@ -68,7 +68,7 @@ def local_paths(
     for name in sorted(named & LOCAL):
         url = next(filter(None, map(url_of, _values(given[name]))))
         raise InputError(f"{name}: expected a local path, found {url}; it cannot be in a bucket")
-    copies = LocalCopies(_cache(cache_folder))
+    copies = LocalCopies(cache_in(cache_folder))
     update = "out" if given.get("append") or given.get("format") == "pairs" else updated
     local = dict(given)
 
@@ -97,7 +97,7 @@ def local_paths(
                 raise
             copies.put()
     except Exception as error:
-        _with_urls(error, copies)
+        with_urls(error, copies)
         raise
     finally:
         copies.close()
@@ -135,21 +135,25 @@ def fetched(path: str | os.PathLike[str]) -> Path:
 
 @cache
 def _of_process() -> LocalCopies:
-    copies = LocalCopies(_cache(None))
+    copies = LocalCopies(cache_in(None))
     atexit.register(copies.close)
     return copies
 
 
-def _cache(folder: Path | None) -> Path | None:
+def cache_in(folder: Path | None) -> Path | None:
+    """Return the folder for fetched objects: ``folder``, else RANKMILL_CACHE, else None; InputError if it is a URL."""
     given = os.environ.get(CACHE_VARIABLE)
-    return folder if folder is not None or not given else Path(given)
+    found = folder if folder is not None or not given else Path(given)
+    if url := url_of(found):
+        raise InputError(f"--cache (or {CACHE_VARIABLE}): expected a local path, found {url}")
+    return found
 
 
 def _values(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _with_urls(error: Exception, copies: LocalCopies) -> None:
+def with_urls(error: BaseException, copies: LocalCopies) -> None:
     """Name URLs instead of local names in ``error``."""
     error.args = tuple(copies.named(value) if isinstance(value, str) else value for value in error.args)
     for name, value in list(vars(error).items()):

@@ -10,6 +10,7 @@ GATE = "gate.json"
 DRIFT = "drift.json"
 TRAINING = "model/training.json"
 STAGES = "stages"
+CACHE = "cache"  # objects of buckets
 REPORT = "report"
 CLICKS = "clicks"  # a folder with the next ones
 DESCRIPTION, CLICK_MODEL = "describe.json", "click-model.json"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.registry import Registry
-from rankmill.run import DRIFT, EVALUATION, GATE, LAST_RUN, REPORT
+from rankmill.run import CACHE, DRIFT, EVALUATION, GATE, LAST_RUN, REPORT
 from rankmill.run.run_lock import LEASE
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def links_to(work: Path, registry: Location) -> Iterator[tuple[Path, Path]]:
 
 def _is_of_runs(path: Path) -> bool:
     """Whether ``path`` is output of stages, rather than a file for appending or of a killed run."""
-    return path.name not in {DRY_RUN, LEASE} and path.suffix != ".jsonl" and not path.name.startswith(".")
+    return path.name not in {DRY_RUN, LEASE, CACHE} and path.suffix != ".jsonl" and not path.name.startswith(".")
 
 
 def _link_tree(source: Path, destination: Path, names: Iterable[str]) -> None:

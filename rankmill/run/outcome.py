@@ -12,6 +12,7 @@ from rankmill.foundation.errors import DriftAlarm, PromotionRefused, code_of
 from rankmill.foundation.exit_codes import ruling
 from rankmill.foundation.records import to_line
 from rankmill.foundation.storage.location import Location
+from rankmill.foundation.storage.url_arguments import url_of
 from rankmill.run import EVALUATION
 from rankmill.run.drift import DriftFound, unreported_drift
 from rankmill.run.gate_stages import result_of, taken_back
@@ -83,7 +84,7 @@ class RunReport:
             drift=self.facts.drift,
             report=None if page is None else PagePlace(page=str(self.work / page.page), title=page.title),
             rollback=tuple(self.rollbacks()),
-            ranked=None if ranked is None else replace(ranked, out=str(self.work / ranked.out)),
+            ranked=None if ranked is None else replace(ranked, out=self._place_of(ranked.out)),
         )
 
     def render(self, *, json: bool = False) -> str:
@@ -122,13 +123,16 @@ class RunReport:
             name = f"{ranked.model.name}@{ranked.model.number}"
             ranked_by = "" if name == str(self.version) else f", by {name}"
             lines.append(
-                f"ranked    {self.work / ranked.out}: {ranked.rows_written:,} documents of {ranked.queries:,}"
+                f"ranked    {self._place_of(ranked.out)}: {ranked.rows_written:,} documents of {ranked.queries:,}"
                 f" queries{ranked_by}"
             )
         if (page := self.facts.report) is not None:
             lines.append(f"report    {self.work / page.page}: {page.title}")
         lines += [f"roll back {command}" for command in self.rollbacks()]
         return lines
+
+    def _place_of(self, out: str) -> str:
+        return out if url_of(out) is not None else str(self.work / out)
 
     def rollbacks(self) -> list[str]:
         """Return the commands that roll back each alias."""

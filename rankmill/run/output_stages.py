@@ -7,7 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rankmill.config import RANKED
 from rankmill.foundation.options import values_of
+from rankmill.foundation.storage.url_arguments import url_of
 from rankmill.pipeline.sources.columns import guesses_line
 from rankmill.pipeline.sources.query_sizes import find_sizes
 from rankmill.registry.names import PRODUCTION
@@ -25,7 +27,9 @@ from rankmill.scorer.rerank import rerank
 
 if TYPE_CHECKING:
     from rankmill.config import RerankSection
+    from rankmill.foundation.storage.location import ObjectUrl
     from rankmill.registry import Version
+    from rankmill.run.stage import StageRecord
     from rankmill.run.work import Work
 
 
@@ -62,7 +66,7 @@ class RerankStage(Stage):
         inputs = {
             "model": f"{stands} {stands.sha256}" if stands is not None else "",
             **as_options(
-                out=section.out, format=section.options.format, columns=section.options.columns, top_k=section.options.top_k,
+                out=section.out if self._url is None else str(self._url), format=section.options.format, columns=section.options.columns, top_k=section.options.top_k,
                 absent=self.work.config.ingest.options.read.absent, index_base=self.work.config.ingest.options.read.index_base,
             ),
         }  # fmt: skip
@@ -90,7 +94,8 @@ class RerankStage(Stage):
     def run(self, say: Say) -> Made:
         section, stands = self.section, standing(self.work)
         assert stands is not None  # noqa: S101 (`skip_reason` has checked it)
-        out = self.work.path / section.out
+        url = self._url
+        out = self.work.path / (section.out if url is None else RANKED)
         read = self.work.config.ingest.options.read
         text: Any = {"absent": read.absent, "index_base": read.index_base}
         ranked = rerank(
@@ -104,12 +109,14 @@ class RerankStage(Stage):
             say(guesses_line(ranked.columns_guessed))
         if ranked.lacking:
             say(f"documents of the run dropped, as they have no row of features: {ranked.lacking:,}")
+        if url is not None:
+            self.work.copies.upload(out, url)
         facts = RerankFacts(
             columns_guessed=ranked.columns_guessed,
             files=ranked.files,
             lacking=ranked.lacking,
             model=RankedBy(name=ranked.model.name, number=ranked.model.number, sha256=ranked.model.sha256),
-            out=section.out,
+            out=section.out if url is None else str(url),
             queries=ranked.queries,
             rows=ranked.rows,
             rows_written=ranked.rows_written,
@@ -119,8 +126,16 @@ class RerankStage(Stage):
         return Made(
             facts=facts,
             files=tuple(sorted(file for file in out.rglob("*") if file.is_file())) if out.is_dir() else (out,),
-            artefacts=(Artefact(kind="folder", name=self.work.named(out), facts=counted),),
+            artefacts=(Artefact(kind="folder", name=self.work.named(out) if url is None else str(url), facts=counted),),
         )
+
+    def fault(self, record: StageRecord) -> str | None:
+        gone = self._url is not None and not self.work.copies.is_whole(self._url)
+        return f"{self._url} is not complete" if gone else super().fault(record)
+
+    @property
+    def _url(self) -> ObjectUrl | None:
+        return url_of(self.work.dated("rerank.out", self.section.out))
 
 
 def standing(work: Work) -> Version | None:
@@ -157,6 +172,7 @@ class ReportStage(Stage):
                 split=self.work.split,
                 metrics=measured.metrics,
                 by=self.work.config.report.by,
+                **({"out": str(self._url)} if self._url else {}),
                 **measured.conventions,
             ),
         }
@@ -192,6 +208,8 @@ class ReportStage(Stage):
                 date=day,
             ),
         )
+        if self._url is not None:
+            self.work.copies.upload(self.work.path / REPORT, self._url)
         return Made(
             facts=ReportFacts(
                 title=paths.title,
@@ -201,3 +219,11 @@ class ReportStage(Stage):
             ),
             files=(paths.page, paths.facts, paths.markdown),
         )
+
+    def fault(self, record: StageRecord) -> str | None:
+        gone = self._url is not None and not self.work.copies.is_whole(self._url)
+        return f"{self._url} is not complete" if gone else super().fault(record)
+
+    @property
+    def _url(self) -> ObjectUrl | None:
+        return url_of(self.work.dated("report.out", self.work.config.report.out))

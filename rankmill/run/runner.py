@@ -213,6 +213,8 @@ class RunRequest:
         The logical date.
     rehash
         Whether to read files again whose size, time and inode are unchanged.
+    cache
+        Folder that keeps fetched objects; None: RANKMILL_CACHE, else the folder ``cache`` of the work folder.
     dry
         Whether to change nothing in use: see `rankmill.run.dry_run`.
     """
@@ -223,11 +225,12 @@ class RunRequest:
     day: date | None = None
     rehash: bool = False
     dry: bool = False
+    cache: Path | None = None
 
     def work(self) -> Work:
         """Read the configuration, and return the work folder and registry of the run."""
         config = read_config(self.config)
-        return Work(config, self.config.parent, self.registry, day=self.day, rehash=self.rehash)
+        return Work(config, self.config.parent, self.registry, day=self.day, rehash=self.rehash, cache=self.cache)
 
 
 @spelled_for_a_file()
@@ -252,7 +255,14 @@ def run(
     """
     clock = clock or (lambda: datetime.now(UTC))
     work = asked.work()
-    check_inputs(work, asked.choice)
+    with work.open():
+        check_inputs(work, asked.choice)
+        return _run(work, asked, observer, clock)
+
+
+def _run(
+    work: Work, asked: RunRequest, observer: Callable[[Work], Observer], clock: Callable[[], datetime]
+) -> RunReport:
     work.path.mkdir(parents=True, exist_ok=True)
     run_id = str(uuid.uuid4())
     with hold(work.path, run_id) as lease, ExitStack() as stack:
@@ -298,8 +308,9 @@ def run(
 def plan_of(asked: RunRequest) -> list[PlannedStage]:
     """Return for each stage what a run would do and why; nothing is written.  Errors are those of `run`."""
     work = asked.work()
-    check_inputs(work, asked.choice)
-    return plan(work, asked.choice)
+    with work.open():
+        check_inputs(work, asked.choice)
+        return plan(work, asked.choice)
 
 
 def _ended(report: RunReport, done: list[str]) -> RunEnded:

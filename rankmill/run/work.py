@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankmill.config import RANKED
 from rankmill.foundation.errors import ConfigError, InputError
+from rankmill.foundation.storage.local_copies import LocalCopies, object_behind
 from rankmill.foundation.storage.publish import file_digest, write_atomically
+from rankmill.foundation.storage.url_arguments import cache_in, url_of, with_urls
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.sources.files import find_files
 from rankmill.registry import Registry, Version
-from rankmill.run import STAGES
+from rankmill.run import CACHE, STAGES
 from rankmill.run.events import Artefact
 from rankmill.run.stage_facts import RunFacts
 from rankmill.scorer.model import Model
@@ -51,7 +55,9 @@ class Work:
     day
         The logical date, which replaces ``{date}`` in patterns.
     rehash
-        Whether to read files again whose size, time and inode are unchanged.
+        Whether to read files again whose size, time and inode (of an object: ETag) are unchanged.
+    cache
+        Folder that keeps fetched objects.
 
     Attributes
     ----------
@@ -68,19 +74,49 @@ class Work:
         path: Path | None = None,
         day: date | None = None,
         rehash: bool = False,
+        cache: Path | None = None,
     ) -> None:
         self.config, self.folder, self.day, self.rehash = config, folder, day, rehash
         self.path = folder / config.work if path is None else path
         self.registry = Registry(registry)
         self.digests = FileDigests(self.path / "digests.json", rehash=rehash)
         self.facts = RunFacts()
+        self._cache = cache_in(cache)
+        self._copies: list[LocalCopies] = []
+
+    @property
+    def copies(self) -> LocalCopies:
+        """The objects of buckets that the run reads and writes; without another cache they are kept in the work folder."""
+        if not self._copies:
+            self._copies.append(LocalCopies(self._cache or self.path / CACHE))
+        return self._copies[0]
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Fetch objects in this context; errors name their URLs.  The cache in the work folder keeps those of the last run."""
+        try:
+            yield
+        except BaseException as error:
+            for copies in self._copies:
+                with_urls(error, copies)
+            raise
+        else:
+            for copies in self._copies if self._cache is None else ():
+                copies.sweep()
+        finally:
+            for copies in self._copies:
+                copies.close()
+            self._copies.clear()
 
     def moved(self, path: Path, registry: Location) -> Work:
         """Return a copy with another work folder, for all output, and another registry."""
         config = self.config
         if config.rerank is not None and not config.rerank.in_work:
             config = replace(config, rerank=replace(config.rerank, out=RANKED))
-        return Work(config, self.folder, registry, path=path, day=self.day, rehash=self.rehash)
+        config = replace(config, report=replace(config.report, out=""))
+        moved = Work(config, self.folder, registry, path=path, day=self.day, rehash=self.rehash, cache=self._cache)
+        moved._copies = self._copies
+        return moved
 
     @property
     def dataset_path(self) -> Path:
@@ -92,24 +128,33 @@ class Work:
         """Folder of the records of stages."""
         return self.path / STAGES
 
+    def dated(self, key: str, text: str) -> str:
+        """Return ``text`` with the logical date; InputError if it needs one that was not given."""
+        if self.day is None and DATE in text:
+            raise InputError(f"{key}: {DATE} needs a logical date; set it with --date")
+        return text.replace(DATE, "" if self.day is None else self.day.isoformat())
+
     def expand(self, key: str, patterns: tuple[str, ...]) -> tuple[Path, ...]:
-        """Return the files that ``patterns`` (names, folders and patterns) match, sorted by name.
+        """Return the files that ``patterns`` (names, folders, patterns and URLs of such) match, sorted by name.
 
         Raises
         ------
         InputError
             A pattern matches no file, or needs a date that was not given.
         """
-        if self.day is None and any(DATE in pattern for pattern in patterns):
-            raise InputError(f"{key}: {DATE} needs a logical date; set it with --date")
-        day = "" if self.day is None else self.day.isoformat()
+        dated = [self.dated(key, pattern) for pattern in patterns]
         try:
-            return tuple(find_files([pattern.replace(DATE, day) for pattern in patterns], self.folder))
+            urls = {text: url for text in dated if (url := url_of(text)) is not None}
+            return tuple(
+                find_files([self.copies.read(urls[text]) if text in urls else text for text in dated], self.folder)
+            )
         except InputError as error:
             raise InputError(f"{key}: {error}") from None
 
     def named(self, path: Path) -> str:
-        """Return ``path`` relative to the folder of the configuration if it is inside."""
+        """Return ``path`` relative to the folder of the configuration if it is inside; the URL of an object."""
+        if (behind := object_behind(path)) is not None:
+            return str(behind.url)
         return str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
 
     def inside(self, path: Path) -> str:
@@ -199,11 +244,19 @@ class FileDigests:
     def __init__(self, path: Path, *, rehash: bool = False) -> None:
         self._path = path
         self._known: dict[str, Seen] = {} if rehash else _read(path)
+        self._objects: set[str] = set()
 
     def of(self, path: Path) -> str:
-        """Return the sha256 of ``path`` in hexadecimal; OSError if it cannot be read."""
+        """Return the sha256 of ``path`` in hexadecimal; OSError if it cannot be read.
+
+        An object of a bucket has changed if its ETag or its size has.
+        """
         name, found = str(path.absolute()), path.stat()
         state = (found.st_size, found.st_mtime_ns, found.st_ino)
+        if (behind := object_behind(path)) is not None:
+            tag = sha256((behind.tag or behind.version).encode()).digest()
+            name, state = str(behind.url), (behind.size, int.from_bytes(tag[:7]), 0)
+            self._objects.add(name)
         known = self._known.get(name)
         if known is None or known[:3] != state:
             known = (*state, file_digest(path))
@@ -212,7 +265,7 @@ class FileDigests:
 
     def keep(self) -> None:
         """Write the cache, without deleted files."""
-        existing = {name: seen for name, seen in self._known.items() if Path(name).exists()}
+        existing = {name: seen for name, seen in self._known.items() if name in self._objects or Path(name).exists()}
         data = json.dumps(existing, sort_keys=True, ensure_ascii=False, indent=0)
         write_atomically(self._path, data.encode("utf-8", "surrogateescape"))
 

@@ -231,3 +231,72 @@ def test_what_cannot_be_is_one_line_and_writes_nothing(
         assert str(Path(gettempdir()) / "rankmill-") not in line
     assert download(there) == before
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+CONFIG = """
+work = "WORK"
+[ingest]
+sources = ["IN/days/*.parquet"]
+split = {train = 0.6, valid = 0.2, test = 0.2}
+[train]
+name = "web"
+n_rounds = 3
+[gate]
+margin = 0.9
+[rerank]
+candidates = ["IN/candidates/{date}*"]
+out = "OUT"
+[report]
+"""
+
+
+@pytest.mark.slow
+def test_a_run_reads_and_writes_buckets(s3: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The work folder is local, all else in a bucket: the same bytes, and a second run has nothing to do."""
+    there, source = url_of(f"{s3.url}/{uuid.uuid4().hex}"), tmp_path / "in"
+    for name, seed in (("days/1", 1), ("days/2", 2), ("candidates/2026-01-02", 3)):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        call("data", "synth", "-o", source / f"{name}.parquet", *SYNTH, "--seed", str(seed))
+    upload(source, there)
+    for name, given, out, more in (
+        ("disk", source, "ranked", ""),
+        ("bucket", there, f"{there}/ranked/{{date}}", f'out = "{there}/report"\n'),
+    ):
+        text = CONFIG.replace("WORK", str(tmp_path / name)).replace("IN", str(given)).replace("OUT", out) + more
+        (tmp_path / f"{name}.toml").write_text(text)
+    words = ["--date", "2026-01-02", "--json"]
+    local = json.loads(call("run", tmp_path / "disk.toml", *words, "--registry", tmp_path / "registry"))
+    run = ["run", tmp_path / "bucket.toml", *words, "--registry", f"{there}/registry"]
+    far = json.loads(call(*run))
+    assert far["ranked"]["out"] == f"{there}/ranked/2026-01-02"
+    assert (far["dataset"]["digest"], far["model"]["sha256"]) == (local["dataset"]["digest"], local["model"]["sha256"])
+    assert download(there / "ranked" / "2026-01-02") == on_disk(tmp_path / "disk" / "ranked")
+    assert sorted(download(there / "report")) == ["index.html", "report.json", "report.md"]
+    cached = set(on_disk(tmp_path / "bucket" / "cache"))
+    assert len(cached) == 3
+
+    def due() -> set[str]:
+        rows = json.loads(call(*run, "--plan"))["plan"]
+        return {row["stage"] for row in rows if row["what"] != "skip"}
+
+    assert due() == set()
+    assert (due(), json.loads(call(*run, "--rehash"))["model"]) == (set(), far["model"])
+    client = open_bucket(there)
+    client.delete(there / "ranked" / "2026-01-02" / "_manifest.json")
+    assert due() >= {"rerank"}
+    call(*run)
+    assert download(there / "ranked" / "2026-01-02") == on_disk(tmp_path / "disk" / "ranked")
+    client.put(there / "candidates" / "2026-01-02.parquet", (source / "days" / "1.parquet").read_bytes())
+    assert "rerank" in due()
+    assert "ingest" not in due()
+    call(*run)
+    assert len(set(on_disk(tmp_path / "bucket" / "cache"))) == 3  # of what is used no longer, nothing is left
+    client.delete(there / "days" / "1.parquet")
+    client.delete(there / "days" / "2.parquet")
+    assert execute(list(map(str, run))) == 2
+    assert not unnamed(capfd.readouterr().err, "ingest.sources", f"{there}/days/*.parquet", "no object matches")
+    written = [*on_disk(tmp_path).values(), *download(there).values()]
+    assert not [data for data in written if SECRET.encode() in data]
+    assert not [
+        name for name, data in on_disk(tmp_path / "bucket").items() if str(gettempdir() + "/rankmill-").encode() in data
+    ]
