@@ -21,16 +21,16 @@ FEATURES, QUERY_SIZE, GROUP = 136, 1000, 100_000
 TREES, LEAVES, CUTS = 500, 64, 254
 
 
-def write_candidates(path: Path, rows: int, *, shuffled: bool) -> None:
-    """Write ``rows`` candidates with normal features, the same for the same ``rows``."""
-    rng = np.random.default_rng(7)
+def write_candidates(path: Path, rows: int, *, shuffled: bool, start: int = 0) -> None:
+    """Write ``rows`` candidates with normal features, numbered from ``start``; the same for the same ``rows`` and ``start``."""
+    rng = np.random.default_rng(7 + start)
     names = [f"f{i + 1}" for i in range(FEATURES)]
     ids = [pa.field("qid", pa.string()), pa.field("doc_id", pa.string()), pa.field("grade", pa.int32())]
     schema = pa.schema([*ids, *(pa.field(name, pa.float32()) for name in names)])
     with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
         for first in range(0, rows, GROUP):
             n = min(GROUP, rows - first)
-            document = np.arange(first, first + n)
+            document = np.arange(start + first, start + first + n)
             query = rng.integers(0, max(1, rows // QUERY_SIZE), n) if shuffled else document // QUERY_SIZE
             columns = [
                 pa.array(query).cast(pa.string()),

@@ -21,7 +21,7 @@ export NUMBA_CPU_NAME NUMBA_CPU_FEATURES NUMBA_CACHE_DIR
 
 "${PYTHON:-python3}" -m venv "$prefix"
 pip() { "$prefix/bin/python" -m pip --disable-pip-version-check --no-cache-dir --quiet "$@"; }
-pip install --require-hashes --only-binary :all: -r "$source/locks/runtime.txt"
+pip install --require-hashes --only-binary :all: -r "$source/locks/cloud.txt"
 
 # The build writes into the source tree; build from a copy, so that the sources may be read-only.
 copy=$(mktemp -d)
@@ -33,7 +33,7 @@ pip install --no-deps --no-build-isolation "$copy"
 pip uninstall --yes setuptools pip
 
 # Remove unused files: tests, headers and stubs (never licences, which are in *.dist-info), Flight and S3 of pyarrow, since
-# no command uses the network, and duplicates of its libraries.  If strip is installed, remove symbol tables too, except
+# buckets are reached by obstore, and duplicates of its libraries.  If strip is installed, remove symbol tables too, except
 # from *.libs: these libraries were edited after linking, and strip can break them.
 packages=$("$prefix/bin/python" -I -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 find "$packages" -path '*.dist-info' -prune -o -type d \( -name test -o -name tests -o -name include -o -name includes \) -prune -exec rm -rf {} +

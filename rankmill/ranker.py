@@ -31,6 +31,7 @@ from rankmill.foundation.options import (
     options,
     signature_of,
 )
+from rankmill.foundation.storage.url_arguments import local_paths
 from rankmill.given_rows import Expected, FitColumns, GivenRows
 from rankmill.net_rows import expected_of, rows_for_net, with_eval_set
 from rankmill.other_libraries import (
@@ -457,8 +458,10 @@ class Ranker(Routed):
         return cls.from_model(*named_model(model, registry))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model file ``path`` atomically, for :meth:`load` and ``--model``; it has no history."""
-        self.fitted("save").save(path)
+        """Write the model file ``path``, or put it at a URL, atomically, for :meth:`load` and ``--model``; it has no history."""
+        model = self.fitted("save")
+        with local_paths({"out": path}) as local:
+            model.save(local["out"])
 
     @classmethod
     def from_model(cls, model: TrainedModel, name: str = "") -> Ranker:

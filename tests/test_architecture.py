@@ -402,7 +402,7 @@ def test_no_tracked_file_names_a_package_index() -> None:
 
 
 def test_the_locks_hold_hashes_and_no_address() -> None:
-    for name in ("runtime", "dev", "bench"):
+    for name in ("runtime", "cloud", "dev", "bench"):
         text = (ROOT / "locks" / f"{name}.txt").read_text(encoding="utf-8")
         assert "://" not in text
         assert "file:" not in text
@@ -423,7 +423,7 @@ def test_the_locks_agree_with_each_other() -> None:
         return found
 
     runtime = pins("runtime")
-    for name in ("dev", "bench"):
+    for name in ("cloud", "dev", "bench"):
         other = pins(name)
         for package, versions in runtime.items():
             assert other.get(package) == versions, f"{package} in locks/{name}.txt"

@@ -83,7 +83,7 @@ class BucketClient(Protocol):
         """Read an object, whole or its first ``limit`` bytes."""
         ...
 
-    def part(self, url: ObjectUrl, start: int, size: int) -> tuple[bytes, str]:
+    def part(self, url: ObjectUrl, start: int, size: int) -> tuple[bytes | memoryview, str]:
         """Read ``size`` bytes of an object from ``start``; also return its ETag."""
         ...
 
@@ -145,13 +145,13 @@ class ObstoreClient:
             raise TruncatedAnswer(url, f"the answer was cut off: expected {size} bytes, found {len(data)}; try again")
         return data
 
-    def part(self, url: ObjectUrl, start: int, size: int) -> tuple[bytes, str]:
+    def part(self, url: ObjectUrl, start: int, size: int) -> tuple[bytes | memoryview, str]:
         """Read ``size`` bytes of an object from ``start``; also return its ETag."""
         import obstore
 
         with _explained(url):
             answer = obstore.get(self._store, url.key, options={"range": (start, start + size)})
-            tag, data = _tag(answer.meta), bytes(answer.bytes())
+            tag, data = _tag(answer.meta), memoryview(answer.bytes())
         if len(data) != size:
             raise TruncatedAnswer(url, f"the answer was cut off: expected {size} bytes, found {len(data)}; try again")
         return data, tag

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rankmill.foundation.errors import ConflictError
+from rankmill.foundation.process_memory import return_large_arrays
 from rankmill.foundation.storage.bucket import PART, BucketClient, ObjectFacts, StoreError, StoreRefusal
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.foundation.storage.publish import STAGED, is_left_behind, new_staged_path, publish_file
@@ -40,6 +41,9 @@ def fetch(client: Callable[[ObjectUrl], BucketClient], wanted: Iterable[tuple[Ob
         A request failed.
     """
     files = [_Partial(facts, path) for facts, path in wanted if not _is_here(facts, path)]
+    if not files:
+        return
+    return_large_arrays()  # the parts, which are not needed afterwards
     parts = [(file, start) for file in files for start in range(0, max(1, file.facts.size), PART)]
     pool = ThreadPoolExecutor(AT_A_TIME)
     try:
@@ -112,7 +116,7 @@ def _is_here(facts: ObjectFacts, path: Path) -> bool:
     return False
 
 
-def _part(client: BucketClient, url: ObjectUrl, start: int, size: int) -> tuple[bytes, str]:
+def _part(client: BucketClient, url: ObjectUrl, start: int, size: int) -> tuple[bytes | memoryview, str]:
     for tried in range(1, TRIES + 1):
         try:
             return client.part(url, start, size)

@@ -77,6 +77,7 @@ class LocalCopies:
     def close(self) -> None:
         """Remove what is not in the cache folder."""
         for output in self._outputs:
+            _clear(output.place.parent)
             os.close(output.lock)
         self._outputs.clear()
         for place in self._names:
@@ -186,9 +187,7 @@ class LocalCopies:
             os.close(lock)
             raise ConflictError(f"{url}: another command is writing it; wait for it, or choose another name")
         self._outputs.append(_Output(url, place, folder, before, update or bool(overwrite), lock))
-        for left in place.parent.iterdir():
-            if not left.name.endswith(STAGED):  # what a killed command has staged may be resumed
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+        _clear(place.parent)
         if update:
             self.fetch(before.values())
             for each, facts in before.items():
@@ -263,6 +262,17 @@ def _url_of(path: Path, output: _Output) -> ObjectUrl:
     if path.is_relative_to(output.place):
         return output.url / path.relative_to(output.place).as_posix()
     return output.url.parent / path.name
+
+
+def _clear(folder: Path) -> None:
+    """Remove all in ``folder`` but what an interrupted command has staged, which may be resumed."""
+    for left in folder.glob("*"):
+        if left.name.endswith(STAGED):
+            continue
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
 
 
 def _link(place: Path, content: Path, url: ObjectUrl) -> None:

@@ -10,13 +10,13 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import is_dataclass, replace
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any, TextIO, TypeVar, cast
 
-from rankmill.foundation.errors import InputError
+from rankmill.foundation.errors import InputError, RankmillError
 from rankmill.foundation.storage.local_copies import LocalCopies
 from rankmill.foundation.storage.location import ObjectUrl, location, meant_as_url
 
@@ -93,7 +93,8 @@ def local_paths(
             try:
                 yield local
             except Exception:
-                copies.put(failed=True)
+                with suppress(OSError, RankmillError):  # the first error is what matters
+                    copies.put(failed=True)
                 raise
             copies.put()
     except Exception as error:

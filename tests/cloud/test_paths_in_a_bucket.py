@@ -152,7 +152,8 @@ def test_lists_have_the_same_bytes_from_and_in_a_bucket(
     monkeypatch.setattr("rankmill.foundation.storage.fetching.PART", 1000)  # each object has several parts
     there, kept = url_of(f"{s3.url}/{uuid.uuid4().hex}"), tmp_path / "cache"
     upload(inputs, there / "in")
-    open_bucket(there).put(there / "web.rankmill", model.read_bytes())
+    rankmill.load_model(model).save(f"{there}/web.rankmill")
+    assert open_bucket(there).get(there / "web.rankmill") == model.read_bytes()
     call("data", "ingest", inputs / "days", "-o", tmp_path / "d", "--qrels", inputs / "qrels.txt", "--unjudged", "zero")
     words = ["--qrels", there / "in" / "qrels.txt", "--unjudged", "zero", "--cache", kept]
     outputs = [call("data", "ingest", f"{there}/in/days/[12]*.txt*", "-o", there / "d", *words)]

@@ -271,3 +271,21 @@ def test_without_the_library_the_error_says_how_to_install_it(monkeypatch: pytes
     monkeypatch.setitem(__import__("sys").modules, "obstore.exceptions", None)
     with refused(MissingLibrary, "s3://b", "pip install 'rankmill[cloud]'"), local_paths({"sources": ["s3://b/x"]}):
         raise AssertionError
+
+
+def test_an_interrupted_command_leaves_in_the_cache_what_can_be_resumed(bucket: Bucket, tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with local_paths({"out": "s3://b/f"}, tmp_path) as local:
+            staged = Path(local["out"]).with_name(".f.1.staging")
+            staged.mkdir()
+            Path(local["out"]).write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert bucket.keys == set()
+    with local_paths({"out": "s3://b/f"}, tmp_path) as local:
+        assert [path.name for path in Path(local["out"]).parent.iterdir()] == [".f.1.staging"]
+        Path(local["out"]).write_text("whole")
+    assert bucket.get(ROOT / "f") == b"whole"
+    assert not list((tmp_path / "out").iterdir())
