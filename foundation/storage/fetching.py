@@ -6,10 +6,12 @@ import errno
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from rankmill.foundation.errors import ConflictError
 from rankmill.foundation.process_memory import return_large_arrays
@@ -18,7 +20,8 @@ from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.foundation.storage.publish import STAGED, is_left_behind, new_staged_path, publish_file
 
 AT_A_TIME = 8  # parts
-TRIES = 4  # of a part whose answer was cut off; the client repeats requests that failed by itself
+PAUSES = (0.1, 1, 3, 6, 10, 15)  # seconds, in which a server that has failed may come back
+T = TypeVar("T")
 
 
 def file_in(cache: Path, facts: ObjectFacts) -> Path:
@@ -117,15 +120,22 @@ def _is_here(facts: ObjectFacts, path: Path) -> bool:
 
 
 def _part(client: BucketClient, url: ObjectUrl, start: int, size: int) -> tuple[bytes | memoryview, str]:
-    for tried in range(1, TRIES + 1):
+    try:
+        return patiently(lambda: client.part(url, start, size))
+    except FileNotFoundError:
+        raise _replaced(url) from None
+
+
+def patiently(request: Callable[[], T]) -> T:
+    """Make a request that may be repeated; if the store fails, again after pauses, beyond the client's own short ones."""
+    for pause in PAUSES:
         try:
-            return client.part(url, start, size)
-        except FileNotFoundError:
-            raise _replaced(url) from None
-        except StoreError as error:
-            if tried == TRIES or isinstance(error, StoreRefusal):
-                raise
-    raise AssertionError  # pragma: no cover
+            return request()
+        except StoreRefusal:
+            raise
+        except StoreError:
+            time.sleep(pause)
+    return request()
 
 
 def _replaced(url: ObjectUrl) -> ConflictError:

@@ -16,13 +16,14 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from glob import has_magic
 from pathlib import Path, PurePosixPath
 from tempfile import gettempdir, mkdtemp
 
 from rankmill.foundation.errors import ConflictError, InputError
 from rankmill.foundation.storage.bucket import BucketClient, ObjectFacts, open_bucket
-from rankmill.foundation.storage.fetching import fetch, file_in
+from rankmill.foundation.storage.fetching import fetch, file_in, patiently
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.foundation.storage.locks import LOCK_NAME, try_lock
 from rankmill.foundation.storage.publish import STAGED
@@ -247,12 +248,13 @@ class LocalCopies:
         if last and last[-1] in before and any(url in before for url in others):
             client.delete(last[-1])  # the folder is not complete while parts of it are replaced
         with ThreadPoolExecutor(PUT_AT_A_TIME) as pool:
-            for _ in pool.map(lambda url: client.put_file(url, urls[url]), others):
+            for _ in pool.map(lambda url: patiently(lambda: client.put_file(url, urls[url])), others):
                 pass
         for url in last:
-            if url in before or urls[url].stat().st_size > _LARGE:
-                client.put_file(url, urls[url])
-            elif not client.put_new(url, data := urls[url].read_bytes()) and client.get(url) != data:
+            path = urls[url]
+            if url in before or path.stat().st_size > _LARGE:
+                patiently(partial(client.put_file, url, path))
+            elif not patiently(partial(client.put_new, url, data := path.read_bytes())) and client.get(url) != data:
                 raise ConflictError(f"{url}: another command has written it meanwhile; choose another name")
 
 

@@ -214,7 +214,7 @@ def test_what_cannot_be_is_one_line_and_writes_nothing(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(bucket, "RETRIES", 0)
-    monkeypatch.setattr("rankmill.foundation.storage.fetching.TRIES", 1)
+    monkeypatch.setattr("rankmill.foundation.storage.fetching.PAUSES", ())
     there = url_of(f"{s3.url}/{uuid.uuid4().hex}")
     upload(inputs, there / "in")
     before = download(there)
