@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankmill.pipeline.clicks.models.counts import count_clicks, summed
 from rankmill.pipeline.clicks.models.fit_log import ClickModelComparison
 from rankmill.pipeline.clicks.models.options import ClickModelName
 from rankmill.pipeline.clicks.propensities import Propensities
 from rankmill.pipeline.clicks.result_lists import ClickLog
-from rankmill.pipeline.clicks.weighted_clicks import summed_by
 
 ENOUGH_CLICKS = 3.0
 """Clicks for each document that was shown, from which on a correction is recommended."""
@@ -77,24 +77,18 @@ def order_by_relevance(log: ClickLog, propensities: Propensities) -> float:
 
     Over documents, weighted by their examinations; what clicks vary by chance is taken out of the variance of relevance.
     """
-    sums = np.zeros(3)  # products of deviations: relevance and position, position, relevance
-    for block in log.blocks():
-        lists, n = block.lists, len(block.documents)
-        theta, trust = propensities.at(lists.rank), propensities.trust_at(lists.rank)
-        examined, clicks, depth = (
-            summed_by(lists.document, column, n)
-            for column in (theta, lists.clicked - trust, theta * np.minimum(lists.rank, len(propensities.examination)))
-        )
-        query = np.repeat(np.arange(len(block.queries)), np.diff(block.document_start))
-        of_query = [summed_by(query, column, len(block.queries)) for column in (examined, clicks, depth)]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mean, middle = of_query[1] / of_query[0], of_query[2] / of_query[0]
-            chance = np.clip(theta * mean[query[lists.document]] + trust, 0.0, 1.0)
-            noise = summed_by(lists.document, chance * (1.0 - chance), n)
-            far, low = clicks / examined - mean[query], depth / examined - middle[query]
-            products = (-examined * far * low, examined * low**2, examined * far**2 - noise / examined)
-        for k, values in enumerate(products):
-            of_each = summed_by(query, np.where(examined > 0.0, values, 0.0), len(block.queries))
-            sums[k] = np.cumsum(np.append(sums[k], of_each))[-1]  # query after query, so that blocks do not matter
-    both, position, relevance = sums.tolist()
+    (counts,) = count_clicks(log, len(propensities.examination))
+    theta, trust = propensities.at(counts.rank), propensities.trust_at(counts.rank)
+    seen, clicked = theta * counts.shown, counts.clicked - trust * counts.shown
+    examined, clicks, depth = (counts.by_document(column) for column in (seen, clicked, seen * counts.rank))
+    sizes = np.concatenate([np.diff(block.document_start) for block in log.blocks()])
+    query = np.repeat(np.arange(len(sizes)), sizes)
+    of_query = [summed(query, column, len(sizes)) for column in (examined, clicks, depth)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean, middle = of_query[1] / of_query[0], of_query[2] / of_query[0]
+        chance = np.clip(theta * mean[query[counts.document]] + trust, 0.0, 1.0)
+        noise = counts.by_document(counts.shown * chance * (1.0 - chance))
+        far, low = clicks / examined - mean[query], depth / examined - middle[query]
+        products = (-examined * far * low, examined * low**2, examined * far**2 - noise / examined)
+    both, position, relevance = (float(values[examined > 0.0].sum()) for values in products)
     return float(both / np.sqrt(position * relevance)) if position > 0.0 < relevance else 0.0
