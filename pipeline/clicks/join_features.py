@@ -33,10 +33,11 @@ from rankmill.pipeline.clicks.write_judgments import TableWriter, check_table_pa
 from rankmill.pipeline.sources.column_roles import PARTS, RESERVED
 from rankmill.pipeline.sources.files import check_file, find_files
 
-BYTES_USED = 300  # for an impression of a block: texts of ids, twice
+BYTES_USED = 150  # for an impression of a block: its list, and a share of the texts of list ids
+_AT_ONCE = 1 << 17  # impressions with texts of ids
 _ROW_GROUP_BYTES = 32 << 20
 _LEAST_MEMORY = 128 << 20  # for DuckDB
-_TRACKED = 0.7  # of the memory that is left: DuckDB does not count all of its own
+_TRACKED = 0.6  # of the memory that is left: DuckDB does not count all of its own
 _SAMPLED = 3  # element of the sequence of a session's hash
 _IMPRESSIONS = schema_of(
     [
@@ -192,16 +193,18 @@ def _write_impressions(log: ClickLog, path: Path, options: JoinOptions) -> tuple
             of_list = np.repeat(np.arange(len(keep)), np.diff(lists.start))
             chosen = np.flatnonzero(keep[of_list])
             ids = list_ids(block)
-            columns = [
-                pa.array(np.arange(row, row + len(chosen))),
-                block.queries.take(as_array(lists.query[of_list[chosen]])),
-                ids.take(as_array(of_list[chosen])),
-                block.documents.take(as_array(lists.document[chosen])),
-                as_array(lists.clicked[chosen].astype(np.int32)),
-                as_array(lists.rank[chosen]),
-            ]
-            writer.write_table(pa.Table.from_arrays(columns, schema=_IMPRESSIONS), row_group_size=1 << 17)
-            row += len(chosen)
+            for first in range(0, len(chosen), _AT_ONCE):
+                part = chosen[first : first + _AT_ONCE]
+                columns = [
+                    pa.array(np.arange(row, row + len(part))),
+                    block.queries.take(as_array(lists.query[of_list[part]])),
+                    ids.take(as_array(of_list[part])),
+                    block.documents.take(as_array(lists.document[part])),
+                    as_array(lists.clicked[part].astype(np.int32)),
+                    as_array(lists.rank[part]),
+                ]
+                writer.write_table(pa.Table.from_arrays(columns, schema=_IMPRESSIONS))
+                row += len(part)
     return row, left_out
 
 
