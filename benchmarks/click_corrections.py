@@ -8,7 +8,9 @@ from them; the test queries have true grades.  The limits of the gap are
     naive   click-through rates of documents, with shrinkage and weights (``clicks judge``)
     labels  the true probability of a click on an examined document, for the same documents
 
-The share that a correction closes is (correction - naive) / (labels - naive), of NDCG@10 averaged over seeds.  Intervals are 95 %
+The share that a correction closes is (correction - naive) / (labels - naive), of NDCG@10 averaged over seeds; ``-`` if that gap is below
+.01.  Corrections are the labels of ``clicks judge`` with the propensities of each click model (``pbm, ips``: the estimate ips, else pbm),
+``pbm, pairs`` its pairs with ranknet, and ``coec``, for which no model is fitted.  Intervals are 95 %
 bootstrap intervals of the paired difference from naive; queries and seeds are drawn anew.  ``recommended`` is what
 ``clicks describe`` recommends: naive labels if it recommends no correction, or its model's propensities.
 
@@ -62,6 +64,7 @@ PAIRS_AT_MOST = 100_000  # sessions from which pairs are made
 TREES: dict[str, Any] = {
     "preset": "defaults-1", "n_rounds": 100, "max_leaves": 16, "learning_rate": 0.1, "n_threads": 1, "verbose": 0,
 }  # fmt: skip
+SMALLEST_GAP = 0.01  # of NDCG, of which shares are printed
 NAIVE, LABELS, RECOMMENDED = "naive", "labels", "recommended"
 
 
@@ -225,14 +228,19 @@ def shares(results: Sequence[dict[str, Any]]) -> str:
             if all(name in one["ndcg"] for one in members)
         }
         gap = mean[LABELS] - mean[NAIVE]
+
+        def share(name: str, mean: dict[str, float] = mean, gap: float = gap) -> str:
+            if name not in mean:
+                return ""
+            return f"{(mean[name] - mean[NAIVE]) / gap:.0%}" if gap >= SMALLEST_GAP else "-"
+
         told = sorted({one["recommended"] or "none" for one in members})
         difference = paired_interval([Differences(
             [np.array(one["ndcg"][RECOMMENDED]) - np.array(one["ndcg"][NAIVE]) for one in members], redraw_folds=True
         )])  # fmt: skip
         rows.append([
             user, logger, f"{sessions:,}", f"{mean[NAIVE]:.4f}", f"{mean[LABELS]:.4f}",
-            *(f"{(mean[name] - mean[NAIVE]) / gap:.0%}" if name in mean else "" for name in columns),
-            "/".join(told), f"{(mean[RECOMMENDED] - mean[NAIVE]) / gap:.0%}", str(difference),
+            *map(share, columns), "/".join(told), share(RECOMMENDED), str(difference),
         ])  # fmt: skip
     headings = ["users", "logger", "sessions", NAIVE, LABELS, *columns, "describe says", RECOMMENDED, "minus naive"]
     return table(headings, rows)
