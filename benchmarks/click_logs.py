@@ -15,12 +15,14 @@ import os
 import statistics
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from rankmill.pipeline.clicks.simulate import generated_queries, write_click_log
+from rankmill.pipeline.clicks.simulate import ClickLogReport, generated_queries, write_click_log
 from rankmill.pipeline.clicks.simulation_options import ClickSimulation
 from rankmill.pipeline.options import SynthParameters
 
@@ -55,6 +57,12 @@ def measured(arguments: list[str]) -> tuple[float, float, float]:
     return time.perf_counter() - started, used.ru_utime, used.ru_maxrss / 1000
 
 
+def simulated(path: Path, queries: int, sessions: int) -> ClickLogReport:
+    """Write a log of this many sessions."""
+    judged, scores = generated_queries(SynthParameters(queries=queries, documents_per_query=20, features=10), "f1")
+    return write_click_log(path, judged, scores, ClickSimulation(sessions=sessions, swapped=0.2, randomised=0.02))
+
+
 def row(name: str, runs: list[tuple[float, float, float]], size: float, impressions: int) -> str:
     """A row of the table: medians."""
     wall, user, peak = (statistics.median(column) for column in zip(*runs, strict=True))
@@ -72,14 +80,12 @@ def main() -> None:
     ours = [sys.executable, "-m", "rankmill", "clicks"]
     with TemporaryDirectory(dir=given.folder) as name:
         folder = Path(name)
-        judged, scores = generated_queries(
-            SynthParameters(queries=given.queries, documents_per_query=20, features=10), "f1"
-        )
-        logs = {}
-        for what, sessions in (("whole", given.sessions), ("tenth", given.sessions // 10)):
-            options = ClickSimulation(sessions=sessions, swapped=0.2, randomised=0.02)
-            logs[what] = write_click_log(folder / f"{what}.parquet", judged, scores, options)
-        del judged, scores
+        # in a process of its own, as the peaks of others include that of the one that starts them
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            logs = {
+                what: pool.submit(simulated, folder / f"{what}.parquet", given.queries, sessions).result()
+                for what, sessions in (("whole", given.sessions), ("tenth", given.sessions // 10))
+            }
         whole, tenth = (str(logs[what].path) for what in logs)
         sizes = {what: logs[what].path.stat().st_size / 1e6 for what in logs}
         for what, log in logs.items():
@@ -87,20 +93,13 @@ def main() -> None:
                 f"{what}: {log.impressions:,} impressions, {log.clicks:,} clicks, {sizes[what]:.0f} MB of Parquet",
                 flush=True,
             )
+        bounded = ["--memory", "1GB"]
+        fit = [*ours, "fit", whole, "-o", f"{folder}/p.json", "--overwrite", "--replicates", "0", *bounded]
+        judge = [*ours, "judge", whole, "--propensities", f"{folder}/p.json", "-o", f"{folder}/judged.parquet"]
         commands = {
-            "describe": [*ours, "describe", whole, "--memory", "1GB"],
-            "fit pbm": [
-                *ours,
-                "fit",
-                whole,
-                "-o",
-                f"{folder}/p",
-                "--overwrite",
-                "--memory",
-                "1GB",
-                "--replicates",
-                "0",
-            ],
+            "fit pbm": fit,
+            "describe": [*ours, "describe", whole, *bounded],
+            "judge": [*judge, "--memory", "2GB"],
         }
         print(
             "| | seconds | user seconds | peak MB | MB/s | million impressions/s |\n| --- | --- | --- | --- | --- | --- |"

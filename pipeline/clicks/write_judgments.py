@@ -26,7 +26,7 @@ from rankmill.pipeline.clicks.weighted_clicks import Counts, log_totals
 from rankmill.pipeline.grouping.shard_writer import open_writer
 
 BYTES_OF_LABELS, BYTES_OF_PAIRS = (
-    150,
+    110,
     400,
 )  # for an impression of a block; lists of 10 have 5 to 10 pairs for an impression at most
 _ROW_GROUP_ROWS = 1 << 18

@@ -58,7 +58,7 @@ from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, REPLICATES
 Estimator = Literal["ips", "clipped", "snips", "dr"]
 ESTIMATORS: tuple[Estimator, ...] = ("ips", "clipped", "snips", "dr")
 GROUPS = 1 << 14  # of sessions or queries
-BYTES_USED = 260  # for an impression of a block: the log's arrays, three summands, and what one ranking needs at a time
+BYTES_USED = 160  # for an impression of a block: the log's arrays, three summands, and what one ranking needs at a time
 FEW_CLICKS = 100  # effective ones; below, intervals are rough
 
 _STEPS = 2.0**20  # a unit of value: whole numbers have the same sum in any order
