@@ -147,6 +147,22 @@ def main() -> None:
         from_bucket("bucket, filled cache", fresh=False)
         from_bucket("bucket, server killed while it is read, and back after 5 s", fail, fresh=True)
         from_disk()
+        words = ["rerank", url, *ranking, "--cache", str(cache), "-o", str(BUCKET / "ranked")]
+        process = subprocess.Popen([sys.executable, "-m", "rankmill", *words])
+        while process.poll() is None and not any((cache / "out").rglob("journal.json")):  # until its first checkpoint
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "rankmill", *words], check=True)
+        lists = options.work / "lists"
+        lists.mkdir(exist_ok=True)
+        for each in client.below(BUCKET / "ranked"):
+            (lists / each.url.name).write_bytes(client.get(each.url))
+        seconds = time.perf_counter() - started
+        sys.stdout.write(
+            f"| rerank to the bucket, killed at its first checkpoint, the rest | {seconds:.1f} | | | {_digest(lists)} |\n"
+        )
         shutil.rmtree(cache, ignore_errors=True)
         ingest = ["--memory", options.memory]
         _measure("ingest, disk", ["data", "ingest", str(source), *ingest], out)

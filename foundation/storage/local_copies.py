@@ -14,7 +14,6 @@ import re
 import shutil
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from glob import has_magic
@@ -22,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import gettempdir, mkdtemp
 
 from rankmill.foundation.errors import ConflictError, InputError
-from rankmill.foundation.storage.bucket import BucketClient, ObjectFacts, open_bucket
+from rankmill.foundation.storage.bucket import BucketClient, ObjectFacts, StoreError, open_bucket
 from rankmill.foundation.storage.fetching import fetch, file_in, patiently
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.foundation.storage.locks import LOCK_NAME, try_lock
@@ -294,9 +293,15 @@ def _is_there(path: Path, facts: ObjectFacts | None) -> bool:
 
 
 def _one(url: ObjectUrl, client: BucketClient) -> list[ObjectFacts]:
-    with suppress(FileNotFoundError):
+    try:
         return [client.head(url)]
-    return []
+    except FileNotFoundError:
+        return []
+    except StoreError:
+        next(
+            iter(client.below(url)), None
+        )  # raises what is wrong: the answer to this has a text, that to a head has none
+        raise
 
 
 def _companions(url: ObjectUrl, client: BucketClient) -> list[ObjectFacts]:

@@ -22,7 +22,8 @@ from rankmill.foundation.storage import bucket
 from rankmill.foundation.storage.bucket import open_bucket
 from rankmill.foundation.storage.location import ObjectUrl, location
 from tests.cloud.conftest import reach
-from tests.cloud.servers import SECRET, Server
+from tests.cloud.servers import SECRET, Server, s3_environment
+from tests.cloud.test_registry_in_a_bucket import ANSWERS, answering
 from tests.refusals import only_line, unnamed
 
 SYNTH = ["--queries", "60", "--docs-per-query", "10", "--features", "10"]
@@ -232,6 +233,30 @@ def test_what_cannot_be_is_one_line_and_writes_nothing(
         assert str(Path(gettempdir()) / "rankmill-") not in line
     assert download(there) == before
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_each_answer_of_a_store_is_explained_in_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("obstore")
+    answer, _, words = ANSWERS[name]
+    port, ended = answering(answer)
+    try:
+        for variable, value in s3_environment(port).items():
+            monkeypatch.setenv(variable, value)
+        monkeypatch.setattr(bucket, "RETRIES", 0)
+        monkeypatch.setattr("rankmill.foundation.storage.fetching.PAUSES", ())
+        monkeypatch.chdir(tmp_path)
+        for given in (["evaluate", "s3://b/k.run"], ["data", "synth", "-o", "s3://b/k.txt", *SYNTH]):
+            assert execute(given) == 74
+            line = only_line(capfd.readouterr().err)
+            assert "s3://b" in line
+            assert SECRET not in line
+            assert not unnamed(line, *words), line
+    finally:
+        ended.set()
+    assert list(tmp_path.iterdir()) == []
 
 
 CONFIG = """
