@@ -337,7 +337,7 @@ def naive_unbiased_step(ratios, scores, clicked, starts, positions, weights, pow
                     slope = weight / (plus[at] * minus[other]) / (1.0 + np.exp(scores[i] - scores[j]))
                     g[i] -= slope
                     g[j] += slope
-                    loss = weight * np.log1p(np.exp(-(scores[i] - scores[j])))
+                    loss = weight * np.log(2.0)  # of equal scores
                     of_plus[at] += loss / minus[other]
                     of_minus[other] += loss / plus[at]
     return g, ((of_plus / of_plus[0]) ** power, (of_minus / of_minus[0]) ** power)

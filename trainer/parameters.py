@@ -579,7 +579,8 @@ class TrainParameters:
     )
     self_normalise: bool = option(
         default=False,
-        help="With propensities and a loss of pairs: divide the weights of the clicks of a list by their mean.",
+        help="With propensities and a loss of pairs: divide the weights of the clicks of a list by their mean. Lists with"
+        " one click lose their correction, so this is for logs in which most have several.",
         always_stored=False,
     )
     seed: int = option(default=7, help="Random seed.", least=0, most=2**63 - 1)

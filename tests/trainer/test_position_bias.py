@@ -207,6 +207,8 @@ def test_the_bias_of_the_simulation_is_found(way):
     found, other = np.array(biased[kind]), np.array(fair[kind])
     assert np.corrcoef(found, np.log(THETA))[0, 1] > 0.9
     assert np.ptp(other) < 0.5 * np.ptp(found)
+    if kind == "clicked":  # the same for the rest would undo the weights of clicks
+        assert min(biased["not_clicked"]) > 0.8
 
 
 def test_the_model_has_the_bias_of_its_best_round():

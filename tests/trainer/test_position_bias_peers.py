@@ -1,8 +1,8 @@
 """Position bias beside LightGBM's ``position`` and XGBoost's ``lambdarank_unbiased``, on clicks simulated on LightGBM's example data.
 
 Known differences: LightGBM's gradients are float32 and its bins others, so biases agree closely, not to the bit.  XGBoost takes the order of
-rows for the position, and counts log(1 + exp(s_i - s_j)) for a pair where the paper has log(1 + exp(s_j - s_i)); after the first round, where
-all scores are equal, the ratios are the same.
+rows for the position, and counts log(1 + exp(s_i - s_j)) for a pair in its ratios, where we count log 2, that of equal scores; after the first
+round, where all scores are equal, the ratios are the same.
 """
 
 from __future__ import annotations

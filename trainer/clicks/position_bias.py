@@ -13,6 +13,12 @@ predictions:
     document is at k, times 1 / t-_j (equation 30 of the paper); t- is the same for the other document (31).  Ratios start at 1, and
     positions without loss keep theirs.
 
+    The loss in L+ and L- is that of equal scores: log 2, times the weight of the pair in an order drawn anew each round.  The paper takes
+    the loss at the scores of the round, log(1 + exp(s_j - s_i)).  But trees soon rank clicks as the log did, so pairs in the order of the
+    log lose little: t+ becomes too flat, and t- of the last positions so small that its weights undo those of t+.  XGBoost takes
+    log(1 + exp(s_i - s_j)), which grows instead: t+ becomes too steep, also on clicks without position bias.  After the first round
+    all three are the same.  docs/benchmarks/clicks.md compares them.
+
 Steps are computed from sums in the order of the rows, so that they do not depend on threads.
 """
 
@@ -210,6 +216,7 @@ class _Unbiased(_Wrapper):
         given = relative_weights(rows.weights, rows.n_rows)
         self._given = given if len(given) else np.ones(rows.n_rows)
         self._weights, self._shares_of_rows = self._given.copy(), np.zeros(rows.n_rows)
+        self._equal = np.zeros(rows.n_rows)  # scores before the first tree
 
     def _begin(self, n: int) -> Floats:
         return np.ones((2, n))
@@ -221,7 +228,7 @@ class _Unbiased(_Wrapper):
 
     def _next(self, numbers: Floats, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> Floats:
         self.loss.gradients(step, scores, g, h, team)
-        self.loss.shares(step, scores, self._shares_of_rows, team)
+        self.loss.shares(step, self._equal, self._shares_of_rows, team)
         found = numbers.copy()
         for ratios, counted in zip(found, (self._clicked, ~self._clicked), strict=True):
             # the weights have 1 / (t+ t-): taking out the factor of the own side leaves that of equations 30 and 31
