@@ -121,6 +121,7 @@ def main() -> None:
         url = str(BUCKET / "candidates")
         ranking = ["--model", str(model), "--top-k", "100", "--memory", options.memory]
         first = str(next(source.iterdir()))
+        shutil.rmtree(out, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "rankmill", "rerank", first, *ranking, "-o", str(out)], check=True)
         sys.stdout.write(
             f"\n{rows * n_files:,} rows, {n_files} files, {size / 1e9:.1f} GB, --memory {options.memory}\n\n"
