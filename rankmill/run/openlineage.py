@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import rankmill
+from rankmill.foundation.storage.url_arguments import url_of
 from rankmill.run.events import (
     Artefact,
     Event,
@@ -152,7 +153,7 @@ class LineageFile:
         self._file.append(json_line(record))
 
     def _dataset(self, given: Artefact, side: Literal["input", "output"]) -> Json:
-        """Return a dataset of OpenLineage: files by absolute path, models by name without a version."""
+        """Return a dataset of OpenLineage: files by absolute path, objects by bucket and key, models by name without a version."""
         facts = dict(given.facts)
         columns = facts.pop("columns", None)
         version = given.digest
@@ -161,6 +162,8 @@ class LineageFile:
             where, version = {"namespace": "rankmill-models", "name": name}, number or version
         elif given.kind == "alias":
             where = {"namespace": "rankmill-models", "name": given.name}
+        elif (url := url_of(given.name)) is not None:
+            where = {"namespace": f"{url.scheme}://{url.bucket}", "name": url.key}
         else:
             where = {"namespace": "file", "name": str((self._folder / given.name).absolute())}
         facets: Json = {} if version is None else {"version": facet("version", datasetVersion=version)}
