@@ -239,10 +239,21 @@ def shares(results: Sequence[dict[str, Any]]) -> str:
             [np.array(one["ndcg"][RECOMMENDED]) - np.array(one["ndcg"][NAIVE]) for one in members], redraw_folds=True
         )])  # fmt: skip
         rows.append([
-            user, logger, f"{sessions:,}", f"{mean[NAIVE]:.4f}", f"{mean[LABELS]:.4f}",
+            user, logger, f"{sessions:,}", str(len(members)), f"{mean[NAIVE]:.4f}", f"{mean[LABELS]:.4f}",
             *map(share, columns), "/".join(told), share(RECOMMENDED), str(difference),
         ])  # fmt: skip
-    headings = ["users", "logger", "sessions", NAIVE, LABELS, *columns, "describe says", RECOMMENDED, "minus naive"]
+    headings = [
+        "users",
+        "logger",
+        "sessions",
+        "seeds",
+        NAIVE,
+        LABELS,
+        *columns,
+        "describe says",
+        RECOMMENDED,
+        "minus naive",
+    ]
     return table(headings, rows)
 
 

@@ -1,4 +1,4 @@
-"""Style and types are part of the tests, so that what `make test` passes, `make lint` passes too."""
+"""Style is part of the tests, and types, which take a minute or more, of the slow ones.  `make lint` checks both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ FOLDERS = ("rankmill", "pipeline", "trainer", "scorer", "registry", "foundation"
 
 @pytest.mark.parametrize(
     "command",
-    [("ruff", "check", "--quiet", *FOLDERS), ("ruff", "format", "--check", "--quiet", *FOLDERS), ("mypy",)],
+    [
+        ("ruff", "check", "--quiet", *FOLDERS),
+        ("ruff", "format", "--check", "--quiet", *FOLDERS),
+        pytest.param(("mypy",), marks=pytest.mark.slow),
+    ],
     ids=["style", "format", "types"],
 )
 def test_the_house_rules_hold(command: tuple[str, ...]) -> None:
