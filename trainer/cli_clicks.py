@@ -67,7 +67,7 @@ def fit(
     with open_click_log(log, reading, say=lambda line: typer.echo(line, err=True)) as opened:
         if features is None:
             fitted = fit_clicks(opened, choice.model, options)
-            found, converged = fitted.propensities, fitted.model.converged
+            found, converged = fitted.propensities, fitted.converged
         else:
             found, converged = fit_regression_em(opened, Dataset.open(features), options.ranks), True
     write_propensities(out, found)

@@ -38,9 +38,9 @@ _MORE_RELEVANT = 1.2  # documents at a rank than at one above, if a model is to 
 
 @dataclass(frozen=True, slots=True)
 class FittedClicks:
-    """A click model of a log, and what follows from it."""
+    """What a click model of a log says; its relevance of all documents, 16 bytes each, is not kept."""
 
-    model: ClickModel
+    converged: bool
     propensities: Propensities
 
 
@@ -162,7 +162,7 @@ def compare_click_models(
         interval = None
         if options.replicates and name in WITH_INTERVALS:
             interval = _interval(log, model, options, random if name == "randomised" else None)
-        fitted[name] = FittedClicks(model, _propensities(log, model, interval, figures))
+        fitted[name] = FittedClicks(model.converged, _propensities(log, model, interval, figures))
     if not fitted and len(refused) > 1:
         raise NotIdentified("; ".join(refused.values()))
     doubts = {name: _doubt(counts[0], one.propensities) for name, one in fitted.items() if name != "dctr"}
