@@ -108,24 +108,25 @@ class _Examined(NamedTuple):
     """Of alpha."""
     usual: Floats
     """Of alpha times the mean relevance at the rank: what ``relevant`` is for a document like others at its ranks."""
-    noise: Floats
-    """Variance of ``relevant`` for such a document."""
 
 
 def _examined(block: LogBlock, weighted: WeightedClicks, totals: ClickTotals) -> _Examined:
-    document, n = block.lists.document, len(block.documents)
-    usual = weighted.alpha * totals.relevance_at[block.lists.rank - 1]
-    columns = (weighted.value - weighted.beta, weighted.alpha, usual, totals.spreads(usual + weighted.beta))
-    return _Examined(*(summed_by(document, column, n) for column in columns))
+    columns = (weighted.value - weighted.beta, weighted.alpha, _usual(block, weighted, totals))
+    return _Examined(*(summed_by(block.lists.document, column, len(block.documents)) for column in columns))
+
+
+def _usual(block: LogBlock, weighted: WeightedClicks, totals: ClickTotals) -> Floats:
+    return weighted.alpha * totals.relevance_at[block.lists.rank - 1]
 
 
 def _strength(log: ClickLog, options: JudgeOptions, propensities: Propensities | None, totals: ClickTotals) -> float:
     """Return the impressions that know as much of a document as its ranks do, from 0.1 to 10,000."""
     found = np.zeros(2)
     for block in log.blocks():
-        relevant, examined, usual, noise = _examined(
-            block, weighted_clicks(block, options.weighting, propensities), totals
-        )
+        weighted = weighted_clicks(block, options.weighting, propensities)
+        relevant, examined, usual = _examined(block, weighted, totals)
+        spread = totals.spreads(_usual(block, weighted, totals) + weighted.beta)
+        noise = summed_by(block.lists.document, spread, len(block.documents))  # of a document like others at its ranks
         size = np.maximum(examined, 1.0)
         for k, values in enumerate((((relevant - usual) ** 2 - noise) / size, examined**2 / size)):
             found[k] = np.cumsum(np.append(found[k], values))[-1]  # one after the other, so that blocks do not matter
@@ -161,7 +162,7 @@ def _judged(
                 label = (value + a * m) / expected
                 prior /= m * m
         else:
-            relevant, examined, usual, _ = _examined(block, weighted, totals)
+            relevant, examined, usual = _examined(block, weighted, totals)
             y = np.maximum((relevant + a * usual / examined) / (examined + a), 0.0)
             prior = totals.spread(totals.relevance) / (a + 1.0)
             likely = np.maximum((relevant + noisy * usual / examined) / (examined + noisy), 0.0)
