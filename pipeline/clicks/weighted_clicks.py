@@ -20,7 +20,7 @@ from rankmill.pipeline.clicks.result_lists import ClickLog, LogBlock
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
-_STEPS = 2.0**20  # a unit: sums of whole steps are exact, so that they do not depend on the size of blocks
+STEPS = 2.0**20  # a unit: sums of whole steps are exact, so that they do not depend on the size of blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _values(block: LogBlock, weighting: ClickWeighting) -> Floats:
         value *= 1.0 + weighting.conversion_weight * np.nan_to_num(block.numbers["converted"], nan=0.0)
     if weighting.min_dwell > 0.0:
         value[block.numbers["dwell"] < weighting.min_dwell] = 0.0  # an unknown dwell time is NaN, and the click counts
-    return _in_steps(value) / _STEPS
+    return in_steps(value) / STEPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +153,9 @@ def log_totals(
         by_rank = np.pad(by_rank, ((0, 0), (0, max(int(rank.max(initial=0)) + 1 - by_rank.shape[1], 0))))
         by_rank[0] += np.bincount(rank, minlength=by_rank.shape[1])
         for row, column in zip(by_rank[1:], (weighted.value, weighted.alpha, weighted.beta), strict=True):
-            np.add.at(row, rank, _in_steps(column))
+            np.add.at(row, rank, in_steps(column))
         columns = (weighted.value * weighted.value, weighted.corrected)
-        sums += [int(_in_steps(column).sum()) for column in columns]
+        sums += [int(in_steps(column).sum()) for column in columns]
         lists += len(block.lists.query)
         clicks += int(block.lists.clicked.sum())
     shown, value, alpha, beta = by_rank
@@ -164,23 +164,24 @@ def log_totals(
             "no click" if clicks == 0 else f"no click that counts: all {clicks:,} have a dwell time below the minimum"
         )
         raise DataRejected(f"the log has {what}, so there is nothing to judge by")
-    squared, by_propensity = (int(each) / _STEPS for each in sums)
+    squared, by_propensity = (int(each) / STEPS for each in sums)
     return ClickTotals(
         impressions=int(shown.sum()),
         clicks=clicks,
         lists=lists,
-        value=int(value.sum()) / _STEPS,
+        value=int(value.sum()) / STEPS,
         squared=squared,
-        examined=int(alpha.sum()) / _STEPS,
-        trusted=int(beta.sum()) / _STEPS,
+        examined=int(alpha.sum()) / STEPS,
+        trusted=int(beta.sum()) / STEPS,
         corrected=by_propensity,
-        rate=(value / np.maximum(shown, 1))[1:] / _STEPS,
+        rate=(value / np.maximum(shown, 1))[1:] / STEPS,
         relevance_at=np.maximum(value - beta, 0)[1:] / np.maximum(alpha, 1)[1:],
     )
 
 
-def _in_steps(values: Floats) -> Counts:
-    return np.rint(values * _STEPS).astype(np.int64)
+def in_steps(values: Floats | Counts) -> Counts:
+    """Return ``values`` in whole ``STEPS``, of which sums are exact in any order."""
+    return np.rint(values * STEPS).astype(np.int64)
 
 
 def summed_by(number: Counts, values: Floats, n: int) -> Floats:

@@ -42,10 +42,12 @@ from rankmill.foundation.records import as_json, left_out
 from rankmill.pipeline.clicks.propensities import Propensities
 from rankmill.pipeline.clicks.result_lists import ClickLog, LogBlock
 from rankmill.pipeline.clicks.weighted_clicks import (
+    STEPS,
     ClickTotals,
     Counts,
     Floats,
     WeightedClicks,
+    in_steps,
     log_totals,
     summed_by,
     weighted_clicks,
@@ -61,7 +63,6 @@ GROUPS = 1 << 14  # of sessions or queries
 BYTES_USED = 160  # for an impression of a block: the log's arrays, three summands, and what one ranking needs at a time
 FEW_CLICKS = 100  # effective ones; below, intervals are rough
 
-_STEPS = 2.0**20  # a unit of value: whole numbers have the same sum in any order
 _WELL_COVERED = 0.95
 
 
@@ -448,11 +449,11 @@ class _Sums:
         by_list["all"] = facts.by_list("ips", ones, per_query(facts.means["ips"]))
         by_list["snips"] = by_list["ips"]
         for name, values in by_list.items():
-            np.add.at(self._groups[name], facts.group, _in_steps(np.where(counts, values, 0.0)))
+            np.add.at(self._groups[name], facts.group, in_steps(np.where(counts, values, 0.0)))
         self._groups["lists"] += np.bincount(facts.group[counts], minlength=GROUPS)
         of_click = np.where(facts.counted, weight[facts.document] * facts.summands["ips"], 0.0)
         of_click = of_click[facts.block.lists.clicked > 0]
-        self._clicks += [_in_steps(of_click).sum(), _in_steps(of_click * of_click).sum()]
+        self._clicks += [in_steps(of_click).sum(), in_steps(of_click * of_click).sum()]
         often = np.where(facts.known, facts.often, 0)
         ranked = seen & (weight > 0.0)
         shares = (
@@ -461,7 +462,7 @@ class _Sums:
             per_query(np.where(seen, weight, 0.0)),
             ranking.total,
         )
-        self._shares += [(often * _in_steps(share)).sum() for share in shares]
+        self._shares += [(often * in_steps(share)).sum() for share in shares]
         used = facts.counted & (weight[facts.document] > 0.0)
         low = facts.weighted.alpha < facts.weighted.clip
         self._impressions += [int((used & low).sum()), int(used.sum())]
@@ -469,7 +470,7 @@ class _Sums:
     def estimated(self, which: Estimator, other: _Sums | None = None) -> Estimated:
         """Return the value by the estimator, or what it is more than that of ``other``; after :func:`_draw_again`."""
         below = "all" if which == "snips" else "lists"
-        unit = 1.0 if which == "snips" else _STEPS
+        unit = 1.0 if which == "snips" else STEPS
         values, total = self._groups[which].sum(), self._groups[below].sum()
         drawn, totals = self.drawn[which], self.drawn[below]
         if other is not None:
@@ -493,7 +494,7 @@ class _Sums:
         shown, top, covered, total = self._shares.tolist()
         clipped, impressions = self._impressions.tolist()
         overlap = min(covered / total, 1.0) if total else 0.0
-        weights, squares = (self._clicks / _STEPS).tolist()
+        weights, squares = (self._clicks / STEPS).tolist()
         effective = weights**2 / squares if squares else 0.0
         notes = []
         if overlap < _WELL_COVERED:
@@ -530,10 +531,6 @@ def _draw_again(sums: Sequence[_Sums]) -> None:
         drawn[b] = np.bincount(place.astype(np.int64), minlength=n) @ table
     for one, part in zip(sums, np.split(drawn, len(sums), axis=1), strict=True):
         one.drawn = dict(zip(one.drawn, part.T, strict=True))
-
-
-def _in_steps(values: npt.NDArray[Any]) -> Counts:
-    return np.rint(values * _STEPS).astype(np.int64)
 
 
 def _shown(found: Estimated, sign: str = "") -> str:
