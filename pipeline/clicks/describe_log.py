@@ -7,8 +7,9 @@ more lists, or more clicks, than both 20 and five times the 99th percentile of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from rankmill.pipeline.clicks.spilled_log import LogTotals
 _RANDOM_BELOW = 1.5  # ratio of variances
 _FEWEST_REPEATS = 100  # impressions of documents that were shown before, to judge the order of a policy
 _MOST_POLICIES = 20  # whose order is looked at
+_IMPRESSIONS_AT_ONCE = 1 << 18
 _SESSIONS_AT_ONCE = 1 << 22  # lists whose sessions are counted in a pass over the log
 _MOST_COUNTED = 1 << 16  # lists or clicks of a session; more count as this many
 _SUSPICIOUS_FROM, _SUSPICIOUS_TIMES, _PERCENTILE = 20, 5, 0.99
@@ -284,54 +286,51 @@ class _Sums:
 
     def add(self, block: LogBlock) -> None:
         """Add a block; ranks below ``DEEPEST`` count as it."""
-        lists = block.lists
-        rank = np.minimum(lists.rank, DEEPEST).astype(np.int64) - 1
-        documents = len(block.documents)
+        lists, documents = block.lists, len(block.documents)
         self.lists += len(lists.query)
-        self.clicks += int(lists.clicked.sum())
         self.queries += len(np.unique(lists.query))
-        self.deepest = max(self.deepest, int(rank.max(initial=-1)) + 1)
-        self.by_rank[0] += np.bincount(rank, minlength=DEEPEST)
-        self.by_rank[1] += np.bincount(rank[lists.clicked > 0], minlength=DEEPEST)
-        shown = np.bincount(lists.document, minlength=documents)
+        self._of_policy[0] += np.bincount(lists.policy, minlength=self._of_policy.shape[1])
+        shown, clicked = np.zeros(documents, dtype=np.int64), np.zeros(documents, dtype=np.int64)
+        deepest = min(int(lists.rank.max(initial=0)), DEEPEST)
+        at_rank = np.zeros(
+            (documents, -(-deepest // 64)), dtype=np.uint64
+        )  # bits: the ranks that a document was shown at
+        orders = {
+            number: _Positions(documents, len(block.queries))
+            for number in np.unique(lists.policy)[:_MOST_POLICIES].tolist()
+        }
+        for first, last in _parts(lists.start):
+            here = slice(lists.start[first], lists.start[last])
+            document, rank = lists.document[here], np.minimum(lists.rank[here], DEEPEST) - 1
+            clicks = lists.clicked[here] > 0
+            self.by_rank[0] += np.bincount(rank, minlength=DEEPEST)
+            self.by_rank[1] += np.bincount(rank[clicks], minlength=DEEPEST)
+            shown += np.bincount(document, minlength=documents)
+            clicked += np.bincount(document[clicks], minlength=documents)
+            bits = np.uint64(1) << (rank & 63).astype(np.uint64)
+            np.bitwise_or.at(at_rank.reshape(-1), document * at_rank.shape[1] + (rank >> 6), bits)
+            sizes = np.diff(lists.start[first : last + 1])
+            policy, query = np.repeat(lists.policy[first:last], sizes), np.repeat(lists.query[first:last], sizes)
+            self._of_policy[1] += np.bincount(policy, minlength=self._of_policy.shape[1])
+            self._of_policy[2] += np.bincount(policy[clicks], minlength=self._of_policy.shape[1])
+            for number, positions in orders.items():
+                of_it = slice(None) if len(orders) == 1 else policy == number
+                positions.add(document[of_it], query[of_it], rank[of_it])
+        self.deepest = max(self.deepest, deepest)
+        self.clicks += int(clicked.sum())
         self.documents += int((shown > 0).sum())
-        self.clicked += len(np.unique(lists.document[lists.clicked > 0]))
-        low, high = np.full(documents, DEEPEST, dtype=np.int32), np.full(documents, -1, dtype=np.int32)
-        np.minimum.at(low, lists.document, rank.astype(np.int32))
-        np.maximum.at(high, lists.document, rank.astype(np.int32))
-        several = low < high
+        self.clicked += int((clicked > 0).sum())
+        several = np.bitwise_count(at_rank).sum(axis=1) > 1
         self.repeated += int(several.sum())
         self.repeated_impressions += int(shown[several].sum())
-        key = np.unique(lists.document[several[lists.document]] * DEEPEST + rank[several[lists.document]])
-        self.by_rank[2] += np.bincount(key % DEEPEST, minlength=DEEPEST)
-        sizes = np.diff(lists.start)
-        policy = np.repeat(lists.policy, sizes)
-        n = self._of_policy.shape[1]
-        self._of_policy[0] += np.bincount(lists.policy, minlength=n)
-        self._of_policy[1] += np.bincount(policy, minlength=n)
-        self._of_policy[2] += np.bincount(policy[lists.clicked > 0], minlength=n)
+        at_rank = at_rank[several]
+        for k in range(deepest):
+            self.by_rank[2, k] += np.count_nonzero(at_rank[:, k >> 6] >> np.uint64(k & 63) & np.uint64(1))
         query_of = np.repeat(np.arange(len(block.queries)), np.diff(block.document_start))
-        for number in np.unique(lists.policy)[:_MOST_POLICIES].tolist():
-            here = slice(None) if n == 1 else policy == number
-            self._add_order(number, lists.document[here], rank[here].astype(np.float64), query_of, len(block.queries))
-
-    def _add_order(
-        self, number: int, document: npt.NDArray[np.int64], rank: Floats, query_of: npt.NDArray[np.int64], queries: int
-    ) -> None:
-        n = len(query_of)
-        shown, total = np.bincount(document, minlength=n), np.bincount(document, rank, minlength=n)
-        of_query = [np.bincount(query_of, values, minlength=queries) for values in (shown, total, shown > 0)]
-        squares = np.bincount(query_of[document], rank**2, minlength=queries)
-        impressions = np.maximum(of_query[0], 1.0)
-        mean, spread = of_query[1] / impressions, squares / impressions - (of_query[1] / impressions) ** 2
-        seen = shown > 0
-        far = total[seen] / shown[seen] - mean[query_of[seen]]
-        repeated = of_query[0] > of_query[2]  # queries whose documents were shown again
-        between = np.bincount(query_of[seen], shown[seen] * far**2, minlength=queries)
-        expected = np.maximum(of_query[2] - 1.0, 0.0) * spread
-        for k, values in enumerate((between * repeated, expected * repeated, of_query[0] - of_query[2])):
-            # query after query, so that the division into blocks does not matter
-            self._order[k, number] = np.cumsum(np.append(self._order[k, number], values))[-1]
+        for number, positions in orders.items():
+            for k, values in enumerate(positions.order(query_of)):
+                # query after query, so that the division into blocks does not matter
+                self._order[k, number] = np.cumsum(np.append(self._order[k, number], values))[-1]
 
     def policies(self, names: Sequence[str]) -> tuple[PolicyFigures, ...]:
         """Return the policies."""
@@ -345,6 +344,45 @@ class _Sums:
                 PolicyFigures(name, int(lists), lists / self.lists, clicks / max(impressions, 1.0), order, random)
             )
         return tuple(found)
+
+
+class _Positions:
+    """Where a policy put the documents of a block."""
+
+    def __init__(self, documents: int, queries: int) -> None:
+        self._shown, self._total = np.zeros(documents, dtype=np.int64), np.zeros(documents)
+        self._squares = np.zeros(queries)
+
+    def add(
+        self, document: npt.NDArray[np.int64], query: npt.NDArray[np.int64], rank: npt.NDArray[np.signedinteger]
+    ) -> None:
+        """Add impressions."""
+        self._shown += np.bincount(document, minlength=len(self._shown))
+        self._total += np.bincount(document, rank, minlength=len(self._total))
+        self._squares += np.bincount(query, rank.astype(np.float64) ** 2, minlength=len(self._squares))
+
+    def order(self, query_of: npt.NDArray[np.int64]) -> Floats:
+        """Return (3, queries): squares between documents, those to expect of a random order, and impressions of documents shown before.
+
+        ``query_of`` (documents,) is the query of each document.
+        """
+        shown, total, queries = self._shown, self._total, len(self._squares)
+        of_query = [np.bincount(query_of, values, minlength=queries) for values in (shown, total, shown > 0)]
+        impressions = np.maximum(of_query[0], 1.0)
+        mean = of_query[1] / impressions
+        spread = self._squares / impressions - mean**2
+        seen = shown > 0
+        far = total[seen] / shown[seen] - mean[query_of[seen]]
+        repeated = of_query[0] > of_query[2]  # queries whose documents were shown again
+        between = np.bincount(query_of[seen], shown[seen] * far**2, minlength=queries)
+        expected = np.maximum(of_query[2] - 1.0, 0.0) * spread
+        return np.array([between * repeated, expected * repeated, of_query[0] - of_query[2]])
+
+
+def _parts(start: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield the first list of each part, and that after its last; a part has about ``_IMPRESSIONS_AT_ONCE`` impressions."""
+    ends = np.searchsorted(start, np.arange(0, start[-1], _IMPRESSIONS_AT_ONCE))
+    yield from pairwise(np.unique(np.append(ends, len(start) - 1)).tolist())
 
 
 def _sessions(log: ClickLog, lists: int, clicks: int) -> tuple[int, SuspiciousSessions, SuspiciousSessions]:

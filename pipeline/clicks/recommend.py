@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankmill.pipeline.clicks.models.counts import count_clicks, summed
+from rankmill.pipeline.clicks.models.counts import ClickCounts, count_clicks, summed
 from rankmill.pipeline.clicks.models.fit_log import ClickModelComparison
 from rankmill.pipeline.clicks.models.options import ClickModelName
 from rankmill.pipeline.clicks.propensities import Propensities
@@ -62,7 +62,7 @@ def recommend(log: ClickLog, compared: ClickModelComparison, clicks_a_document: 
             f"{clicks_a_document:.1f} clicks for each document that was shown, and {ENOUGH_CLICKS:g} or more are needed, as corrected"
             " labels are noisier than naive ones; collect more sessions",
         )
-    correlation = order_by_relevance(log, compared.fitted[best].propensities)
+    correlation = order_by_relevance(log, compared.fitted[best].propensities, compared.counts)
     if correlation >= RANKED_WELL:
         return ClickRecommendation(
             None,
@@ -72,12 +72,15 @@ def recommend(log: ClickLog, compared: ClickModelComparison, clicks_a_document: 
     return ClickRecommendation(best, "predicts the clicks of held-out sessions best")
 
 
-def order_by_relevance(log: ClickLog, propensities: Propensities) -> float:
+def order_by_relevance(log: ClickLog, propensities: Propensities, counts: ClickCounts | None = None) -> float:
     """Return the correlation of relevance and position (the first is highest) within queries; 0 if it can't be told.
+
+    ``counts`` are those of ``log`` down to the last rank of ``propensities``; without them the log is counted.
 
     Over documents, weighted by their examinations; what clicks vary by chance is taken out of the variance of relevance.
     """
-    (counts,) = count_clicks(log, len(propensities.examination))
+    if counts is None:
+        (counts,) = count_clicks(log, len(propensities.examination))
     theta, trust = propensities.at(counts.rank), propensities.trust_at(counts.rank)
     seen, clicked = theta * counts.shown, counts.clicked - trust * counts.shown
     examined, clicks, depth = (counts.by_document(column) for column in (seen, clicked, seen * counts.rank))

@@ -26,7 +26,9 @@ so that the rank with the smallest trust, relative to examination, has 0.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +45,7 @@ Rows = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats, Floats]  # do
 
 
 OFTEN = 50  # impressions
+_ROWS_AT_ONCE = 1 << 18  # of the counts
 _MOST_ALIKE = 500.0  # impressions in which chance moves a click-through rate as much as documents differ
 
 
@@ -228,21 +231,39 @@ def _with_relevance(
     """Return the model with relevance given examination: without a prior, then with one fitted to the documents by moments."""
     examination, continuation = tables
     trust = np.zeros(counts.ranks) if trust is None else trust
+    examined, clicks = np.zeros(counts.documents), np.zeros(counts.documents)
+    for here in _parts(counts):
+        document, theta, trusted, shown, clicked = _examined(name, here, examination, continuation, trust)
+        np.add.at(examined, document, shown * theta)
+        np.add.at(clicks, document, clicked - shown * trusted)
+    prior = _prior(np.maximum(clicks, 0.0), examined)
+    plain, shrunken = np.full(counts.documents, np.nan), np.full(counts.documents, prior[0] / (prior[0] + prior[1]))
+    for here in _parts(counts):
+        rows = _examined(name, here, examination, continuation, trust)
+        kernels.relevance_given(*rows, np.zeros(2), plain)
+        kernels.relevance_given(*rows, np.array(prior), shrunken)
+    return ClickModel(name, examination, continuation, plain, prior, (), True, np.empty(0), shrunken, trust)
+
+
+def _parts(counts: ClickCounts) -> Iterator[ClickCounts]:
+    """Yield the rows in parts of whole documents, which have few rows, so that what is computed of them needs little memory."""
+    ends = np.arange(_ROWS_AT_ONCE, len(counts.document), _ROWS_AT_ONCE)
+    ends = np.searchsorted(counts.document, counts.document[ends])  # the first row of the document there
+    for first, last in pairwise(np.unique(np.concatenate([[0], ends, [len(counts.document)]])).tolist()):
+        names = ("document", "rank", "last", "shown", "clicked")
+        yield replace(counts, **{column: getattr(counts, column)[first:last] for column in names})
+
+
+def _examined(
+    name: ClickModelName, counts: ClickCounts, examination: Floats, continuation: Floats, trust: Floats
+) -> tuple[npt.NDArray[np.int64], Floats, Floats, Floats, Floats]:
+    """Return of the rows that were examined: document, examination, trust, impressions and clicks."""
     last, rank = counts.last.astype(np.int64), counts.rank.astype(np.int64) - 1
     theta = examination[rank, last]
     if name in {"cascade", "dcm"}:
         theta = np.where(last == 0, 1.0, np.where(last == rank, continuation[np.maximum(last - 1, 0)], np.nan))
     used = (counts.shown > 0.0) & ~np.isnan(theta) & (theta > 0.0)
-    document, shown, clicked = counts.document[used], counts.shown[used], counts.clicked[used]
-    theta, trusted = theta[used], trust[rank[used]]
-    rows = document, theta, trusted, shown, clicked
-    examined = summed(document, shown * theta, counts.documents)
-    clicks = np.maximum(summed(document, clicked - shown * trusted, counts.documents), 0.0)
-    prior = _prior(clicks, examined)
-    plain, shrunken = np.full(counts.documents, np.nan), np.full(counts.documents, prior[0] / (prior[0] + prior[1]))
-    kernels.relevance_given(*rows, np.zeros(2), plain)
-    kernels.relevance_given(*rows, np.array(prior), shrunken)
-    return ClickModel(name, examination, continuation, plain, prior, (), True, np.empty(0), shrunken, trust)
+    return counts.document[used], theta[used], trust[rank[used]], counts.shown[used], counts.clicked[used]
 
 
 def _prior(clicks: Floats, examined: Floats) -> tuple[float, float]:

@@ -84,6 +84,8 @@ class ClickModelComparison:
     refused: dict[ClickModelName, str]
     doubted: dict[ClickModelName, str]
     """Fitted models by which documents at a rank are more relevant than those above: they find too little examination there."""
+    counts: ClickCounts | None = None
+    """Of all sessions, which the models are fitted to; None if the log was not counted."""
 
     @property
     def recommended(self) -> ClickModelName:
@@ -166,7 +168,7 @@ def compare_click_models(
     if not fitted and len(refused) > 1:
         raise NotIdentified("; ".join(refused.values()))
     doubts = {name: _doubt(counts[0], one.propensities) for name, one in fitted.items() if name != "dctr"}
-    return ClickModelComparison(fitted, refused, {name: why for name, why in doubts.items() if why})
+    return ClickModelComparison(fitted, refused, {name: why for name, why in doubts.items() if why}, counts[0])
 
 
 def _doubt(counts: ClickCounts, found: Propensities) -> str:
