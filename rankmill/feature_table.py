@@ -96,8 +96,8 @@ def table_of(
     """
     own = names_of(values)
     if own is not None:
-        repeated = next((name for i, name in enumerate(own) if name in own[:i]), None)
-        if repeated is not None:
+        if len(set(own)) < len(own):
+            repeated = next(name for i, name in enumerate(own) if name in own[:i])
             raise TrainingDataRejected(f"X has two columns {repeated!r}; give every feature a unique name")
         names = own if names is None else names
         columns = _Columns.of(names, known, named)
@@ -109,16 +109,17 @@ def table_of(
     if names is not None and shape[1] != len(names):
         raise TrainingDataRejected(f"X has {shape[1]} features, the ranker was fitted on {len(names)}")
     if names is not None and not are_numbered(names):
-        shown = ", ".join(names[:4]) + (", .." if len(names) > 4 else "")
-        warnings.warn(
-            f"X has no column names; its {len(names)} columns are used as the features of the ranker, in order: {shown}",
-            UserWarning,
-            stacklevel=4,
-        )
+        warnings.warn(unnamed_columns(names), UserWarning, stacklevel=4)
     names = made_up_names(shape[1]) if names is None else names
     columns = _Columns.of(names, known, named)
     matrix = _from_frame(values, names, names, columns) if framed else _from_array(values, names, columns)
     return FeatureTable(names, np.ascontiguousarray(matrix), columns.texts)
+
+
+def unnamed_columns(names: tuple[str, ...]) -> str:
+    """Return the warning that the columns of X, which have no names, are used as the features ``names``."""
+    shown = ", ".join(names[:4]) + (", .." if len(names) > 4 else "")
+    return f"X has no column names; its {len(names)} columns are used as the features of the ranker, in order: {shown}"
 
 
 @dataclass(slots=True)
@@ -171,7 +172,8 @@ class _Columns:
 
 
 def _from_frame(frame: Any, own: tuple[str, ...], names: tuple[str, ...], columns: _Columns) -> Matrix:
-    lacking = [name for name in names if name not in own]
+    library, place = library_of(frame), {name: i for i, name in enumerate(own)}
+    lacking = [name for name in names if name not in place]
     if lacking and names == made_up_names(len(names)):
         raise TrainingDataRejected(
             f"X is a frame without the column {lacking[0]!r}, and the ranker was fitted on columns without names; give "
@@ -182,7 +184,6 @@ def _from_frame(frame: Any, own: tuple[str, ...], names: tuple[str, ...], column
     if not names:
         raise TrainingDataRejected("X must have shape (n, n_features) with at least one feature, got no columns")
     out = np.empty((len(frame), len(names)), dtype=np.float32)
-    library, place = library_of(frame), {name: i for i, name in enumerate(own)}
     for i, name in enumerate(names):
         if library == "pandas":
             out[:, i] = _pandas_column(name, frame.iloc[:, place[name]], columns)

@@ -46,10 +46,11 @@ from rankmill.other_libraries import (
 )
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.options import MAX_BIN
+from rankmill.prepared import PreparedModel
 from rankmill.scorer.forest import Forest, importance_table
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.model import Model as TrainedModel
-from rankmill.scorer.models import forest_of, kind_of, predictor_of
+from rankmill.scorer.models import forest_of, kind_of
 from rankmill.scorer.nets.net import Net
 from rankmill.scorer.predict import ForestPredictor
 from rankmill.trainer.combined_forests import BaseModel, after_base
@@ -441,6 +442,7 @@ class Ranker(Routed):
         """Store the results of a training."""
         self.__dict__.pop("loaded_from_", None)
         self.model_: TrainedModel = model
+        self._prepared = PreparedModel(model)
         self.best_round_: int = best_round
         self.history_: tuple[RoundRecord, ...] = history
         self.cross_validation_: CrossValidation | None = cross_validation
@@ -508,8 +510,11 @@ class Ranker(Routed):
         """
         refuse_of_predict(others)
         model = self.fitted("predict")
-        predictor = predictor_of(model, n_rounds=n_rounds, start_round=start_round)
-        return predictor.scores(matrix_for(model, X), n_threads=workers_for(self.n_threads))
+        prepared = self._prepared_for(model)
+        predictor, values = prepared.predictor(n_rounds, start_round), prepared.numbers(X)
+        if values is None:
+            values = matrix_for(model, X)
+        return predictor.scores(values, n_threads=workers_for(self.n_threads))
 
     def apply(self, X: Any, *, n_rounds: int | None = None, start_round: int = 0) -> npt.NDArray[np.int32]:  # noqa: N803
         """Return the leaf that each row of ``X`` reaches in each tree, (n, n_trees).
@@ -517,8 +522,12 @@ class Ranker(Routed):
         A leaf is a node of its tree, counted from its root, 0.  Parameters and errors are those of :meth:`predict`.
         """
         forest = self.fitted_forest("apply")
-        predictor = ForestPredictor(forest, n_rounds=n_rounds, start_round=start_round)
-        return predictor.leaves(matrix_for(forest, X), n_threads=workers_for(self.n_threads))
+        prepared = self._prepared_for(forest)
+        predictor, values = prepared.predictor(n_rounds, start_round), prepared.numbers(X)
+        assert isinstance(predictor, ForestPredictor)  # noqa: S101 - as of every forest
+        if values is None:
+            values = matrix_for(forest, X)
+        return predictor.leaves(values, n_threads=workers_for(self.n_threads))
 
     def contributions(self, X: Any, *, qid: npt.ArrayLike | None = None, n_rounds: int | None = None) -> ShapValues:  # noqa: N803
         """Return what each feature adds to the score of each row of ``X``: SHAP values, and the base that they are added to.
@@ -563,7 +572,7 @@ class Ranker(Routed):
         scale[""] = max(int(rows.grades.max(initial=0)), int(str(model.info.get("max_grade", 0))))
         ranked = RankedRows(grades=rows.grades, starts=rows.starts, bins=(), goals=rows.goals)
         measured = MeasuredQueries(ranked, [measure], parameters, scale)
-        scores = predictor_of(model).scores(rows.values, n_threads=workers_for(self.n_threads))
+        scores = self._prepared_for(model).predictor().scores(rows.values, n_threads=workers_for(self.n_threads))
         return measured.means(measured.evaluate(scores))[str(measure)]
 
     @property
@@ -643,6 +652,13 @@ class Ranker(Routed):
         if not hasattr(self, "model_"):
             raise InvalidParameter(f"{what} needs a fitted ranker; call fit first")
         return self.model_
+
+    def _prepared_for(self, model: TrainedModel) -> PreparedModel:
+        """Return what is kept of ``model`` between calls."""
+        prepared = getattr(self, "_prepared", None)
+        if prepared is None or prepared.model is not model:  # also if a user has set model_
+            self._prepared = prepared = PreparedModel(model)
+        return prepared
 
     def fitted_forest(self, what: str) -> Forest:
         """Return ``forest_`` for ``what``, errors as :meth:`fitted`; InputError if the model is not made of trees."""

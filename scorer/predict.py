@@ -167,7 +167,8 @@ class ForestPredictor(Predictor):
             if turn >= len(table):
                 return
             with np.errstate(over="ignore"):  # a float64 beyond float32's range becomes infinite, which has a code
-                values = np.ascontiguousarray(table[turn : turn + ROWS_OF_A_TURN], dtype=np.float32)
+                values = np.ascontiguousarray(table[turn : turn + ROWS_OF_A_TURN], dtype=np.float32).view()
+            values.flags.writeable = False  # as some callers' arrays are: a kernel is compiled for each kind
             for first in range(0, len(values), TILE):
                 rows = min(TILE, len(values) - first)
                 _kernels.bin_rows(values, first, rows, columns, absent, *self._search, scratch.codes)
