@@ -68,14 +68,16 @@ class Team:
             self.signals.release()
 
     def share(self, n: int, least: int, task: Callable[[int, int, int], object]) -> None:
-        """Run ``task(first, last, worker)`` so that the ranges of all workers make up 0 .. n.
-
-        Worker 0 does all if a worker would get fewer than ``least``.
-        """
-        if n < least * self.size:
+        """Run ``task(first, last, worker)`` so that the ranges make up 0 .. n, with as many workers as get ``least`` each."""
+        busy = self.busy(n, least)
+        if busy == 1:
             task(0, n, 0)
         else:
-            self.each(lambda worker: task(worker * n // self.size, (worker + 1) * n // self.size, worker))
+            self.each(lambda w: task(w * n // busy, (w + 1) * n // busy, w) if w < busy else None)
+
+    def busy(self, work: int, least: int) -> int:
+        """Return how many workers get ``least`` or more of ``work`` each; 1 if none would."""
+        return max(1, min(self.size, work // max(least, 1)))
 
     def serve(self, worker: int) -> None:
         """Do tasks as ``worker`` (1 .. size-1) until the caller dismisses the team."""

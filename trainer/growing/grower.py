@@ -25,7 +25,7 @@ from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.workers import Team
 
 _LEAST_ROWS = 131_072  # minimum rows per worker, for passes of about a nanosecond per row
-_LEAST_VISITS = 5_000  # (row, block) visits of a tree below which one worker is faster than several
+_LEAST_VISITS = 5_000  # minimum (row, block) visits of a tree per worker
 _SHARED_ROWS = 2_000  # minimum rows of a node to partition with several workers: two barriers cost about a microsecond
 _LOOKS = 20_000  # spin iterations before yielding to other threads
 
@@ -210,8 +210,10 @@ class Grower:
         self._of_categories = self._scaled(p.category_l2, searched), self._scaled(p.category_smoothing, searched)
         deviation = noise.strength and noise.strength * self._chance(gradients, searched)
         self._choose(features)
-        n = self._start(gradients, searched, histogram_scale, rows)
-        rules = self._rules(n, histogram_scale, fine_scale, leaf_scale, by_h=weights is None, paired=pairs is not None)
+        n, least = self._start(gradients, searched, histogram_scale, rows)
+        rules = self._rules(
+            least, histogram_scale, fine_scale, leaf_scale, by_h=weights is None, paired=pairs is not None
+        )
         rules = rules._replace(noise=deviation, noise_key=noise.key, tree_key=np.uint64(noise.tree_key))
         if pairs is not None:
             self._start_pairs(pairs, histogram_scale, rows)
@@ -228,11 +230,12 @@ class Grower:
 
     def _grow_nodes(self, n: int, derivatives: table.Derivatives, rules: table.Rules) -> None:
         """Split nodes from the root down, with several workers if the tree is large enough."""
-        size = 1 if n * len(self._chosen_blocks) < _LEAST_VISITS * self._team.size else self._team.size
+        size = self._team.busy(n * len(self._chosen_blocks), _LEAST_VISITS)
 
         def work(worker: int) -> None:
             try:
-                self._grow_share(worker, size, derivatives, rules)
+                if worker < size:
+                    self._grow_share(worker, size, derivatives, rules)
             except BaseException:
                 self._give_up(size)
                 raise
@@ -266,11 +269,11 @@ class Grower:
         hessians: npt.NDArray[np.float64],
         scale: PackingScale,
         rows: npt.NDArray[np.int32] | None,
-    ) -> int:
-        """Pack the rows of the tree and create its root; return the number of rows."""
+    ) -> tuple[int, int]:
+        """Pack the rows of the tree and create its root; return the number of rows, and their smallest packed hessian."""
         order, packed = self._rows.rows, self._rows.packed
 
-        def begin(first: int, last: int, _: int) -> None:
+        def begin(first: int, last: int, worker: int) -> None:
             if rows is None:
                 order[first:last] = np.arange(first, last, dtype=ROW)
                 row_kernels.pack(gradients, hessians, scale.gradient, scale.hessian, first, last, packed)
@@ -278,7 +281,10 @@ class Grower:
                 order[first:last] = rows[first:last]
                 row_kernels.pack_rows(gradients, hessians, scale.gradient, scale.hessian, order, first, last, packed)
 
+            sums[worker] = total_and_least(packed[first:last])
+
         n = self._bins.n_rows if rows is None else len(rows)
+        sums = np.tile([0, table.LOW], (self._team.size, 1))
         self._team.share(n, _LEAST_ROWS, begin)
         nodes, n_slots = self._nodes, len(self._nodes.free)
         root = nodes.table[0]
@@ -296,18 +302,17 @@ class Grower:
         nodes.state[[table.LARGE, table.REFUSED]] = -1
         self._flags[:] = 0
         self._stamp[2] = 0
-        return n
+        root[table.TOTAL] = sums[:, 0].sum()
+        return n, int(sums[:, 1].min())
 
     def _rules(
-        self, n: int, scale: PackingScale, fine: PackingScale, leaf: PackingScale, *, by_h: bool, paired: bool
+        self, least: int, scale: PackingScale, fine: PackingScale, leaf: PackingScale, *, by_h: bool, paired: bool
     ) -> table.Rules:
         """Return the constraints of the tree; ``by_h``: the split search checks the minimum hessian in packed sums.
 
-        A side of m rows has at least m times the smallest packed hessian of a row, so a side with less has fewer rows.
+        A side of m rows has at least m times ``least``, the smallest packed hessian of a row, so a side with less has fewer rows.
         """
-        p = self._parameters
-        total, least = total_and_least(self._rows.packed[:n])
-        self._nodes.table[0, table.TOTAL] = total
+        p, total = self._parameters, int(self._nodes.table[0, table.TOTAL])
         g, h = (total >> 32) / scale.gradient, (total & 0xFFFFFFFF) / scale.hessian + self._lambdas[0]
         step = float(self._shrunk(np.array(g)) / -h) if h > 0.0 else 0.0
         most = p.max_delta_step if by_h and p.max_delta_step else np.inf

@@ -34,7 +34,7 @@ class QueryShares:
     work
         Shape (n_queries,), 0 or more: the work of each query.
     least
-        Minimum work per worker; with less, one worker does all.
+        Minimum work per worker; with less, fewer workers share it.
     """
 
     def __init__(self, work: npt.NDArray[np.int64], least: int) -> None:
@@ -51,13 +51,14 @@ class QueryShares:
         first, last = self._limits
         done = int(self._until[first])
         total = int(self._until[last]) - done
-        if team.size == 1 or total < self._least * team.size:
+        busy = team.busy(total, self._least)
+        if busy == 1:
             task(first, last, 0)
             return
         until = self._until[first : last + 1]
-        cuts = first + np.searchsorted(until, done + total * np.arange(team.size + 1) / team.size)
+        cuts = first + np.searchsorted(until, done + total * np.arange(busy + 1) / busy)
         cuts[0], cuts[-1] = first, last
-        team.each(lambda worker: task(int(cuts[worker]), int(cuts[worker + 1]), worker))
+        team.each(lambda w: task(int(cuts[w]), int(cuts[w + 1]), w) if w < busy else None)
 
     def pairs(self, team: Team, kernel: PairKernel) -> PairHessians:
         """Return the pairs of all queries in their order, which ``kernel`` first counts and then writes."""
