@@ -36,7 +36,7 @@ class Store:
         self._folder, self._port = folder, servers.free_port()
         folder.mkdir()
         command, _ = servers.COMMANDS["seaweedfs"](folder, self._port)
-        larger = {"-master.volumeSizeLimitMB=64": "-master.volumeSizeLimitMB=1024", "-volume.max=16": "-volume.max=64"}
+        larger = {"-master.volumeSizeLimitMB=64": "-master.volumeSizeLimitMB=1024", "-volume.max=64": "-volume.max=64"}
         self._command = [str(servers.program("weed")), *(larger.get(word, word) for word in command[1:])]
         os.environ |= servers.s3_environment(self._port)
 

@@ -348,6 +348,8 @@ def store_error(url: ObjectUrl, text: str, kind: str = "") -> StoreError:
         return BadCredentials(url, "no usable credentials in the environment", errno.EACCES)
     if not answer and re.search(r"IncompleteBody|IncompleteMessage|UnexpectedEof|kind: (Body|Decode)\b", text):
         return TruncatedAnswer(url, "the answer was cut off; try again")
+    if status == "400" and not code:  # to a request for facts, whose answers have no text
+        return StoreRefusal(url, "the store refuses the request (400)")
     if answer:
         return StoreError(url, f"the store failed ({answer}); try again")
     if re.search(r"kind: Timeout\b|TimedOut|timed out", text):

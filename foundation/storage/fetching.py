@@ -24,6 +24,56 @@ PAUSES = (0.1, 1, 3, 6, 10, 15)  # seconds, in which a server that has failed ma
 T = TypeVar("T")
 
 
+class PatientClient:
+    """A bucket whose requests are repeated if the store fails, after pauses beyond the client's own short ones."""
+
+    def __init__(self, bucket: BucketClient) -> None:
+        self._bucket = bucket
+
+    def get(self, url: ObjectUrl) -> bytes:
+        """Read an object."""
+        return _patiently(lambda: self._bucket.get(url))
+
+    def part(self, url: ObjectUrl, start: int, size: int) -> tuple[bytes | memoryview, str]:
+        """Read ``size`` bytes of an object from ``start``; also return its ETag."""
+        return _patiently(lambda: self._bucket.part(url, start, size))
+
+    def head(self, url: ObjectUrl) -> ObjectFacts:
+        """Return the facts about an object."""
+        return _patiently(lambda: self._bucket.head(url))
+
+    def below(self, above: ObjectUrl, prefix: str = "") -> list[ObjectFacts]:
+        """List every object below ``above`` whose name begins with ``prefix``."""
+        return _patiently(lambda: list(self._bucket.below(above, prefix=prefix)))
+
+    def put(self, url: ObjectUrl, data: bytes) -> None:
+        """Write an object; an existing one is replaced."""
+        _patiently(lambda: self._bucket.put(url, data))
+
+    def put_file(self, url: ObjectUrl, path: Path) -> None:
+        """Write the bytes of a file as an object; an existing one is replaced."""
+        _patiently(lambda: self._bucket.put_file(url, path))
+
+    def put_new(self, url: ObjectUrl, data: bytes) -> bool:
+        """Write an object unless it exists; False may also mean that an earlier try has written it."""
+        return _patiently(lambda: self._bucket.put_new(url, data))
+
+    def delete(self, url: ObjectUrl) -> None:
+        """Remove an object; nothing happens if it is missing."""
+        _patiently(lambda: self._bucket.delete(url))
+
+
+def _patiently(request: Callable[[], T]) -> T:
+    for pause in PAUSES:
+        try:
+            return request()
+        except StoreRefusal:
+            raise
+        except StoreError:
+            time.sleep(pause)
+    return request()
+
+
 def file_in(cache: Path, facts: ObjectFacts) -> Path:
     """Return the file of the folder ``cache`` that holds an object: it is named by the digest of URL, ETag and size."""
     known = facts.tag or facts.version or str(facts.modified)
@@ -31,7 +81,7 @@ def file_in(cache: Path, facts: ObjectFacts) -> Path:
     return cache / "objects" / digest[:2] / digest[2:]
 
 
-def fetch(client: Callable[[ObjectUrl], BucketClient], wanted: Iterable[tuple[ObjectFacts, Path]]) -> None:
+def fetch(client: Callable[[ObjectUrl], PatientClient], wanted: Iterable[tuple[ObjectFacts, Path]]) -> None:
     """Fetch objects to files, unless these are there; after an error nothing incomplete is left.
 
     Memory: at most `AT_A_TIME` parts of `PART` bytes.
@@ -68,7 +118,7 @@ class _Partial:
         self._staged: Path | None = None
         self._descriptor = -1
 
-    def fetch(self, client: BucketClient, start: int) -> None:
+    def fetch(self, client: PatientClient, start: int) -> None:
         """Fetch the part from ``start``; after the last one the file is published."""
         size = min(PART, self.facts.size - start)
         data, tag = _part(client, self.facts.url, start, size) if size else (b"", self.facts.tag)
@@ -119,23 +169,11 @@ def _is_here(facts: ObjectFacts, path: Path) -> bool:
     return False
 
 
-def _part(client: BucketClient, url: ObjectUrl, start: int, size: int) -> tuple[bytes | memoryview, str]:
+def _part(client: PatientClient, url: ObjectUrl, start: int, size: int) -> tuple[bytes | memoryview, str]:
     try:
-        return patiently(lambda: client.part(url, start, size))
+        return client.part(url, start, size)
     except FileNotFoundError:
         raise _replaced(url) from None
-
-
-def patiently(request: Callable[[], T]) -> T:
-    """Make a request that may be repeated; if the store fails, again after pauses, beyond the client's own short ones."""
-    for pause in PAUSES:
-        try:
-            return request()
-        except StoreRefusal:
-            raise
-        except StoreError:
-            time.sleep(pause)
-    return request()
 
 
 def _replaced(url: ObjectUrl) -> ConflictError:

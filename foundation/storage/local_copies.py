@@ -15,20 +15,21 @@ import shutil
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from glob import has_magic
 from pathlib import Path, PurePosixPath
 from tempfile import gettempdir, mkdtemp
 
 from rankmill.foundation.errors import ConflictError, InputError
-from rankmill.foundation.storage.bucket import BucketClient, ObjectFacts, StoreError, open_bucket
-from rankmill.foundation.storage.fetching import fetch, file_in, patiently
+from rankmill.foundation.storage.bucket import ObjectFacts, StoreRefusal, open_bucket
+from rankmill.foundation.storage.fetching import PatientClient, fetch, file_in
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.foundation.storage.locks import LOCK_NAME, try_lock
 from rankmill.foundation.storage.publish import STAGED
 
 LAST = ("_manifest.json", "index.html")
 """The files that make a folder complete: of a dataset and of ranked lists, and of a report."""
+UNFINISHED = "_unfinished"
+"""An empty object in a folder that is being put, or whose upload has failed."""
 PUT_AT_A_TIME = 4
 _LARGE = 64 << 20  # bytes above which a new object is put in parts
 _COMPANION = re.compile(
@@ -70,7 +71,7 @@ class LocalCopies:
         self._kept = self._scratch if cache is None else cache.absolute()
         roots = "|".join(re.escape(str(root)) for root in (self._scratch, self._kept))
         self._local = re.compile(rf"(?:{roots})/(?:in|out/[0-9a-f]{{16}})/(s3|gs|az)/")
-        self._clients: dict[tuple[str, str], BucketClient] = {}
+        self._clients: dict[tuple[str, str], PatientClient] = {}
         self._outputs: list[_Output] = []
         self._names: set[Path] = set()
 
@@ -88,11 +89,11 @@ class LocalCopies:
         """Return ``text`` with URLs instead of our local names."""
         return self._local.sub(r"\1://", text)
 
-    def client(self, url: ObjectUrl) -> BucketClient:
+    def client(self, url: ObjectUrl) -> PatientClient:
         """Return the bucket of ``url``."""
         place = (url.scheme, url.bucket)
         if place not in self._clients:
-            self._clients[place] = open_bucket(url)
+            self._clients[place] = PatientClient(open_bucket(url))
         return self._clients[place]
 
     def forget_clients(self) -> None:
@@ -125,7 +126,7 @@ class LocalCopies:
             return found + _companions(url, client)
         if has_magic(url.key):
             above, pattern = _pattern(url)
-            listed = list(client.below(above))
+            listed = client.below(above)
             keys = {each.url.key for each in listed if pattern.fullmatch(each.url.key)}
             if not keys:
                 raise InputError(f"{url}: no object matches")
@@ -175,9 +176,15 @@ class LocalCopies:
             raise InputError(f"{url}: expected a name in the bucket, such as {url}/NAME")
         client = self.client(url)
         before = {each.url: each for each in (*_one(url, client), *client.below(url))}
-        if before and overwrite is False and not update:
+        unfinished = _is_unfinished(before, url)
+        if before and overwrite is False and not (update or unfinished):
             raise InputError(f"{url}: exists already; choose another name, or replace it with --overwrite")
-        if before and overwrite and url not in before and not any(url / name in before for name in LAST):
+        if (
+            before
+            and overwrite
+            and url not in before
+            and not (unfinished or any(url / name in before for name in LAST))
+        ):
             raise InputError(f"{url}: is a folder with other objects; choose another name")
         folder = self._kept / "out" / hashlib.sha256(str(url).encode()).hexdigest()[:16]
         place = folder.joinpath(url.scheme, url.bucket, *url.key.split("/"))
@@ -186,7 +193,7 @@ class LocalCopies:
         if not try_lock(lock):
             os.close(lock)
             raise ConflictError(f"{url}: another command is writing it; wait for it, or choose another name")
-        self._outputs.append(_Output(url, place, folder, before, update or bool(overwrite), lock))
+        self._outputs.append(_Output(url, place, folder, before, update or bool(overwrite) or unfinished, lock))
         _clear(place.parent)
         if update:
             self.fetch(before.values())
@@ -244,17 +251,23 @@ class LocalCopies:
         urls = {url: path for url, path in urls.items() if not _is_there(path, before.get(url))}
         last = sorted((url for url in urls if url.name in LAST or url == output.url), key=lambda url: -len(url.key))
         others = [url for url in urls if url not in last]
-        if last and last[-1] in before and any(url in before for url in others):
-            client.delete(last[-1])  # the folder is not complete while parts of it are replaced
+        marks: list[ObjectUrl] = []
+        if last and last[-1] != output.url and (last[-1] not in before or any(url in before for url in others)):
+            marks.append(output.url / UNFINISHED)
+            client.put(marks[0], b"")
+            if last[-1] in before:
+                client.delete(last[-1])  # it is not complete while parts of it are replaced
         with ThreadPoolExecutor(PUT_AT_A_TIME) as pool:
-            for _ in pool.map(lambda url: patiently(lambda: client.put_file(url, urls[url])), others):
+            for _ in pool.map(lambda url: client.put_file(url, urls[url]), others):
                 pass
         for url in last:
             path = urls[url]
             if url in before or path.stat().st_size > _LARGE:
-                patiently(partial(client.put_file, url, path))
-            elif not patiently(partial(client.put_new, url, data := path.read_bytes())) and client.get(url) != data:
+                client.put_file(url, path)
+            elif not client.put_new(url, data := path.read_bytes()) and client.get(url) != data:
                 raise ConflictError(f"{url}: another command has written it meanwhile; choose another name")
+        for mark in marks:
+            client.delete(mark)
 
 
 def _url_of(path: Path, output: _Output) -> ObjectUrl:
@@ -292,19 +305,17 @@ def _is_there(path: Path, facts: ObjectFacts | None) -> bool:
     return path.is_symlink() or (bool(_BY_DIGEST.fullmatch(path.name)) and facts.size == path.stat().st_size)
 
 
-def _one(url: ObjectUrl, client: BucketClient) -> list[ObjectFacts]:
+def _one(url: ObjectUrl, client: PatientClient) -> list[ObjectFacts]:
     try:
         return [client.head(url)]
     except FileNotFoundError:
         return []
-    except StoreError:
-        next(
-            iter(client.below(url)), None
-        )  # raises what is wrong: the answer to this has a text, that to a head has none
+    except StoreRefusal:
+        client.below(url)  # raises what is wrong: the answer to this has a text, that to a head has none
         raise
 
 
-def _companions(url: ObjectUrl, client: BucketClient) -> list[ObjectFacts]:
+def _companions(url: ObjectUrl, client: PatientClient) -> list[ObjectFacts]:
     stem = PurePosixPath(url.name).stem
     stems = [url.name, *([stem] if "." in stem else [])]
     return [
@@ -325,11 +336,19 @@ def _belongs(key: str, keys: set[str]) -> bool:
     return found is not None and any(found[1] in {name, name.rpartition(".")[0]} for name in keys if "." in name)
 
 
-def _in_folder(url: ObjectUrl, client: BucketClient) -> list[ObjectFacts]:
+def _in_folder(url: ObjectUrl, client: PatientClient) -> list[ObjectFacts]:
     listed = [each for each in client.below(url) if each.url != url]
+    if _is_unfinished((each.url for each in listed), url):
+        raise ConflictError(f"{url}: is not complete: it is being written, or writing it has failed; write it again")
     if _is_whole(listed, url):
         return listed
     return [each for each in listed if each.url.parent == url and not each.url.name.startswith(".")]
+
+
+def _is_unfinished(listed: Iterable[ObjectUrl], url: ObjectUrl) -> bool:
+    """Whether a folder was not put as a whole yet, or not again."""
+    known = set(listed)
+    return url / UNFINISHED in known and not any(url / name in known for name in LAST)
 
 
 def _is_whole(listed: Iterable[ObjectFacts], url: ObjectUrl) -> bool:

@@ -76,7 +76,7 @@ def _seaweedfs(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
     options = {
         "dir": folder, "ip": "127.0.0.1", "ip.bind": "127.0.0.1", "master.telemetry": "false", "s3": "true",
         "s3.config": folder / "users.json", "s3.iam": "false", "s3.port": port, "s3.port.iceberg": 0, "s3.port.lance": 0,
-        "s3.autoCreateBucket": "true", "master.volumeSizeLimitMB": 64, "volume.max": 16, **ports,
+        "s3.autoCreateBucket": "true", "master.volumeSizeLimitMB": 64, "volume.max": 64, **ports,
     }  # fmt: skip
     return ["weed", "server", *(f"-{name}={value}" for name, value in options.items())], {}
 

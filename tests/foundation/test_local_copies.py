@@ -197,7 +197,7 @@ DIGESTS = ["0" * 64, "1" * 64]
 def test_a_folder_is_complete_when_its_manifest_is_there(bucket: Bucket, tmp_path: Path) -> None:
     first = {"_manifest.json": "1", f"x/{DIGESTS[0]}.parquet": "same", "x/_manifest.json": "inner", "z": "1"}
     write("f", first, tmp_path)
-    assert bucket.changes[-2:] == ["new _manifest.json", "new _manifest.json"]
+    assert bucket.changes[-3:] == ["new _manifest.json", "new _manifest.json", "no _unfinished"]
     assert bucket.get(ROOT / "f/_manifest.json") == b"1"
     with refused(InputError, "s3://b/f", "exists already", "--overwrite"):
         write("f", first, tmp_path)
@@ -213,7 +213,8 @@ def test_a_folder_is_complete_when_its_manifest_is_there(bucket: Bucket, tmp_pat
     bucket.changes.clear()
     write("f", {"_manifest.json": "3", f"x/{DIGESTS[0]}.parquet": "same", "y": "new"}, tmp_path, overwrite=True)
     write("f", {"_manifest.json": "4", "y": "newer"}, tmp_path, overwrite=True)
-    assert bucket.changes[-4:] == ["no _manifest.json", "y", "_manifest.json", f"no {DIGESTS[0]}.parquet"]
+    assert bucket.changes[-5:-1] == ["no _manifest.json", "y", "_manifest.json", "no _unfinished"]
+    assert bucket.changes[-1] == f"no {DIGESTS[0]}.parquet"
     assert bucket.keys == {"f/_manifest.json", "f/y"}
     bucket.fill("other/x")
     with refused(InputError, "s3://b/other", "other objects"):
@@ -242,8 +243,12 @@ def test_nothing_is_complete_after_an_error(bucket: Bucket, tmp_path: Path) -> N
     bucket.before_put = broken
     with refused(StoreError, "made"):
         write("f", {"_manifest.json": "1", "a": "1", "b": "1"}, tmp_path)
-    assert "f/_manifest.json" not in bucket.keys
+    assert bucket.keys == {"f/_unfinished", "f/a"}
     bucket.before_put = lambda url: None
+    with refused(ConflictError, "s3://b/f", "not complete"), local_paths({"sources": ["s3://b/f"]}, tmp_path):
+        raise AssertionError
+    write("f", {"_manifest.json": "2", "b": "2"}, tmp_path)  # the same command again, without --overwrite
+    assert bucket.keys == {"f/_manifest.json", "f/b"}
     bucket.world.objects.clear()
     with refused(ValueError, "s3://b/f", "bad"), local_paths({"out": "s3://b/f"}, tmp_path) as local:
         Path(local["out"]).write_text("half")
