@@ -9,6 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rankmill.foundation.storage.arriving import readable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -58,7 +60,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
     Arrow's default prefetches all row groups, which may be many gigabytes.
     """
-    return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 16)
+    return pq.ParquetFile(readable(path), pre_buffer=False, buffer_size=1 << 16)
 
 
 def schema_of(fields: Iterable[tuple[str, pa.DataType, bool]]) -> pa.Schema:

@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.storage.arriving import open_to_read
+from rankmill.foundation.storage.local_copies import object_behind
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
     from pathlib import Path
 
@@ -22,7 +23,7 @@ class SourceDigests:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths
-        self._before = [path.stat() for path in paths]
+        self._before = [_state(path) for path in paths]
         self._stop = threading.Event()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="digest")
 
@@ -44,18 +45,21 @@ class SourceDigests:
         """
         digests = [future.result() for future in self._futures]
         for path, before in zip(self._paths, self._before, strict=True):
-            if _state(path.stat()) != _state(before):
+            if _state(path) != before:
                 raise InputError(f"{path}: was changed while it was read; run again when it is complete")
         found = zip(self._paths, self._before, digests, strict=True)
-        return {path: (before.st_size, digest) for path, before, digest in found}
+        return {path: (before[0], digest) for path, before, digest in found}
 
     def _digest(self, path: Path) -> str:
         digest = hashlib.sha256()
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             while not self._stop.is_set() and (chunk := file.read(_CHUNK)):
                 digest.update(chunk)
         return digest.hexdigest()
 
 
-def _state(found: os.stat_result) -> tuple[int, int, int]:
+def _state(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    if object_behind(path) is not None:  # does not change: it would be another one
+        return found.st_size, 0, 0
     return found.st_size, found.st_mtime_ns, found.st_ino

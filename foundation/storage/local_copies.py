@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from glob import has_magic
@@ -20,17 +20,19 @@ from pathlib import Path, PurePosixPath
 from tempfile import gettempdir, mkdtemp
 
 from rankmill.foundation.errors import ConflictError, InputError
-from rankmill.foundation.storage.bucket import ObjectFacts, StoreRefusal, open_bucket
-from rankmill.foundation.storage.fetching import PatientClient, fetch, file_in
+from rankmill.foundation.storage.arriving import announce
+from rankmill.foundation.storage.bucket import ObjectFacts, StoreError, open_bucket
+from rankmill.foundation.storage.fetching import Fetching, PatientClient, fetch, file_in
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.foundation.storage.locks import LOCK_NAME, try_lock
-from rankmill.foundation.storage.publish import STAGED
+from rankmill.foundation.storage.publish import STAGED, new_staged_path
 
 LAST = ("_manifest.json", "index.html")
 """The files that make a folder complete: of a dataset and of ranked lists, and of a report."""
 UNFINISHED = "_unfinished"
 """An empty object in a folder that is being put, or whose upload has failed."""
 PUT_AT_A_TIME = 4
+LATER_AT_A_TIME = 4  # parts, while the first ones are read
 _LARGE = 64 << 20  # bytes above which a new object is put in parts
 _COMPANION = re.compile(
     r"\.(?:query|group)(?:\.\w+)?|\.grades\.parquet"
@@ -74,9 +76,19 @@ class LocalCopies:
         self._clients: dict[tuple[str, str], PatientClient] = {}
         self._outputs: list[_Output] = []
         self._names: set[Path] = set()
+        self._fetching: list[Fetching] = []
+        self._announced: list[Callable[[], None]] = []
 
     def close(self) -> None:
-        """Remove what is not in the cache folder."""
+        """Stop fetching, and remove what is not in the cache folder."""
+        for client in self._clients.values():
+            client.give_up()
+        for fetching in self._fetching:
+            fetching.close()
+        for forget in self._announced:
+            forget()
+        self._fetching.clear()
+        self._announced.clear()
         for output in self._outputs:
             _clear(output.place.parent)
             os.close(output.lock)
@@ -105,9 +117,17 @@ class LocalCopies:
         """Whether something is to be put."""
         return bool(self._outputs)
 
-    def read(self, url: ObjectUrl) -> Path:
-        """Fetch the objects that ``url`` names (see `find`) and return its local name."""
-        self.fetch(self.find(url))
+    def read(self, url: ObjectUrl, *, later: bool = False) -> Path:
+        """Fetch the objects that ``url`` names (see `find`) and return its local name.
+
+        With ``later`` files of rows are fetched while they are read, by `rankmill.foundation.storage.arriving.readable`.
+        """
+        found = self.find(url)
+        rows = [
+            facts for facts in found if later and not _COMPANION.search(facts.url.name) and facts.url.name[0] != "_"
+        ]
+        self.fetch([facts for facts in found if facts not in rows])
+        self._fetch_later(rows)
         return self.place(url)
 
     def find(self, url: ObjectUrl) -> list[ObjectFacts]:
@@ -148,12 +168,31 @@ class LocalCopies:
     def fetch(self, found: Iterable[ObjectFacts]) -> None:
         """Fetch those of ``found`` that are not in the cache yet, and give all of them their local names."""
         contents = {facts: file_in(self._kept, facts) for facts in found}
-        places = {facts: self.place(facts.url) for facts in contents}
+        for facts in contents:
+            self.place(facts.url)  # checks the key
         fetch(self.client, contents.items())
-        for facts, place in places.items():
-            _link(place, contents[facts], facts.url)
-            _behind[place] = facts
-            self._names.add(place)
+        for facts, content in contents.items():
+            self._name(facts, content)
+
+    def _fetch_later(self, found: Iterable[ObjectFacts]) -> None:
+        """Begin to fetch ``found``, and give all of them their local names."""
+        contents = {facts: file_in(self._kept, facts) for facts in found}
+        for facts in contents:
+            self.place(facts.url)
+        fetching = Fetching(self.client, contents.items(), LATER_AT_A_TIME)
+        self._fetching.append(fetching)
+        for facts, content in contents.items():
+            if (partial := fetching.files.get(facts)) is None:
+                self._name(facts, content)
+            else:
+                self._announced.append(announce(self.place(facts.url), partial))
+                partial.named(self._name)
+
+    def _name(self, facts: ObjectFacts, content: Path) -> None:
+        place = self.place(facts.url)
+        _link(place, content, facts.url)
+        _behind[place] = facts
+        self._names.add(place)
 
     def write(self, url: ObjectUrl, *, overwrite: bool | None, update: bool = False) -> Path:
         """Return the local name at which to write ``url``; `put` puts what is there then.
@@ -292,8 +331,9 @@ def _clear(folder: Path) -> None:
 def _link(place: Path, content: Path, url: ObjectUrl) -> None:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.unlink(missing_ok=True)
-        place.symlink_to(content)
+        link = new_staged_path(place)
+        link.symlink_to(content)
+        link.replace(place)
     except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError):
         raise InputError(f"{url}: is an object and a folder at once; rename one of them") from None
 
@@ -310,8 +350,8 @@ def _one(url: ObjectUrl, client: PatientClient) -> list[ObjectFacts]:
         return [client.head(url)]
     except FileNotFoundError:
         return []
-    except StoreRefusal:
-        client.below(url)  # raises what is wrong: the answer to this has a text, that to a head has none
+    except StoreError:
+        client.explain(url)
         raise
 
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankmill.foundation.storage.arriving import open_to_read
 from rankmill.foundation.storage.disk import Disk, flush_path
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def digest_of(data: bytes) -> str:
 
 def file_digest(path: Path) -> str:
     """Return the sha256 of the bytes of ``path``, in hexadecimal."""
-    with path.open("rb") as handle:
+    with open_to_read(path) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 

@@ -28,6 +28,9 @@ LOCAL = frozenset({"config", "work", "of", "checkpoint", "bin_cache", "cache"})
 TEXTS = frozenset({"reason", "registry", "to"})
 """The parameters that may have the form of a URL, and name no file."""
 
+ROWS = frozenset({"candidates", "sources"})
+"""The parameters that name files of rows, which are read by `rankmill.foundation.storage.arriving.readable` alone."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -79,7 +82,7 @@ def local_paths(
         if name in OUTPUTS or name == update:
             place = copies.write(url, overwrite=given.get("overwrite"), update=name == update)
         else:
-            place = copies.read(url)
+            place = copies.read(url, later=name in ROWS)
         return str(place) if isinstance(value, str) else place
 
     try:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from rankmill.foundation.errors import DataRejected
+from rankmill.foundation.storage.arriving import open_to_read, readable
 from rankmill.pipeline.sources.blocks import compression_of
 from rankmill.pipeline.sources.columnar import ColumnarSource, check_text
 
@@ -69,7 +70,7 @@ class ArrowSource(ColumnarSource):
         """Open the file; DataRejected if it is not an Arrow file or damaged, also for errors while it is read."""
         compression = compression_of(self.path)
         try:
-            with pa.input_stream(str(self.path), compression=cast("Any", compression)) as stream:
+            with pa.input_stream(readable(self.path), compression=cast("Any", compression)) as stream:
                 mark = stream.read(len(_FILE_MARK))
             is_file = mark == _FILE_MARK
             if is_file and compression is not None:
@@ -79,11 +80,14 @@ class ArrowSource(ColumnarSource):
             if not is_file and compression is None:
                 self._check_end()
             if is_file:
-                with pa.OSFile(str(self.path), "rb") as file, ipc.open_file(file, options=options) as reader:
+                with (
+                    pa.input_stream(readable(self.path), compression=cast("Any", None)) as file,
+                    ipc.open_file(file, options=options) as reader,
+                ):
                     yield reader
             else:
                 with (
-                    pa.input_stream(str(self.path), compression=cast("Any", compression)) as stream,
+                    pa.input_stream(readable(self.path), compression=cast("Any", compression)) as stream,
                     ipc.open_stream(stream, options=options) as reader,
                 ):
                     yield reader
@@ -95,7 +99,7 @@ class ArrowSource(ColumnarSource):
 
     def _check_end(self) -> None:
         """Reject a truncated stream: Arrow does not notice one that is cut between two record batches."""
-        with self.path.open("rb") as file:
+        with open_to_read(self.path) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - len(_STREAM_ENDS[0])))
             if not file.read().endswith(_STREAM_ENDS):

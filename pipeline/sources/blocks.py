@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
+from rankmill.foundation.storage.arriving import readable
 from rankmill.pipeline.arrow import strings_from
 from rankmill.pipeline.sources import _text_kernels as _kernels
 
@@ -176,7 +177,7 @@ def unchecked_blocks(path: Path, block_bytes: int, spare: list[bytearray] | None
     """
     compression = compression_of(path)
     numbers = LineNumbers()
-    with pa.input_stream(str(path), compression=cast("Any", compression)) as stream:
+    with pa.input_stream(readable(path), compression=cast("Any", compression)) as stream:
         carried = bytearray()
         number, position, start = 0, 0, None
         step = block_bytes
@@ -227,7 +228,7 @@ def _fill(data: bytearray, start: int, stop: int, stream: pa.NativeFile, path: P
             while start < stop and (count := stream.readinto(cast("Any", room[start:stop]))):
                 start += count
     except (OSError, pa.ArrowInvalid) as error:
-        if compression is None:
+        if compression is None or getattr(error, "errno", None):
             raise
         raise damaged(path, error) from None
     return start

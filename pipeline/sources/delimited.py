@@ -23,6 +23,7 @@ import pyarrow.csv as arrow_csv
 
 from rankmill.foundation.errors import ColumnProblem, DataRejected, MalformedLine
 from rankmill.foundation.options import respelled, spelled
+from rankmill.foundation.storage.arriving import readable
 from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, RowBatch, shorten
@@ -168,7 +169,7 @@ class DelimitedCells:
             raise DataRejected(f"{self.path}: {_UNCLOSED_QUOTE}")
 
     def _text(self) -> io.TextIOWrapper:
-        stream = pa.input_stream(str(self.path), compression=cast("Any", compression_of(self.path)))
+        stream = pa.input_stream(readable(self.path), compression=cast("Any", compression_of(self.path)))
         return io.TextIOWrapper(cast("Any", stream), encoding="utf-8-sig", newline="")
 
     def _read_header(self) -> list[str]:
@@ -178,7 +179,7 @@ class DelimitedCells:
         except UnicodeDecodeError:
             raise self._no_text() from None
         except (OSError, pa.ArrowInvalid) as error:
-            if compression_of(self.path) is None:
+            if compression_of(self.path) is None or getattr(error, "errno", None):
                 raise
             raise damaged(self.path, error) from None
         if line.startswith("\ufeff"):  # a second one: utf-8-sig has removed the first
@@ -203,7 +204,7 @@ class DelimitedCells:
         compression = compression_of(self.path)
         try:
             with (
-                pa.input_stream(str(self.path), compression=cast("Any", compression)) as stream,
+                pa.input_stream(readable(self.path), compression=cast("Any", compression)) as stream,
                 arrow_csv.open_csv(
                     cast("Any", _CheckedStream(stream)),
                     arrow_csv.ReadOptions(
@@ -229,7 +230,7 @@ class DelimitedCells:
                 self._report_all()
             raise DataRejected(f"{self.path}: {_plainly(reason)}") from None
         except OSError as error:
-            if compression is None:
+            if compression is None or error.errno:
                 raise
             raise damaged(self.path, error) from None
 

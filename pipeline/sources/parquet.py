@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import DataRejected
+from rankmill.foundation.storage.arriving import readable
 from rankmill.pipeline.arrow import open_parquet
 from rankmill.pipeline.sources.batch import ColumnBatch, ColumnTask
 from rankmill.pipeline.sources.columnar import ColumnarSource, check_text
@@ -84,7 +85,7 @@ class ParquetSource(ColumnarSource):
         Each thread opens the file itself and reads a column of a row group at a time.
         """
         n = sum(metadata.row_group(group).num_rows for group in groups) - skipped
-        file = pq.ParquetFile(self.path, metadata=metadata, pre_buffer=False)
+        file = pq.ParquetFile(readable(self.path), metadata=metadata, pre_buffer=False)
 
         def read(columns: list[str]) -> pa.Table:
             with _refusing_damaged(self.path):
@@ -134,7 +135,7 @@ def _refusing_damaged(path: Path) -> Iterator[None]:
 def schema_of_file(path: Path) -> pa.Schema:
     """Return the schema of the Parquet file ``path``; DataRejected if it is not one."""
     try:
-        return pq.read_schema(path)
+        return pq.read_schema(readable(path))
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno:
             raise

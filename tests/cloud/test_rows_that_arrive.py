@@ -1,0 +1,100 @@
+"""Files of rows in every format, read while their parts arrive from a bucket in memory: the same bytes as from a disk."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import ipc
+
+from rankmill.cli import execute
+from rankmill.foundation.storage import fetching, local_copies
+from rankmill.foundation.storage.bucket import StoreError
+from tests.cloud.test_paths_in_a_bucket import SPLIT, call, inputs, model, on_disk
+from tests.foundation.test_local_copies import ROOT, Bucket
+
+__all__ = ["inputs", "model"]
+
+
+def _stream(table: pl.DataFrame, path: Path) -> None:
+    with pa.OSFile(str(path), "wb") as file, ipc.new_stream(file, table.to_arrow().schema) as writer:
+        writer.write_table(table.to_arrow(), max_chunksize=100)
+
+
+def _packed(pack: Callable[[bytes], bytes], plain: str) -> Callable[[pl.DataFrame, Path], None]:
+    def write(table: pl.DataFrame, path: Path) -> None:
+        FORMATS[plain](table, path.with_suffix(""))
+        path.write_bytes(pack(path.with_suffix("").read_bytes()))
+        path.with_suffix("").unlink()
+
+    return write
+
+
+FORMATS: dict[str, Callable[[pl.DataFrame, Path], None]] = {
+    "parquet": lambda table, path: table.write_parquet(path, row_group_size=100),
+    "csv": lambda table, path: table.write_csv(path),
+    "jsonl": lambda table, path: table.write_ndjson(path),
+    "arrow": lambda table, path: table.write_ipc(path),
+    "arrows": _stream,
+    "csv.gz": _packed(gzip.compress, "csv"),
+    "jsonl.bz2": _packed(bz2.compress, "jsonl"),
+}
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """Parts are small and come in any order."""
+    made = Bucket()
+    made.before_part = lambda number: time.sleep(number % 7 / 1000)
+    monkeypatch.setattr(local_copies, "open_bucket", lambda url: made)
+    monkeypatch.setattr(fetching, "PART", 700)
+    monkeypatch.setattr(fetching, "PAUSES", ())
+    return made
+
+
+@pytest.mark.parametrize("form", [*FORMATS, "txt", "txt.gz"])
+def test_rows_in_every_format_are_the_same(
+    form: str, bucket: Bucket, inputs: Path, model: Path, tmp_path: Path
+) -> None:
+    table = pl.read_parquet(inputs / "candidates" / "c.parquet")
+    (tmp_path / "in").mkdir()
+    for number, rows in enumerate((table[:300], table[300:])):
+        path = tmp_path / "in" / f"{number}.{form}"
+        if form in FORMATS:
+            FORMATS[form](rows, path)
+        else:
+            lines = (inputs / "days" / "1.txt").read_bytes().splitlines(keepends=True)
+            text = b"".join(lines[300 * number : 300 * (number + 1)])
+            path.write_bytes(gzip.compress(text) if form.endswith("gz") else text)
+        bucket.put(ROOT / "in" / path.name, path.read_bytes())
+    for source, out in ((tmp_path / "in", "disk"), (str(ROOT / "in"), "bucket")):
+        call("rerank", source, "-m", model, "-o", tmp_path / out / "lists")
+        call("data", "ingest", source, "-o", tmp_path / out / "dataset", *SPLIT)
+    assert on_disk(tmp_path / "bucket") == on_disk(tmp_path / "disk")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_store_that_fails_is_no_damaged_file(
+    form: str, bucket: Bucket, inputs: Path, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    FORMATS[form](pl.read_parquet(inputs / "candidates" / "c.parquet"), tmp_path / f"rows.{form}")
+    bucket.put(ROOT / f"c.{form}", (tmp_path / f"rows.{form}").read_bytes())
+    for most in (0, 3, 8):
+
+        def fail(number: int, most: int = most) -> None:
+            if number > most:
+                raise StoreError(ROOT / f"c.{form}", "a made error")
+
+        bucket.parts, bucket.before_part = 0, fail
+        out = str(tmp_path / f"{most}")
+        for words in (["rerank", f"{ROOT}/c.{form}", "-m", str(model)], ["data", "ingest", f"{ROOT}/c.{form}"]):
+            bucket.parts = 0
+            assert execute([*words, "-o", out]) == 74
+            assert f"rankmill: {ROOT}/c.{form}: a made error\n" in capfd.readouterr().err
+            assert not Path(out).exists()
