@@ -67,6 +67,7 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel in dist/ and check them as p
 lock: $(VENV)/.dev ## Resolve the locks again (UPGRADE=--upgrade for the newest versions).
 	$(COMPILE) pyproject.toml locks/build.in -o locks/runtime.txt
 	$(COMPILE) --extra cloud -c locks/runtime.txt pyproject.toml locks/build.in -o locks/cloud.txt
+	$(COMPILE) --extra dask -c locks/runtime.txt pyproject.toml locks/build.in -o locks/dask.txt
 	$(COMPILE) --extra dev -c locks/runtime.txt pyproject.toml locks/build.in -o locks/dev.txt
 	$(COMPILE) --extra bench -c locks/dev.txt pyproject.toml locks/build.in -o locks/bench.txt
 	$(COMPILE) --extra docs -c locks/dev.txt pyproject.toml locks/build.in -o locks/docs.txt

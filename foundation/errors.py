@@ -217,7 +217,13 @@ class ConflictError(RankmillError):
 
 
 class WorkerLost(ConflictError):
-    """A worker process was killed from outside; the same command resumes."""
+    """A worker process or all workers of a cluster were lost; the same command resumes."""
+
+
+class ClusterUnavailable(RankmillError):
+    """The scheduler of a cluster does not answer, or it has no workers."""
+
+    exit_code = INPUT_OUTPUT
 
 
 class RunUnderWay(ConflictError):

@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rankmill": {"foundation", "pipeline", "scorer", "trainer", "registry"},
 }
 COMPOSING_MAY = {"registry"}  # cli*.py and *_service.py compose; the libraries do not know that there is a store
-HEAVY = {"duckdb", "joblib", "numba", "numpy", "polars", "pyarrow", "pydantic"}
+HEAVY = {"dask", "distributed", "duckdb", "joblib", "numba", "numpy", "polars", "pyarrow", "pydantic"}
 
 
 def imports_of(path: Path) -> list[tuple[int, str]]:
@@ -402,7 +402,7 @@ def test_no_tracked_file_names_a_package_index() -> None:
 
 
 def test_the_locks_hold_hashes_and_no_address() -> None:
-    for name in ("runtime", "cloud", "dev", "bench"):
+    for name in ("runtime", "cloud", "dask", "dev", "bench"):
         text = (ROOT / "locks" / f"{name}.txt").read_text(encoding="utf-8")
         assert "://" not in text
         assert "file:" not in text
@@ -423,7 +423,7 @@ def test_the_locks_agree_with_each_other() -> None:
         return found
 
     runtime = pins("runtime")
-    for name in ("cloud", "dev", "bench"):
+    for name in ("cloud", "dask", "dev", "bench"):
         other = pins(name)
         for package, versions in runtime.items():
             assert other.get(package) == versions, f"{package} in locks/{name}.txt"

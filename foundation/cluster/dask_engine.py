@@ -1,0 +1,203 @@
+"""Dask distributed as the engine of a cluster.
+
+Calls are sent as bytes that only workers unpickle, so the scheduler needs no rankmill.  Dask itself retries nothing here:
+a call is bound to one worker, and `rankmill.foundation.cluster.workers` decides what happens when that one is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from rankmill.foundation.cluster.duty import Duty, Unwanted, stopped_when
+from rankmill.foundation.cluster.engine import Ended
+from rankmill.foundation.cluster.options import ClusterAddress
+from rankmill.foundation.cores import available_cores
+from rankmill.foundation.errors import ClusterUnavailable, InputError, MissingLibrary
+
+_ANSWER_SECONDS = 15.0
+_START_SECONDS = 120.0  # of local workers: each imports its libraries
+_HOST = "127.0.0.1"
+
+
+class DaskEngine:
+    """A client of a Dask scheduler, with its own local cluster or without."""
+
+    def __init__(self, client: Any, cluster: Any, name: str) -> None:
+        self._client, self._cluster, self._name = client, cluster, name
+        self._futures: dict[int, Any] = {}
+        self._threads: Mapping[str, int] = {}
+        self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    @classmethod
+    def open(cls, address: ClusterAddress) -> Self:
+        """Connect to a scheduler, or start local workers; the errors of `rankmill.foundation.cluster.workers.open_cluster`."""
+        try:
+            import distributed
+        except ImportError:
+            raise MissingLibrary(
+                f"{address} needs Dask, which is not installed: pip install 'rankmill[dask]'"
+            ) from None
+        for name in ("distributed", "tornado"):  # we report what happens
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        if address.local:
+            return cls._start(address)
+        try:
+            client = distributed.Client(address.scheduler, timeout=_ANSWER_SECONDS, set_as_default=False)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise ClusterUnavailable(
+                f"{address}: no Dask scheduler answers there ({_words(error)}); check the address, or start one with: dask scheduler"
+            ) from error
+        return cls(client, None, str(address))
+
+    @classmethod
+    def _start(cls, address: ClusterAddress) -> Self:
+        """Start local workers; only processes with the keys of this one can connect to them."""
+        import dask
+        import distributed
+
+        threads = max(1, available_cores() // address.local)
+        settings = {  # instead of Dask's settings of the allocator, and of one thread
+            "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": threads},
+            "distributed.worker.daemon": True,
+        }
+        with dask.config.set(settings):
+            cluster = distributed.LocalCluster(
+                n_workers=address.local,
+                threads_per_worker=threads,
+                processes=True,
+                host=_HOST,
+                dashboard_address=f"{_HOST}:0",
+                security=True,
+                memory_limit=0,  # the limits of each task are its own
+                silence_logs=logging.CRITICAL,
+            )
+        try:
+            client = distributed.Client(cluster, timeout=_ANSWER_SECONDS, set_as_default=False)
+            try:
+                client.wait_for_workers(address.local, timeout=_START_SECONDS)
+            except BaseException:
+                client.close()
+                raise
+        except TimeoutError as error:
+            cluster.close()
+            raise ClusterUnavailable(f"{address}: the workers did not start in {_START_SECONDS:g} seconds") from error
+        except BaseException:
+            cluster.close()
+            raise
+        return cls(client, cluster, str(address))
+
+    def workers(self) -> Mapping[str, int]:
+        """Return the threads of each worker by its address."""
+        try:
+            if self._client.status != "running":
+                raise OSError("the connection was lost")  # noqa: TRY301 - the same answer as to other errors
+            found = self._client.sync(
+                self._client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_SECONDS, asynchronous=False
+            )
+        except (OSError, TimeoutError, asyncio.CancelledError) as error:
+            raise ClusterUnavailable(
+                f"{self._name}: the scheduler does not answer any more ({_words(error)}); what is done stays: run the same command"
+                " again to resume"
+            ) from error
+        self._threads = {
+            address: int(facts["nthreads"])
+            for address, facts in sorted(found["workers"].items())
+            if facts.get("status", "running") == "running"
+        }
+        return self._threads
+
+    def start(self, call: int, worker: str, duty: Duty, function: Callable[[Any, int], Any], item: Any) -> None:
+        """Submit a call to ``worker`` alone."""
+        sent = pickle.dumps((_work, (duty, function, item, self._threads[worker])))
+        future = self._client.submit(_unpickler(), sent, workers=[worker], pure=False, retries=0, priority=-call)
+        self._futures[call] = future
+        future.add_done_callback(lambda _, call=call: self._ended.put(call))
+
+    def ended(self, seconds: float) -> Sequence[Ended]:
+        """Return what has ended, with its result."""
+        calls = []
+        try:
+            calls.append(self._ended.get(timeout=seconds))
+            while True:
+                calls.append(self._ended.get_nowait())
+        except queue.Empty:
+            pass
+        return [self._end(call) for call in calls if call in self._futures]
+
+    def _end(self, call: int) -> Ended:
+        future = self._futures.pop(call)
+        try:
+            if future.status == "error":
+                return Ended(call, error=_understood(future.exception(timeout=_ANSWER_SECONDS)))
+            if future.status == "finished":
+                return Ended(call, result=future.result(timeout=_ANSWER_SECONDS))
+        except (OSError, TimeoutError, asyncio.CancelledError):
+            pass  # the worker was lost before it has sent the result
+        finally:
+            future.release()
+        return Ended(call, lost=True)
+
+    def forget(self, call: int) -> None:
+        """Cancel a call."""
+        future = self._futures.pop(call, None)
+        if future is not None and self._client.status == "running":
+            try:
+                future.cancel(force=True)
+            except (OSError, TimeoutError, asyncio.CancelledError):
+                future.release()
+
+    def close(self) -> None:
+        """Disconnect; end local workers."""
+        try:
+            self._client.close(timeout=_ANSWER_SECONDS)
+        finally:
+            if self._cluster is not None:
+                self._cluster.close(timeout=_ANSWER_SECONDS)
+
+
+def _unpickler() -> Callable[[bytes], Any]:
+    """Return a function that is sent by its code, not by its name: the scheduler unpickles it without rankmill."""
+
+    def unpickle_and_call(sent: bytes) -> Any:
+        import pickle
+
+        function, arguments = pickle.loads(sent)  # noqa: S301 - from the caller
+        return function(*arguments)
+
+    return unpickle_and_call
+
+
+def _work(duty: Duty, function: Callable[[Any, int], Any], item: Any, threads: int) -> Any:
+    """Run a call in a worker."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    key = worker.get_current_task()
+
+    def unwanted() -> bool:
+        task = worker.state.tasks.get(key)
+        return task is None or task.state != "executing"
+
+    with stopped_when(unwanted):
+        try:
+            return duty.do(function, item, threads)
+        except Unwanted:
+            return None
+
+
+def _understood(error: BaseException) -> BaseException:
+    """Return the error of a call; that of a worker without this rankmill as an InputError."""
+    if isinstance(error, ModuleNotFoundError | AttributeError) and "rankmill" in str(error):
+        return InputError(
+            f"a worker has no rankmill, or another version of it ({_words(error)}); install the same one on all machines"
+        )
+    return error
+
+
+def _words(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200].removesuffix(": ")

@@ -1,0 +1,111 @@
+"""What a worker of a cluster checks before a task and during it."""
+
+from __future__ import annotations
+
+import platform
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TypeVar
+
+from rankmill.foundation.code_digest import OF_TRAINING, code_digest
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled, spelled_for_a_command_line
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_DECIDE_BYTES = ("rankmill", "numpy", "numba", "pyarrow", "polars", "duckdb")  # libraries that results depend on
+
+_unwanted: ContextVar[Callable[[], bool] | None] = ContextVar("_unwanted", default=None)
+
+
+class Unwanted(BaseException):
+    """Nobody waits for the result of this task any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """What every worker must have: the code and the libraries of the caller, and the shared folder with the file ``proof``.
+
+    ``flags``: options are named by their flags in messages, as the caller does.
+    """
+
+    code: str
+    libraries: tuple[tuple[str, str], ...]
+    proof: Path
+    token: str
+    flags: bool
+
+    @classmethod
+    def begin(cls, folder: Path) -> Duty:
+        """Return the duty of this process's workers, with a file in ``folder`` as proof that they see the same one."""
+        token = secrets.token_hex(16)
+        proof = folder.absolute() / f".{token}.cluster"
+        proof.write_text(token)
+        flags = spelled("cluster").startswith("-")
+        return cls(code=code_digest(*OF_TRAINING), libraries=_libraries(), proof=proof, token=token, flags=flags)
+
+    def end(self) -> None:
+        """Remove the proof."""
+        self.proof.unlink(missing_ok=True)
+
+    def do(self, function: Callable[[Item, int], Result], item: Item, threads: int) -> Result:
+        """Check this process, and return ``function(item, threads)``; InputError as :meth:`check`."""
+        with spelled_for_a_command_line() if self.flags else nullcontext():
+            self.check()
+            return function(item, threads)
+
+    def check(self) -> None:
+        """Check this process; InputError if it has other code or libraries, or does not see the folder."""
+        here = f"the worker on {platform.node()}"
+        if code_digest(*OF_TRAINING) != self.code:
+            raise InputError(
+                f"{here} has another rankmill ({dict(_libraries())['rankmill']}, here {dict(self.libraries)['rankmill']},"
+                " with other code); install the same one on all machines"
+            )
+        for (name, theirs), (_, ours) in zip(_libraries(), self.libraries, strict=True):
+            if theirs != ours:
+                raise InputError(f"{here} has {name} {theirs}, here it is {ours}; install the same on all machines")
+        try:
+            seen = self.proof.read_text() == self.token
+        except OSError:
+            seen = False
+        if not seen:
+            raise InputError(
+                f"{here} does not see {self.proof.parent} as it is here; input and output must be in folders that all machines"
+                " share under the same path"
+            )
+
+
+@cache
+def _libraries() -> tuple[tuple[str, str], ...]:
+    def version_of(name: str) -> str:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            return "of an unknown version"
+
+    return tuple((name, version_of(name)) for name in _DECIDE_BYTES)
+
+
+@contextmanager
+def stopped_when(unwanted: Callable[[], bool]) -> Iterator[None]:
+    """Let :func:`stop_if_unwanted` raise within the context once ``unwanted()`` is true."""
+    before = _unwanted.set(unwanted)
+    try:
+        yield
+    finally:
+        _unwanted.reset(before)
+
+
+def stop_if_unwanted() -> None:
+    """Raise Unwanted in a task that the caller has given up; long tasks call it now and then.  Elsewhere it does nothing."""
+    unwanted = _unwanted.get()
+    if unwanted is not None and unwanted():
+        raise Unwanted

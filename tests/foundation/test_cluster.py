@@ -1,0 +1,230 @@
+"""Laws of a cluster: with an engine in memory whose workers come and go, then with Dask's processes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankmill.foundation.cluster.duty import Duty, Unwanted, stop_if_unwanted, stopped_when
+from rankmill.foundation.cluster.engine import Ended
+from rankmill.foundation.cluster.options import ClusterOptions
+from rankmill.foundation.cluster.workers import Cluster, open_cluster
+from rankmill.foundation.errors import (
+    CandidatesRejected,
+    ClusterUnavailable,
+    InputError,
+    InvalidParameter,
+    WorkerLost,
+)
+from rankmill.foundation.options import spelled_for_a_command_line
+from tests import cluster_tasks
+from tests.refusals import refused
+
+
+class Killed(Exception):
+    """A task has killed its worker."""
+
+
+class Memory:
+    """Workers that do a call when it is asked for; ``looks`` has the workers of each look, the last one for ever."""
+
+    def __init__(self, looks: Sequence[Sequence[str]], seed: int = 0) -> None:
+        self._looks = itertools.chain(looks, itertools.repeat(looks[-1]))
+        self._random = random.Random(seed)
+        self._here: Sequence[str] = ()
+        self.running: dict[int, tuple[str, Callable[[Any, int], Any], Any]] = {}
+        self.started: list[str] = []
+
+    def workers(self) -> dict[str, int]:
+        self._here = next(self._looks)
+        return dict.fromkeys(self._here, 1)
+
+    def start(self, call: int, worker: str, duty: Duty, function: Callable[[Any, int], Any], item: Any) -> None:
+        assert worker not in {other for other, *_ in self.running.values()}, "a worker has one call at a time"
+        self.running[call] = worker, function, item
+        self.started.append(worker)
+
+    def ended(self, seconds: float) -> list[Ended]:
+        time.sleep(0.01)
+        able = [call for call, (worker, *_) in self.running.items() if worker in self._here]
+        if not able:
+            return []
+        call = self._random.choice(able)
+        _, function, item = self.running.pop(call)
+        try:
+            return [Ended(call, function(item, 1))]
+        except Killed:
+            return [Ended(call, lost=True)]
+        except Exception as error:
+            return [Ended(call, error=error)]
+
+    def forget(self, call: int) -> None:
+        self.running.pop(call, None)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankmill.foundation.cluster.workers._LOOK_SECONDS", 0.0)
+
+
+def in_memory(*looks: str, seed: int = 0, said: list[str] | None = None) -> tuple[Cluster, Memory]:
+    engine = Memory([look.split() for look in looks], seed)
+    return Cluster(engine, "memory", (lambda _: None) if said is None else said.append, patience=0.1), engine
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("workers", ["a", "a b", "a b c"])
+def test_every_item_has_its_result_once(workers: str, seed: int, tmp_path: Path) -> None:
+    cluster, engine = in_memory(workers, seed=seed)
+    done = dict(cluster.run(lambda item, _: item * item, iter(range(20)), tmp_path))
+    assert done == {number: number * number for number in range(20)}
+    assert not engine.running
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_item_is_taken_when_a_worker_is_free(tmp_path: Path) -> None:
+    cluster, _ = in_memory("a b")
+    taken: list[int] = []
+    results = cluster.run(lambda item, _: item, (taken.append(number) or number for number in range(9)), tmp_path)
+    next(results)
+    assert len(taken) == 2
+    results.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tasks_of_lost_workers_run_elsewhere(seed: int, tmp_path: Path) -> None:
+    said: list[str] = []
+    looks = ["a b c", "a b c", "b c", "", "d", "d e", "e", "f g"]
+    cluster, engine = in_memory(*looks, seed=seed, said=said)
+    assert dict(cluster.run(lambda item, _: -item, range(30), tmp_path)) == {number: -number for number in range(30)}
+    assert len(engine.started) == 30 + len(said)
+    assert {"f", "g"} <= {*engine.started}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_first_failure_in_order_is_raised(seed: int, tmp_path: Path) -> None:
+    cluster, engine = in_memory("a b c d", "a b c d", "b c d", seed=seed)
+    with refused(CandidatesRejected, "2: see max_rejects"):
+        list(cluster.run(cluster_tasks.refused, range(40), tmp_path))
+    assert len(engine.started) < 20
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_cluster_without_workers_is_given_up(tmp_path: Path) -> None:
+    cluster, engine = in_memory("a b", "")
+    with refused(WorkerLost, "all workers of memory", "run the same command again"):
+        list(cluster.run(lambda item, _: item, range(4), tmp_path))
+    assert not engine.running
+
+
+def test_a_task_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:
+    def kill(item: int, threads: int) -> int:
+        raise Killed
+
+    cluster, engine = in_memory("a b")
+    with refused(WorkerLost, "3 workers of memory", "the same task"):
+        list(cluster.run(kill, range(2), tmp_path))
+    assert not engine.running
+
+
+def test_a_task_notices_that_it_is_unwanted() -> None:
+    stop_if_unwanted()
+    with stopped_when(lambda: False):
+        stop_if_unwanted()
+    with stopped_when(lambda: True), pytest.raises(Unwanted):
+        stop_if_unwanted()
+    stop_if_unwanted()
+
+
+def test_other_code_libraries_and_folders_are_refused(tmp_path: Path) -> None:
+    duty = Duty.begin(tmp_path)
+    duty.check()
+    (tmp_path / "gone").mkdir()
+
+    def changed(**facts: Any) -> Duty:
+        values = {name: getattr(duty, name) for name in duty.__slots__}
+        return Duty(**values | facts)
+
+    with refused(InputError, "another rankmill"):
+        changed(code="other").check()
+    older = tuple((name, "0.1" if name == "pyarrow" else version) for name, version in duty.libraries)
+    with refused(InputError, "pyarrow", "0.1"):
+        changed(libraries=older).check()
+    with refused(InputError, "does not see", str(tmp_path)):
+        changed(token="other").check()
+    duty.end()
+    with refused(InputError, "does not see", str(tmp_path)):
+        duty.check()
+
+
+@pytest.mark.parametrize(
+    "word", ["local", "local:0", "local:9999", "local:two", "10.0.0.5:8786", "tcp://host", "http://host:1"]
+)
+def test_words_that_name_no_cluster_are_refused(word: str) -> None:
+    with spelled_for_a_command_line(), refused(InvalidParameter, "--cluster", "local:N", "tcp://HOST:PORT", word):
+        ClusterOptions(cluster=word)
+
+
+def test_an_address_without_a_scheduler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankmill.foundation.cluster.dask_engine._ANSWER_SECONDS", 0.3)
+    with (
+        refused(ClusterUnavailable, "tcp://127.0.0.1:9", "no Dask scheduler answers"),
+        open_cluster("tcp://127.0.0.1:9"),
+    ):
+        pass
+
+
+def test_without_dask_the_error_names_the_extra() -> None:
+    lines = (
+        "import sys; sys.modules['distributed'] = None\n"
+        "from rankmill.foundation.cluster.workers import open_cluster\n"
+        "with open_cluster('local:2'): pass\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=False)
+    assert "MissingLibrary: local:2 needs Dask" in ran.stderr
+    assert "pip install 'rankmill[dask]'" in ran.stderr
+
+
+@pytest.fixture(scope="module")
+def dask() -> Iterator[Cluster]:
+    with open_cluster("local:2") as cluster:
+        yield cluster
+
+
+def test_local_workers_are_other_processes(dask: Cluster, tmp_path: Path) -> None:
+    assert dask.size == 2
+    done = dict(dask.run(cluster_tasks.square, range(8), tmp_path))
+    assert {number: square for number, (square, _) in done.items()} == {number: number**2 for number in range(8)}
+    pids = {pid for _, pid in done.values()}
+    assert os.getpid() not in pids
+    assert len(pids) <= 2
+
+
+def test_a_killed_worker_is_replaced(dask: Cluster, tmp_path: Path) -> None:
+    paths = [tmp_path / str(number) for number in range(2)]
+    done = dict(dask.run(cluster_tasks.killed_once, paths, tmp_path))
+    assert done == {path: path.name for path in paths}
+
+
+def test_errors_of_workers_name_options_as_the_caller_does(dask: Cluster, tmp_path: Path) -> None:
+    with spelled_for_a_command_line(), refused(CandidatesRejected, "2: see --max-rejects"):
+        list(dask.run(cluster_tasks.refused, range(6), tmp_path))
+
+
+def test_local_workers_end_with_their_cluster(tmp_path: Path) -> None:
+    with open_cluster("local:1") as cluster:
+        ((_, (_, pid)),) = cluster.run(cluster_tasks.square, [1], tmp_path)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
