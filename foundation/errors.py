@@ -223,7 +223,7 @@ class WorkerLost(ConflictError):
 class ClusterUnavailable(RankmillError):
     """The scheduler of a cluster does not answer, or it has no workers."""
 
-    exit_code = INPUT_OUTPUT
+    exit_code = TRY_AGAIN
 
 
 class RunUnderWay(ConflictError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,7 +57,9 @@ def tune(
     Example: rankmill tune web.dataset -o web.tuning --minutes 10
     One parameter: rankmill tune web.dataset -o t --trials 12 --vary learning_rate=0.02..0.3:log
     Neural nets: rankmill tune web.dataset -o nets.tuning --minutes 10 --model net
+    Several machines: rankmill tune web.dataset -o web.tuning --minutes 10 --cluster tcp://10.0.0.5:8786
     """
+    from rankmill.foundation.cluster.workers import open_cluster
     from rankmill.foundation.kernels.compiling import FIRST, compilation_announced, kernels_compiled
     from rankmill.pipeline.dataset import Dataset
     from rankmill.trainer.progress import TrialsProgress, note_few_queries
@@ -79,21 +83,27 @@ def tune(
     else:
         kind.check_trees()
     plan = plan_tuning(opened, options, space, search.how, training, fixed=given_names(context), folds=parameters.folds)
-    typer.echo(plan.render(), err=True)
-    if not plan.by_folds:
-        note_few_queries(opened, "the best trial")
 
     def say(line: str) -> None:
         typer.echo(line, err=True)
 
-    if plan.workers > 1 and not kernels_compiled("trainer"):  # worker processes compile for themselves
-        say(FIRST)
-    with compilation_announced(say), TrialsProgress(plan.most_trainings, log_every=log_every) as progress:
+    with ExitStack() as stack:
+        cluster = None
+        if search.where.cluster is not None:
+            cluster = stack.enter_context(open_cluster(search.where.cluster, say))
+            plan = replace(plan, cluster_workers=cluster.size)
+        say(plan.render())
+        if not plan.by_folds:
+            note_few_queries(opened, "the best trial")
+        if plan.workers > 1 and not kernels_compiled("trainer"):  # worker processes compile for themselves
+            say(FIRST)
+        stack.enter_context(compilation_announced(say))
+        progress = stack.enter_context(TrialsProgress(plan.most_trainings, log_every=log_every))
 
         def show(task: Task, outcome: Outcome) -> None:
             progress.update(task.trial, outcome.score, task.measure, higher_is_better=plan.higher_is_better)
 
-        table = search_for(plan, out, fresh=fresh, on_trial=show)
+        table = search_for(plan, out, fresh=fresh, on_trial=show, cluster=cluster)
     typer.echo(table.to_json() if as_json else table.render(), nl=as_json)
 
 

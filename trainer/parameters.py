@@ -9,6 +9,7 @@ from math import fsum
 from pathlib import Path
 from typing import Any
 
+from rankmill.foundation.cluster.options import ClusterOptions
 from rankmill.foundation.errors import InvalidParameter, name_hint
 from rankmill.foundation.options import declared_in, group, option, option_like, option_of, options, spelled
 from rankmill.foundation.toml_files import read_toml
@@ -1056,7 +1057,15 @@ class TuneOptions:
 
 @options
 class SearchOptions:
-    """What to search, and how."""
+    """What to search, how, and where."""
 
     searched: SpaceOptions = group(default_factory=SpaceOptions)
     how: TuneOptions = group(default_factory=TuneOptions)
+    where: ClusterOptions = group(default_factory=ClusterOptions)
+
+    def check_together(self) -> None:
+        """Check that a cluster has no processes beside it."""
+        if self.where.cluster is not None and self.how.workers:
+            raise InvalidParameter(
+                f"{spelled('workers')} counts processes of this machine; leave it out with {spelled('cluster')}, which has its own"
+            )

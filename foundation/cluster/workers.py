@@ -103,13 +103,14 @@ class Cluster:
         failures: dict[int, BaseException] = {}
         all_taken = False
         here = self._engine.workers()
-        looked = seen = time.monotonic()
+        looked = time.monotonic()
+        empty_since: float | None = None
         while True:
+            again = [number for number in again if number < min(failures, default=len(taken))]
             busy = {each.worker for each in running.values()}
             for worker in here:
                 if worker in busy:
                     continue
-                again = [number for number in again if number < min(failures, default=len(taken))]
                 if again:
                     number = again.pop(0)
                 elif all_taken or failures:
@@ -132,6 +133,7 @@ class Cluster:
                     continue
                 if end.lost:
                     self._lost(each, losses, again)
+                    looked = 0.0  # now
                 elif end.error is not None:
                     failures[each.number] = end.error
                 else:
@@ -146,9 +148,8 @@ class Cluster:
                         self._engine.forget(call)
                         del running[call]
                         self._lost(each, losses, again)
-            if here:
-                seen = time.monotonic()
-            elif time.monotonic() - seen > self._patience:
+            empty_since = None if here else empty_since or time.monotonic()
+            if empty_since is not None and time.monotonic() - empty_since > self._patience:
                 raise WorkerLost(
                     f"all workers of {self._name} are gone; what is done stays: run the same command again to resume"
                 )

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import random
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rankmill.foundation.cluster.duty import Duty, Unwanted, stop_if_unwanted, stopped_when
-from rankmill.foundation.cluster.engine import Ended
 from rankmill.foundation.cluster.options import ClusterOptions
 from rankmill.foundation.cluster.workers import Cluster, open_cluster
 from rankmill.foundation.errors import (
@@ -26,62 +22,13 @@ from rankmill.foundation.errors import (
     WorkerLost,
 )
 from rankmill.foundation.options import spelled_for_a_command_line
-from tests import cluster_tasks
+from tests.clusters import Killed, in_memory, killed_once, look_often, refuse, square
 from tests.refusals import refused
-
-
-class Killed(Exception):
-    """A task has killed its worker."""
-
-
-class Memory:
-    """Workers that do a call when it is asked for; ``looks`` has the workers of each look, the last one for ever."""
-
-    def __init__(self, looks: Sequence[Sequence[str]], seed: int = 0) -> None:
-        self._looks = itertools.chain(looks, itertools.repeat(looks[-1]))
-        self._random = random.Random(seed)
-        self._here: Sequence[str] = ()
-        self.running: dict[int, tuple[str, Callable[[Any, int], Any], Any]] = {}
-        self.started: list[str] = []
-
-    def workers(self) -> dict[str, int]:
-        self._here = next(self._looks)
-        return dict.fromkeys(self._here, 1)
-
-    def start(self, call: int, worker: str, duty: Duty, function: Callable[[Any, int], Any], item: Any) -> None:
-        assert worker not in {other for other, *_ in self.running.values()}, "a worker has one call at a time"
-        self.running[call] = worker, function, item
-        self.started.append(worker)
-
-    def ended(self, seconds: float) -> list[Ended]:
-        time.sleep(0.01)
-        able = [call for call, (worker, *_) in self.running.items() if worker in self._here]
-        if not able:
-            return []
-        call = self._random.choice(able)
-        _, function, item = self.running.pop(call)
-        try:
-            return [Ended(call, function(item, 1))]
-        except Killed:
-            return [Ended(call, lost=True)]
-        except Exception as error:
-            return [Ended(call, error=error)]
-
-    def forget(self, call: int) -> None:
-        self.running.pop(call, None)
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankmill.foundation.cluster.workers._LOOK_SECONDS", 0.0)
-
-
-def in_memory(*looks: str, seed: int = 0, said: list[str] | None = None) -> tuple[Cluster, Memory]:
-    engine = Memory([look.split() for look in looks], seed)
-    return Cluster(engine, "memory", (lambda _: None) if said is None else said.append, patience=0.1), engine
+    look_often(monkeypatch)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -96,10 +43,10 @@ def test_every_item_has_its_result_once(workers: str, seed: int, tmp_path: Path)
 
 def test_an_item_is_taken_when_a_worker_is_free(tmp_path: Path) -> None:
     cluster, _ = in_memory("a b")
-    taken: list[int] = []
-    results = cluster.run(lambda item, _: item, (taken.append(number) or number for number in range(9)), tmp_path)
+    waiting = iter(range(9))
+    results = cluster.run(lambda item, _: item, waiting, tmp_path)
     next(results)
-    assert len(taken) == 2
+    assert next(waiting) == 2
     results.close()
 
 
@@ -117,7 +64,7 @@ def test_tasks_of_lost_workers_run_elsewhere(seed: int, tmp_path: Path) -> None:
 def test_the_first_failure_in_order_is_raised(seed: int, tmp_path: Path) -> None:
     cluster, engine = in_memory("a b c d", "a b c d", "b c d", seed=seed)
     with refused(CandidatesRejected, "2: see max_rejects"):
-        list(cluster.run(cluster_tasks.refused, range(40), tmp_path))
+        list(cluster.run(refuse, range(40), tmp_path))
     assert len(engine.started) < 20
     assert not list(tmp_path.iterdir())
 
@@ -205,7 +152,7 @@ def dask() -> Iterator[Cluster]:
 
 def test_local_workers_are_other_processes(dask: Cluster, tmp_path: Path) -> None:
     assert dask.size == 2
-    done = dict(dask.run(cluster_tasks.square, range(8), tmp_path))
+    done = dict(dask.run(square, range(8), tmp_path))
     assert {number: square for number, (square, _) in done.items()} == {number: number**2 for number in range(8)}
     pids = {pid for _, pid in done.values()}
     assert os.getpid() not in pids
@@ -214,17 +161,17 @@ def test_local_workers_are_other_processes(dask: Cluster, tmp_path: Path) -> Non
 
 def test_a_killed_worker_is_replaced(dask: Cluster, tmp_path: Path) -> None:
     paths = [tmp_path / str(number) for number in range(2)]
-    done = dict(dask.run(cluster_tasks.killed_once, paths, tmp_path))
+    done = dict(dask.run(killed_once, paths, tmp_path))
     assert done == {path: path.name for path in paths}
 
 
 def test_errors_of_workers_name_options_as_the_caller_does(dask: Cluster, tmp_path: Path) -> None:
     with spelled_for_a_command_line(), refused(CandidatesRejected, "2: see --max-rejects"):
-        list(dask.run(cluster_tasks.refused, range(6), tmp_path))
+        list(dask.run(refuse, range(6), tmp_path))
 
 
 def test_local_workers_end_with_their_cluster(tmp_path: Path) -> None:
     with open_cluster("local:1") as cluster:
-        ((_, (_, pid)),) = cluster.run(cluster_tasks.square, [1], tmp_path)
+        ((_, (_, pid)),) = cluster.run(square, [1], tmp_path)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

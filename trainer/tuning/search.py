@@ -18,6 +18,8 @@ from typing import Any
 from joblib import Parallel, delayed
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
+from rankmill.foundation.cluster.duty import stop_if_unwanted
+from rankmill.foundation.cluster.workers import Cluster
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InvalidParameter, WorkerLost
@@ -28,10 +30,11 @@ from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.parameters import BAYESIAN, FOLDS, USUAL_FOLDS, VALID, TrainParameters, TuneOptions
 from rankmill.trainer.presets import FEW_QUERIES, choices_line, shape_of_dataset, with_preset
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
+from rankmill.trainer.training_result import RoundRecord
 from rankmill.trainer.tuning.searched import Searched, SearchedNet, SearchedTrees
 from rankmill.trainer.tuning.space import Space, default_space, default_space_of_nets
 from rankmill.trainer.tuning.table import Row, Table
-from rankmill.trainer.tuning.trials import TABLE, WINNER, Outcome, Task, TrialStore, run_trial
+from rankmill.trainer.tuning.trials import CHECKPOINTS, TABLE, WINNER, Outcome, Task, TrialStore, run_trial
 
 FORMAT = 2
 USUAL_TRIALS = 30  # where neither trials nor minutes are given
@@ -55,6 +58,7 @@ class TunePlan:
     learnt_from: str  # in words
     choices: str  # of the preset, in words
     training_options: TrainingOptions
+    cluster_workers: int = 0  # which train instead of processes of this machine
 
     @property
     def trials(self) -> int | None:
@@ -69,7 +73,7 @@ class TunePlan:
     @property
     def workers(self) -> int:
         """Processes that train at once."""
-        workers = self.options.workers or available_cores()
+        workers = self.cluster_workers or self.options.workers or available_cores()
         return workers if self.trials is None else min(workers, self.trials + 1)
 
     def repeats_of(self, trials: int) -> int:
@@ -88,13 +92,14 @@ class TunePlan:
         limit = f" as start in {minutes:g} minutes" if minutes else ""
         splits = "train and valid splits together" if self.with_valid else "train split"
         on = f"{self.base.folds} folds of the {splits}" if self.by_folds else "the valid split"
-        each = self.bytes_needed * self.workers
+        in_all = f"{self.workers} in parallel, about {self.bytes_needed * self.workers / 1e6:,.0f} MB in total"
+        if self.cluster_workers:
+            in_all = f"{self.workers} in parallel on the cluster, about {self.bytes_needed / 1e6:,.0f} MB each"
         return (
             f"{self.choices}\n"
             * bool(self.choices)
             + f"{number} random trials of {len(self.space.parts)} parameters{limit}, compared by {self.measure} on {on};"
-            f" {self.learnt_from}; {self.base.most_rounds:,} {self.base.unit}s at most; {self.workers} in parallel,"
-            f" about {each / 1e6:,.0f} MB in total without the interpreters"
+            f" {self.learnt_from}; {self.base.most_rounds:,} {self.base.unit}s at most; {in_all} without the interpreters"
         )
 
 
@@ -176,6 +181,7 @@ def tune(
     fresh: bool = False,
     on_trial: OnTrial | None = None,
     clock: Callable[[], float] = time.monotonic,
+    cluster: Cluster | None = None,
 ) -> Table:
     """Search, and write the table of trials and the winner into ``out``; a search that was killed or out of time resumes there.
 
@@ -191,16 +197,20 @@ def tune(
         Called as trials are done, in no order.
     clock
         Seconds since any time, for ``minutes``.
+    cluster
+        Its workers train the trials, with the same result; they must see the dataset and ``out``.  ``plan.cluster_workers`` is its size.
 
     Raises
     ------
     InvalidParameter
         ``out`` holds another search, or every trial failed.
     WorkerLost
-        A worker was killed from outside.
+        A worker was killed from outside; of a cluster, all workers.
+    InputError, ClusterUnavailable
+        The cluster cannot do it: see :meth:`rankmill.foundation.cluster.workers.Cluster.run`.
     """
     begun = clock()
-    search = _Search(plan, out, fresh, on_trial)
+    search = _Search(plan, out, fresh, on_trial, cluster)
     seed, options = plan.base.options.seed, plan.options
 
     def in_time(done: int) -> bool:
@@ -247,8 +257,15 @@ def tune(
 class _Search:
     """A running search."""
 
-    def __init__(self, plan: TunePlan, out: Path, fresh: bool, on_trial: OnTrial | None) -> None:  # noqa: FBT001
-        self._plan, self._out, self._on_trial = plan, out, on_trial
+    def __init__(
+        self,
+        plan: TunePlan,
+        out: Path,
+        fresh: bool,  # noqa: FBT001
+        on_trial: OnTrial | None,
+        cluster: Cluster | None,
+    ) -> None:
+        self._plan, self._out, self._on_trial, self._cluster = plan, out, on_trial, cluster
         facts = {
             "format": FORMAT,
             "dataset": plan.dataset.digest,
@@ -266,9 +283,12 @@ class _Search:
 
     def task(self, trial: int, seed: int) -> Task:
         """Return the task of a trial with a seed."""
-        plan = self._plan
+        plan, machine = self._plan, self._plan.training_options
+        if machine.bin_cache is not None:
+            machine = replace(machine, bin_cache=machine.bin_cache.absolute())
         return Task(
             dataset=plan.dataset.path.absolute(),  # a worker may have another current folder
+            digest=plan.dataset.digest,
             out=self._out.absolute(),
             search=self.store.key,
             trial=trial,
@@ -276,7 +296,7 @@ class _Search:
             base=plan.base,
             seed=seed,
             by_folds=plan.by_folds,
-            options=replace(plan.training_options, n_threads=0 if plan.workers == 1 else 1),
+            options=replace(machine, n_threads=0 if plan.workers == 1 else 1),
             measure=plan.measure,
         )
 
@@ -297,9 +317,16 @@ class _Search:
                 else:
                     return
 
-        for task, outcome in _run(missing(), self._plan.workers):
+        for task, outcome in self._run(missing()):
             outcomes[task.trial, task.seed] = self._record(task, outcome)
         return outcomes | {(task.trial, task.seed): self._record(task, outcome) for task, outcome in known}
+
+    def _run(self, tasks: Iterator[Task]) -> Iterator[tuple[Task, Outcome]]:
+        if self._cluster is None:
+            return _run(tasks, self._plan.workers)
+        checkpoints = self._out / CHECKPOINTS
+        checkpoints.mkdir(exist_ok=True)
+        return self._cluster.run(_run_on_cluster, tasks, checkpoints)
 
     def _record(self, task: Task, outcome: Outcome) -> Outcome:
         if self._on_trial is not None:
@@ -328,6 +355,15 @@ def _run(tasks: Iterator[Task], workers: int) -> Iterator[tuple[Task, Outcome]]:
 
 def _run_in_worker(task: Task) -> tuple[Task, Outcome]:
     return task, run_trial(task)
+
+
+def _run_on_cluster(task: Task, threads: int) -> Outcome:
+    """Run the task until nobody waits for it any more."""
+
+    def after_round(_: RoundRecord) -> None:
+        stop_if_unwanted()
+
+    return run_trial(replace(task, options=replace(task.options, n_threads=threads, on_round=after_round)))
 
 
 def ordered(scores: Mapping[int, float | None], *, higher_is_better: bool) -> list[int]:

@@ -15,7 +15,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from rankmill.foundation.errors import IntegrityError, InvalidParameter, RankmillError, TrainingDataRejected
+from rankmill.foundation.errors import InputError, IntegrityError, InvalidParameter, RankmillError, TrainingDataRejected
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json, canonical_json, from_json, left_out
 from rankmill.foundation.storage.publish import write_atomically
@@ -61,6 +61,7 @@ class Task:
     """A task of a worker, in plain values that can be sent to a process."""
 
     dataset: Path
+    digest: str  # of the dataset
     out: Path
     search: str  # the key of the search
     trial: int
@@ -171,8 +172,11 @@ def run_trial(task: Task) -> Outcome:
 
 
 def _trained(task: Task) -> Outcome:
+    dataset = Dataset.open(task.dataset)
+    if dataset.digest != task.digest:  # of another machine, or replaced since
+        raise InputError(f"{task.dataset}: is another dataset than that of the search")
     found = task.base.trained(
-        Dataset.open(task.dataset), {**task.values, "seed": task.seed}, task.measure, task.options,
+        dataset, {**task.values, "seed": task.seed}, task.measure, task.options,
         Checkpoints(task.out / CHECKPOINTS, task.name), by_folds=task.by_folds,
     )  # fmt: skip
     by_query, metrics = found.by_query, found.metrics

@@ -1,0 +1,94 @@
+"""Clusters for tests: an engine in memory whose workers come and go, and tasks, which workers import by name."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankmill.foundation.cluster.duty import Duty
+from rankmill.foundation.cluster.engine import Ended
+from rankmill.foundation.cluster.workers import Cluster
+from rankmill.foundation.errors import CandidatesRejected
+from rankmill.foundation.options import spelled
+
+
+def square(number: int, threads: int) -> tuple[int, int]:
+    return number * number, os.getpid()
+
+
+def killed_once(path: Path, threads: int) -> str:
+    """Kill the worker, but not a second time."""
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        return path.name
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def refuse(number: int, threads: int) -> int:
+    if number in {2, 3}:
+        raise CandidatesRejected(f"{number}: see {spelled('max_rejects')}")
+    return number
+
+
+class Killed(Exception):
+    """A task has killed its worker."""
+
+
+class Memory:
+    """Workers that do a call when it is asked for; ``looks`` has the workers of each look, the last one for ever."""
+
+    def __init__(self, looks: Sequence[Sequence[str]], seed: int = 0) -> None:
+        self._looks = itertools.chain(looks, itertools.repeat(looks[-1]))
+        self._random = random.Random(seed)
+        self._here: Sequence[str] = ()
+        self.running: dict[int, tuple[str, Callable[[Any, int], Any], Any]] = {}
+        self.started: list[str] = []
+
+    def workers(self) -> dict[str, int]:
+        self._here = next(self._looks)
+        return dict.fromkeys(self._here, 1)
+
+    def start(self, call: int, worker: str, duty: Duty, function: Callable[[Any, int], Any], item: Any) -> None:
+        assert worker not in {other for other, *_ in self.running.values()}, "a worker has one call at a time"
+        self.running[call] = worker, function, item
+        self.started.append(worker)
+
+    def ended(self, seconds: float) -> list[Ended]:
+        time.sleep(0.01)
+        able = [call for call, (worker, *_) in self.running.items() if worker in self._here]
+        if not able:
+            return []
+        call = self._random.choice(able)
+        _, function, item = self.running.pop(call)
+        try:
+            return [Ended(call, function(item, 1))]
+        except Killed:
+            return [Ended(call, lost=True)]
+        except Exception as error:
+            return [Ended(call, error=error)]
+
+    def forget(self, call: int) -> None:
+        self.running.pop(call, None)
+
+    def close(self) -> None:
+        pass
+
+
+def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a cluster look after every call which workers are there."""
+    monkeypatch.setattr("rankmill.foundation.cluster.workers._LOOK_SECONDS", 0.0)
+
+
+def in_memory(*looks: str, seed: int = 0, said: list[str] | None = None) -> tuple[Cluster, Memory]:
+    engine = Memory([look.split() for look in looks], seed)
+    return Cluster(engine, "memory", (lambda _: None) if said is None else said.append, patience=0.1), engine
