@@ -12,34 +12,22 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from glob import has_magic
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 
 from rankmill.foundation.errors import ConflictError, InputError
 from rankmill.foundation.storage.arriving import announce
 from rankmill.foundation.storage.bucket import ObjectFacts, StoreError, open_bucket
 from rankmill.foundation.storage.fetching import Fetching, PatientClient, fetch, file_in
+from rankmill.foundation.storage.found_objects import LAST, find, is_unfinished, may_have_rows, one
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.foundation.storage.locks import LOCK_NAME, try_lock
 from rankmill.foundation.storage.publish import STAGED, new_staged_path
+from rankmill.foundation.storage.uploads import Upload, objects_at
 
-LAST = ("_manifest.json", "index.html")
-"""The files that make a folder complete: of a dataset and of ranked lists, and of a report."""
-UNFINISHED = "_unfinished"
-"""An empty object in a folder that is being put, or whose upload has failed."""
-PUT_AT_A_TIME = 4
 LATER_AT_A_TIME = 4  # parts, while the first ones are read
-_LARGE = 64 << 20  # bytes above which a new object is put in parts
-_COMPANION = re.compile(
-    r"\.(?:query|group)(?:\.\w+)?|\.grades\.parquet"
-)  # after the name of the file that it belongs to
-_BY_DIGEST = re.compile(r"[0-9a-f]{64}\.\w+")
-_TOKENS = re.compile(r"\*+|\?|\[!?[^\]/]+\]|.", flags=re.DOTALL)
-
 _behind: dict[Path, ObjectFacts] = {}
 
 
@@ -50,13 +38,15 @@ def object_behind(path: Path) -> ObjectFacts | None:
 
 @dataclass(slots=True)
 class _Output:
-    url: ObjectUrl
-    place: Path
+    upload: Upload
     folder: Path
     """Holds all that is written for it."""
-    before: dict[ObjectUrl, ObjectFacts]
-    replaces: bool
     lock: int
+    kept: bool = False
+
+    @property
+    def place(self) -> Path:
+        return self.upload.place
 
 
 class LocalCopies:
@@ -90,7 +80,8 @@ class LocalCopies:
         self._fetching.clear()
         self._announced.clear()
         for output in self._outputs:
-            _clear(output.place.parent)
+            if not output.kept:
+                _clear(output.place.parent)
             os.close(output.lock)
         self._outputs.clear()
         for place in self._names:
@@ -118,45 +109,15 @@ class LocalCopies:
         return bool(self._outputs)
 
     def read(self, url: ObjectUrl, *, later: bool = False) -> Path:
-        """Fetch the objects that ``url`` names (see `find`) and return its local name.
+        """Fetch the objects that ``url`` names (see `rankmill.foundation.storage.found_objects.find`) and return its local name.
 
         With ``later`` files of rows are fetched while they are read, by `rankmill.foundation.storage.arriving.readable`.
         """
-        found = self.find(url)
-        rows = [
-            facts for facts in found if later and not _COMPANION.search(facts.url.name) and facts.url.name[0] != "_"
-        ]
+        found = find(url, self.client(url))
+        rows = [facts for facts in found if later and may_have_rows(facts.url)]
         self.fetch([facts for facts in found if facts not in rows])
         self._fetch_later(rows)
         return self.place(url)
-
-    def find(self, url: ObjectUrl) -> list[ObjectFacts]:
-        """Return the objects that ``url`` names, and the companions of files.
-
-        It is the key of an object; or else a pattern with ``*``, ``?`` or ``[``, in which ``**`` matches any number of folders; or else a
-        folder: the objects directly in it, or all below it if it has a manifest.
-
-        Raises
-        ------
-        InputError
-            There is no such object.
-        """
-        client = self.client(url)
-        if url.key and (found := _one(url, client)):
-            return found + _companions(url, client)
-        if has_magic(url.key):
-            above, pattern = _pattern(url)
-            listed = client.below(above)
-            keys = {each.url.key for each in listed if pattern.fullmatch(each.url.key)}
-            if not keys:
-                raise InputError(f"{url}: no object matches")
-            return [each for each in listed if each.url.key in keys or _belongs(each.url.key, keys)]
-        found = _in_folder(url, client)
-        if not found:
-            raise InputError(f"{url}: no such object, and none below it")
-        if url.name.startswith("_") and _is_whole(above_it := _in_folder(url.parent, client), url.parent):
-            return above_it  # the manifest of a dataset says which of the files in its folders are current
-        return found
 
     def place(self, url: ObjectUrl) -> Path:
         """Return the local name of ``url``, which need not exist."""
@@ -214,8 +175,8 @@ class LocalCopies:
         if not url.key:
             raise InputError(f"{url}: expected a name in the bucket, such as {url}/NAME")
         client = self.client(url)
-        before = {each.url: each for each in (*_one(url, client), *client.below(url))}
-        unfinished = _is_unfinished(before, url)
+        before = objects_at(url, client)
+        unfinished = is_unfinished(before, url)
         if before and overwrite is False and not (update or unfinished):
             raise InputError(f"{url}: exists already; choose another name, or replace it with --overwrite")
         if (
@@ -232,7 +193,8 @@ class LocalCopies:
         if not try_lock(lock):
             os.close(lock)
             raise ConflictError(f"{url}: another command is writing it; wait for it, or choose another name")
-        self._outputs.append(_Output(url, place, folder, before, update or bool(overwrite) or unfinished, lock))
+        upload = Upload(url, place, client, before, replaces=update or bool(overwrite) or unfinished)
+        self._outputs.append(_Output(upload, folder, lock))
         _clear(place.parent)
         if update:
             self.fetch(before.values())
@@ -243,15 +205,13 @@ class LocalCopies:
     def upload(self, place: Path, url: ObjectUrl) -> None:
         """Put the file or folder ``place`` as ``url``, instead of what is there."""
         client = self.client(url)
-        before = {each.url: each for each in (*_one(url, client), *client.below(url))}
-        output = _Output(url, place, place, before, replaces=url not in before, lock=-1)
-        self._put(output, sorted(place.rglob("*")) if place.is_dir() else [place])
-        self._remove_former(output)
+        before = objects_at(url, client)
+        Upload(url, place, client, before, replaces=url not in before).put()
 
     def is_whole(self, url: ObjectUrl) -> bool:
         """Whether an object is there, or a folder with the file that makes it complete."""
         client = self.client(url)
-        return any(_one(each, client) for each in (url, *(url / name for name in LAST)))
+        return any(one(each, client) for each in (url, *(url / name for name in LAST)))
 
     def sweep(self) -> None:
         """Remove the objects in the cache that have no local name here; for a cache that nobody shares."""
@@ -270,51 +230,17 @@ class LocalCopies:
         """
         for output in self._outputs:
             beside = [path for path in output.place.parent.iterdir() if path.is_file() and path != output.place]
-            self._put(output, [path for path in beside if not path.name.endswith(STAGED)])
-            if not failed and output.place.exists():
-                tree = output.place.is_dir()
-                self._put(output, sorted(output.place.rglob("*")) if tree else [output.place])
-                self._remove_former(output)
-                shutil.rmtree(output.folder, ignore_errors=True)
-
-    def _remove_former(self, output: _Output) -> None:
-        """Remove what belongs to a folder that was replaced, and not to the new one."""
-        if output.replaces and output.place.is_dir():
-            for url in output.before:
-                if not os.path.lexists(output.place.joinpath(*url.relative_to(output.url).parts)):
-                    self.client(url).delete(url)
-
-    def _put(self, output: _Output, files: Sequence[Path]) -> None:
-        client, before = self.client(output.url), output.before
-        urls = {_url_of(path, output): path for path in files if path.is_file()}
-        urls = {url: path for url, path in urls.items() if not _is_there(path, before.get(url))}
-        last = sorted((url for url in urls if url.name in LAST or url == output.url), key=lambda url: -len(url.key))
-        others = [url for url in urls if url not in last]
-        marks: list[ObjectUrl] = []
-        if last and last[-1] != output.url and (last[-1] not in before or any(url in before for url in others)):
-            marks.append(output.url / UNFINISHED)
-            client.put(marks[0], b"")
-            if last[-1] in before:
-                client.delete(last[-1])  # it is not complete while parts of it are replaced
-        with ThreadPoolExecutor(PUT_AT_A_TIME) as pool:
-            for _ in pool.map(lambda url: client.put_file(url, urls[url]), others):
-                pass
-        for url in last:
-            path = urls[url]
-            if url in before or path.stat().st_size > _LARGE:
-                client.put_file(url, path)
-            elif not client.put_new(url, data := path.read_bytes()) and client.get(url) != data:
-                raise ConflictError(f"{url}: another command has written it meanwhile; choose another name")
-        for mark in marks:
-            client.delete(mark)
-
-
-def _url_of(path: Path, output: _Output) -> ObjectUrl:
-    if path == output.place:
-        return output.url
-    if path.is_relative_to(output.place):
-        return output.url / path.relative_to(output.place).as_posix()
-    return output.url.parent / path.name
+            output.upload.put_files([path for path in beside if not path.name.endswith(STAGED)])
+            if failed or not output.place.exists():
+                continue
+            try:
+                output.upload.put()
+            except (StoreError, ConflictError) as error:
+                if self._kept != self._scratch:
+                    output.kept = True
+                    error.add_note(f"the result is in {output.folder} until it is made again")
+                raise
+            shutil.rmtree(output.folder, ignore_errors=True)
 
 
 def _clear(folder: Path) -> None:
@@ -336,83 +262,3 @@ def _link(place: Path, content: Path, url: ObjectUrl) -> None:
         link.replace(place)
     except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError):
         raise InputError(f"{url}: is an object and a folder at once; rename one of them") from None
-
-
-def _is_there(path: Path, facts: ObjectFacts | None) -> bool:
-    """Whether an object has the bytes of ``path``: it was not touched, or is named by the same digest."""
-    if facts is None:
-        return False
-    return path.is_symlink() or (bool(_BY_DIGEST.fullmatch(path.name)) and facts.size == path.stat().st_size)
-
-
-def _one(url: ObjectUrl, client: PatientClient) -> list[ObjectFacts]:
-    try:
-        return [client.head(url)]
-    except FileNotFoundError:
-        return []
-    except StoreError:
-        client.explain(url)
-        raise
-
-
-def _companions(url: ObjectUrl, client: PatientClient) -> list[ObjectFacts]:
-    stem = PurePosixPath(url.name).stem
-    stems = [url.name, *([stem] if "." in stem else [])]
-    return [
-        each
-        for stem in stems
-        for each in client.below(url.parent, prefix=f"{stem}.")
-        if each.url.parent == url.parent and _COMPANION.fullmatch(each.url.name.removeprefix(stem))
-    ]
-
-
-def _belongs(key: str, keys: set[str]) -> bool:
-    """Return whether ``key`` is a companion of one of ``keys``.
-
-    >>> [_belongs(key, {"a/x.txt.gz"}) for key in ("a/x.txt.query", "a/x.txt.gz.group", "a/x.query", "a/x.txt")]
-    [True, True, False, False]
-    """
-    found = re.fullmatch(rf"(.+?)(?:{_COMPANION.pattern})", key)
-    return found is not None and any(found[1] in {name, name.rpartition(".")[0]} for name in keys if "." in name)
-
-
-def _in_folder(url: ObjectUrl, client: PatientClient) -> list[ObjectFacts]:
-    listed = [each for each in client.below(url) if each.url != url]
-    if _is_unfinished((each.url for each in listed), url):
-        raise ConflictError(f"{url}: is not complete: it is being written, or writing it has failed; write it again")
-    if _is_whole(listed, url):
-        return listed
-    return [each for each in listed if each.url.parent == url and not each.url.name.startswith(".")]
-
-
-def _is_unfinished(listed: Iterable[ObjectUrl], url: ObjectUrl) -> bool:
-    """Whether a folder was not put as a whole yet, or not again."""
-    known = set(listed)
-    return url / UNFINISHED in known and not any(url / name in known for name in LAST)
-
-
-def _is_whole(listed: Iterable[ObjectFacts], url: ObjectUrl) -> bool:
-    """Whether a folder has a manifest, so that all below it belongs together."""
-    return any(each.url in {url / "_manifest.json", url / "manifest.json"} for each in listed)
-
-
-def _pattern(url: ObjectUrl) -> tuple[ObjectUrl, re.Pattern[str]]:
-    """Return the folder above the first part with a pattern, and the pattern of whole keys.
-
-    >>> above, pattern = _pattern(ObjectUrl("s3", "b", "logs/**/[!x]?*.gz"))
-    >>> above.key, [bool(pattern.fullmatch(f"logs/{key}")) for key in ("ab.gz", "a/b/cd.gz", "xy.gz", "a.gz", "a/b.txt")]
-    ('logs', [True, True, False, False, False])
-    """
-    parts = url.key.split("/")
-    fixed = next(number for number, part in enumerate(parts) if has_magic(part))
-    plain = {"?": "[^/]", "*": "[^/]*"}
-
-    def meant(found: re.Match[str]) -> str:
-        token = found[0]
-        if token[0] == "[" and len(token) > 1:
-            return f"[^{token[2:]}" if token[1] == "!" else token
-        return plain.get(token[0], re.escape(token))
-
-    texts = ["(?:[^/]+/)*" if part == "**" else f"{_TOKENS.sub(meant, part)}/" for part in parts]
-    last = ".*" if parts[-1] == "**" else texts[-1].removesuffix("/")
-    return ObjectUrl(url.scheme, url.bucket, "/".join(parts[:fixed])), re.compile("".join([*texts[:-1], last]))

@@ -12,6 +12,7 @@ import pytest
 from rankmill.foundation.errors import ConflictError, InputError, MissingLibrary
 from rankmill.foundation.storage import fetching, local_copies
 from rankmill.foundation.storage.bucket import NoPermission, ObjectFacts, StoreError, TruncatedAnswer
+from rankmill.foundation.storage.found_objects import find
 from rankmill.foundation.storage.local_copies import LocalCopies, object_behind
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.foundation.storage.url_arguments import local_paths
@@ -106,7 +107,7 @@ def test_a_url_names_what_a_path_would(key: str, found: set[str], bucket: Bucket
         "a/.hidden", "a/deep/z.csv", "top.csv", "ds/_manifest.json", "ds/features/1.parquet", "ds/_unjudged/2.parquet"
     )
     url = ObjectUrl("s3", "b", key)
-    assert {each.url.key for each in copies.find(url)} == found
+    assert {each.url.key for each in find(url, copies.client(url))} == found
     place = copies.read(url)
     for each in found:
         local = copies.place(ROOT / each)
@@ -241,14 +242,16 @@ def test_nothing_is_complete_after_an_error(bucket: Bucket, tmp_path: Path) -> N
             raise StoreError(url, "a made error")
 
     bucket.before_put = broken
-    with refused(StoreError, "made"):
+    with refused(StoreError, "made", "the result is in", tmp_path / "out"):
         write("f", {"_manifest.json": "1", "a": "1", "b": "1"}, tmp_path)
+    assert {path.name for path in (tmp_path / "out").rglob("f/*")} == {"_manifest.json", "a", "b"}
     assert bucket.keys == {"f/_unfinished", "f/a"}
     bucket.before_put = lambda url: None
     with refused(ConflictError, "s3://b/f", "not complete"), local_paths({"sources": ["s3://b/f"]}, tmp_path):
         raise AssertionError
     write("f", {"_manifest.json": "2", "b": "2"}, tmp_path)  # the same command again, without --overwrite
     assert bucket.keys == {"f/_manifest.json", "f/b"}
+    assert not list((tmp_path / "out").iterdir())
     bucket.world.objects.clear()
     with refused(ValueError, "s3://b/f", "bad"), local_paths({"out": "s3://b/f"}, tmp_path) as local:
         Path(local["out"]).write_text("half")
