@@ -19,7 +19,8 @@ from rankmill.pipeline.options import MAX_BIN, BinOptions
 from rankmill.trainer.combined_forests import BaseModel
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.registry import learns_labels
-from rankmill.trainer.parameters import MachineOptions, TrainParameters
+from rankmill.trainer.options import MachineOptions
+from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.train_on_dataset import facts_of_data
 from rankmill.trainer.training_rows import categories_of, read_rows

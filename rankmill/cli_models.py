@@ -15,7 +15,7 @@ from rankmill.pipeline.cli_clicks import PropensityFile
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, NewModel, Reason, RegistryFolder
 from rankmill.registry.rendering import print_json, print_table, safe
 from rankmill.scorer.cli_options import Conventions, NThreads
-from rankmill.trainer.parameters import BlendOptions, MachineOptions, MergeOptions, RefitLeavesOptions
+from rankmill.trainer.options import BlendOptions, MachineOptions, MergeOptions, RefitLeavesOptions
 
 app = typer.Typer()
 

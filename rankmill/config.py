@@ -29,7 +29,8 @@ from rankmill.scorer.metrics.conventions import OURS
 from rankmill.scorer.options import RerankOptions
 from rankmill.trainer.goal_options import GoalSweepOptions
 from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions
-from rankmill.trainer.parameters import BlendOptions, MachineOptions, SeedOptions, TrainParameters
+from rankmill.trainer.options import BlendOptions, MachineOptions, SeedOptions
+from rankmill.trainer.parameters import TrainParameters
 
 STRICT = ConfigDict(strict=True, extra="forbid")
 PREVIOUS = "previous"  # instead of the path of an older dataset

@@ -19,14 +19,8 @@ from rankmill.scorer import arguments as scorer_arguments
 from rankmill.scorer.metrics.metric_options import Policy
 from rankmill.scorer.options import CandidateOptions, ConvertOptions, JudgedOptions, RerankOptions, Selection
 from rankmill.trainer.objectives.spelling import OBJECTIVES, class_named
-from rankmill.trainer.parameters import (
-    CheckpointOptions,
-    SeedOptions,
-    SpaceOptions,
-    StartOptions,
-    TrainParameters,
-    TuneOptions,
-)
+from rankmill.trainer.options import CheckpointOptions, SeedOptions, SpaceOptions, StartOptions, TuneOptions
+from rankmill.trainer.parameters import TrainParameters
 
 NO_BOUND = 2**31 - 1  # bounds of this size are not shown
 HOW = "This page is generated from the code by `python -m rankmill.reference_pages docs`."

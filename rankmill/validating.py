@@ -21,7 +21,8 @@ from rankmill.trainer.feature_selection import FeatureSelection, select_features
 from rankmill.trainer.nets.cross_validating import cross_validate_net
 from rankmill.trainer.nets.options import NET
 from rankmill.trainer.objectives.registry import learns_labels
-from rankmill.trainer.parameters import SelectOptions, TrainParameters
+from rankmill.trainer.options import SelectOptions
+from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
 from rankmill.trainer.progress import TrainingProgress, to_stderr, verbosely
 from rankmill.trainer.train_on_rows import cross_validate_rows

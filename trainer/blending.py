@@ -31,7 +31,7 @@ from rankmill.scorer.train_test_overlap import TrainedModel, scope_of
 from rankmill.trainer.combined_forests import check_read_alike, facts_alike
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.training import NetData, NetRows, train_net
-from rankmill.trainer.parameters import LAMBDARANK, SWEEP, BlendOptions
+from rankmill.trainer.options import LAMBDARANK, SWEEP, BlendOptions
 from rankmill.trainer.rows import RankedRows
 
 MOST_PASSES = 10  # over all models

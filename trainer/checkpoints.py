@@ -22,7 +22,8 @@ from rankmill.foundation.records import as_json, canonical_json, from_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.parameters import CHECKPOINT_SECONDS, TrainParameters
+from rankmill.trainer.options import CHECKPOINT_SECONDS
+from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training_result import CrossValidation, Curves, TrainingResult
 from rankmill.trainer.version_facts import Intervals, intervals_of
 

@@ -14,12 +14,8 @@ from rankmill.foundation.options import Without, values_of
 from rankmill.foundation.storage.location import Location
 from rankmill.registry.cli_options import DEFAULT_FOLDER, NewModel, RegistryFolder
 from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions
-from rankmill.trainer.parameters import (
-    CheckpointOptions,
-    MachineOptions,
-    SeveralOptions,
-    TrainParameters,
-)
+from rankmill.trainer.options import CheckpointOptions, MachineOptions, SeveralOptions
+from rankmill.trainer.parameters import TrainParameters
 
 app = typer.Typer()
 

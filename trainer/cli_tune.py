@@ -12,7 +12,8 @@ import typer
 from rankmill.foundation.command_line import AsJson, Overwrite, given_names, takes_options
 from rankmill.foundation.options import Without, values_of
 from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions, NetOptions
-from rankmill.trainer.parameters import CheckpointOptions, MachineOptions, SearchOptions, SelectOptions, TrainParameters
+from rankmill.trainer.options import CheckpointOptions, MachineOptions, SearchOptions, SelectOptions
+from rankmill.trainer.parameters import TrainParameters
 
 if TYPE_CHECKING:
     from rankmill.trainer.tuning.trials import Outcome, Task

@@ -22,7 +22,8 @@ from rankmill.trainer.blending import blended
 from rankmill.trainer.combined_forests import merged
 from rankmill.trainer.distilling import DistillingLoss, check_objective, distill, loss_of
 from rankmill.trainer.leaf_refits import refit_leaves
-from rankmill.trainer.parameters import BlendOptions, MergeOptions, RefitLeavesOptions, TrainParameters
+from rankmill.trainer.options import BlendOptions, MergeOptions, RefitLeavesOptions
+from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.progress import to_stderr, training_progress
 from rankmill.trainer.resuming import MERGED
 from rankmill.trainer.train_on_dataset import plan_of

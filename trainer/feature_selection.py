@@ -29,7 +29,8 @@ from rankmill.trainer.early_stopping import DEVIANCE, Measure, stop_measure
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.measured_queries import MeasuredQueries
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.parameters import NONE, SelectOptions, TrainParameters
+from rankmill.trainer.options import SelectOptions
+from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.presets import shape_of_dataset, shape_of_rows, with_preset
 from rankmill.trainer.resuming import trees_of
 from rankmill.trainer.rows import RankedRows, TrainingData

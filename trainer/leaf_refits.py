@@ -32,7 +32,8 @@ from rankmill.trainer.growing.grower import Grower, LeafRules
 from rankmill.trainer.growing.histogram import scales_of
 from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.layout import BIN, EDGE, ROW
-from rankmill.trainer.parameters import NONE, RefitLeavesOptions, TrainParameters, all_parameters
+from rankmill.trainer.options import RefitLeavesOptions
+from rankmill.trainer.parameters import NONE, TrainParameters, all_parameters
 from rankmill.trainer.resuming import LEAVES_REFITTED, MERGED, trees_of
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.target_encoding import ENCODED

@@ -52,7 +52,8 @@ from rankmill.trainer.goal_sweeps import (
     with_measures,
     words_of,
 )
-from rankmill.trainer.parameters import NONE, SeedOptions, TrainParameters
+from rankmill.trainer.options import SeedOptions
+from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.round_metrics import measure
 from rankmill.trainer.seeds import ONE_SEED, best_of, check_choice, checked_seeds, noise_floor
 from rankmill.trainer.train_on_dataset import TrainingPlan, plan_of

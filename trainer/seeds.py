@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.training_facts import Metrics, NoiseFloor, Spread
-from rankmill.trainer.parameters import CHOICES, SeedOptions
+from rankmill.trainer.options import CHOICES, SeedOptions
 from rankmill.trainer.training_result import TRAIN
 
 MOST_SEEDS = 100

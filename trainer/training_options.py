@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.training_facts import OtherModel
-from rankmill.trainer.parameters import CheckpointOptions
+from rankmill.trainer.options import CheckpointOptions
 from rankmill.trainer.training_result import RoundRecord
 
 if TYPE_CHECKING:

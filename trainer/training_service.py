@@ -22,11 +22,8 @@ from rankmill.trainer.multi_seed_training import Candidate, SeedRecord, plan_can
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.train_on_dataset import NetCandidate, train_net_on
-from rankmill.trainer.parameters import (
-    CheckpointOptions,
-    SeedOptions,
-    TrainParameters,
-)
+from rankmill.trainer.options import CheckpointOptions, SeedOptions
+from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.progress import TrainingProgress, to_stderr, training_progress
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import Curves

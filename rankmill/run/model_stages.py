@@ -27,7 +27,7 @@ from rankmill.trainer.checkpoints import FinishedTrainings
 from rankmill.trainer.derived_models_service import blend_and_register
 from rankmill.trainer.nets.options import NET
 from rankmill.trainer.nets.train_on_dataset import NetCandidate
-from rankmill.trainer.parameters import CheckpointOptions
+from rankmill.trainer.options import CheckpointOptions
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_service import (
     TrainedVersion,

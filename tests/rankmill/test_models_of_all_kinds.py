@@ -17,7 +17,7 @@ from rankmill.scorer.models import Blend, predictor_of
 from rankmill.scorer.nets.net import Net
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.train_on_dataset import train_net_on
-from rankmill.trainer.parameters import CheckpointOptions
+from rankmill.trainer.options import CheckpointOptions
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.refusals import refused
 from tests.trainer.small_dataset import small_dataset

@@ -18,7 +18,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.nets.cross_validating import cross_validate_net, cross_validate_net_on
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.train_on_dataset import train_net_on
-from rankmill.trainer.parameters import CheckpointOptions, MachineOptions
+from rankmill.trainer.options import CheckpointOptions, MachineOptions
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.refusals import refused
 from tests.trainer.small_dataset import small_dataset

@@ -18,7 +18,7 @@ from rankmill.scorer.model_service import model_of
 from rankmill.scorer.models import Blend
 from rankmill.scorer.train_test_overlap import TrainedModel
 from rankmill.trainer.blending import blended, weights_of
-from rankmill.trainer.parameters import BlendOptions
+from rankmill.trainer.options import BlendOptions
 from tests.refusals import refused
 from tests.trainer.small_dataset import small_dataset
 

@@ -15,7 +15,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.checkpoints import Checkpoint, Checkpoints
 from rankmill.trainer.multi_seed_training import train_candidate
-from rankmill.trainer.parameters import SeedOptions
+from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import TrainingOptions
 from tests.trainer.planted import fit, small_data

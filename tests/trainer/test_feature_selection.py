@@ -28,7 +28,7 @@ from rankmill.trainer.feature_selection import (
     smallest_within,
     with_features,
 )
-from rankmill.trainer.parameters import SelectOptions
+from rankmill.trainer.options import SelectOptions
 from rankmill.trainer.rows import TrainingData
 from rankmill.trainer.training_options import TrainingOptions
 from tests.naive_samples import bits_of

@@ -14,7 +14,7 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.scorer.train_test_overlap import TrainedModel
 from rankmill.trainer.blending import blended
-from rankmill.trainer.parameters import BlendOptions
+from rankmill.trainer.options import BlendOptions
 from rankmill.trainer.round_metrics import measure
 from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import TrainingOptions

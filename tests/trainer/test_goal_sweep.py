@@ -19,7 +19,7 @@ from rankmill.trainer.goal_options import GoalSweepOptions
 from rankmill.trainer.goal_sweeps import check_comparable
 from rankmill.trainer.leaf_refits import refit_leaves
 from rankmill.trainer.multi_seed_training import plan_candidate, train_candidate
-from rankmill.trainer.parameters import SeedOptions, SelectOptions, TuneOptions
+from rankmill.trainer.options import SeedOptions, SelectOptions, TuneOptions
 from rankmill.trainer.train_on_dataset import cross_validate, plan_of, train
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_rows import read_columns

@@ -14,7 +14,7 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.registry import Registry
 from rankmill.registry.show_version import VersionDetails
-from rankmill.trainer.parameters import SeedOptions
+from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.training_service import train_and_register

@@ -18,7 +18,7 @@ from rankmill.scorer.predict import predict
 from rankmill.scorer.train_test_overlap import TrainedModel, scope_of
 from rankmill.trainer.checkpoints import Checkpoint, Checkpoints
 from rankmill.trainer.multi_seed_training import plan_candidate, train_candidate
-from rankmill.trainer.parameters import SeedOptions
+from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.train_on_dataset import plan_of, train
 from rankmill.trainer.train_on_rows import fit

@@ -21,7 +21,7 @@ from rankmill.trainer import train_on_dataset as training
 from rankmill.trainer.checkpoints import FinishedTrainings, training_key
 from rankmill.trainer.combined_forests import average
 from rankmill.trainer.multi_seed_training import Candidate, plan_candidate, train_candidate
-from rankmill.trainer.parameters import SeedOptions, parse_seeds
+from rankmill.trainer.options import SeedOptions, parse_seeds
 from rankmill.trainer.round_metrics import measure
 from rankmill.trainer.seeds import checked_seeds
 from rankmill.trainer.training_options import StartingModel, TrainingOptions

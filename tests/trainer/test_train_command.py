@@ -17,7 +17,8 @@ from rankmill.scorer.forest import Forest
 from rankmill.trainer.cli import train as command
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.objectives import spelling
-from rankmill.trainer.parameters import MachineOptions, TrainParameters
+from rankmill.trainer.options import MachineOptions
+from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training_result import PHASES
 from tests.refusals import unnamed
 

@@ -20,7 +20,8 @@ from rankmill.foundation.errors import DatasetFormatError, InvalidParameter
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.grouping.query_splits import hash_ids
 from rankmill.scorer.metrics.per_query import mean_of
-from rankmill.trainer.parameters import TrainParameters, TuneOptions
+from rankmill.trainer.options import TuneOptions
+from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import shape_of_dataset, with_preset
 from rankmill.trainer.sampling import fold_of_queries
 from rankmill.trainer.train_on_dataset import cross_validate, train

@@ -14,7 +14,7 @@ from rankmill.cli import execute
 from rankmill.foundation.cluster.workers import Cluster, open_cluster
 from rankmill.foundation.errors import InputError, WorkerLost
 from rankmill.pipeline.dataset import Dataset
-from rankmill.trainer.parameters import TuneOptions
+from rankmill.trainer.options import TuneOptions
 from rankmill.trainer.tuning.search import TunePlan, plan_tuning, tune
 from rankmill.trainer.tuning.space import space_of
 from rankmill.trainer.tuning.trials import Outcome, Task

@@ -14,7 +14,7 @@ from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
 from rankmill.trainer.nets.options import COSINE, NetOptions
 from rankmill.trainer.nets.train_on_dataset import OnRound, data_of_net
 from rankmill.trainer.nets.training import NetData, NetResult, train_net, with_pairs_chosen
-from rankmill.trainer.parameters import MachineOptions
+from rankmill.trainer.options import MachineOptions
 from rankmill.trainer.training_result import HOLDOUT, CrossValidation, RoundRecord
 from rankmill.trainer.workers import workers_for
 

@@ -10,7 +10,8 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import group, made_of, option, option_like, options, spelled, values_of
 from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.training_facts import DEFAULTS
-from rankmill.trainer.parameters import StartOptions, TrainParameters, section_in
+from rankmill.trainer.options import StartOptions
+from rankmill.trainer.parameters import TrainParameters, section_in
 
 T = TypeVar("T")
 

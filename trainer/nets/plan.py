@@ -14,7 +14,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.statistics.feature_statistics import stored_statistics
 from rankmill.scorer.nets._kernels import FIRST_CATEGORY
 from rankmill.trainer.nets.options import ADAMW, NetOptions
-from rankmill.trainer.parameters import CheckpointOptions, MachineOptions
+from rankmill.trainer.options import CheckpointOptions, MachineOptions
 from rankmill.trainer.workers import workers_for
 
 _OF_TREES = ("bin_cache", "histogram_memory", "profile")

@@ -24,7 +24,7 @@ from rankmill.trainer.multi_seed_training import CandidateRecord, SeedRecord
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.training import NetData, NetResult, NetRows, train_net
-from rankmill.trainer.parameters import CheckpointOptions, MachineOptions
+from rankmill.trainer.options import CheckpointOptions, MachineOptions
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.train_on_dataset import facts_of_data
 from rankmill.trainer.training_result import Curves, RoundRecord

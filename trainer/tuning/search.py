@@ -27,7 +27,8 @@ from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.early_stopping import DEVIANCE, stop_measure
 from rankmill.trainer.nets.options import NetOptions
-from rankmill.trainer.parameters import BAYESIAN, FOLDS, USUAL_FOLDS, VALID, TrainParameters, TuneOptions
+from rankmill.trainer.options import TuneOptions
+from rankmill.trainer.parameters import BAYESIAN, FOLDS, USUAL_FOLDS, VALID, TrainParameters
 from rankmill.trainer.presets import FEW_QUERIES, choices_line, shape_of_dataset, with_preset
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.training_result import RoundRecord

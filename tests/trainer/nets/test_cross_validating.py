@@ -14,7 +14,7 @@ from rankmill.trainer.nets.cross_validating import cross_validate_net, cross_val
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.train_on_dataset import split_for_net
 from rankmill.trainer.nets.training import NetData, NetRows, train_net
-from rankmill.trainer.parameters import MachineOptions
+from rankmill.trainer.options import MachineOptions
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.sampling import fold_of_queries
 from rankmill.trainer.training_result import HOLDOUT

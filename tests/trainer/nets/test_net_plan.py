@@ -13,7 +13,7 @@ import pytest
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.train_on_dataset import train_net_on
-from rankmill.trainer.parameters import CheckpointOptions
+from rankmill.trainer.options import CheckpointOptions
 from tests.trainer.small_dataset import small_dataset
 from tests.trainer.test_plan import ROOT, generated
 
@@ -67,7 +67,7 @@ from rankmill.trainer.nets.cross_validating import cross_validate_net_on
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.train_on_dataset import train_net_on
-from rankmill.trainer.parameters import CheckpointOptions
+from rankmill.trainer.options import CheckpointOptions
 
 
 def status(key):

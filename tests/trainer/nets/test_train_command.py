@@ -19,7 +19,8 @@ from rankmill.scorer.models import Blend
 from rankmill.scorer.nets.net import Net
 from rankmill.trainer.nets.options import ModelOptions, NetOptions
 from rankmill.trainer.nets.train_on_dataset import train_net_on
-from rankmill.trainer.parameters import CheckpointOptions, TrainParameters
+from rankmill.trainer.options import CheckpointOptions
+from rankmill.trainer.parameters import TrainParameters
 from tests.rankmill.test_run import CONFIG, write_project
 from tests.refusals import refused
 from tests.trainer.small_dataset import small_dataset

@@ -19,7 +19,8 @@ from rankmill.scorer.nets.net import Net
 from rankmill.trainer.nets.cross_validating import cross_validate_net_on
 from rankmill.trainer.nets.options import ModelOptions, NetOptions
 from rankmill.trainer.nets.train_on_dataset import train_net_on
-from rankmill.trainer.parameters import CheckpointOptions, MachineOptions, TrainParameters, TuneOptions
+from rankmill.trainer.options import CheckpointOptions, MachineOptions, TuneOptions
+from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.tuning import searched
 from rankmill.trainer.tuning.search import plan_tuning, tune
 from rankmill.trainer.tuning.space import default_space_of_nets, read_space, space_of
