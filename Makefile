@@ -11,7 +11,7 @@ COMPILE = $(CLEAR_UV) $(BIN)/uv pip compile --no-config --quiet --universal --py
 	--generate-hashes --no-header --no-annotate $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo test test-slow lint format bench bench-letor docs dist lock clean
+.PHONY: help setup dev demo test test-slow lint format bench bench-all bench-letor docs dist lock clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,10 +40,13 @@ format: $(VENV)/.dev ## Format the code.
 
 # A LETOR folder with the parts S1 to S5; MQ2008 if RANKMILL_TEST_DATA is set.
 DATA ?= $(RANKMILL_TEST_DATA:%=%/mq2008)
-# Further options for benchmarks/train.py, such as "--pairs 1 --threads 2".
+# Further options, for `bench` such as "--pairs 5", for `bench-all` those of benchmarks/train.py, such as "--pairs 1 --threads 2".
 BENCH ?=
 
-bench: $(VENV)/.bench ## Set up with the peers, then measure training and ingest (hours; with DATA also on MQ2008).
+bench: $(VENV)/.bench ## Set up with the peers, then print one page of speeds beside theirs and beside the last page (half an hour).
+	$(BIN)/python -m benchmarks.ratios $(BENCH)
+
+bench-all: $(VENV)/.bench ## Set up with the peers, then measure training and ingest in detail (hours; with DATA also on MQ2008).
 	$(BIN)/python benchmarks/train.py $(DATA:%=--letor %) $(BENCH)
 	$(BIN)/python benchmarks/train.py --compare oblivious --cases mslr $(BENCH)
 	$(BIN)/python benchmarks/histogram.py
