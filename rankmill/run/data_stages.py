@@ -137,7 +137,7 @@ class BinStage(Stage):
         rules = self.work.config.drift
         if rules is None or rules.against == PREVIOUS:
             return {}
-        return {"former dataset": Dataset.open(self.work.folder / rules.against).digest}
+        return {"former dataset": Dataset.open(self.work.one_path(rules.against)).digest}
 
     def _check_what_follows(self) -> None:
         """Raise InputError if the gate would find no queries or the report no column, before hours of training."""
@@ -162,7 +162,7 @@ class BinStage(Stage):
         drift: DriftFacts | None = None
         files: tuple[Path, ...] = ()
         if self.work.config.drift is not None:
-            found = drift_of(self.work.dataset(), self.work.config.drift, self.work.folder, self.work.path)
+            found = drift_of(self.work.dataset(), self.work.config.drift, self.work.one_path, self.work.path)
             say(found.line())
             if self.work.config.drift.stop:
                 found.require()

@@ -8,7 +8,7 @@ the previous statistics, so that the next run compares with the same dataset aga
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +86,7 @@ class DriftFound:
             )
 
 
-def check_drift(rules: DriftSection, folder: Path, dataset: Path) -> None:
+def check_drift(rules: DriftSection, one_path: Callable[[str], Path], dataset: Path) -> None:
     """Check ``[drift] against`` before the run; ``dataset`` is the one that the run replaces.
 
     Raises
@@ -98,7 +98,7 @@ def check_drift(rules: DriftSection, folder: Path, dataset: Path) -> None:
     """
     if rules.against == PREVIOUS:
         return
-    former = folder / rules.against
+    former = one_path(rules.against)
     if former.resolve() == dataset.resolve():
         raise ConfigError(
             f'[drift] against: {former} is replaced by this run; name a copy of a former dataset, or "{PREVIOUS}"'
@@ -106,7 +106,7 @@ def check_drift(rules: DriftSection, folder: Path, dataset: Path) -> None:
     Dataset.open(former)
 
 
-def drift_of(dataset: Dataset, rules: DriftSection, folder: Path, work: Path) -> DriftFound:
+def drift_of(dataset: Dataset, rules: DriftSection, one_path: Callable[[str], Path], work: Path) -> DriftFound:
     """Compare ``dataset`` with the reference in ``rules``, and write the report to ``work``.
 
     An existing report on the same two datasets is returned; so is the previous report if the dataset is unchanged.  The
@@ -118,8 +118,8 @@ def drift_of(dataset: Dataset, rules: DriftSection, folder: Path, work: Path) ->
         The dataset of the run, with bins.
     rules
         ``[drift]``.
-    folder
-        Base of relative paths in ``rules``.
+    one_path
+        Returns the path of a dataset that ``rules`` names.
     work
         The work folder.
 
@@ -133,7 +133,7 @@ def drift_of(dataset: Dataset, rules: DriftSection, folder: Path, work: Path) ->
     path = work / DRIFT
     if rules.against == PREVIOUS:
         return _against_previous(dataset, path, work)
-    former = Dataset.open(folder / rules.against)
+    former = Dataset.open(one_path(rules.against))
     known = _known(path, dataset.digest)
     if known is not None and known.against == former.digest:
         return known

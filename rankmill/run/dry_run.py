@@ -1,5 +1,7 @@
 """A dry run: the same stages on hard links to the work folder and the registry, which both stay unchanged.
 
+Of a registry in a bucket the models of the configuration are copied.
+
 All files of a run are written under a temporary name, published by a rename and never modified.  So hard links take no disk
 space, and replacing a link does not change the original.
 """
@@ -13,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.registry import Registry
 from rankmill.run import CACHE, DRIFT, EVALUATION, GATE, LAST_RUN, REPORT
@@ -22,6 +23,7 @@ from rankmill.run.run_lock import LEASE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from rankmill.config import TrainSection
     from rankmill.foundation.storage.location import Location
 
 DRY_RUN = "dry-run"
@@ -32,19 +34,21 @@ KEPT = (EVALUATION, GATE, DRIFT, REPORT, LAST_RUN)
 
 
 @contextmanager
-def links_to(work: Path, registry: Location) -> Iterator[tuple[Path, Path]]:
+def links_to(work: Path, registry: Location, training: TrainSection) -> Iterator[tuple[Path, Path]]:
     """Yield the work folder ``work / "dry-run"`` and a registry in it, with links to the files of ``work`` and ``registry``.
 
-    At the end only `KEPT` remains, until the next dry run.  InputError if the registry is in a bucket.
+    At the end only `KEPT` remains, until the next dry run.
     """
-    if isinstance(registry, ObjectUrl):
-        raise InputError(f"{registry}: a dry run needs a registry on a disk; copy this one with rankmill models copy")
     dry = work / DRY_RUN
     shutil.rmtree(dry, ignore_errors=True)
     dry.mkdir()
     try:
         _link_tree(work, dry, [path.name for path in work.iterdir() if _is_of_runs(path)])
-        if Registry(registry).exists():
+        if isinstance(registry, ObjectUrl):
+            known = Registry(registry).names()
+            needed = {training.name, (training.base_model or "").partition("@")[0]}
+            Registry(registry).copy(Registry(dry / REGISTRY), [name for name in known if name in needed])
+        elif Registry(registry).exists():
             _link_tree(registry, dry / REGISTRY, OF_REGISTRY)
         yield dry, dry / REGISTRY
     finally:

@@ -61,7 +61,7 @@ class TrainStage(Stage):
         base = self.work.config.train.base_model
         if base is None:
             return None
-        beside = self.work.folder / base
+        beside = self.work.one_path(base)
         if beside.is_file() or base.endswith(MODEL_SUFFIX):
             named = os.fspath(beside)
         else:  # not a file in the working directory

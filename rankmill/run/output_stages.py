@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +34,23 @@ if TYPE_CHECKING:
     from rankmill.run.work import Work
 
 
-class RerankStage(Stage):
+class _StageWithUrl(Stage):
+    """A stage whose output is uploaded if a URL was asked for."""
+
+    @abstractmethod
+    def _asked(self) -> str:
+        """Return the path or URL in the configuration."""
+
+    @property
+    def _url(self) -> ObjectUrl | None:
+        return url_of(self._asked())
+
+    def fault(self, record: StageRecord) -> str | None:
+        gone = self._url is not None and not self.work.copies.is_whole(self._url)
+        return f"{self._url} is not complete" if gone else super().fault(record)
+
+
+class RerankStage(_StageWithUrl):
     """Writes ``[rerank] out`` in the work folder."""
 
     name, facts, code = "rerank", RerankFacts, ("rankmill.pipeline", "rankmill.scorer")
@@ -129,13 +146,8 @@ class RerankStage(Stage):
             artefacts=(Artefact(kind="folder", name=self.work.named(out) if url is None else str(url), facts=counted),),
         )
 
-    def fault(self, record: StageRecord) -> str | None:
-        gone = self._url is not None and not self.work.copies.is_whole(self._url)
-        return f"{self._url} is not complete" if gone else super().fault(record)
-
-    @property
-    def _url(self) -> ObjectUrl | None:
-        return url_of(self.work.dated("rerank.out", self.section.out))
+    def _asked(self) -> str:
+        return self.work.dated("rerank.out", self.section.out)
 
 
 def standing(work: Work) -> Version | None:
@@ -149,7 +161,7 @@ def standing(work: Work) -> Version | None:
     return work.registry.resolve(f"{candidate.name}@{present}", bare="latest")
 
 
-class ReportStage(Stage):
+class ReportStage(_StageWithUrl):
     """Writes ``WORK/report``, also for a version that is not promoted."""
 
     name, facts, code = "report", ReportFacts, ("rankmill",)
@@ -220,10 +232,5 @@ class ReportStage(Stage):
             files=(paths.page, paths.facts, paths.markdown),
         )
 
-    def fault(self, record: StageRecord) -> str | None:
-        gone = self._url is not None and not self.work.copies.is_whole(self._url)
-        return f"{self._url} is not complete" if gone else super().fault(record)
-
-    @property
-    def _url(self) -> ObjectUrl | None:
-        return url_of(self.work.dated("report.out", self.work.config.report.out))
+    def _asked(self) -> str:
+        return self.work.dated("report.out", self.work.config.report.out)

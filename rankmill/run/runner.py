@@ -83,7 +83,7 @@ def check_inputs(work: Work, choice: StageChoice) -> None:
         TrainStage(work).base, TrainStage(work).others
     work.former_dataset  # noqa: B018
     if work.config.drift is not None:
-        check_drift(work.config.drift, work.folder, work.dataset_path)
+        check_drift(work.config.drift, work.one_path, work.dataset_path)
     refuse_protected(work)
 
 
@@ -267,7 +267,7 @@ def _run(
     run_id = str(uuid.uuid4())
     with hold(work.path, run_id) as lease, ExitStack() as stack:
         if asked.dry:
-            work = work.moved(*stack.enter_context(links_to(work.path, work.registry.root)))
+            work = work.moved(*stack.enter_context(links_to(work.path, work.registry.root, work.config.train)))
         story, watch = LastRunFile(work.path, run_id, asked.day, clock), observer(work)
 
         def tell(event: Event) -> None:

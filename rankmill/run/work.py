@@ -151,6 +151,11 @@ class Work:
         except InputError as error:
             raise InputError(f"{key}: {error}") from None
 
+    def one_path(self, text: str) -> Path:
+        """Return the file or folder ``text`` of the configuration: a path from its folder, or the local name of a URL."""
+        url = url_of(text)
+        return self.folder / text if url is None else self.copies.read(url)
+
     def named(self, path: Path) -> str:
         """Return ``path`` relative to the folder of the configuration if it is inside; the URL of an object."""
         if (behind := object_behind(path)) is not None:
@@ -220,7 +225,7 @@ class Work:
         rules = self.config.gate
         if rules is None or rules.against is None:
             return None
-        former = self.folder / rules.against
+        former = self.one_path(rules.against)
         if former.resolve() == self.dataset_path.resolve():
             raise ConfigError(f"[gate] against: {former} is replaced by this run; name a copy of a former dataset")
         return Dataset.open(former)

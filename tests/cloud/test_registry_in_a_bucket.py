@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import rankmill
 from rankmill.cli import app
 from rankmill.foundation.storage import bucket
 from rankmill.foundation.storage.bucket import (
@@ -158,6 +159,15 @@ def test_the_commands_take_a_url(s3: Server, tmp_path: Path) -> None:
     call("models", "export", "web", "-o", str(tmp_path / "web.tar"))
     call("models", "import", str(tmp_path / "web.tar"), "--as", "other")
     assert json.loads(call("models", "list", "--json"))["registry"] == root
+
+
+def test_models_are_loaded_and_registered_from_python(s3: Server) -> None:
+    root = place(s3)
+    table = [[float(number), float(number % 3)] for number in range(40)]
+    ranker = rankmill.Ranker(n_rounds=2).fit(table, [number % 4 for number in range(40)], qid=[0] * 20 + [1] * 20)
+    assert rankmill.register_model(ranker, "web", registry=root).number == 1
+    loaded = rankmill.load_model("web@1", registry=root)
+    assert loaded.predict(table).tolist() == ranker.predict(table).tolist()
 
 
 REFUSALS: dict[str, tuple[dict[str, str], str, type[OSError], tuple[str, ...]]] = {
