@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import resource
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rankmill.foundation.errors import InputError
@@ -17,6 +18,8 @@ from rankmill.foundation.units import MIN_MEMORY
 DEFAULT_MEMORY = 2 * 10**9
 _M_MMAP_THRESHOLD = -3  # of malloc.h
 _LARGE = 4 << 20
+
+_beside: list[int] = []
 
 
 def checked_memory(memory: int) -> int:
@@ -33,6 +36,17 @@ def fitting_threads(free: int, each: int, wanted: int) -> int:
     (3, 1)
     """
     return max(1, min(wanted, free // each))
+
+
+def hold_beside(size: int) -> Callable[[], None]:
+    """Leave ``size`` bytes of every limit to what works beside a command, until the function that is returned is called."""
+    _beside.append(size)
+    return lambda: _beside.remove(size)
+
+
+def beside_bytes() -> int:
+    """Return how many bytes of a limit are left to what works beside a command, such as fetching its files."""
+    return sum(_beside)
 
 
 def return_large_arrays() -> None:

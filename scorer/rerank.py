@@ -18,7 +18,7 @@ from typing import Unpack
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import made_from, spelled, takes_options_of
-from rankmill.foundation.process_memory import peak_bytes
+from rankmill.foundation.process_memory import beside_bytes, peak_bytes
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.foundation.storage.staging import staging_folder
@@ -207,7 +207,7 @@ def _make_plan(
     *,
     several: bool,
 ) -> _Plan:
-    plan = MemoryPlan.of(options.memory)
+    plan = MemoryPlan.of(options.memory).with_run(beside_bytes())
     paths, runs = files_of(paths_of(candidates)), files_of(paths_of(options.run))
     if options.lacking == "drop" and not runs:
         raise InputError(f"{spelled('lacking')} is for the documents of a run; name the run with {spelled('run')}")

@@ -18,8 +18,9 @@ from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 
 from rankmill.foundation.errors import ConflictError, InputError
+from rankmill.foundation.process_memory import hold_beside
 from rankmill.foundation.storage.arriving import announce
-from rankmill.foundation.storage.bucket import ObjectFacts, StoreError, open_bucket
+from rankmill.foundation.storage.bucket import PART, ObjectFacts, StoreError, open_bucket
 from rankmill.foundation.storage.fetching import Fetching, PatientClient, fetch, file_in
 from rankmill.foundation.storage.found_objects import LAST, find, is_unfinished, may_have_rows, one
 from rankmill.foundation.storage.location import ObjectUrl
@@ -28,6 +29,8 @@ from rankmill.foundation.storage.publish import STAGED, new_staged_path
 from rankmill.foundation.storage.uploads import Upload, objects_at
 
 LATER_AT_A_TIME = 4  # parts, while the first ones are read
+MEMORY = 16_000_000 + LATER_AT_A_TIME * PART
+"""Bytes of the client, and of parts that are fetched while others are read."""
 _behind: dict[Path, ObjectFacts] = {}
 
 
@@ -67,7 +70,7 @@ class LocalCopies:
         self._outputs: list[_Output] = []
         self._names: set[Path] = set()
         self._fetching: list[Fetching] = []
-        self._announced: list[Callable[[], None]] = []
+        self._at_end: list[Callable[[], None]] = [hold_beside(MEMORY)]
 
     def close(self) -> None:
         """Stop fetching, and remove what is not in the cache folder."""
@@ -75,10 +78,10 @@ class LocalCopies:
             client.give_up()
         for fetching in self._fetching:
             fetching.close()
-        for forget in self._announced:
-            forget()
+        for undo in self._at_end:
+            undo()
         self._fetching.clear()
-        self._announced.clear()
+        self._at_end.clear()
         for output in self._outputs:
             if not output.kept:
                 _clear(output.place.parent)
@@ -146,7 +149,7 @@ class LocalCopies:
             if (partial := fetching.files.get(facts)) is None:
                 self._name(facts, content)
             else:
-                self._announced.append(announce(self.place(facts.url), partial))
+                self._at_end.append(announce(self.place(facts.url), partial))
                 partial.named(self._name)
 
     def _name(self, facts: ObjectFacts, content: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
-from rankmill.foundation.process_memory import release_freed
+from rankmill.foundation.process_memory import beside_bytes, release_freed
 from rankmill.pipeline.dataset_manifest import (
     CATEGORIES,
     FEATURES,
@@ -89,7 +89,8 @@ class Building:
         self._pair_spill = QuerySpill(staging / "pairs-spill", options.buckets, SPILLED)
         self._rejected_rows = self._rejected_judgments = 0
 
-        self._of_texts = bytes_of_texts(options.memory, len(inputs.categorical))
+        self._memory = options.memory - beside_bytes()
+        self._of_texts = bytes_of_texts(self._memory, len(inputs.categorical))
         self._vocabulary = Vocabulary(memory=self._of_texts)
         self._tallies: list[Tallied] = []  # of each categorical feature
         self._counting = threading.Lock()
@@ -107,7 +108,7 @@ class Building:
             inputs.columns,
             self._add_rows,
             self._quarantine,
-            threads=reading_threads(options.memory - self._of_texts, options.allowed_threads, options.block_size),
+            threads=reading_threads(self._memory - self._of_texts, options.allowed_threads, options.block_size),
             block_bytes=options.block_size,
             advance=self._advance,
         )
@@ -159,7 +160,7 @@ class Building:
             categorical=self._categorical(features),
         )
         share = writing_share(
-            options.memory - self._vocabulary.bytes_held,
+            self._memory - self._vocabulary.bytes_held,
             options.allowed_threads,
             row_group_bytes=self._layout.row_group_bytes,
             bucket_rows=int(rows_of_bucket.max()),
