@@ -6,8 +6,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
-from joblib import Parallel, delayed
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
@@ -61,6 +59,8 @@ def in_order(items: Iterable[Item], work: Callable[[Item], None], threads: int) 
     if threads == 1:
         run(threading.Lock())
         return failures
+    from joblib import Parallel, delayed  # takes a tenth of a second to import
+
     running = [threading.Lock() for _ in range(threads)]
     try:  # threads even if joblib is set to use processes
         Parallel(n_jobs=threads, require="sharedmem")(delayed(run)(held) for held in running)

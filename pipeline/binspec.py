@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from joblib import Parallel, delayed
 
 from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.foundation.options import spelled
@@ -296,4 +295,6 @@ def _in_threads(work: Callable[[Share], object], shares: Sequence[Share]) -> Non
     if len(shares) == 1:
         work(shares[0])
     else:
+        from joblib import Parallel, delayed  # takes a tenth of a second to import
+
         Parallel(n_jobs=len(shares), require="sharedmem")(delayed(work)(share) for share in shares)

@@ -23,7 +23,6 @@ from rankmill.foundation.notebook_html import HtmlTable, ShareCell, card
 from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.foundation.storage.url_arguments import fetched
-from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset_manifest import (
     BINS,
     MANIFEST_NAME,
@@ -40,6 +39,8 @@ from rankmill.pipeline.stored_shards import QUERY_WEIGHT, StoredShards, batches,
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from rankmill.pipeline.binspec import BinSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +240,8 @@ class Dataset(StoredShards):
 
     def binspec(self, digest: str | None = None) -> BinSpec:
         """Return the bin edges of the binned copy ``digest`` (None: the newest); InputError if there is none."""
+        from rankmill.pipeline.binspec import BinSpec  # and its kernels, which a look at the rows does not need
+
         entry = self.bin_set(digest)
         file = self.bins_folder(entry.binspec) / "binspec.json"
         try:

@@ -37,6 +37,7 @@ from rankmill.scorer.models import load_model_file, predictor_of
 from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.query_columns import column_of_candidates, column_of_dataset, column_of_scored
 from rankmill.scorer.ranked_file import SCORED_ROW
+from rankmill.scorer.scored_file import QrelsFile
 from rankmill.scorer.scored_lists import (
     ScoredLists,
     highest_grade,
@@ -64,6 +65,7 @@ class EvaluationOptions:
     metrics: tuple[Metric, ...]
     convention: Convention
     goal_scales: Mapping[str, int] = field(default_factory=dict)  # highest grades for ERR, if not those of the subject
+    qrels: QrelsFile | None = None  # those of ``judged``, which all evaluations with these options share
 
     @property
     def goals(self) -> tuple[str, ...]:
@@ -86,7 +88,8 @@ class EvaluationOptions:
             if metric.goal == ALL_GOALS:
                 check_goal(metric, ALL_GOALS, (), "")
         rules = named_convention(judged.convention).but(**policy)
-        return cls(judged=judged, metrics=tuple(dict.fromkeys(metrics)), convention=rules)
+        unique = tuple(dict.fromkeys(metrics))
+        return cls(judged=judged, metrics=unique, convention=rules, qrels=QrelsFile.of(judged.qrels))
 
     def on_split(self, split: str | None) -> Self:
         """Return the same for another split."""
@@ -150,7 +153,7 @@ def evaluate_as(
         model = model if isinstance(model, Model) else load_model_file(model)
         trained = trained or TrainedModel.of(model)
         opened = _score_candidates(subject, model, trained, options)
-    rules, qrels = options.convention, None if judged.qrels is None else Path(judged.qrels)
+    rules, qrels = options.convention, options.qrels
     if any(metric.name == "err" and not metric.goal for metric in options.metrics):
         rules = with_scale(rules, opened.scored, qrels, opened.known_grade, opened.counts)
     evaluation = evaluate_scored(
@@ -246,7 +249,7 @@ def evaluate_scored(
     metrics: Sequence[Metric],
     policy: Policy | Convention,
     *,
-    qrels: Path | str | None = None,
+    qrels: Path | str | QrelsFile | None = None,
     grade_counts: Path | str | pa.Table | None = None,
     complete: bool = False,
     goal_scales: Mapping[str, int] = _NO_SCALES,

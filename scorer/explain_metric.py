@@ -26,6 +26,7 @@ from rankmill.scorer.metrics.arrangement import tie_order
 from rankmill.scorer.metrics.conventions import OURS, Convention, named_convention
 from rankmill.scorer.metrics.per_query import POOLED, PreparedQueries
 from rankmill.scorer.metrics.steps import RankedQuery, Steps, ideal_steps, steps_of
+from rankmill.scorer.scored_file import QrelsFile
 from rankmill.scorer.scored_lists import ScoredLists, highest_grade, prepared, read_lists, recorded_facts, with_scale
 
 _TIES_WORDS = {
@@ -161,11 +162,12 @@ def _read(
     counts, known_grade = (None, None)
     if isinstance(scored, Path):
         counts, known_grade = recorded_facts(scored, with_counts=qrels is None)
-    lists, table = read_lists(scored, qrels=qrels, grade_counts=counts, goal=metric.goal)
+    judged = QrelsFile.of(qrels)
+    lists, table = read_lists(scored, qrels=judged, grade_counts=counts, goal=metric.goal)
     if metric.name == "err" and metric.goal:
         rules = rules.but(max_grade=highest_grade(lists))
     elif metric.name == "err":
-        rules = with_scale(rules, scored, qrels, known_grade, counts)
+        rules = with_scale(rules, scored, judged, known_grade, counts)
     return lists, table, rules
 
 

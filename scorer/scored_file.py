@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -286,6 +288,23 @@ def read_qrels(path: Path) -> pa.Table:
             f" (first in {'line' if file.table is None else 'row'} {first})"
         )
     return judged.select("qid", "doc_id", "grade").to_arrow().cast(_JUDGED)
+
+
+@dataclass(frozen=True)
+class QrelsFile:
+    """A file of judgments, which is read once."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, given: str | os.PathLike[str] | QrelsFile | None) -> QrelsFile | None:
+        """Return the file ``given``, if any."""
+        return given if given is None or isinstance(given, QrelsFile) else cls(Path(given))
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """Its judgments; see `read_qrels`."""
+        return read_qrels(self.path)
 
 
 def _has_no_header(path: Path) -> bool:

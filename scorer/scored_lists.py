@@ -27,7 +27,7 @@ from rankmill.scorer.metrics import Policy
 from rankmill.scorer.metrics.conventions import Convention
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.ranked_file import BESIDE, FACTS, GRADE_COUNTS, GRADE_TABLE, MANIFEST, counts_belong_to, side_file
-from rankmill.scorer.scored_file import as_scored, read_qrels, read_scored
+from rankmill.scorer.scored_file import QrelsFile, as_scored, read_scored
 
 Ideal = Literal["list", "qrels", "grade counts"]
 _NOT_JUDGED = 0  # the grade of an unjudged document
@@ -57,7 +57,7 @@ class ScoredLists:
 def read_lists(
     scored: Path | str | pa.Table,
     *,
-    qrels: Path | str | None = None,
+    qrels: Path | str | QrelsFile | None = None,
     grade_counts: Path | str | pa.Table | None = None,
     complete: bool = False,
     goal: str = "",
@@ -76,8 +76,9 @@ def read_lists(
         )
     if table.num_rows == 0:
         raise CandidatesRejected(f"{where}: expected scored documents, found none")
-    if qrels is not None:
-        lists = judged_lists(table, where, Path(qrels), complete=complete)
+    judged = QrelsFile.of(qrels)
+    if judged is not None:
+        lists = judged_lists(table, where, judged, complete=complete)
     else:
         lists = graded_lists(table, where)
         if grade_counts is not None:
@@ -124,7 +125,7 @@ def recorded_facts(scored: Path, *, with_counts: bool) -> tuple[Path | None, int
 def with_scale(
     rules: Convention,
     scored: Path | pa.Table,
-    qrels: str | os.PathLike[str] | None,
+    qrels: str | os.PathLike[str] | QrelsFile | None,
     known_grade: int | None,
     counts: Path | None = None,
 ) -> Convention:
@@ -134,7 +135,7 @@ def with_scale(
     """
     if rules.policy.max_grade is not None:
         return rules
-    highest = known_grade or _highest_grade(scored, None if qrels is None else Path(qrels), counts)
+    highest = known_grade or _highest_grade(scored, QrelsFile.of(qrels), counts)
     return rules.but(max_grade=_checked_scale(highest))
 
 
@@ -167,7 +168,7 @@ def graded_lists(table: pa.Table, where: str) -> ScoredLists:
     return _scored_lists(_by_query(pl.DataFrame(table)), n_unjudged_documents=table.column("grade").null_count)
 
 
-def judged_lists(table: pa.Table, where: str, qrels: Path, *, complete: bool) -> ScoredLists:
+def judged_lists(table: pa.Table, where: str, qrels: QrelsFile, *, complete: bool) -> ScoredLists:
     """Look the grades up in TREC judgments; ``complete`` keeps judged queries without rows in the table.
 
     Raises
@@ -177,13 +178,15 @@ def judged_lists(table: pa.Table, where: str, qrels: Path, *, complete: bool) ->
     CandidatesRejected
         A row has no doc_id, a document is scored twice for a query, no query is judged, a line is malformed.
     """
-    scored, judged = pl.DataFrame(table), pl.DataFrame(read_qrels(qrels))
+    scored, judged = pl.DataFrame(table), pl.DataFrame(qrels.table)
     if not _has_doc_ids(scored):
-        raise CandidatesRejected(f"{where}: expected a doc_id in every row, to look it up in {qrels}; some have none")
+        raise CandidatesRejected(
+            f"{where}: expected a doc_id in every row, to look it up in {qrels.path}; some have none"
+        )
     rows = scored.select("qid", "doc_id", "score").join(judged, on="qid", how="semi", maintain_order="left")
     if rows.is_empty():
         found = scored["qid"][0]
-        raise CandidatesRejected(f"{where}: expected queries judged in {qrels}, found none, not even {found!r}")
+        raise CandidatesRejected(f"{where}: expected queries judged in {qrels.path}, found none, not even {found!r}")
     _refuse_repeated(rows, where)
     rows = rows.join(judged, on=["qid", "doc_id"], how="left", maintain_order="left")
     lists = _by_query(rows)
@@ -360,9 +363,9 @@ def _has_grades(path: Path) -> bool:
     return "grade" in scored.column_names and scored["grade"].null_count < scored.num_rows
 
 
-def _highest_grade(scored: Path | pa.Table, qrels: Path | None, counts: Path | None) -> int:
-    if qrels:
-        table = read_qrels(qrels)
+def _highest_grade(scored: Path | pa.Table, qrels: QrelsFile | None, counts: Path | None) -> int:
+    if qrels is not None:
+        table = qrels.table
     else:
         table = as_scored(scored, "scored table") if isinstance(scored, pa.Table) else read_scored(scored)
     if "grade" not in table.column_names:

@@ -1,0 +1,76 @@
+"""Which libraries each command loads: no more than it uses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow  # each command is a process of its own
+HEAVY = {"duckdb", "joblib", "numba", "numpy", "polars", "pyarrow"}
+LOADED = """
+import sys
+from rankmill.cli import execute
+printed, sys.stdout = sys.stdout, sys.stderr
+code = execute(sys.argv[1:])
+print(code, *sorted(set(sys.modules) & {heavy!r}), file=printed)
+"""
+ROWS, TREES = "numpy pyarrow numba", "numpy numba"
+NEEDS = {
+    "--version": "",
+    "models list": "",
+    "models show web@1": "",
+    "models log web": "",
+    "models verify web": "",
+    "models alias web": "",
+    "models fsck": "",
+    "models gc --dry-run": "",
+    "models diff web@1 web@1": TREES,
+    "convert web@1 --to lightgbm -o web.txt": TREES,
+    "data query web.dataset SELECT+1": "numpy pyarrow duckdb",
+    "data ingest judgments.txt -o other.dataset": f"{ROWS} joblib",
+    "data bin other.dataset": f"{ROWS} joblib",
+    "data describe web.dataset": f"{ROWS} joblib polars",
+    "train other.dataset --name other --n-rounds 2 --preset defaults-1": f"{ROWS} joblib",
+    "rerank judgments.txt --model web@1 -o lists": f"{ROWS} joblib duckdb",
+    "evaluate judgments.txt --model web@1": f"{ROWS} joblib polars",
+    "evaluate a.run --qrels qrels.txt": f"{ROWS} polars",
+    "compare a.run b.run --qrels qrels.txt": f"{ROWS} polars",
+    "explain-metric a.run --qrels qrels.txt --qid 1 --metric ndcg": f"{ROWS} polars",
+}
+"""Commands, and the libraries that they may load besides those that every command does."""
+
+
+def loaded_by(words: list[str], folder: Path) -> set[str]:
+    """The heavy libraries that a command loads, in a process of its own."""
+    code = LOADED.format(heavy=HEAVY)
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.stdout.split()[:1] == ["0"], done.stderr
+    return set(done.stdout.split()[1:])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with judgments, a dataset, a model, and two runs with their qrels."""
+    folder = tmp_path_factory.mktemp("commands")
+    lines = [f"{(q + d) % 3} qid:{q} 1:{d / 7} 2:{(q * d) % 5} # d{d}" for q in range(1, 31) for d in range(8)]
+    (folder / "judgments.txt").write_text("\n".join(lines) + "\n")
+    for name, sign in (("a", 1), ("b", -1)):
+        run = [f"{q} Q0 d{d} {d + 1} {sign * (8 - d)} {name}\n" for q in range(1, 31) for d in range(8)]
+        (folder / f"{name}.run").write_text("".join(run))
+    (folder / "qrels.txt").write_text("".join(f"{q} 0 d{d} {(q + d) % 3}\n" for q in range(1, 31) for d in range(8)))
+    for command in (
+        "data ingest judgments.txt -o web.dataset",
+        "data bin web.dataset",
+        "train web.dataset --name web --n-rounds 2 --preset defaults-1",
+    ):
+        loaded_by(command.split(), folder)
+    return folder
+
+
+@pytest.mark.parametrize("command", NEEDS)
+def test_a_command_loads_only_the_libraries_that_it_uses(command, folder):
+    words = [word.replace("+", " ") for word in command.split()]
+    assert loaded_by(words, folder) <= set(NEEDS[command].split())
