@@ -176,6 +176,25 @@ class CandidatesRejected(DataRejected):
     """The candidates or scores cannot be used: features that the model needs are missing, a score is not a number."""
 
 
+class NotFiniteScore(CandidatesRejected):
+    """A score is infinite or not a number.
+
+    ``row`` counts the rows of the whole input from 1, or those of the ``part`` of it with this number.
+    """
+
+    part: int | None = None
+
+    def __init__(self, where: str, row: int, qid: str, score: float) -> None:
+        super().__init__(where, row, qid, score)
+        self.where, self.row, self.qid, self.score = where, row, qid, score
+
+    def __str__(self) -> str:
+        return (
+            f"{self.where}: the score of row {self.row}, query {self.qid!r}, is {self.score}; "
+            "expected a finite number: the model's values are out of range"
+        )
+
+
 class ConversionRefused(DataRejected):
     """The format of another tool cannot express a model, or ours cannot express a model of another tool."""
 

@@ -74,4 +74,5 @@ class RerankArguments(CandidateArguments, total=False):
     run: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     lacking: Lacking
     overwrite: bool
+    cluster: str | None
     fresh: bool

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmill.foundation.errors import CandidatesRejected
+from rankmill.foundation.errors import CandidatesRejected, NotFiniteScore
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import Source
@@ -83,13 +83,10 @@ def named_by_row(doc_id: pa.Array[Any] | None, row: npt.NDArray[np.int64]) -> pa
 
 
 def check_finite(scores: npt.NDArray[np.float64], qid: pa.Array[Any], first_row: int, where: str) -> None:
-    """Raise CandidatesRejected if one of ``scores`` is not finite; ``first_row`` rows come before them."""
+    """Raise NotFiniteScore if one of ``scores`` is not finite; ``first_row`` rows come before them."""
     if not np.isfinite(scores).all():
         row = int(np.flatnonzero(~np.isfinite(scores))[0])
-        raise CandidatesRejected(
-            f"{where}: the score of row {first_row + row + 1}, query {qid[row].as_py()!r}, is {scores[row]}; "
-            "expected a finite number: the model's values are out of range"
-        )
+        raise NotFiniteScore(where, first_row + row + 1, qid[row].as_py(), float(scores[row]))
 
 
 def _index_of(name: str) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
+from rankmill.foundation.cluster.options import ClusterOptions
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.options import option, option_like, options
 from rankmill.foundation.units import MIN_MEMORY
@@ -91,6 +92,7 @@ class RerankOptions(CandidateOptions):
     overwrite: bool = option(
         default=False, help="Overwrite OUT if it exists.  A folder is overwritten only if it holds ranked lists."
     )
+    cluster: str | None = option_like(ClusterOptions, "cluster", default=None)
     fresh: bool = option(default=False, help="Start over, even if a killed run could be resumed.")
 
 

@@ -40,12 +40,14 @@ def _table(*columns: pa.Field[Any]) -> pa.Schema:
 
 SCORED_ROW = _table(
     pa.field("qid", pa.string(), nullable=False),
-    pa.field("doc_id", pa.string(), nullable=False),
+    pa.field("doc_id", pa.string()),
     pa.field("score", pa.float64(), nullable=False),
     pa.field("grade", pa.int32()),
     pa.field("row", pa.int64(), nullable=False),
 )
-"""One candidate after scoring: ``row`` counts the rows of the whole input from 1."""
+"""One candidate after scoring: ``row`` counts the rows of the whole input from 1.
+
+In a part of the input it counts those of the part, and ``doc_id`` is null if the row has none."""
 
 RANKED = _table(
     pa.field("qid", pa.string(), nullable=False),

@@ -129,8 +129,7 @@ def write_lists(
     finished
         Called with each further shard but the last once it is durable.
     """
-    single, top_k = bool(checked_suffix(target)), facts.top_k
-    metadata = {FACTS: canonical_json(as_json(facts)).decode()}
+    top_k, metadata = facts.top_k, metadata_of(facts)
     digests = {shard.name: shard.sha256 for shard in done}
 
     def shard_written(written: RankedPart, part: int, row: int) -> None:
@@ -149,13 +148,32 @@ def write_lists(
     except BaseException:
         writer.abandon()
         raise
+    return describe_lists(folder, target, facts, files, digests, spill.grade_counts(), rows=rows)
+
+
+def describe_lists(
+    folder: Path,
+    target: Path,
+    facts: RankedFacts,
+    files: tuple[RankedPart, ...],
+    digests: Mapping[str, str],
+    counts: Iterable[pa.Table],
+    *,
+    rows: int,
+) -> RankedFiles:
+    """Write the grade ``counts`` of a top k, and the manifest of a folder, beside the written ``files``.
+
+    ``digests`` has those that are known; ``rows`` counts the candidates.
+    """
+    single, top_k = bool(checked_suffix(target)), facts.top_k
+    metadata = metadata_of(facts)
     listed = tuple(
         ListedShard(**asdict(file), sha256=digests.get(file.name) or file_digest(folder / file.name)) for file in files
     )
     counted = None
     if top_k is not None:
         belongs = {BELONGS: listed[0].sha256} if single else {}
-        counted = write_grade_counts(folder / grades_path(target).name, spill.grade_counts(), metadata | belongs)
+        counted = write_grade_counts(folder / grades_path(target).name, counts, metadata | belongs)
     written = RankedFiles(folder, files, counted)
     if not single:
         grades = None if counted is None else NamedFile(name=counted.name, sha256=file_digest(folder / counted.name))
@@ -164,6 +182,11 @@ def write_lists(
         )
         (folder / MANIFEST).write_bytes(canonical_json({**as_json(facts), **as_json(of_folder)}) + b"\n")
     return written
+
+
+def metadata_of(facts: RankedFacts) -> dict[str, str]:
+    """Return the metadata of a Parquet file."""
+    return {FACTS: canonical_json(as_json(facts)).decode()}
 
 
 def publish_file(lists: RankedFiles, target: Path) -> None:
@@ -266,7 +289,10 @@ Finished = Callable[[RankedPart, int, int], None]
 
 
 class ParquetWriter:
-    """Write Parquet files ``name.format(number)``: one, or shards of whole queries of about ``shard_rows`` rows, after ``done``."""
+    """Write Parquet files ``name.format(number)``: one, or shards of whole queries of about ``shard_rows`` rows, after ``done``.
+
+    ``first`` is the number of the first one.
+    """
 
     def __init__(
         self,
@@ -277,8 +303,9 @@ class ParquetWriter:
         shard_rows: int | None = None,
         done: Iterable[RankedPart] = (),
         finished: Finished = lambda *_: None,
+        first: int = 0,
     ) -> None:
-        self._folder, self._name, self._metadata = folder, name, metadata
+        self._folder, self._name, self._metadata, self._first = folder, name, metadata, first
         self._shard_rows, self._finished = shard_rows, finished
         self._done = list(done)
         self._open = self._next()
@@ -308,7 +335,7 @@ class ParquetWriter:
         self._open.abandon()
 
     def _next(self) -> _ParquetFile:
-        return _ParquetFile(self._folder / self._name.format(len(self._done)), RANKED, self._metadata)
+        return _ParquetFile(self._folder / self._name.format(self._first + len(self._done)), RANKED, self._metadata)
 
 
 class LinesWriter:

@@ -91,6 +91,7 @@ def score_in_order(
     top_k: int | None = None,
     begin: InputPosition | None = None,
     stage: FirstStage | None = None,
+    part: bool = False,
 ) -> InputPosition:
     """Score the rows of all ``sources`` with each of ``predictors``, and return the final position.
 
@@ -104,6 +105,9 @@ def score_in_order(
         Where to resume: a position that ``take`` got in another run over the same input with the same ``block_bytes``.
     stage
         The documents that are candidates, with one row each; other rows are left out.  Default: every row is a candidate.
+    part
+        The sources are a part of the input: documents without an id get no name yet, and what only the whole input shows is not
+        checked (`rankmill.scorer.candidates.check_rows`).
 
     Raises
     ------
@@ -111,10 +115,10 @@ def score_in_order(
         A feature that a model uses is missing, there is no document, one of ``stage`` has two rows, or a score is not finite.
     """
     begin = begin or InputPosition()
-    scoring = _Scoring(sources, predictors, options, limits, top_k, stage)
+    scoring = _Scoring(sources, predictors, options, limits, top_k, stage, part)
     queue = _InOrder(begin, WAITING * limits.n_threads)
     sizes = [source.path.stat().st_size for source in sources]
-    with DocumentBar("scoring", sum(sizes), done=begin.all_rows) as bar:
+    with DocumentBar("scoring", sum(sizes), done=begin.all_rows, shown=not part) as bar:
 
         def work(item: _Item) -> None:
             try:
@@ -136,6 +140,8 @@ def score_in_order(
         with closing(scoring.items(begin)) as items:
             failures = in_order(items, work, limits.n_threads)
     queue.raise_first(failures)
+    if part:
+        return queue.place
     layouts = [layout for of_source in scoring.layouts for layout in of_source]
     check_rows(sources, layouts, options, queue.place.all_rows, queue.place.width)
     return queue.place
@@ -172,10 +178,11 @@ class DocumentBar(TerminalBar):
     ``total`` is the size of the whole input in the unit of ``at`` in `update`; an earlier run scored ``done`` documents.
     """
 
-    def __init__(self, what: str, total: float, console: Console | None = None, *, done: int = 0) -> None:
-        super().__init__(
-            "{task.description}", "{task.fields[documents]:,} documents, {task.fields[rate]:,.0f}/s", console
-        )
+    def __init__(
+        self, what: str, total: float, console: Console | None = None, *, done: int = 0, shown: bool = True
+    ) -> None:
+        after = "{task.fields[documents]:,} documents, {task.fields[rate]:,.0f}/s"
+        super().__init__("{task.description}", after, console, shown=shown)
         self._task = self._progress.add_task(what, total=total, documents=0, rate=0.0)
         self._since, self._done = time.monotonic(), done
 
@@ -215,6 +222,7 @@ class _Scoring:
         limits: ScoringLimits,
         top_k: int | None,
         stage: FirstStage | None,
+        part: bool,  # noqa: FBT001
     ) -> None:
         wanted = {name for predictor in predictors for name in predictor.feature_names}
         for source in sources:
@@ -224,6 +232,7 @@ class _Scoring:
                 source.leave_out_features(wanted)
         self.layouts = [[locate_features(source, predictor, options) for predictor in predictors] for source in sources]
         self._sources, self._predictors, self._limits, self._stage = sources, predictors, limits, stage
+        self._named = not part
         self._absent, self._top_k, self._goals = options.absent_value, top_k, options.goals
         self._best = [
             None if top_k is None else BestScores(top_k, limits.best_bytes // len(predictors)) for _ in predictors
@@ -288,7 +297,7 @@ class _Scoring:
                 self._stage.see(piece.listed, path, before.rows + rows)
                 left_out += piece.n - len(piece.listed.place)
             for kept, result in zip(piece.of_models, results, strict=True):
-                result.append(kept.scored(place.all_rows + rows, str(path)))
+                result.append(kept.scored(place.all_rows + rows, str(path), named=self._named))
             rows += piece.n
         needed = self.layouts[item.source][0].needed
         width = max([place.width, *(piece.width for piece in pieces if needed)])
@@ -352,13 +361,15 @@ class _Kept:
         of_goals = {name: _known(batch.extras[name][rows]) for name in goals}
         return cls(place, qid, doc_id, scores, grade, of_goals, dropped, finite)
 
-    def scored(self, rows_before: int, where: str) -> Scored:
-        """Return the rows, numbered in the whole input; ``rows_before`` rows come before the batch."""
+    def scored(self, rows_before: int, where: str, *, named: bool) -> Scored:
+        """Return the rows, numbered in the whole input, those without an id ``named`` so; ``rows_before`` rows come before the batch."""
         row = self.place + (rows_before + 1)
         if not self.finite:
             bad = int(np.argmin(np.isfinite(self.score)))
             check_finite(self.score, self.qid, int(row[bad]) - bad - 1, where)
-        columns = [self.qid, named_by_row(self.doc_id, row), as_array(self.score), self.grade, as_array(row)]
+        doc_id = pa.nulls(len(row), pa.string()) if self.doc_id is None else self.doc_id
+        doc_id = named_by_row(self.doc_id, row) if named else doc_id
+        columns = [self.qid, doc_id, as_array(self.score), self.grade, as_array(row)]
         scored = pa.record_batch(columns, schema=SCORED_ROW)
         for name, grades in self.goals.items():
             scored = scored.append_column(name, grades)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,7 @@ DEALT = "part"
 MOST_PARTS = 128  # files open at a time; beyond, parts grow
 
 QUERY_AND_GRADE = pa.schema([SCORED_ROW.field("qid"), SCORED_ROW.field("grade")])
-_SCHEMAS = {"scored": SCORED_ROW, "dropped": GRADE_COUNTS}
+SPILLED = {"scored": SCORED_ROW, "dropped": GRADE_COUNTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,14 @@ class Spilled:
     def batch_rows(self) -> int:
         """Maximum rows per batch."""
         return max(1, min(BATCH_ROWS, BATCH_BYTES * self.n_rows // max(1, self.n_bytes)))
+
+
+@dataclass(frozen=True, slots=True)
+class DealtPart:
+    """The files of a range of qids: scored rows, and grade counts of rows left out."""
+
+    scored: tuple[Path, ...]
+    dropped: tuple[Path, ...]
 
 
 class ScoreSpill:
@@ -92,10 +100,22 @@ class ScoreSpill:
         self._counts: list[list[Path]] = []
         self._connection: Any = None
         shutil.rmtree(folder / "sort", ignore_errors=True)
-        known = {self._file(kind, number).name for kind in _SCHEMAS for number in range(self.written.files)}
+        known = {self._file(kind, number).name for kind in SPILLED for number in range(self.written.files)}
         for path in folder.glob("*.arrows"):
             if path.name not in known and not path.name.startswith(DEALT):
                 path.unlink()
+
+    @classmethod
+    def of_parts(
+        cls, folder: Path, parts: Sequence[DealtPart], written: Spilled, *, sort_bytes: int, n_threads: int
+    ) -> ScoreSpill:
+        """Open the sorter on ``parts`` that are on disk, ascending by qid, with the rows and bytes of ``written``; ``folder`` is empty."""
+        spill = cls(folder, sort_bytes=sort_bytes, n_threads=n_threads, written=written)
+        for part in parts:
+            spill._parts.append([*part.scored])
+            spill._counts.append([*part.dropped])
+        spill._connection = open_sorter(folder / "sort", sort_bytes, spill._n_threads)
+        return spill
 
     def __enter__(self) -> ScoreSpill:
         return self
@@ -132,7 +152,7 @@ class ScoreSpill:
         """Make all that was written so far durable, and return that state."""
         self._flush()
         self._flush_counts()
-        for kind in _SCHEMAS:
+        for kind in SPILLED:
             self._writer(kind).close()
             fsync_file(self._file(kind, self.written.files))
         fsync_folder(self._folder)
@@ -147,15 +167,15 @@ class ScoreSpill:
         """Finish writing, partition the rows by ranges of qid if they are many, and return the number of parts."""
         if self._held or self._counts_held or self._writers:
             self.checkpoint()
-        files = {kind: [self._file(kind, number) for number in range(self.written.files)] for kind in _SCHEMAS}
+        files = {kind: [self._file(kind, number) for number in range(self.written.files)] for kind in SPILLED}
         n_parts = min(MOST_PARTS, -(-PARTS_OF_THE_LIMIT * self.written.n_bytes // self._sort_bytes))
         if n_parts > 1:
-            ids = (batch.column(0) for batch in _batches_of(files["scored"], [SCORED_ROW.get_field_index("qid")]))
+            ids = (batch.column(0) for batch in batches_of(files["scored"], [SCORED_ROW.get_field_index("qid")]))
             bounds = _range_bounds(ids, self.written.n_rows, n_parts)
             if len(bounds) > 0:
-                for kind, schema in _SCHEMAS.items():
+                for kind, schema in SPILLED.items():
                     paths = [self._dealt(kind, part) for part in range(len(bounds) + 1)]
-                    _partition(files[kind], paths, bounds, schema)
+                    partition_files(files[kind], paths, bounds, schema)
                     for path in paths:
                         fsync_file(path)
                 fsync_folder(self._folder)
@@ -164,8 +184,6 @@ class ScoreSpill:
 
     def close_for_reading(self, n_dealt: int | None = None) -> None:
         """Open the sorter on the ``n_dealt`` parts of `partition`, which is called first if this is None."""
-        import duckdb
-
         n_dealt = self.partition() if n_dealt is None else n_dealt
         for kind, parts in (("scored", self._parts), ("dropped", self._counts)):
             files = [self._file(kind, number) for number in range(self.written.files)]
@@ -175,19 +193,7 @@ class ScoreSpill:
                 parts.extend([self._dealt(kind, part)] for part in range(n_dealt))
                 for path in files:
                     path.unlink(missing_ok=True)
-        pa.default_memory_pool().release_unused()  # free the memory of scoring for the sort
-        self._connection = duckdb.connect(
-            ":memory:",
-            config={
-                "memory_limit": f"{self._sort_bytes}B",
-                "temp_directory": str(self._folder / "sort"),
-                "threads": self._n_threads,
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-                "preserve_insertion_order": False,
-            },
-        )
-        self._connection.execute("SET enable_progress_bar = false")  # it would go to stdout, into the middle of JSON
+        self._connection = open_sorter(self._folder / "sort", self._sort_bytes, self._n_threads)
 
     def ranked(self, top_k: int | None, part: int = 0, row: int = 0) -> Generator[RankedBatch, None, None]:
         """Yield the rows by qid, score (highest first), doc_id, input row, with their ranks; ``top_k`` a query at most.
@@ -242,7 +248,7 @@ class ScoreSpill:
 
     def _writer(self, kind: str) -> pa.RecordBatchStreamWriter:
         if kind not in self._writers:
-            self._writers[kind] = _open_writer(self._file(kind, self.written.files), _SCHEMAS[kind])
+            self._writers[kind] = open_spill_file(self._file(kind, self.written.files), SPILLED[kind])
         return self._writers[kind]
 
     def _flush(self) -> None:
@@ -270,7 +276,7 @@ class ScoreSpill:
         try:
             scored, dropped = self._parts[part], self._counts[part]
             places = [SCORED_ROW.get_field_index(name) for name in columns.names]
-            with closing(_batches_of(scored, places)) as rows, closing(_batches_of(dropped)) as counts:
+            with closing(batches_of(scored, places)) as rows, closing(batches_of(dropped)) as counts:
                 self._connection.register("part", pa.RecordBatchReader.from_batches(columns, rows))
                 self._connection.register("dropped", pa.RecordBatchReader.from_batches(GRADE_COUNTS, counts))
                 # A relation's reader streams; a plain execute() would hold the whole result.
@@ -307,22 +313,50 @@ def _range_bounds(ids: Iterable[pa.Array[Any]], n_rows: int, n_parts: int) -> pa
     return ascending.take(np.unique(np.arange(1, n_parts) * len(ascending) // n_parts)).unique()
 
 
-def _open_writer(path: Path, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
+def open_sorter(folder: Path, sort_bytes: int, n_threads: int) -> Any:
+    """Return a connection of DuckDB that holds ``sort_bytes`` and spills to ``folder``."""
+    import duckdb
+
+    pa.default_memory_pool().release_unused()  # free the memory of scoring for the sort
+    connection = duckdb.connect(
+        ":memory:",
+        config={
+            "memory_limit": f"{sort_bytes}B",
+            "temp_directory": str(folder),
+            "threads": n_threads,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "preserve_insertion_order": False,
+        },
+    )
+    connection.execute("SET enable_progress_bar = false")  # it would go to stdout, into the middle of JSON
+    return connection
+
+
+def open_spill_file(path: Path, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
+    """Open a new file of record batches."""
     return pa.ipc.new_stream(str(path), schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
 
 
-def _batches_of(paths: Sequence[Path], columns: list[int] | None = None) -> Generator[pa.RecordBatch, None, None]:
+def batches_of(paths: Sequence[Path], columns: list[int] | None = None) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the batches of ``paths``, of these ``columns`` by their numbers."""
     options = pa.ipc.IpcReadOptions(included_fields=columns)
     for path in paths:
         with pa.ipc.open_stream(pa.OSFile(str(path), "r"), options=options) as reader:
             yield from reader
 
 
-def _partition(sources: Sequence[Path], paths: Sequence[Path], bounds: pa.Array[Any], schema: pa.Schema) -> None:
-    """Copy the rows of ``sources`` to ``paths``: file i gets the qids of at least bound i - 1 and below bound i."""
+def partition_files(
+    sources: Sequence[Path],
+    paths: Sequence[Path],
+    bounds: pa.Array[Any],
+    schema: pa.Schema,
+    change: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch,
+) -> None:
+    """Copy the rows of ``sources``, after ``change``, to ``paths``: file i gets the qids of at least bound i - 1 and below bound i."""
     with ExitStack() as stack:
-        writers = [stack.enter_context(_open_writer(path, schema)) for path in paths]
-        dealt = stack.enter_context(closing(list(_by_range(batch, bounds)) for batch in _batches_of(sources)))
+        writers = [stack.enter_context(open_spill_file(path, schema)) for path in paths]
+        dealt = stack.enter_context(closing(list(_by_range(change(batch), bounds)) for batch in batches_of(sources)))
         for parts in stack.enter_context(closing(ahead(dealt))):
             for i, rows in parts:
                 writers[i].write_batch(rows)

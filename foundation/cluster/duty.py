@@ -96,7 +96,7 @@ def _libraries() -> tuple[tuple[str, str], ...]:
 
 @contextmanager
 def stopped_when(unwanted: Callable[[], bool]) -> Iterator[None]:
-    """Let :func:`stop_if_unwanted` raise within the context once ``unwanted()`` is true."""
+    """Let what :func:`stopper` returns raise within the context once ``unwanted()`` is true."""
     before = _unwanted.set(unwanted)
     try:
         yield
@@ -104,8 +104,15 @@ def stopped_when(unwanted: Callable[[], bool]) -> Iterator[None]:
         _unwanted.reset(before)
 
 
-def stop_if_unwanted() -> None:
-    """Raise Unwanted in a task that the caller has given up; long tasks call it now and then.  Elsewhere it does nothing."""
+def stopper() -> Callable[[], None]:
+    """Return a function that raises Unwanted if the caller has given up this task: to be called now and then, in any thread.
+
+    Outside of tasks it does nothing.
+    """
     unwanted = _unwanted.get()
-    if unwanted is not None and unwanted():
-        raise Unwanted
+
+    def stop_if_unwanted() -> None:
+        if unwanted is not None and unwanted():
+            raise Unwanted
+
+    return stop_if_unwanted

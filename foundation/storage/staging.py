@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
+from rankmill.foundation.errors import ClusterUnavailable, WorkerLost
 from rankmill.foundation.storage.locks import LOCK_NAME, try_lock
 from rankmill.foundation.storage.publish import (
     explain_errors,
@@ -41,7 +42,7 @@ def staging_folder(destination: Path, resumable: Callable[[Path], bool] | None =
     """Yield a new folder next to ``destination``; whatever is left of it at the end is removed.
 
     If ``resumable`` is true for the folder of a killed run for ``destination``, that folder is yielded instead; if it is true for
-    this one, an interrupt or a request to end leaves it for a later run.
+    this one, an interrupt, a request to end or the loss of a cluster leaves it for a later run.
 
     Missing parent folders are created, and removed again if they stay empty.
 
@@ -74,7 +75,7 @@ def staging_folder(destination: Path, resumable: Callable[[Path], bool] | None =
                 # renamed once the lock is held: cleanup skips a folder without this file
                 (folder / f"{LOCK_NAME}.new").rename(folder / LOCK_NAME)
                 yield folder
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, WorkerLost, ClusterUnavailable):
         kept = resumable is not None and resumable(folder)
         raise
     finally:

@@ -25,7 +25,23 @@ PART_ROWS = 65536  # row groups are read together up to this size, so that reope
 
 
 class ParquetSource(ColumnarSource):
-    """One Parquet file."""
+    """One Parquet file, or some of its row groups."""
+
+    _kept: range | None = None
+
+    def row_groups(self) -> list[tuple[int, int]]:
+        """Return the rows and the bytes of each row group of the file."""
+        with open_parquet(self.path) as file:
+            groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        return [(group.num_rows, group.total_byte_size) for group in groups]
+
+    def keep_row_groups(self, first: int, last: int) -> int:
+        """Read only row groups ``first`` to ``last`` - 1, and return the number of rows before them.
+
+        Rows keep their numbers: reading begins at that row at least.
+        """
+        self._kept = range(first, last)
+        return sum(rows for rows, _ in self.row_groups()[:first])
 
     def schema(self) -> pa.Schema:
         """Return names and types of the columns."""
@@ -50,7 +66,7 @@ class ParquetSource(ColumnarSource):
         with open_parquet(self.path) as file:
             sizes = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
             ends = list(accumulate(sizes))
-            groups = [number for number, end in enumerate(ends) if end > first]
+            groups = [number for number, end in enumerate(ends) if end > first and self._keeps(number)]
             if not groups:
                 return
             done = ends[groups[0]] - sizes[groups[0]]
@@ -69,15 +85,21 @@ class ParquetSource(ColumnarSource):
         """
         with open_parquet(self.path) as file:
             metadata = file.metadata
-        sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+        numbers = [number for number in range(metadata.num_row_groups) if self._keeps(number)]
+        before = sum(metadata.row_group(number).num_rows for number in range(min(numbers, default=0)))
+        sizes = [metadata.row_group(number).num_rows for number in numbers]
         if max(sizes, default=0) > min(most_rows, max(PART_ROWS, sum(sizes) // (2 * n_threads))):
             yield from super().column_tasks(block_bytes, most_rows, first, n_threads)
             return
         bytes_of_file = self.path.stat().st_size
-        for groups, begin, end in _together(sizes, min(PART_ROWS, most_rows), most_rows):
+        for places, of_first, of_end in _together(sizes, min(PART_ROWS, most_rows), most_rows):
+            groups, begin, end = [numbers[place] for place in places], before + of_first, before + of_end
             if end > first:
                 read = partial(self._read_groups, metadata, groups, begin, max(first - begin, 0))
-                yield ColumnTask(read, int(bytes_of_file * end / sum(sizes)))
+                yield ColumnTask(read, int(bytes_of_file * of_end / sum(sizes)))
+
+    def _keeps(self, number: int) -> bool:
+        return self._kept is None or number in self._kept
 
     def _read_groups(self, metadata: pq.FileMetaData, groups: list[int], begin: int, skipped: int) -> ColumnBatch:
         """Read ``groups``, which begin after ``begin`` rows of the file, without their first ``skipped`` rows.

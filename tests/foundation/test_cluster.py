@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rankmill.foundation.cluster.duty import Duty, Unwanted, stop_if_unwanted, stopped_when
+from rankmill.foundation.cluster.duty import Duty, Unwanted, stopped_when, stopper
 from rankmill.foundation.cluster.options import ClusterOptions
 from rankmill.foundation.cluster.workers import Cluster, open_cluster
 from rankmill.foundation.errors import (
@@ -87,12 +87,12 @@ def test_a_task_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_task_notices_that_it_is_unwanted() -> None:
-    stop_if_unwanted()
+    stopper()()
     with stopped_when(lambda: False):
-        stop_if_unwanted()
+        stopper()()
     with stopped_when(lambda: True), pytest.raises(Unwanted):
-        stop_if_unwanted()
-    stop_if_unwanted()
+        stopper()()
+    stopper()()
 
 
 def test_other_code_libraries_and_folders_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.errors import CandidatesRejected, InputError, MalformedLine
-from rankmill.scorer import first_stage, rerank, scoring
+from rankmill.scorer import first_stage, rerank, rerank_run, scoring
 from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
 from rankmill.scorer.memory import MemoryPlan
 from tests.refusals import refused, unnamed
@@ -173,7 +173,7 @@ def test_a_killed_run_goes_on_unless_the_first_stage_has_changed(tmp_path, fores
     run = write_run(tmp_path / "first.run", lines)
     rerank.rerank(write_letor(tmp_path / "alone.txt", listed), forest, tmp_path / "out", top_k=9)
     expected = tree_of(tmp_path / "out")
-    monkeypatch.setattr(rerank, "CHECKPOINT_ROWS", 100)
+    monkeypatch.setattr(rerank_run, "CHECKPOINT_ROWS", 100)
     monkeypatch.setattr(MemoryPlan, "of", lambda total: MemoryPlan(10**9, 2000, 64 << 20))
     scored = []
     for name in ("_scores", "_scores_by_column"):
@@ -181,7 +181,7 @@ def test_a_killed_run_goes_on_unless_the_first_stage_has_changed(tmp_path, fores
         monkeypatch.setattr(scoring, name, lambda *a, real=real: scored.append(len(a[1])) or real(*a))
 
     def kill_in_the_middle():
-        checkpoint = rerank._Run._checkpoint
+        checkpoint = rerank_run.RerankRun._checkpoint
 
         def checkpoint_and_die(self, place):
             checkpoint(self, place)
@@ -189,7 +189,7 @@ def test_a_killed_run_goes_on_unless_the_first_stage_has_changed(tmp_path, fores
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(rerank._Run, "_checkpoint", checkpoint_and_die)
+            patch.setattr(rerank_run.RerankRun, "_checkpoint", checkpoint_and_die)
             with pytest.raises(KeyboardInterrupt):
                 rerank.rerank(source, forest, tmp_path / "out", run=run, top_k=9, overwrite=True, n_threads=1)
         scored.clear()

@@ -517,7 +517,7 @@ def test_batches_of_long_ids_are_short(tmp_path, monkeypatch):
         for first in range(0, n, 100):
             spill.write(rows.slice(first, 100))
         spill.close_for_reading()
-        written = [batch.num_rows for batch in sorting._batches_of(spill._parts[0])]
+        written = [batch.num_rows for batch in sorting.batches_of(spill._parts[0])]
         ranked = [len(batch.rows) for batch in spill.ranked(None)]
     for sizes in (written, ranked):
         assert sum(sizes) == n

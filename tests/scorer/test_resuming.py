@@ -12,7 +12,7 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
-from rankmill.scorer import ranked_writer, rerank, scoring, sorting
+from rankmill.scorer import ranked_writer, rerank, rerank_run, scoring, sorting
 from rankmill.scorer.journal import NAME, Journal
 from tests.scorer.candidate_files import as_table, random_candidates, write_csv, write_letor
 from tests.scorer.forests import random_forest
@@ -39,13 +39,13 @@ def left_as_killed(monkeypatch):
 @pytest.fixture
 def small_steps(monkeypatch):
     """Settle often, and cut small batches, parts and shards."""
-    monkeypatch.setattr(rerank, "CHECKPOINT_ROWS", 100)
+    monkeypatch.setattr(rerank_run, "CHECKPOINT_ROWS", 100)
     monkeypatch.setattr(ranked_writer, "SHARD_ROWS", 60)
     monkeypatch.setattr(sorting, "BATCH_ROWS", 50)
     monkeypatch.setattr(sorting, "PARTS_OF_THE_LIMIT", 1 << 16)
     monkeypatch.setattr("rankmill.pipeline.sources.columnar.ROWS", (1, 40))
     monkeypatch.setattr("rankmill.pipeline.sources.parquet.PART_ROWS", 60)
-    monkeypatch.setattr(rerank.MemoryPlan, "of", lambda total: rerank.MemoryPlan(total, 4000, 64 << 20))
+    monkeypatch.setattr(rerank_run.MemoryPlan, "of", lambda total: rerank_run.MemoryPlan(total, 4000, 64 << 20))
 
 
 def killed_at(monkeypatch, number):
@@ -68,8 +68,8 @@ def killed_at(monkeypatch, number):
         (ranked_writer.ParquetWriter, "write"),
         (ranked_writer, "fsync_file"),
         (ranked_writer, "write_grade_counts"),
-        (rerank, "replace_folder"),
-        (rerank, "publish_file"),
+        (rerank_run, "replace_folder"),
+        (rerank_run, "publish_file"),
     ):
         monkeypatch.setattr(owner, name, guard(getattr(owner, name)))
 
@@ -119,7 +119,7 @@ def test_what_was_settled_is_not_scored_again_unless_something_changed(tmp_path,
 
     def kill_late(**options):
         with monkeypatch.context() as patch:
-            patch.setattr(rerank, "replace_folder", lambda *_: (_ for _ in ()).throw(Killed()))
+            patch.setattr(rerank_run, "replace_folder", lambda *_: (_ for _ in ()).throw(Killed()))
             with pytest.raises(Killed):
                 rerank.rerank(sources, forest, tmp_path / "out", **options)
         assert len(list(tmp_path.glob(f".out.*.staging/{NAME}"))) == 1
@@ -157,7 +157,7 @@ def test_an_interrupt_leaves_what_is_settled_and_an_error_leaves_nothing(tmp_pat
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(rerank, "replace_folder", fail)
+            patch.setattr(rerank_run, "replace_folder", fail)
             with pytest.raises(type(error)):
                 rerank.rerank(sources, forest, tmp_path / "out", top_k=5)
         assert len(list(tmp_path.glob(".out.*.staging"))) == left
@@ -172,7 +172,7 @@ def test_damaged_leavings_are_not_gone_on_with(tmp_path, monkeypatch):
     expected = tree_of(tmp_path / "out")
     for name, damage in ((NAME, b"{}"), ("out/part-00001.parquet", b"x"), ("out/part-00000.parquet", b"")):
         with monkeypatch.context() as patch:
-            patch.setattr(rerank, "replace_folder", lambda *_: (_ for _ in ()).throw(Killed()))
+            patch.setattr(rerank_run, "replace_folder", lambda *_: (_ for _ in ()).throw(Killed()))
             with pytest.raises(Killed):
                 rerank.rerank(sources, forest, tmp_path / "out", overwrite=True)
         (folder,) = tmp_path.glob(".out.*.staging")
@@ -193,7 +193,7 @@ def test_processes_killed_at_random_moments(tmp_path):
         for _ in range(60):
             writer.write_table(table, row_group_size=5000)
     code = (
-        "import sys; from rankmill.scorer import rerank, ranked_writer; rerank.CHECKPOINT_ROWS = 50_000; "
+        "import sys; from rankmill.scorer import rerank, rerank_run, ranked_writer; rerank_run.CHECKPOINT_ROWS = 50_000; "
         "ranked_writer.SHARD_ROWS = 40_000; rerank.rerank(*sys.argv[1:], memory='512MB', n_threads=2)"
     )
 

@@ -18,7 +18,7 @@ from typing import Any
 from joblib import Parallel, delayed
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from rankmill.foundation.cluster.duty import stop_if_unwanted
+from rankmill.foundation.cluster.duty import stopper
 from rankmill.foundation.cluster.workers import Cluster
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.foundation.cores import available_cores
@@ -360,6 +360,7 @@ def _run_in_worker(task: Task) -> tuple[Task, Outcome]:
 
 def _run_on_cluster(task: Task, threads: int) -> Outcome:
     """Run the task until nobody waits for it any more."""
+    stop_if_unwanted = stopper()
 
     def after_round(_: RoundRecord) -> None:
         stop_if_unwanted()

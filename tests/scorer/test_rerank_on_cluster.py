@@ -1,0 +1,262 @@
+"""Re-ranking on a cluster: the same bytes as in one process, for any workers, ranges, order of completion and loss."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rankmill.cli import execute
+from rankmill.foundation.cluster.workers import Cluster, open_cluster
+from rankmill.foundation.errors import CandidatesRejected, InputError, NotFiniteScore, WorkerLost
+from rankmill.scorer import ranked_writer, rerank_tasks, scoring, sorting
+from rankmill.scorer.memory import MemoryPlan
+from rankmill.scorer.query_counts import QUERY_COUNT, count_queries, ranges_of_queries
+from rankmill.scorer.rerank import rerank, rerank_several
+from tests.clusters import Memory, in_memory, look_often, square
+from tests.refusals import refused
+from tests.scorer.candidate_files import as_table, random_candidates, write_csv, write_letor
+from tests.scorer.forests import random_forest
+from tests.scorer.test_rerank import tree_of
+
+
+@pytest.fixture(scope="module")
+def forest():
+    return random_forest(5, n_trees=10, max_leaves=12, info={"max_grade": 4})
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """Candidates in files of several formats; queries are in several of them, and some documents have no id."""
+    folder = tmp_path_factory.mktemp("candidates")
+    rows = [random_candidates(seed, n_rows=150, n_queries=30, nameless=0.3) for seed in range(4)]
+    named = {"parquet": [], "text": [], "mixed": []}
+    for number, part in enumerate(rows):
+        table = folder / f"{number}.parquet"
+        pq.write_table(as_table(part), table, row_group_size=20)
+        text = write_letor(folder / f"{number}.txt", part)
+        csv = write_csv(folder / f"{number}.csv", part)
+        named["parquet"].append(table)
+        named["text"].append(text)
+        named["mixed"].append([table, csv, text, table][number])
+    return named
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut small ranges, batches, parts and shards."""
+    look_often(monkeypatch)
+    for module in ("rerank_tasks", "sorting", "ranked_writer"):  # hundreds of tiny files
+        monkeypatch.setattr(f"rankmill.scorer.{module}.fsync_file", lambda path: None)
+    monkeypatch.setattr(rerank_tasks, "LEAST_BYTES", 6000)
+    monkeypatch.setattr(ranked_writer, "SHARD_ROWS", 60)
+    monkeypatch.setattr(sorting, "BATCH_ROWS", 50)
+    monkeypatch.setattr(MemoryPlan, "of", lambda total: MemoryPlan(10**9, 2000, 64 << 20))
+
+
+@contextmanager
+def on(*looks: str, seed: int = 0) -> Iterator[Memory]:
+    cluster, engine = in_memory(*looks, seed=seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rankmill.scorer.rerank.open_cluster", lambda *_: opened(cluster))
+        yield engine
+
+
+@contextmanager
+def opened(cluster: Cluster) -> Iterator[Cluster]:
+    yield cluster
+
+
+@pytest.mark.parametrize(
+    ("kind", "top_k", "out"),
+    [
+        ("parquet", None, "out"),
+        ("parquet", 5, "out"),
+        ("text", 5, "out"),
+        ("mixed", None, "out"),
+        ("mixed", 5, "out.parquet"),
+        ("text", None, "out.tsv"),
+        ("parquet", 5, "out.run"),
+    ],
+)
+def test_the_bytes_are_those_of_one_process(
+    forest, inputs, kind: str, top_k: int | None, out: str, tmp_path: Path
+) -> None:
+    alone = rerank(inputs[kind], forest, tmp_path / out, top_k=top_k)
+    expected = tree_of(tmp_path / out)
+    assert len(expected) > 3 or out != "out"
+    for seed, looks in enumerate([["a"], ["a b"], ["a b c", "a", "", "b", "c d", "d"]]):
+        with on(*looks, seed=seed) as engine:
+            found = rerank(inputs[kind], forest, tmp_path / out, top_k=top_k, overwrite=True, cluster="local:2")
+        assert tree_of(tmp_path / out) == expected
+        assert found == alone
+        assert len(engine.started) >= 8
+    assert {path.name for path in tmp_path.iterdir()} <= {*expected, out, f"{out}.grades.parquet"}
+
+
+def test_several_models_read_their_candidates_once(forest, inputs, tmp_path: Path) -> None:
+    models = {"x": (forest, None), "y": (random_forest(6, n_trees=3, max_leaves=5), None)}
+    alone = rerank_several(inputs["mixed"], models, tmp_path / "out", top_k=4)
+    expected = tree_of(tmp_path / "out")
+    with on("a b"):
+        assert (
+            rerank_several(inputs["mixed"], models, tmp_path / "out", top_k=4, overwrite=True, cluster="local:2")
+            == alone
+        )
+    assert tree_of(tmp_path / "out") == expected
+
+
+def test_a_run_that_lost_all_workers_resumes(forest, inputs, tmp_path: Path) -> None:
+    rerank(inputs["parquet"], forest, tmp_path / "out", top_k=5)
+    expected = tree_of(tmp_path / "out")
+    looks, calls = ["a b"] * 5, 0
+    for _ in range(20):
+        with on(*looks, "") as engine:
+            try:
+                rerank(inputs["parquet"], forest, tmp_path / "again", top_k=5, cluster="local:2")
+                break
+            except WorkerLost:
+                calls += len(engine.started)
+    assert calls > 10
+    assert {f"out{name.removeprefix('again')}": data for name, data in tree_of(tmp_path / "again").items()} == expected
+
+
+def test_a_score_that_is_not_finite_is_named_by_its_row_in_the_whole_input(
+    forest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = scoring._scores
+
+    def scores(predictor, batch, layout, absent):
+        return np.where(
+            batch.qid.to_numpy(zero_copy_only=False) == "bad", np.inf, original(predictor, batch, layout, absent)
+        )
+
+    monkeypatch.setattr(scoring, "_scores", scores)
+    rows = [random_candidates(number, n_rows=100) for number in range(4)]
+    rows[2][57] = (1, "bad", *rows[2][57][2:])
+    rows[3][2] = (1, "bad", *rows[3][2][2:])
+    paths = [write_letor(tmp_path / f"{number}.txt", part) for number, part in enumerate(rows)]
+    with refused(NotFiniteScore, "2.txt", "row 258", "inf") as alone:
+        rerank(paths, forest, tmp_path / "out")
+    for seed in range(3):
+        with on("a b c", seed=seed), pytest.raises(NotFiniteScore) as found:
+            rerank(paths, forest, tmp_path / "out", cluster="local:2")
+        assert str(found.value) == str(alone.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_only_the_whole_input_shows_is_checked(forest, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    narrow = tmp_path / "narrow.txt"
+    narrow.write_text("1 qid:1 1:2\n")
+    with on("a"), refused(CandidatesRejected, "no candidates found"):
+        rerank(tmp_path / "empty.txt", forest, tmp_path / "out", cluster="local:1")
+    with on("a"), refused(CandidatesRejected, "n_features"):
+        rerank([tmp_path / "empty.txt", narrow], forest, tmp_path / "out", cluster="local:1")
+    wide = write_letor(tmp_path / "wide.txt", random_candidates(1, n_rows=10))
+    rerank([narrow, wide, tmp_path / "empty.txt"], forest, tmp_path / "alone")
+    with on("a"):
+        rerank([narrow, wide, tmp_path / "empty.txt"], forest, tmp_path / "out", cluster="local:1")
+    assert [*tree_of(tmp_path / "out").values()] == [*tree_of(tmp_path / "alone").values()]
+
+
+def test_a_first_stage_is_refused(forest, inputs, tmp_path: Path) -> None:
+    run = tmp_path / "first.run"
+    run.write_text("q1 Q0 D1 1 1.0 x\n")
+    with on("a"), refused(InputError, "run", "cluster"):
+        rerank(inputs["text"], forest, tmp_path / "out", run=run, cluster="local:1")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shards_are_known_from_the_counts_of_queries(seed: int) -> None:
+    """The rule of the writer, one query after the other."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(1, 12, size=int(rng.integers(1, 40))).tolist()
+    qids = [f"q{number:03d}" for number in range(len(counts))]
+    shards: list[list[int]] = [[]]
+    for count in counts:
+        if sum(shards[-1]) >= 20:
+            shards.append([])
+        shards[-1].append(count)
+    cut = sorted(rng.integers(0, len(counts), size=3).tolist())
+    batches = [
+        pa.record_batch([qids[first:last], counts[first:last]], schema=QUERY_COUNT)
+        for first, last in zip([0, *cut], [*cut, len(counts)], strict=True)
+    ]
+    found = ranges_of_queries(batches, 20, 1000)
+    assert [each.rows for each in found] == [sum(shard) for shard in shards]
+    few = ranges_of_queries(batches, 20, 3)
+    assert len(few) == min(3, len(shards))
+    assert [each.first_shard for each in few] == np.cumsum([0, *[each.shards for each in few]]).tolist()[:-1]
+    for each in few:
+        of_shards = shards[each.first_shard : each.first_shard + each.shards]
+        assert each.rows == sum(map(sum, of_shards))
+        assert each.first_qid == (qids[sum(map(len, shards[: each.first_shard]))] if each.first_shard else None)
+
+
+def test_counts_of_queries_are_those_of_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankmill.scorer.query_counts._HELD", 7)
+    rng = np.random.default_rng(1)
+    qids = [f"q{number}" for number in rng.integers(0, 9, size=200)]
+    with sorting.open_spill_file(tmp_path / "x", sorting.SCORED_ROW) as file:
+        for first in range(0, 200, 30):
+            part = qids[first : first + 30]
+            n = len(part)
+            file.write_batch(
+                pa.record_batch([part, [None] * n, [0.0] * n, [None] * n, [*range(n)]], schema=sorting.SCORED_ROW)
+            )
+    expected = [{"qid": qid, "n": qids.count(qid)} for qid in sorted(set(qids))]
+    assert count_queries([tmp_path / "x"]).to_pylist() == expected
+
+
+@pytest.fixture(scope="module")
+def dask() -> Iterator[Cluster]:
+    with open_cluster("local:2") as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("killed_at", ["score_range", "deal_range", "write_queries"])
+def test_the_work_of_a_killed_process_is_done_again(
+    forest, inputs, dask: Cluster, killed_at: str, tmp_path: Path
+) -> None:
+    rerank(inputs["mixed"], forest, tmp_path / "out", top_k=5)
+    expected = tree_of(tmp_path / "out")
+    run, killed = dask.run, []
+
+    def killing(function, items, folder):
+        results = run(function, items, folder)
+        if function.__name__ == killed_at and not killed:
+            killed.extend(pid for _, (_, pid) in run(square, range(2), folder))
+            yield next(results)
+            os.kill(killed[0], signal.SIGKILL)
+        yield from results
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dask, "run", killing)
+        patch.setattr("rankmill.scorer.rerank.open_cluster", lambda *_: opened(dask))
+        rerank(inputs["mixed"], forest, tmp_path / "out", top_k=5, overwrite=True, cluster="local:2")
+    assert killed
+    assert tree_of(tmp_path / "out") == expected
+
+
+def test_the_command_writes_the_same(forest, inputs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.rankmill").write_bytes(forest.to_bytes())
+    paths = [os.path.relpath(path) for path in inputs["mixed"]]
+    usual = ["rerank", *paths, "--model", str(tmp_path / "model.rankmill"), "--top-k", "3", "-o"]
+    assert execute([*usual, str(tmp_path / "alone")]) == 0
+    assert execute([*usual, str(tmp_path / "both"), "--cluster", "local:2"]) == 0
+    assert [*tree_of(tmp_path / "both").values()] == [*tree_of(tmp_path / "alone").values()]
+    capfd.readouterr()
+    bad = tmp_path / "bad.csv"
+    bad.write_text(inputs["mixed"][1].read_text() + "1,2\n")
+    assert execute([*usual, str(tmp_path / "t"), str(bad)]) == 10
+    alone = capfd.readouterr().err.splitlines()[-1]
+    assert execute([*usual, str(tmp_path / "t"), str(bad), "--cluster", "local:2"]) == 10
+    assert capfd.readouterr().err.splitlines()[-1] == alone
