@@ -56,6 +56,7 @@ PAGES = (
     Page("Seeds", SeedOptions, "`train`", "[train]", "`SeedOptions`"),
     Page("Tuning", TuneOptions, "`tune`", "", "`TuneOptions`"),
     Page("What tuning searches", SpaceOptions, "`tune`", "", "`SpaceOptions`"),
+    Page("Candidates", CandidateOptions, "`rerank`, `evaluate`, `compare`, `inspect shap`", "", "`CandidateOptions`"),
     Page("Re-ranking", RerankOptions, "`rerank`", "[rerank]", "`RerankOptions`, `rerank`"),
     Page("Evaluation", JudgedOptions, "`evaluate`", "", "`evaluate`, `compare`"),
     Page("Inspected documents", Selection, "`inspect shap`", "", "`Selection`"),
@@ -127,8 +128,14 @@ def _section(page: Page) -> str:
         f"Commands: {page.commands}. {section}Python: {page.python}.",
         "",
     ]
+    inherited: set[str] = set()
+    if page.group is not CandidateOptions and issubclass(page.group, CandidateOptions):
+        inherited = {each.name for each in declared_in(CandidateOptions)}
+        lines += ["Besides these options, those of [candidates](#candidates).", ""]
     lines += ["| option | default | allowed | what it does |", "|---|---|---|---|"]
     for each in declared_in(page.group):
+        if each.name in inherited:
+            continue
         declared = option_of(each)
         flag = declared.flags[0].partition("/")[0] if declared.flags else f"--{each.name.replace('_', '-')}"
         named = f"`{each.name}`" if flag == f"--{each.name.replace('_', '-')}" else f"`{each.name}`, `{flag}`"

@@ -52,6 +52,8 @@ def rerank(
     Example: rankmill rerank features.parquet --run bm25.run --model web -o ranked
 
     Example: rankmill rerank candidates.parquet --model web@7 --model web@8 -o both --top-k 100
+
+    Example: rankmill rerank candidates --model web -o ranked --cluster tcp://10.0.0.5:8786
     """
     from rankmill.scorer import rerank as reranking
     from rankmill.scorer.model_service import find_model, find_models

@@ -6,6 +6,7 @@ are numbered from its first one; dealing adds the rows before it, when all range
 
 from __future__ import annotations
 
+import platform
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from rankmill.foundation.cluster.duty import stopper
-from rankmill.foundation.errors import NotFiniteScore
+from rankmill.foundation.errors import InputError, NotFiniteScore
 from rankmill.foundation.storage.publish import file_digest, fsync_file, fsync_folder
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.options import Format, ReadOptions
@@ -77,6 +78,7 @@ class ScoreRange:
     job: Job
     number: int
     paths: tuple[Path, ...]
+    sizes: tuple[int, ...]
     groups: tuple[int, int] | None
     n_bytes: int
 
@@ -98,13 +100,16 @@ def ranges_of(job: Job, sources: Sequence[Source]) -> list[ScoreRange]:
     found: list[ScoreRange] = []
     held: list[int] = []
 
-    def add(paths: Sequence[Path], n_bytes: int, groups: tuple[int, int] | None = None) -> None:
-        absolute = tuple(path.absolute() for path in paths)
-        found.append(ScoreRange(job=job, number=len(found), paths=absolute, groups=groups, n_bytes=n_bytes))
+    def add(indices: Sequence[int], n_bytes: int, groups: tuple[int, int] | None = None) -> None:
+        paths = tuple(sources[index].path.absolute() for index in indices)
+        of_files = tuple(sizes[index] for index in indices)
+        found.append(
+            ScoreRange(job=job, number=len(found), paths=paths, sizes=of_files, groups=groups, n_bytes=n_bytes)
+        )
 
     def add_held() -> None:
         if held:
-            add([sources[index].path for index in held], sum(sizes[index] for index in held))
+            add(held, sum(sizes[index] for index in held))
             held.clear()
 
     for index, source in enumerate(sources):
@@ -117,10 +122,10 @@ def ranges_of(job: Job, sources: Sequence[Source]) -> list[ScoreRange]:
             first, n_bytes = 0, 0.0
             for number, (_, of_group) in enumerate(sized):
                 if number > first and n_bytes + of_group * shrunk > wanted:
-                    add([source.path], int(n_bytes), (first, number))
+                    add([index], int(n_bytes), (first, number))
                     first, n_bytes = number, 0.0
                 n_bytes += of_group * shrunk
-            add([source.path], int(n_bytes), (first, len(sized)))
+            add([index], int(n_bytes), (first, len(sized)))
         else:
             held.append(index)
     add_held()
@@ -132,6 +137,9 @@ def score_range(task: ScoreRange, threads: int) -> ScoredRange:
     job, stop = task.job, stopper()
     predictors = _predictors(job.models, job.n_rounds, job.start_round)
     sources = open_sources(task.paths, job.format, job.reading)
+    for path, size in zip(task.paths, task.sizes, strict=True):
+        if path.stat().st_size != size:
+            raise InputError(f"{path}: is another file for the worker on {platform.node()}, or has changed meanwhile")
     share_features(sources, job.features)
     begin = InputPosition()
     if task.groups is not None:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,18 @@ def test_what_only_the_whole_input_shows_is_checked(forest, tmp_path: Path) -> N
     with on("a"):
         rerank([narrow, wide, tmp_path / "empty.txt"], forest, tmp_path / "out", cluster="local:1")
     assert [*tree_of(tmp_path / "out").values()] == [*tree_of(tmp_path / "alone").values()]
+
+
+def test_a_file_that_is_another_one_there_is_refused(forest, inputs, tmp_path: Path) -> None:
+    original = rerank_tasks.ranges_of
+
+    def larger(job, sources):
+        return [replace(each, sizes=tuple(size + 1 for size in each.sizes)) for each in original(job, sources)]
+
+    with on("a"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rankmill.scorer.rerank_on_cluster.ranges_of", larger)
+        with refused(InputError, "0.txt", "another file"):
+            rerank(inputs["text"], forest, tmp_path / "out", cluster="local:1")
 
 
 def test_a_first_stage_is_refused(forest, inputs, tmp_path: Path) -> None:
