@@ -298,11 +298,11 @@ def _bin_a_sample(folder: Path) -> None:
 
 
 def _score_in_every_way(registry: Location) -> None:
-    """Score with every kernel: few and many documents, usual and oblivious trees, both widths of codes."""
+    """Score with every kernel: walks and sweeps, usual and oblivious trees, both widths of codes."""
     import numpy as np
 
     from rankmill.registry import Registry
-    from rankmill.scorer import _kernels
+    from rankmill.scorer import _kernels, _tree_kernels
     from rankmill.scorer.forest import Forest
     from rankmill.scorer.tree_layout import build_layout, search_of
 
@@ -311,15 +311,14 @@ def _score_in_every_way(registry: Location) -> None:
         for code in (np.dtype(np.uint8), np.dtype(np.uint16)):
             layout = build_layout(forest, forest.n_trees, np.asarray(forest.used_features), code, swept=True)
             codes, at, scores = np.zeros((layout.n_slots + 1, 64), code), np.empty(64, code), np.zeros(64)
-            _kernels.wrap_codes(codes, 64, layout.wrapped, 0)
-            _kernels.bin_rows(
-                np.zeros((1, 1), np.float32), 0, 1, np.zeros(1, np.int64), np.float32(0.0), *search_of(forest, [0]), codes,
-            )  # fmt: skip
-            value = np.zeros(1, np.float32)
-            value.flags.writeable = False
-            _kernels.bin_column(value, 0, 0, *search_of(forest, [0]), np.zeros((1, 1, 64), code))
-            for rows in (1, 64):
-                layout.add_trees(codes, rows, np.arange(forest.n_trees, dtype=np.int32), at, scores, 0)
+            _tree_kernels.wrap_codes(codes, 64, layout.wrapped, 0)
+            values = np.zeros((1, 1), np.float32)
+            values.flags.writeable = False
+            columns, search = np.zeros(1, np.int64), search_of(forest, [0])
+            _kernels.bin_rows(values, 0, 1, columns, np.float32(0.0), *search, codes)
+            _kernels.bin_column(values[0], 0, 0, *search, np.zeros((1, 1, 64), code))
+            for each in (layout, replace(layout, swept=None)):
+                each.add_trees(codes, 64, np.arange(forest.n_trees, dtype=np.int32), at, scores, 0)
     keep = np.ones(2, dtype=np.bool_)
     _kernels.mark_kept(np.array([0, 2]), np.zeros(2), np.empty(1), keep)
     _kernels.raise_bars(np.zeros(2, np.int64), np.zeros(2), np.empty((1, 1)), np.zeros(1, np.int64), keep)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer import _kernels
+from rankmill.scorer import _kernels, _tree_kernels
 from rankmill.scorer.forest import Forest, checked_rounds
 from rankmill.scorer.links import class_values
 from rankmill.scorer.predictor import Predictor
@@ -192,7 +192,7 @@ class ForestPredictor(Predictor):
         _kernels.apply_link(self._ordinal, self._values, outputs, 0, rows, out[first : first + rows])
 
     def _wrap(self, scratch: _Scratch, rows: int) -> None:
-        _kernels.wrap_codes(scratch.codes, rows, self._layout.wrapped, len(self.features))
+        _tree_kernels.wrap_codes(scratch.codes, rows, self._layout.wrapped, len(self.features))
 
     @property
     def code_bytes(self) -> int:

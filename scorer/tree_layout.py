@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer import _kernels
+from rankmill.scorer import _tree_kernels
 from rankmill.scorer.forest import Forest
 
-WIDTH = 64  # maximum documents per instruction; batches are padded to it, since a remainder would be processed singly
-MIN_SWEPT = 16  # documents; fewer are walked: a sweep costs the same for 1 and for 64
+WIDTH = _tree_kernels.BLOCK  # batches are padded to it
+LANES = _tree_kernels.LANES
+SPLITS_A_STEP = 6  # splits of a sweep of few documents that take as long as a step of a walk of LANES documents
 MAX_SWEPT_LEAVES = 1024  # of a tree that is swept; larger trees are walked
 MAX_LEVELS = 8  # of an oblivious tree whose leaf numbers fit 8 bits
 BUCKETS = 512  # per feature: 2 kB, so that those of a few hundred features stay in the second-level cache
@@ -25,7 +28,7 @@ Indices = npt.NDArray[np.int32]
 
 
 class SetTables(NamedTuple):
-    """The sets of categories of each tree as `rankmill.scorer._kernels` looks them up: groups of sets of one feature.
+    """The sets of categories of each tree as `rankmill.scorer._tree_kernels` looks them up: groups of sets of one feature.
 
     A group writes the answers of its ``size`` sets to the slots from ``slot`` on; ``tables[table_starts[g] + code]`` has one
     bit of each set: 0 if the category of ``code`` goes left, and 1 if it goes right.
@@ -39,9 +42,9 @@ class SetTables(NamedTuple):
     tables: npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TreeLayout:
-    """The first trees of a forest as `rankmill.scorer._kernels` takes them.
+    """The first trees of a forest as `rankmill.scorer._tree_kernels` takes them.
 
     ``wrapped`` (m,) holds the slots whose wrapped codes are also needed; these follow the slots of the features, and after
     them come those for the answers of ``sets``.
@@ -58,16 +61,24 @@ class TreeLayout:
     walked: tuple[Any, ...]
     swept: tuple[Any, ...] | None
 
+    @cached_property
+    def most_walked(self) -> int:
+        """Maximum number of documents that are walked: a sweep costs the same for 1 and for 64."""
+        if self.swept is None:
+            return sys.maxsize
+        splits, steps = int(self.swept[0][-1]), SPLITS_A_STEP * int(self.depth.sum())
+        return LANES * ((splits - 1) // steps) if steps else 0
+
     def add_trees(
         self, codes: Codes, n_rows: int, trees: Indices, at: Codes, scores: npt.NDArray[np.float64], first: int
     ) -> None:
         """Add the values of ``trees``, in order, for the first ``n_rows`` documents of ``codes`` to ``scores[first:]``."""
-        if self.swept is None or n_rows < MIN_SWEPT:
-            walk: Any = _kernels.walk_trees
+        if self.swept is None or n_rows <= self.most_walked:
+            walk: Any = _tree_kernels.walk_trees
             walk(codes, n_rows, trees, self.sets, *self.walked, scores, first)
             return
         width = -(-n_rows // WIDTH) * WIDTH
-        sweep: Any = _kernels.sweep_levels if self.oblivious else _kernels.sweep_trees
+        sweep: Any = _tree_kernels.sweep_levels if self.oblivious else _tree_kernels.sweep_trees
         sweep(codes, width, n_rows, trees, self.sets, *self.swept, at, scores, first)
 
 
@@ -108,22 +119,21 @@ def build_layout(
     slot, left = np.empty(n_nodes, dtype=np.int32), np.empty(n_nodes, dtype=np.int32)
     bound, value = np.empty(n_nodes, dtype=code), np.empty(n_nodes, dtype=np.float64)
     depth, buffer = np.empty(n_trees, dtype=np.int32), np.empty(largest, dtype=np.int32)
-    _kernels.pack_trees(*arrays, int(np.iinfo(code).max), slot, bound, left, value, depth, buffer)
+    _tree_kernels.pack_trees(*arrays, int(np.iinfo(code).max), slot, bound, left, value, depth, buffer)
     walked = (forest.tree_starts, slot, bound, left, value, depth)
 
     leaves = (sizes + 1) // 2
-    splits = leaves - 1
-    split_starts = np.concatenate([[0], np.cumsum(splits + splits % 2)]).astype(np.int32)
+    split_starts = np.concatenate([[0], np.cumsum(leaves - 1)]).astype(np.int32)
     leaf_starts = np.concatenate([[0], np.cumsum(leaves)]).astype(np.int32)
     wrapped = slot_of[right, 1].copy()
     common = {"n_slots": n_slots, "wrapped": wrapped, "sets": sets, "depth": depth, "code": code, "walked": walked}
     if not swept:
         return TreeLayout(**common, oblivious=False, swept=None)
-    n_splits, greatest = int(split_starts[-1]), np.iinfo(code).max
-    split_slot, split_bound = np.zeros(n_splits, dtype=np.int32), np.full(n_splits, greatest, dtype=code)
-    first_leaf, right_leaf = np.zeros(n_splits, dtype=code), np.zeros(n_splits, dtype=code)  # padding moves no document
+    n_splits = int(split_starts[-1])
+    split_slot, split_bound = np.empty(n_splits, dtype=np.int32), np.empty(n_splits, dtype=code)
+    first_leaf, right_leaf = np.empty(n_splits, dtype=code), np.empty(n_splits, dtype=code)
     leaf_value = np.empty(leaf_starts[-1], dtype=np.float64)
-    _kernels.number_leaves(
+    _tree_kernels.number_leaves(
         *arrays, split_starts, leaf_starts, split_slot, split_bound, first_leaf, right_leaf, leaf_value, buffer,
         np.empty_like(buffer),
     )  # fmt: skip

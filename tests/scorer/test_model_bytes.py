@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import ModelFormatError
-from rankmill.scorer import _kernels, model_file
+from rankmill.scorer import _kernels, _tree_kernels, model_file
 from rankmill.scorer.forest import ARRAYS, SETS, Forest
 from rankmill.scorer.predict import ForestPredictor, predict
-from rankmill.scorer.tree_layout import MIN_SWEPT
+from rankmill.scorer.tree_layout import TreeLayout
 from tests import naive
 from tests.refusals import refused
 from tests.scorer.test_predict import awkward_values
@@ -80,29 +80,87 @@ def guarded(kernel):
     return call
 
 
+def strip_of(blocks, after_split):
+    """A strip of `rankmill.scorer._tree_kernels` in plain Python, on guarded arrays."""
+
+    def strip(codes, first, start, stop, slot, split, at):
+        for i in range(first, first + blocks * _tree_kernels.BLOCK):
+            at[i] = 0
+            for k in range(start, stop):
+                bound, *parts = (each[k] for each in split)
+                at[i] = after_split(codes[slot[k], i] > bound, at[i], *parts)
+
+    return strip
+
+
+def to_right_leaf(right, leaf, first_leaf, right_leaf):
+    return right_leaf if right and leaf == first_leaf else leaf
+
+
+def with_bit(right, leaf):
+    return 2 * leaf + right
+
+
+def add_leaves(leaves, at, i, scores, place):
+    for lane in range(_tree_kernels.LANES):
+        scores[place + lane] += leaves[at[i + lane]]
+
+
+def take(values, start, offsets, value):
+    for i in range(_kernels.STRIP):
+        value[i] = values[start + offsets[i]]
+
+
+def count_below(value, before, begin, factor, table, steps, below):
+    for i in range(_kernels.STRIP):
+        with np.errstate(all="ignore"):
+            place = (value[i] - begin) * factor
+        place = min(place, np.float32(len(before) - 1)) if place > 0 else 0
+        below[i] = before[int(place)]
+        for step in range(steps - 1, -1, -1):
+            below[i] += int(table[below[i] + (1 << step) - 1] < value[i]) << step
+
+
+PLAIN = {
+    "_strip": strip_of(_tree_kernels.BLOCKS, to_right_leaf),
+    "_pair": strip_of(_tree_kernels.PAIR, to_right_leaf),
+    "_block": strip_of(1, to_right_leaf),
+    "_level_strip": strip_of(_tree_kernels.BLOCKS, with_bit),
+    "_level_pair": strip_of(_tree_kernels.PAIR, with_bit),
+    "_level_block": strip_of(1, with_bit),
+    "_add_leaves": add_leaves,
+}
+"""What the intrinsics of the kernels do, which Python cannot call."""
+KERNELS = (
+    "pack_trees",
+    "number_leaves",
+    "wrap_codes",
+    "walk_trees",
+    "sweep_trees",
+    "sweep_levels",
+    "_look_up_sets",
+    "_add_values",
+)
+
+
 def check_walk(forest):
-    """Score some rows, few and more, by kernels that look at every index, and by the plain walk: the same finite numbers."""
-    few, more = ROWS, np.tile(ROWS, (-(-MIN_SWEPT // len(ROWS)), 1))
+    """Score some rows by kernels that look at every index, walked and swept, and by the plain walk: the same finite numbers."""
+    more = np.tile(ROWS, (4, 1))
     with pytest.MonkeyPatch.context() as patch:
-        names = (
-            "bin_rows",
-            "pack_trees",
-            "number_leaves",
-            "wrap_codes",
-            "walk_trees",
-            "sweep_trees",
-            "sweep_levels",
-            "_look_up_sets",
-        )
-        for name in names:
-            patch.setattr(_kernels, name, guarded(getattr(_kernels, name)))
+        for name, plain in {"bin_rows": guarded(_kernels.bin_rows), "_take": take, "_count_below": count_below}.items():
+            patch.setattr(_kernels, name, plain)
+        for name in KERNELS:
+            patch.setattr(_tree_kernels, name, guarded(getattr(_tree_kernels, name)))
+        for name, plain in PLAIN.items():
+            patch.setattr(_tree_kernels, name, plain)
         predictor = ForestPredictor(forest)
-        scores = predictor.scores(few)
-        assert predictor.scores(more).tolist() == scores.tolist() * (len(more) // len(few))
+        patch.setattr(TreeLayout, "most_walked", len(ROWS))
+        scores = predictor.scores(ROWS)
+        assert predictor.scores(more).tolist() == scores.tolist() * (len(more) // len(ROWS))
     assert np.all(np.isfinite(scores))
-    assert scores.tobytes() == predict(forest, few).tobytes()
+    assert scores.tobytes() == predict(forest, ROWS).tobytes()
     if forest.link == "identity":
-        assert scores.tolist() == naive.predict(forest, few)
+        assert scores.tolist() == naive.predict(forest, ROWS)
 
 
 def check_refused_or_sound(data, *, walk):
