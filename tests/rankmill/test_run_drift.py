@@ -36,7 +36,7 @@ def work(tmp_path: Path) -> Path:
 
 
 def look(dataset: Dataset, work: Path, rules: DriftSection = PREVIOUS) -> DriftFound:
-    return drift_of(dataset, rules, work.parent, work)
+    return drift_of(dataset, rules, work.parent.joinpath, work)
 
 
 def files_of(work: Path) -> dict[str, bytes]:
@@ -45,7 +45,7 @@ def files_of(work: Path) -> dict[str, bytes]:
 
 def test_against_a_dataset_it_is_what_describe_says(data, work):
     rules = DriftSection(against=str(data["a"].path))
-    check_drift(rules, work.parent, work / "dataset")
+    check_drift(rules, work.parent.joinpath, work / "dataset")
     found = look(data["c"], work, rules)
     wanted = json.loads(compare(data["c"], data["a"]).to_json())
     assert {name: value for name, value in found.report.items() if name != "format"} == wanted
@@ -108,11 +108,11 @@ def test_what_was_found_stands_after_the_run_went_through(data, work):
 
 
 def test_mistakes_are_said_before_anything_is_run(data, work):
-    check_drift(PREVIOUS, work.parent, work / "dataset")
+    check_drift(PREVIOUS, work.parent.joinpath, work / "dataset")
     with refused(ConfigError, "replaced"):
-        check_drift(DriftSection(against="work/dataset"), work.parent, work / "dataset")
+        check_drift(DriftSection(against="work/dataset"), work.parent.joinpath, work / "dataset")
     with refused(InputError, "nowhere", "rankmill data ingest SRC"):
-        check_drift(DriftSection(against="nowhere"), work.parent, work / "dataset")
+        check_drift(DriftSection(against="nowhere"), work.parent.joinpath, work / "dataset")
 
 
 def test_what_is_kept_and_damaged_is_said(data, work):
