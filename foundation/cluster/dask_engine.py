@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
+import platform
 import queue
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Self
 
 from rankmill.foundation.cluster.duty import Duty, Unwanted, stopped_when
@@ -22,13 +24,19 @@ from rankmill.foundation.errors import ClusterUnavailable, InputError, MissingLi
 _ANSWER_SECONDS = 15.0
 _START_SECONDS = 120.0  # of local workers: each imports its libraries
 _HOST = "127.0.0.1"
+_PROFILER = "distributed.worker.profile.enabled"
+"""Dask's profiler asks for the frames of all threads 100 times a second.  That can lock CPython up for ever while threads come and go:
+observed with 3.11, in a worker that waited in ``sys._current_frames`` with the interpreter's lock held."""
+
+
+_SWITCH = "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
 
 
 class DaskEngine:
-    """A client of a Dask scheduler, with its own local cluster or without."""
+    """A client of a Dask scheduler; ``stack`` closes it, and its own local cluster if it has one."""
 
-    def __init__(self, client: Any, cluster: Any, name: str) -> None:
-        self._client, self._cluster, self._name = client, cluster, name
+    def __init__(self, client: Any, stack: ExitStack, name: str) -> None:
+        self._client, self._stack, self._name = client, stack, name
         self._futures: dict[int, Any] = {}
         self._threads: Mapping[str, int] = {}
         self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -52,7 +60,9 @@ class DaskEngine:
             raise ClusterUnavailable(
                 f"{address}: no Dask scheduler answers there ({_words(error)}); check the address, or start one with: dask scheduler"
             ) from error
-        return cls(client, None, str(address))
+        stack = ExitStack()
+        stack.callback(client.close, timeout=_ANSWER_SECONDS)
+        return cls(client, stack, str(address))
 
     @classmethod
     def _start(cls, address: ClusterAddress) -> Self:
@@ -64,8 +74,12 @@ class DaskEngine:
         settings = {  # instead of Dask's settings of the allocator, and of one thread
             "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": threads},
             "distributed.worker.daemon": True,
+            _PROFILER: False,
         }
-        with dask.config.set(settings):
+        with ExitStack() as stack:
+            stack.enter_context(
+                dask.config.set(settings)
+            )  # as long as there are workers: those that replace lost ones read it
             cluster = distributed.LocalCluster(
                 n_workers=address.local,
                 threads_per_worker=threads,
@@ -76,20 +90,16 @@ class DaskEngine:
                 memory_limit=0,  # the limits of each task are its own
                 silence_logs=logging.CRITICAL,
             )
-        try:
+            stack.callback(cluster.close, timeout=_ANSWER_SECONDS)
             client = distributed.Client(cluster, timeout=_ANSWER_SECONDS, set_as_default=False)
+            stack.callback(client.close, timeout=_ANSWER_SECONDS)
             try:
                 client.wait_for_workers(address.local, timeout=_START_SECONDS)
-            except BaseException:
-                client.close()
-                raise
-        except TimeoutError as error:
-            cluster.close()
-            raise ClusterUnavailable(f"{address}: the workers did not start in {_START_SECONDS:g} seconds") from error
-        except BaseException:
-            cluster.close()
-            raise
-        return cls(client, cluster, str(address))
+            except TimeoutError as error:
+                raise ClusterUnavailable(
+                    f"{address}: the workers did not start in {_START_SECONDS:g} seconds"
+                ) from error
+            return cls(client, stack.pop_all(), str(address))
 
     def workers(self) -> Mapping[str, int]:
         """Return the threads of each worker by its address."""
@@ -153,11 +163,7 @@ class DaskEngine:
 
     def close(self) -> None:
         """Disconnect; end local workers."""
-        try:
-            self._client.close(timeout=_ANSWER_SECONDS)
-        finally:
-            if self._cluster is not None:
-                self._cluster.close(timeout=_ANSWER_SECONDS)
+        self._stack.close()
 
 
 def _unpickler() -> Callable[[bytes], Any]:
@@ -174,8 +180,14 @@ def _unpickler() -> Callable[[bytes], Any]:
 
 def _work(duty: Duty, function: Callable[[Any, int], Any], item: Any, threads: int) -> Any:
     """Run a call in a worker."""
+    import dask
     from distributed import get_worker
 
+    if dask.config.get(_PROFILER):
+        raise InputError(
+            f"the worker on {platform.node()} has Dask's profiler, which can stop it for ever; start workers with"
+            f" {_SWITCH} in their environment"
+        )
     worker = get_worker()
     key = worker.get_current_task()
 
