@@ -45,19 +45,21 @@ class Team:
         self._flags[0] = 0
         self._number = 0
         self._task: Task | None = None
+        self._busy = size  # workers that have a part in the task
         self._failure: BaseException | None = None
         self.may_spin = size <= available_cores()  # no spinning on a core that another worker needs
         self._spins = _SPINS if self.may_spin else 1
         self.signals = HeldSignals()
 
-    def each(self, task: Task) -> None:
-        """Run ``task(worker)`` once for every worker 0 .. size-1 and wait for all of them."""
-        if self.size == 1:
+    def each(self, task: Task, busy: int | None = None) -> None:
+        """Run ``task(worker)`` once for every worker 0 .. busy-1 (all of them by default), and wait until they are done."""
+        busy = self.size if busy is None else busy
+        if busy == 1:
             task(0)
             return
         self.signals.hold()  # until all are done: workers wait for each other inside
         try:
-            self._task = task
+            self._task, self._busy = task, busy
             self._number += 1
             self._post(0, self._number)
             task(0)
@@ -70,10 +72,7 @@ class Team:
     def share(self, n: int, least: int, task: Callable[[int, int, int], object]) -> None:
         """Run ``task(first, last, worker)`` so that the ranges make up 0 .. n, with as many workers as get ``least`` each."""
         busy = self.busy(n, least)
-        if busy == 1:
-            task(0, n, 0)
-        else:
-            self.each(lambda w: task(w * n // busy, (w + 1) * n // busy, w) if w < busy else None)
+        self.each(lambda worker: task(worker * n // busy, (worker + 1) * n // busy, worker), busy)
 
     def busy(self, work: int, least: int) -> int:
         """Return how many workers get ``least`` or more of ``work`` each; 1 if none would."""
@@ -87,7 +86,8 @@ class Team:
             while (following := self._next(0, number)) != _STOPPED:
                 number = following
                 assert self._task is not None  # noqa: S101 - set before its number is posted
-                self._task(worker)
+                if worker < self._busy:
+                    self._task(worker)
                 self._post(worker, number)
         except BaseException as error:
             self._failure = error

@@ -32,6 +32,19 @@ def test_every_worker_runs_every_task_once(size):
     assert sorted(done) == [(number, worker) for number in range(20) for worker in range(size)]
 
 
+@pytest.mark.parametrize(("size", "busy"), [(1, 1), (3, 1), (3, 2), (5, 3)])
+def test_a_task_for_some_workers_leaves_the_others_out(size, busy):
+    def run(team: Team) -> list[list[int]]:
+        done: list[list[int]] = []
+        for only in (busy, None, busy):
+            found: list[int] = []
+            team.each(found.append, only)
+            done.append(sorted(found))
+        return done
+
+    assert with_team(size, run) == [list(range(busy)), list(range(size)), list(range(busy))]
+
+
 @pytest.mark.parametrize("culprit", [0, 1, 2])
 def test_a_failure_of_any_worker_reaches_the_caller(culprit):
     def task(worker: int) -> None:

@@ -234,20 +234,16 @@ class Grower:
 
         def work(worker: int) -> None:
             try:
-                if worker < size:
-                    self._grow_share(worker, size, derivatives, rules)
+                self._grow_share(worker, size, derivatives, rules)
             except BaseException:
                 self._give_up(size)
                 raise
 
-        if size == 1:
-            work(0)
-        else:
-            try:
-                self._team.each(work)
-            except BaseException:  # an interrupt can arrive before the first worker starts
-                self._give_up(size)
-                raise
+        try:
+            self._team.each(work, size)
+        except BaseException:  # an interrupt can arrive before the first worker starts
+            self._give_up(size)
+            raise
 
     def _give_up(self, size: int) -> None:
         """Release the workers that wait at a barrier."""

@@ -291,8 +291,7 @@ class Passes:
     def _learn(self, rule: Rule, blocks: int, team: Team) -> None:
         """Compute the gradients of all weights, and make a step; workers share the inputs of each layer."""
         weights, gradient, (first_moment, second_moment) = self._of_weights, self._of_gradient, self._of_moments
-        categorical, alone = len(self._inputs.categorical), self._n < _LEAST_ROWS * team.size
-        size = 1 if alone else team.size
+        categorical, size = len(self._inputs.categorical), team.busy(self._n, _LEAST_ROWS)
 
         def learn(worker: int) -> None:
             for number, n_inputs in enumerate(self.weights.widths[:-1], start=1):
@@ -311,10 +310,7 @@ class Passes:
                 )
                 self._step("tables", rule, rule.decay)
 
-        if alone:
-            learn(0)
-        else:
-            team.each(learn)
+        team.each(learn, size)
         self.steps += rule.rate > 0.0
 
     def _learn_vectors(self, rule: Rule, blocks: int) -> None:
@@ -391,14 +387,11 @@ class Passes:
 
     def _share(self, team: Team, task: Callable[[int, int, int], None]) -> None:
         """Run ``task(first row, last row, worker)`` for ranges that begin with a block and make up the batch."""
-        blocks = -(-self._n // BLOCK)
-        if team.size == 1 or self._n < _LEAST_ROWS * team.size:
-            task(0, self._n, 0)
-            return
+        blocks, busy = -(-self._n // BLOCK), team.busy(self._n, _LEAST_ROWS)
 
         def share(worker: int) -> None:
-            first, last = (min(self._n, k * blocks // team.size * BLOCK) for k in (worker, worker + 1))
+            first, last = (min(self._n, k * blocks // busy * BLOCK) for k in (worker, worker + 1))
             if first < last:
                 task(first, last, worker)
 
-        team.each(share)
+        team.each(share, busy)

@@ -58,7 +58,7 @@ class QueryShares:
         until = self._until[first : last + 1]
         cuts = first + np.searchsorted(until, done + total * np.arange(busy + 1) / busy)
         cuts[0], cuts[-1] = first, last
-        team.each(lambda w: task(int(cuts[w]), int(cuts[w + 1]), w) if w < busy else None)
+        team.each(lambda worker: task(int(cuts[worker]), int(cuts[worker + 1]), worker), busy)
 
     def pairs(self, team: Team, kernel: PairKernel) -> PairHessians:
         """Return the pairs of all queries in their order, which ``kernel`` first counts and then writes."""

@@ -82,12 +82,10 @@ class Pointwise(Objective):
 def share_leaves(team: Team, starts: npt.NDArray[np.int64], task: Callable[[int, int], object]) -> None:
     """Run ``task(first_leaf, last_leaf)`` once for every leaf; workers get about the same number of rows."""
     n_leaves, n_rows = len(starts) - 1, int(starts[-1])
-    if n_rows < LEAST_LEAF_ROWS * team.size:
-        task(0, n_leaves)
-        return
-    cuts = np.searchsorted(starts, n_rows * np.arange(team.size + 1) // team.size)
+    busy = team.busy(n_rows, LEAST_LEAF_ROWS)
+    cuts = np.searchsorted(starts, n_rows * np.arange(busy + 1) // busy)
     cuts[0], cuts[-1] = 0, n_leaves
-    team.each(lambda worker: task(int(cuts[worker]), int(cuts[worker + 1])))
+    team.each(lambda worker: task(int(cuts[worker]), int(cuts[worker + 1])), busy)
 
 
 @options
