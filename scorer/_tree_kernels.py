@@ -6,12 +6,12 @@ categories is turned into one by a cut: `_look_up_sets` writes, for all sets of 
 left (0) to slots that the next tree uses again, and the split tests ``b > 0`` there.
 
 ``codes`` is (slots, documents), so the codes of a feature are contiguous, and a split is evaluated for many documents of a tile
-with one instruction.  Three algorithms give the same sums:
+with one instruction.  Two algorithms give the same sums:
 
 - `sweep_trees` evaluates every split of a tree, parents first.  Each document has the leftmost leaf below the node that it has
   reached; a split moves the documents at its ``first_leaf`` that go right to its ``right_leaf``, the leftmost leaf below its right
   child.  It does not branch on documents, and takes a fraction of a cycle for each split and document.
-- `sweep_levels` does so for oblivious trees: one split per level, one bit of the leaf's number each.
+  Of oblivious trees it evaluates one split a level, and each is a bit of the leaf's number.
 - `walk_trees` descends node by node, ``LANES`` documents together: for trees of very many leaves, and for very few documents.
 
 A sweep holds the leaves of a strip of documents in registers while it goes through the splits of a tree::
@@ -39,12 +39,21 @@ BLOCKS = 8 if WIDE else 2  # of a strip: as many as leave registers for a split
 PAIR = 2  # blocks of the strips of a small batch: one alone waits for its own results
 
 
-def _strip_of(blocks, after_split):
+def _to_right_leaf(builder, right, leaves, first_leaf, right_leaf):
+    """Move the documents at the split's first leaf that go right to its right leaf."""
+    return builder.select(builder.and_(right, builder.icmp_unsigned("==", leaves, first_leaf)), right_leaf, leaves)
+
+
+def _with_bit(builder, right, leaves):
+    """Append a bit to the leaf's number: 1 for documents that go right."""
+    return builder.add(builder.add(leaves, leaves), builder.zext(right, leaves.type))
+
+
+def _strip_of(blocks):
     """Return an intrinsic that takes ``blocks`` x BLOCK documents through splits ``start`` to ``stop``.
 
-    It writes ``at[first : first + blocks * BLOCK]``, from ``codes`` (slots, documents).  ``after_split(builder, right, leaves,
-    parts)`` returns the leaves after a split: ``right`` says which documents go right, ``parts`` are vectors of the split's
-    elements of the arrays ``split`` but the first, the bounds.
+    It writes ``at[first : first + blocks * BLOCK]``, from ``codes`` (slots, documents).  ``split`` holds arrays of the splits:
+    their bounds, first leaves and right leaves or, of levels of oblivious trees, their bounds alone.
     """
 
     @intrinsic
@@ -54,6 +63,7 @@ def _strip_of(blocks, after_split):
         def codegen(context, builder, signature, arguments):
             vector = ir.VectorType(ir.IntType(signature.args[0].dtype.bitwidth), BLOCK)
             none = ir.Constant(vector, None)
+            after_split = _with_bit if len(signature.args[5]) == 1 else _to_right_leaf
             width = cgutils.unpack_tuple(
                 builder, context.make_array(signature.args[0])(context, builder, value=arguments[0]).shape, 2
             )[1]
@@ -79,7 +89,7 @@ def _strip_of(blocks, after_split):
             following = []
             for number, leaf in enumerate(leaves):
                 code = builder.load(block_of(codes, place, number), align=1)
-                following.append(after_split(builder, builder.icmp_unsigned(">", code, bound), leaf, parts))
+                following.append(after_split(builder, builder.icmp_unsigned(">", code, bound), leaf, *parts))
             k_next = builder.add(k, ir.Constant(INDEX, 1))
             k.add_incoming(start, before)
             k.add_incoming(k_next, loop)
@@ -101,19 +111,7 @@ def _strip_of(blocks, after_split):
     return strip
 
 
-def _to_right_leaf(builder, right, leaves, parts):
-    """Move the documents at the split's first leaf that go right to its right leaf."""
-    first_leaf, right_leaf = parts
-    return builder.select(builder.and_(right, builder.icmp_unsigned("==", leaves, first_leaf)), right_leaf, leaves)
-
-
-def _with_bit(builder, right, leaves, parts):
-    """Append a bit to the leaf's number: 1 for documents that go right."""
-    return builder.add(builder.add(leaves, leaves), builder.zext(right, leaves.type))
-
-
-_strip, _pair, _block = (_strip_of(blocks, _to_right_leaf) for blocks in (BLOCKS, PAIR, 1))
-_level_strip, _level_pair, _level_block = (_strip_of(blocks, _with_bit) for blocks in (BLOCKS, PAIR, 1))
+_strip, _pair, _block = (_strip_of(blocks) for blocks in (BLOCKS, PAIR, 1))
 
 
 @intrinsic
@@ -259,13 +257,13 @@ def _add_values(leaves, at, n_rows, scores, first):
 
 @kernel
 def sweep_trees(
-    codes, width, n_rows, trees, sets, split_starts, leaf_starts, slot, bound, first_leaf, right_leaf, value, at, scores, first
+    codes, width, n_rows, trees, sets, split_starts, leaf_starts, slot, split, value, at, scores, first
 ):  # fmt: skip
     """``scores[first + i] += value of the leaf of document i`` for each of ``trees``, in order, and the first ``n_rows`` documents.
 
     ``width``, from ``n_rows`` to the size of ``at`` and ``codes``, is the number of documents evaluated: whole blocks.
+    ``slot`` and the arrays of ``split`` (see `_strip_of`) hold the splits of trees, or the levels of oblivious ones.
     """
-    split = (bound, first_leaf, right_leaf)
     for t in trees:
         _look_up_sets(codes, width, n_rows, t, sets)
         start, stop = split_starts[t], split_starts[t + 1]
@@ -278,27 +276,6 @@ def sweep_trees(
             i += PAIR * BLOCK
         if i < width:
             _block(codes, i, start, stop, slot, split, at)
-        _add_values(value[leaf_starts[t] :], at, n_rows, scores, first)
-
-
-@kernel
-def sweep_levels(
-    codes, width, n_rows, trees, sets, level_starts, leaf_starts, slot, bound, value, at, scores, first
-):  # fmt: skip
-    """Do what `sweep_trees` does for oblivious trees: split ``k`` of a tree is its level ``k``."""
-    split = (bound,)
-    for t in trees:
-        _look_up_sets(codes, width, n_rows, t, sets)
-        start, stop = level_starts[t], level_starts[t + 1]
-        i = 0
-        while i + BLOCKS * BLOCK <= width:
-            _level_strip(codes, i, start, stop, slot, split, at)
-            i += BLOCKS * BLOCK
-        while i + PAIR * BLOCK <= width:
-            _level_pair(codes, i, start, stop, slot, split, at)
-            i += PAIR * BLOCK
-        if i < width:
-            _level_block(codes, i, start, stop, slot, split, at)
         _add_values(value[leaf_starts[t] :], at, n_rows, scores, first)
 
 

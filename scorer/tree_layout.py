@@ -48,8 +48,8 @@ class TreeLayout:
 
     ``wrapped`` (m,) holds the slots whose wrapped codes are also needed; these follow the slots of the features, and after
     them come those for the answers of ``sets``.
-    ``walked`` are the arrays for `walk_trees`, ``swept`` those for `sweep_trees` or, if ``oblivious``, `sweep_levels`;
-    None if trees are too large.  ``code`` is the dtype of codes and of leaf numbers.
+    ``walked`` are the arrays for `walk_trees`, ``swept`` those for `sweep_trees`, of levels if ``oblivious``; None if trees are
+    too large.  ``code`` is the dtype of codes and of leaf numbers.
     """
 
     n_slots: int
@@ -78,7 +78,7 @@ class TreeLayout:
             walk(codes, n_rows, trees, self.sets, *self.walked, scores, first)
             return
         width = -(-n_rows // WIDTH) * WIDTH
-        sweep: Any = _tree_kernels.sweep_levels if self.oblivious else _tree_kernels.sweep_trees
+        sweep: Any = _tree_kernels.sweep_trees
         sweep(codes, width, n_rows, trees, self.sets, *self.swept, at, scores, first)
 
 
@@ -140,10 +140,10 @@ def build_layout(
     levels = _levels(split_starts[:-1], leaves, depth, split_slot, split_bound, first_leaf, right_leaf)
     if levels is not None:
         level_starts, chosen = levels
-        arrays_swept: tuple[Any, ...] = (level_starts, leaf_starts, split_slot[chosen], split_bound[chosen], leaf_value)
-        return TreeLayout(**common, oblivious=True, swept=arrays_swept)
-    arrays_swept = (split_starts, leaf_starts, split_slot, split_bound, first_leaf, right_leaf, leaf_value)
-    return TreeLayout(**common, oblivious=False, swept=arrays_swept)
+        of_levels = (level_starts, leaf_starts, split_slot[chosen], (split_bound[chosen],), leaf_value)
+        return TreeLayout(**common, oblivious=True, swept=of_levels)
+    of_splits = (split_starts, leaf_starts, split_slot, (split_bound, first_leaf, right_leaf), leaf_value)
+    return TreeLayout(**common, oblivious=False, swept=of_splits)
 
 
 def _set_tables(

@@ -74,13 +74,14 @@ def guarded(kernel):
 
     def guarded_argument(given):
         if isinstance(given, tuple):
-            return type(given)(*map(guarded_argument, given))
+            parts = tuple(map(guarded_argument, given))
+            return parts if type(given) is tuple else type(given)(*parts)
         return given.view(Guarded) if isinstance(given, np.ndarray) else given
 
     return call
 
 
-def strip_of(blocks, after_split):
+def strip_of(blocks):
     """A strip of `rankmill.scorer._tree_kernels` in plain Python, on guarded arrays."""
 
     def strip(codes, first, start, stop, slot, split, at):
@@ -88,6 +89,7 @@ def strip_of(blocks, after_split):
             at[i] = 0
             for k in range(start, stop):
                 bound, *parts = (each[k] for each in split)
+                after_split = to_right_leaf if parts else with_bit
                 at[i] = after_split(codes[slot[k], i] > bound, at[i], *parts)
 
     return strip
@@ -122,12 +124,9 @@ def count_below(value, before, begin, factor, table, steps, below):
 
 
 PLAIN = {
-    "_strip": strip_of(_tree_kernels.BLOCKS, to_right_leaf),
-    "_pair": strip_of(_tree_kernels.PAIR, to_right_leaf),
-    "_block": strip_of(1, to_right_leaf),
-    "_level_strip": strip_of(_tree_kernels.BLOCKS, with_bit),
-    "_level_pair": strip_of(_tree_kernels.PAIR, with_bit),
-    "_level_block": strip_of(1, with_bit),
+    "_strip": strip_of(_tree_kernels.BLOCKS),
+    "_pair": strip_of(_tree_kernels.PAIR),
+    "_block": strip_of(1),
     "_add_leaves": add_leaves,
 }
 """What the intrinsics of the kernels do, which Python cannot call."""
@@ -137,7 +136,6 @@ KERNELS = (
     "wrap_codes",
     "walk_trees",
     "sweep_trees",
-    "sweep_levels",
     "_look_up_sets",
     "_add_values",
 )
