@@ -26,6 +26,7 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json, canonical_json, from_json
 from rankmill.foundation.storage.local_copies import object_behind
 from rankmill.foundation.storage.publish import fsync_folder, write_atomically
+from rankmill.pipeline.sources.file_ranges import ranges_of
 from rankmill.pipeline.sources.jsonl.json_lines import JsonSource
 from rankmill.scorer import ranked_writer
 from rankmill.scorer.candidate_sources import say
@@ -46,7 +47,6 @@ from rankmill.scorer.rerank_tasks import (
     dealt_file,
     grades_file,
     queries_file,
-    ranges_of,
     score_range,
     write_queries,
 )
@@ -138,13 +138,16 @@ class ClusterRun(RerankRun):
 
     def _scored(self) -> tuple[list[ScoreRange], list[ScoredRange]]:
         """Return the ranges of the input, and what they have become; those that are not scored yet are."""
-        ranges = ranges_of(self._job(), self.plan.sources)
+        job = self._job()
+        ranges = [
+            ScoreRange(job=job, number=number, files=files) for number, files in enumerate(ranges_of(self.plan.sources))
+        ]
         done, rows = 0, 0
-        with DocumentBar("scoring", sum(each.n_bytes for each in ranges)) as bar:
+        with DocumentBar("scoring", sum(each.files.n_bytes for each in ranges)) as bar:
 
             def show(task: ScoreRange, result: ScoredRange) -> None:
                 nonlocal done, rows
-                done, rows = done + task.n_bytes, rows + result.rows
+                done, rows = done + task.files.n_bytes, rows + result.rows
                 bar.update(rows, done)
 
             try:

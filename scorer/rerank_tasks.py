@@ -6,9 +6,7 @@ are numbered from its first one; dealing adds the rows before it, when all range
 
 from __future__ import annotations
 
-import platform
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -17,14 +15,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from rankmill.foundation.cluster.duty import stopper
-from rankmill.foundation.errors import InputError, NotFiniteScore
+from rankmill.foundation.cluster.duty import folder_of_call, stopper
+from rankmill.foundation.errors import NotFiniteScore
 from rankmill.foundation.storage.publish import file_digest, fsync_file, fsync_folder
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.options import Format, ReadOptions
-from rankmill.pipeline.sources.batch import Source
+from rankmill.pipeline.sources.file_ranges import FileRange
 from rankmill.pipeline.sources.open_source import share_features
-from rankmill.pipeline.sources.parquet import ParquetSource
 from rankmill.scorer.candidate_sources import open_sources
 from rankmill.scorer.candidates import named_by_row
 from rankmill.scorer.memory import MemoryPlan
@@ -36,14 +33,8 @@ from rankmill.scorer.ranked_writer import ListedShard, ParquetWriter
 from rankmill.scorer.scoring import InputPosition, Scored, ScoringLimits, score_in_order
 from rankmill.scorer.sorting import SPILLED, DealtPart, ScoreSpill, Spilled, open_spill_file, partition_files
 
-RANGE_BYTES = 256 << 20
-"""Bytes of the input that a task scores at most, if files and row groups allow it."""
-LEAST_BYTES = 8 << 20
-"""Bytes that a task scores at least, if there are so many."""
 SYNCED_AT_ONCE = 16
 """Files that are made durable at a time: the disk does it together."""
-USUAL_TASKS = 64
-"""Number of ranges if they fit between the two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,21 +57,16 @@ class Job:
 
     def new_folder(self, stage: str, number: int) -> Path:
         """Make a new folder for a call."""
-        folder = self.staging / stage / f"{number:05d}-{uuid.uuid4().hex[:12]}"
-        folder.mkdir(parents=True)
-        return folder
+        return folder_of_call(self.staging, stage, number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRange:
-    """Score whole files, or some row groups of one Parquet file."""
+    """Score a range of the input."""
 
     job: Job
     number: int
-    paths: tuple[Path, ...]
-    sizes: tuple[int, ...]
-    groups: tuple[int, int] | None
-    n_bytes: int
+    files: FileRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,59 +79,14 @@ class ScoredRange:
     spilled: tuple[Spilled, ...]
 
 
-def ranges_of(job: Job, sources: Sequence[Source]) -> list[ScoreRange]:
-    """Divide the input into ranges of consecutive rows; they depend on the files alone."""
-    sizes = [source.path.stat().st_size for source in sources]
-    wanted = min(max(sum(sizes) // USUAL_TASKS, LEAST_BYTES), RANGE_BYTES)
-    found: list[ScoreRange] = []
-    held: list[int] = []
-
-    def add(indices: Sequence[int], n_bytes: int, groups: tuple[int, int] | None = None) -> None:
-        paths = tuple(sources[index].path.absolute() for index in indices)
-        of_files = tuple(sizes[index] for index in indices)
-        found.append(
-            ScoreRange(job=job, number=len(found), paths=paths, sizes=of_files, groups=groups, n_bytes=n_bytes)
-        )
-
-    def add_held() -> None:
-        if held:
-            add(held, sum(sizes[index] for index in held))
-            held.clear()
-
-    for index, source in enumerate(sources):
-        if held and sum(sizes[other] for other in held) + sizes[index] > wanted:
-            add_held()
-        if sizes[index] > wanted and isinstance(source, ParquetSource):
-            add_held()
-            sized = source.row_groups()
-            shrunk = sizes[index] / max(1, sum(n_bytes for _, n_bytes in sized))  # compressed
-            first, n_bytes = 0, 0.0
-            for number, (_, of_group) in enumerate(sized):
-                if number > first and n_bytes + of_group * shrunk > wanted:
-                    add([index], int(n_bytes), (first, number))
-                    first, n_bytes = number, 0.0
-                n_bytes += of_group * shrunk
-            add([index], int(n_bytes), (first, len(sized)))
-        else:
-            held.append(index)
-    add_held()
-    return found
-
-
 def score_range(task: ScoreRange, threads: int) -> ScoredRange:
     """Score a range with all models, and spill its rows and their numbers by query."""
     job, stop = task.job, stopper()
     predictors = _predictors(job.models, job.n_rounds, job.start_round)
-    sources = open_sources(task.paths, job.format, job.reading)
-    for path, size in zip(task.paths, task.sizes, strict=True):
-        if path.stat().st_size != size:
-            raise InputError(f"{path}: is another file for the worker on {platform.node()}, or has changed meanwhile")
+    task.files.check_files()
+    sources = open_sources(task.files.paths, job.format, job.reading)
     share_features(sources, job.features)
-    begin = InputPosition()
-    if task.groups is not None:
-        (source,) = sources
-        assert isinstance(source, ParquetSource)  # noqa: S101 - only these have row groups
-        begin = InputPosition(rows=source.keep_row_groups(*task.groups))
+    begin = InputPosition(rows=task.files.narrow(sources))
     folder = job.new_folder("scored", task.number)
     plan, n_threads = job.memory, job.memory.scoring_threads(job.n_threads or threads)
     limits = ScoringLimits(n_threads, plan.block_bytes, plan.columns_bytes(n_threads), plan.best_bytes)

@@ -104,6 +104,13 @@ def stopped_when(unwanted: Callable[[], bool]) -> Iterator[None]:
         _unwanted.reset(before)
 
 
+def folder_of_call(staging: Path, stage: str, number: int) -> Path:
+    """Make a new folder in ``staging`` for the output of task ``number`` of a stage: a call may be made twice, also at the same time."""
+    folder = staging / stage / f"{number:05d}-{secrets.token_hex(6)}"
+    folder.mkdir(parents=True)
+    return folder
+
+
 def stopper() -> Callable[[], None]:
     """Return a function that raises Unwanted if the caller has given up this task: to be called now and then, in any thread.
 

@@ -17,7 +17,8 @@ import pytest
 from rankmill.cli import execute
 from rankmill.foundation.cluster.workers import Cluster, open_cluster
 from rankmill.foundation.errors import CandidatesRejected, InputError, NotFiniteScore, WorkerLost
-from rankmill.scorer import ranked_writer, rerank_tasks, scoring, sorting
+from rankmill.pipeline.sources import file_ranges
+from rankmill.scorer import ranked_writer, scoring, sorting
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.query_counts import QUERY_COUNT, count_queries, ranges_of_queries
 from rankmill.scorer.rerank import rerank, rerank_several
@@ -56,7 +57,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     look_often(monkeypatch)
     for module in ("rerank_tasks", "sorting", "ranked_writer"):  # hundreds of tiny files
         monkeypatch.setattr(f"rankmill.scorer.{module}.fsync_file", lambda path: None)
-    monkeypatch.setattr(rerank_tasks, "LEAST_BYTES", 6000)
+    monkeypatch.setattr(file_ranges, "LEAST_BYTES", 6000)
     monkeypatch.setattr(ranked_writer, "SHARD_ROWS", 60)
     monkeypatch.setattr(sorting, "BATCH_ROWS", 50)
     monkeypatch.setattr(MemoryPlan, "of", lambda total: MemoryPlan(10**9, 2000, 64 << 20))
@@ -169,10 +170,10 @@ def test_what_only_the_whole_input_shows_is_checked(forest, tmp_path: Path) -> N
 
 
 def test_a_file_that_is_another_one_there_is_refused(forest, inputs, tmp_path: Path) -> None:
-    original = rerank_tasks.ranges_of
+    original = file_ranges.ranges_of
 
-    def larger(job, sources):
-        return [replace(each, sizes=tuple(size + 1 for size in each.sizes)) for each in original(job, sources)]
+    def larger(sources):
+        return [replace(each, sizes=tuple(size + 1 for size in each.sizes)) for each in original(sources)]
 
     with on("a"), pytest.MonkeyPatch.context() as patch:
         patch.setattr("rankmill.scorer.rerank_on_cluster.ranges_of", larger)
