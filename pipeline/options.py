@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from rankmill.foundation.cluster.options import ClusterOptions
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.options import group, option, options, spelled
+from rankmill.foundation.options import group, option, option_like, options, spelled
 from rankmill.foundation.units import MIN_MEMORY
 
 if TYPE_CHECKING:
@@ -445,6 +446,7 @@ class IngestOptions:
         most=1 << 30,
         panel=_LIMITS,
     )
+    cluster: str | None = option_like(ClusterOptions, "cluster", default=None, panel=_LIMITS)
     overwrite: bool = option(default=False, help="Overwrite an existing dataset.")
     append: bool = option(
         default=False,

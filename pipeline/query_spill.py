@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.grouping.bucket_rows import BucketFiles
+from rankmill.pipeline.grouping.bucket_files import BucketFiles
 from rankmill.pipeline.grouping.query_splits import buckets_of
 
 if TYPE_CHECKING:
@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 
 
 class QuerySpill:
-    """Spilled rows with the column ``qid`` and others.  Memory: a copy of the batch being added."""
+    """Spilled rows with the column ``qid`` and others.  Memory: a copy of the batch being added.
 
-    def __init__(self, folder: Path, buckets: int, schema: pa.Schema) -> None:
+    ``keep``: rows stay when they are taken, since another process may take them again.
+    """
+
+    def __init__(self, folder: Path, buckets: int, schema: pa.Schema, *, keep: bool = False) -> None:
+        self._keep = keep
         self._files = BucketFiles(folder, buckets, schema)
         self.schema = schema
 
@@ -39,7 +43,8 @@ class QuerySpill:
         self._files.add(ordered, np.bincount(bucket, minlength=len(self.rows)))
 
     def take(self, bucket: int) -> pa.Table:
-        """Return and remove the rows of ``bucket``."""
+        """Return the rows of ``bucket``, and remove them unless they are kept."""
         table = pa.Table.from_batches(list(self._files.batches(bucket)), self.schema).combine_chunks()
-        self._files.drop(bucket)
+        if not self._keep:
+            self._files.drop(bucket)
         return table

@@ -111,8 +111,7 @@ class DaskEngine:
             )
         except (OSError, TimeoutError, asyncio.CancelledError) as error:
             raise ClusterUnavailable(
-                f"{self._name}: the scheduler does not answer any more ({_words(error)}); what is done stays: run the same command"
-                " again to resume"
+                f"{self._name}: the scheduler does not answer any more ({_words(error)})"
             ) from error
         self._threads = {
             address: int(facts["nthreads"])

@@ -61,7 +61,7 @@ class Cluster:
         return max(1, len(self._engine.workers()))
 
     def run(
-        self, function: Callable[[Item, int], Result], items: Iterable[Item], folder: Path
+        self, function: Callable[[Item, int], Result], items: Iterable[Item], folder: Path, *, resumes: bool = True
     ) -> Generator[tuple[Item, Result], None, None]:
         """Yield every item with ``function(item, threads)`` as it is done; an item is taken when a worker is free.
 
@@ -75,6 +75,8 @@ class Cluster:
             Must be possible to pickle.
         folder
             A folder for output, which all workers must see.
+        resumes
+            Whether a later run has no need to do again what is done; only errors say it.
 
         Raises
         ------
@@ -89,6 +91,11 @@ class Cluster:
         running: dict[int, _Running] = {}
         try:
             yield from self._run(function, iter(items), duty, running)
+        except (WorkerLost, ClusterUnavailable) as error:
+            then = (
+                "what is done stays: run the same command again to resume" if resumes else "run the same command again"
+            )
+            raise type(error)(f"{error}; {then}") from error
         finally:
             duty.end()
             for call in running:
@@ -150,9 +157,7 @@ class Cluster:
                         self._lost(each, losses, again)
             empty_since = None if here else empty_since or time.monotonic()
             if empty_since is not None and time.monotonic() - empty_since > self._patience:
-                raise WorkerLost(
-                    f"all workers of {self._name} are gone; what is done stays: run the same command again to resume"
-                )
+                raise WorkerLost(f"all workers of {self._name} are gone")
         if failures:
             raise failures[min(failures)]
 
@@ -161,7 +166,7 @@ class Cluster:
         if losses[each.number] >= _MOST_LOSSES:
             raise WorkerLost(
                 f"{_MOST_LOSSES} workers of {self._name} were lost, one after another, with the same task, perhaps for lack of"
-                " memory; what is done stays: run the same command again to resume"
+                " memory"
             )
         again.append(each.number)
         again.sort()

@@ -22,7 +22,7 @@ from rankmill.foundation.process_memory import release_freed
 from rankmill.pipeline.arrow import as_array, bytes_of, parts_of, schema_of, strings_from
 from rankmill.pipeline.clicks import _log_kernels as kernels
 from rankmill.pipeline.clicks.result_lists import LogBlock, ResultLists
-from rankmill.pipeline.grouping.bucket_rows import BucketFiles
+from rankmill.pipeline.grouping.bucket_files import BucketFiles
 from rankmill.pipeline.grouping.query_splits import hash_ids
 
 RESIDENT = 290 * 10**6  # bytes of the process with libraries and kernels, and memory that allocators keep

@@ -1,8 +1,7 @@
 """The rows of a bucket: spilled by the first pass in input order, read and sorted into canonical order by the second.
 
-A bucket has two files in a staging folder: an Arrow IPC stream with all narrow columns, and the values of the rows as float32.
-Each row has its own width, because the number of features is known only after all input was read.  Files are opened for each
-append, so the number of buckets is not limited by the number of open files.
+Narrow columns are spilled as Arrow record batches, the values of the rows as float32 (`rankmill.pipeline.grouping.bucket_files`).
+Each row has its own width, because the number of features is known only after all input was read.
 
 Canonical order inside a bucket: qid, doc_id (rows without one last), a 128-bit digest of grade and values, then the optional
 columns; ids are compared byte by byte.  Rows equal in all of these have the same bytes (except with probability 2^-128), so the
@@ -14,7 +13,6 @@ from __future__ import annotations
 import errno
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -29,9 +27,9 @@ from rankmill.pipeline.sources.batch import BATCH_BYTES
 from rankmill.pipeline.sources.column_roles import type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from io import FileIO
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from rankmill.pipeline.grouping.bucket_files import RawBytes, RowFiles
     from rankmill.pipeline.sources.batch import RowBatch
 
 
@@ -63,90 +61,28 @@ class SpilledRows:
         )
 
 
-class BucketFiles:
-    """An Arrow IPC stream for each bucket, all with the same schema, optionally with a file of raw bytes.
-
-    Several threads may add rows; the rows of one call stay together.
-    """
-
-    def __init__(self, folder: Path, buckets: int, schema: pa.Schema) -> None:
-        folder.mkdir()
-        self._folder = folder
-        self.schema = schema
-        self.rows = np.zeros(buckets, dtype=np.int64)
-        self._adding = [threading.Lock() for _ in range(buckets)]
-
-    def add(
-        self,
-        rows: pa.RecordBatch,
-        counts: npt.NDArray[np.int64],
-        raw: Callable[[slice], npt.NDArray[Any]] | None = None,
-    ) -> None:
-        """Append ``rows``, which are sorted by bucket; ``counts`` (buckets,) are the numbers of rows.
-
-        ``raw`` returns the raw bytes of some of the rows.
-        """
-        ends = np.cumsum(counts)
-        buckets = np.flatnonzero(counts)
-        # threads begin at random buckets, so that they seldom wait for each other
-        for number in np.roll(buckets, int(ends[-1])).tolist():
-            start, stop = int(ends[number] - counts[number]), int(ends[number])
-            with self._adding[number]:
-                path = self._path(number)
-                with path.open("ab", buffering=0) as file:
-                    if not self.rows[number]:
-                        _write_all(file, self.schema.serialize())
-                    _write_all(file, rows.slice(start, stop - start).serialize())
-                if raw is not None:
-                    with self.raw_path(number).open("ab", buffering=0) as file:
-                        _write_all(file, bytes_of(raw(slice(start, stop))))
-                self.rows[number] += counts[number]
-
-    def batches(self, bucket: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of ``bucket`` in the order they were added."""
-        if not self.rows[bucket]:
-            return
-        with pa.OSFile(str(self._path(bucket)), "rb") as file, pa.ipc.open_stream(file) as stream:
-            yield from stream
-
-    def drop(self, bucket: int) -> None:
-        """Remove the files of ``bucket``, whose rows were written to a shard."""
-        self._path(bucket).unlink(missing_ok=True)
-        self.raw_path(bucket).unlink(missing_ok=True)
-
-    def raw_path(self, bucket: int) -> Path:
-        """Return the path of the raw bytes of ``bucket``."""
-        return self._folder / f"{bucket:05d}.raw"
-
-    def _path(self, bucket: int) -> Path:
-        return self._folder / f"{bucket:05d}.arrows"
-
-
-def _write_all(file: FileIO, data: Any) -> None:
-    """Write all of ``data``, as the system may write only a part per call."""
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
+def spilled_schema(extras: Sequence[str] = ()) -> pa.Schema:
+    """Return the schema of spilled rows with these optional columns and goals."""
+    return schema_of(
+        [
+            ("qid", pa.string(), False),
+            ("doc_id", pa.string(), True),
+            ("grade", pa.int32(), False),
+            (_SOURCE, pa.int32(), False),
+            (_WIDTH, pa.int32(), False),
+            *((name, type_of(name), False) for name in extras),
+        ]
+    )
 
 
 class RowSpill:
-    """The spilled rows of an ingest.  Memory: for each thread a copy of the rows of a batch for one bucket."""
+    """The spilled rows of an ingest, in ``files`` of a `spilled_schema`.  Memory: for each thread a copy of the rows of a batch for one bucket."""
 
-    def __init__(self, folder: Path, buckets: int, extras: Sequence[str] = ()) -> None:
-        self._extras = tuple(extras)
-        schema = schema_of(
-            [
-                ("qid", pa.string(), False),
-                ("doc_id", pa.string(), True),
-                ("grade", pa.int32(), False),
-                (_SOURCE, pa.int32(), False),
-                (_WIDTH, pa.int32(), False),
-                *((name, type_of(name), False) for name in self._extras),
-            ]
-        )
-        self._files = BucketFiles(folder, buckets, schema)
+    def __init__(self, files: RowFiles) -> None:
+        self._files = files
+        self._extras = tuple(files.schema.names[len(spilled_schema()) :])
         self.width = 0
-        self.id_bytes = np.zeros((2, buckets), dtype=np.int64)
+        self.id_bytes = np.zeros((2, len(files.rows)), dtype=np.int64)
         """Bytes of query ids and of document ids of each bucket."""
         self._counting = threading.Lock()
 
@@ -200,7 +136,7 @@ class RowSpill:
         if not self.rows[bucket]:
             return
         low = 0
-        with self._files.raw_path(bucket).open("rb", buffering=0) as file:
+        with self._files.raw(bucket) as file:
             for batch in self._files.batches(bucket):
                 n, width = len(batch), batch.column(_WIDTH)[0].as_py()
                 if into is not None and into.shape[1] == width:
@@ -229,7 +165,7 @@ def _lengths(ids: pa.StringArray) -> npt.NDArray[np.int32]:
     return found
 
 
-def _read_all(file: FileIO, values: npt.NDArray[np.float32]) -> None:
+def _read_all(file: RawBytes, values: npt.NDArray[np.float32]) -> None:
     """Fill ``values`` from ``file``."""
     left = bytes_of(values)
     while left:

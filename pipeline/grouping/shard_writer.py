@@ -29,6 +29,7 @@ from rankmill.pipeline.grouping import _kernels
 from rankmill.pipeline.grouping.bucket_rows import BucketRows, runs_of
 from rankmill.pipeline.grouping.settled_bucket import Bucket, read_settled
 from rankmill.pipeline.judgments.judgment_counts import counts_of
+from rankmill.pipeline.memory_plans import MemoryShare, writing_share
 from rankmill.pipeline.sources.column_roles import type_of
 from rankmill.pipeline.sources.times import TIME
 from rankmill.pipeline.statistics.feature_statistics import ColumnCollector, QueryCounts
@@ -116,6 +117,28 @@ def write_shards(
     if failures:
         raise failures[0].error
     return [summaries[bucket] for bucket in sorted(summaries)]
+
+
+def share_of(
+    memory: int,
+    threads: int,
+    layout: Layout,
+    rows: npt.NDArray[np.int64],
+    id_bytes: npt.NDArray[np.int64],
+) -> MemoryShare:
+    """Return how many of ``threads`` may write shards in ``memory`` bytes, and how much each has for values.
+
+    ``rows`` (buckets,) and ``id_bytes`` (2, buckets) are those of the buckets to write.  InputError if the largest one does not fit.
+    """
+    return writing_share(
+        memory,
+        threads,
+        row_group_bytes=layout.row_group_bytes,
+        bucket_rows=int(rows.max()),
+        row_bytes=4 * len(layout.features),
+        id_bytes=id_bytes,
+        settling_bytes=0 if layout.settling is None else layout.settling.bytes_held(rows),
+    )
 
 
 @dataclass(frozen=True, slots=True)

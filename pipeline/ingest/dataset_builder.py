@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
@@ -20,20 +21,20 @@ from rankmill.pipeline.dataset_manifest import (
     SPLITS,
     CategorySet,
 )
-from rankmill.pipeline.grouping.bucket_rows import RowSpill
+from rankmill.pipeline.grouping.bucket_files import BucketFiles
+from rankmill.pipeline.grouping.bucket_rows import RowSpill, spilled_schema
 from rankmill.pipeline.grouping.settled_bucket import Layout
-from rankmill.pipeline.grouping.shard_writer import keep_table, write_shards
+from rankmill.pipeline.grouping.shard_writer import keep_table, share_of, write_shards
+from rankmill.pipeline.ingest.collect_rows import RowFacts, collect_rows
 from rankmill.pipeline.ingest.manifest_builder import described
-from rankmill.pipeline.ingest.read_rows import read_all
+from rankmill.pipeline.ingest.read_rows import require_rows
 from rankmill.pipeline.judgments.judgment_counts import Tally
 from rankmill.pipeline.judgments.judgment_files import judgment_set, read_judgments, spilled_columns
-from rankmill.pipeline.memory_plans import bytes_of_texts, reading_threads, writing_share
 from rankmill.pipeline.pairs.add_pairs import pair_set, read_ids, read_pairs, source_files
 from rankmill.pipeline.pairs.pair_join import SPILLED, join_pairs
 from rankmill.pipeline.query_spill import QuerySpill
 from rankmill.pipeline.sources.column_roles import TYPES
-from rankmill.pipeline.sources.grades import can_be_grades
-from rankmill.pipeline.vocabulary import Vocabulary, check_number, summed
+from rankmill.pipeline.vocabulary import check_number, summed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from rankmill.pipeline.judgments.judgment_files import JudgmentFile
     from rankmill.pipeline.options import IngestOptions
     from rankmill.pipeline.pairs.pair_files import PairSource
-    from rankmill.pipeline.sources.batch import Quarantine, Reject, RowBatch, Source
+    from rankmill.pipeline.sources.batch import Quarantine, Reject, Source
     from rankmill.pipeline.vocabulary import Tally as Tallied
 
 
@@ -61,6 +62,8 @@ class Building:
     files
         The manifest's entries of the files of rows, once :meth:`manifest` was called.
     """
+
+    keeps_judgments = False  # in their spill, once they were used
 
     def __init__(
         self,
@@ -83,15 +86,14 @@ class Building:
         self.staged.mkdir()
         self.files: list[SourceFile] = []
 
-        self._spill = RowSpill(staging / "spill", options.buckets, (*inputs.extras, *inputs.goals))
-        self._labels_are_grades = not inputs.graded and "label" in inputs.extras
+        self._spill: RowSpill
+        self._facts = RowFacts.of(
+            options, len(inputs.categorical), labels_are_grades=not inputs.graded and "label" in inputs.extras
+        )
         self._settling: Settling | None = None
         self._pair_spill = QuerySpill(staging / "pairs-spill", options.buckets, SPILLED)
         self._rejected_rows = self._rejected_judgments = 0
 
-        self._memory = options.memory - beside_bytes()
-        self._of_texts = bytes_of_texts(self._memory, len(inputs.categorical))
-        self._vocabulary = Vocabulary(memory=self._of_texts)
         self._tallies: list[Tallied] = []  # of each categorical feature
         self._counting = threading.Lock()
         self._layout: Layout
@@ -100,18 +102,16 @@ class Building:
         self._pair_shards: list[PairShard] = []
         self._joined: set[int] = set()
 
+    @property
+    def spilled_columns(self) -> tuple[str, ...]:
+        """The optional columns and goals of the rows."""
+        return (*self._inputs.extras, *self._inputs.goals)
+
     def read(self) -> None:
         """Read all files and spill rows, judgments and pairs by hash bucket of their query."""
         inputs, options = self._inputs, self._options
-        read_all(
-            inputs.sources,
-            inputs.columns,
-            self._add_rows,
-            self._quarantine,
-            threads=reading_threads(self._memory - self._of_texts, options.allowed_threads, options.block_size),
-            block_bytes=options.block_size,
-            advance=self._advance,
-        )
+        self._spill, rows = self._read_rows()
+        require_rows(inputs.sources, rows)
         release_freed()
         self._rejected_rows = len(self._quarantine.rejects)
         first = len(inputs.sources)
@@ -121,6 +121,22 @@ class Building:
         read_pairs(
             inputs.pairs, self._pair_spill, options.block_size, lambda number, at: self._advance(first + number, at)
         )
+
+    def _read_rows(self) -> tuple[RowSpill, list[int]]:
+        """Read the files of rows; return the spilled rows, and the number of those of each file."""
+        inputs, options = self._inputs, self._options
+        spill = RowSpill(BucketFiles(self._staging / "spill", options.buckets, spilled_schema(self.spilled_columns)))
+        rows = collect_rows(
+            inputs.sources,
+            inputs.columns,
+            spill,
+            self._facts,
+            self._quarantine,
+            options,
+            threads=options.allowed_threads,
+            advance=self._advance,
+        )
+        return spill, rows
 
     def write(self) -> None:
         """Write the shards of all buckets with new rows; DataRejected if no row of the dataset has a grade."""
@@ -133,8 +149,8 @@ class Building:
         splits = [SPLITS.index(file.split) for file in inputs.rows]
         rows_of_bucket, bring_stored = self._spill.rows.copy(), None
         if base is not None:
-            self._labels_are_grades &= base.labels_were_grades()
-            graded = self._labels_are_grades
+            self._facts.labels_are_grades &= base.labels_were_grades()
+            graded = self._facts.labels_are_grades
             stored = base.touched(np.flatnonzero(rows_of_bucket), features=features, labels_are_grades=graded)
             bring_stored = base.spilling(
                 stored, self._spill, len(inputs.rows), features=features, labels_are_grades=graded
@@ -155,36 +171,43 @@ class Building:
             source_name=names,
             extras=extras,
             goals=inputs.goals,
-            labels_are_grades=self._labels_are_grades and not inputs.judgments,
+            labels_are_grades=self._facts.labels_are_grades and not inputs.judgments,
             settling=settling,
             categorical=self._categorical(features),
         )
-        share = writing_share(
-            self._memory - self._vocabulary.bytes_held,
-            options.allowed_threads,
-            row_group_bytes=self._layout.row_group_bytes,
-            bucket_rows=int(rows_of_bucket.max()),
-            row_bytes=4 * len(features),
-            id_bytes=self._spill.id_bytes,  # ids of an existing dataset are assumed to have the usual length
-            settling_bytes=0 if settling is None else settling.bytes_held(rows_of_bucket),
-        )
         self._joined = {*np.flatnonzero(self._pair_spill.rows).tolist(), *np.flatnonzero(rows_of_bucket).tolist()}
-        self._summaries = write_shards(
+        self._summaries = self._write_shards(rows_of_bucket, bring_stored, self._written(int(rows_of_bucket.sum())))
+        self._judged = sum((summary.judgments_tally for summary in self._summaries), Tally())
+        if settling is not None:
+            self._judged += settling.left_over({summary.bucket for summary in self._summaries})
+        if not self._shards():
+            raise DataRejected(_nothing_judged(self._judged))
+
+    def _write_shards(
+        self,
+        rows_of_bucket: npt.NDArray[np.int64],
+        before: Callable[[int], None] | None,
+        done: Callable[[int], None],
+    ) -> list[ShardSummary]:
+        """Write all buckets with rows; ``before`` and ``done`` as of `write_shards`."""
+        share = share_of(
+            self._options.memory - beside_bytes() - self._facts.vocabulary.bytes_held,
+            self._options.allowed_threads,
+            self._layout,
+            rows_of_bucket,
+            self._spill.id_bytes,  # ids of an existing dataset are assumed to have the usual length
+        )
+        return write_shards(
             self._spill,
             self._layout,
             self.staged,
             np.flatnonzero(rows_of_bucket).tolist(),
             threads=share.threads,
             memory=share.values,
-            before=bring_stored,
-            done=self._written(int(rows_of_bucket.sum())),
+            before=before,
+            done=done,
             count=self._count,
         )
-        self._judged = sum((summary.judgments_tally for summary in self._summaries), Tally())
-        if settling is not None:
-            self._judged += settling.left_over({summary.bucket for summary in self._summaries})
-        if not self._shards():
-            raise DataRejected(_nothing_judged(self._judged))
 
     def join(self) -> None:
         """Join the pairs to the rows of their documents."""
@@ -207,7 +230,7 @@ class Building:
         grades_from: GradesFrom = "grade" if inputs.graded else "nothing"
         if inputs.judgments:
             grades_from = "qrels"
-        elif self._labels_are_grades:
+        elif self._facts.labels_are_grades:
             grades_from = "label"
         found = described(self._layout, self._summaries, self.files, options, self._rejected_rows, grades_from)
         if inputs.pairs:
@@ -247,10 +270,10 @@ class Building:
         features = [self._layout.features[number] for number in self._layout.categorical]
         tallies = {name: [self._tallies[place]] if self._tallies else [] for place, name in enumerate(features)}
         if self._base is not None:
-            self._base.add_categories(self._vocabulary, tallies)
-        self._vocabulary.count(tallies)
+            self._base.add_categories(self._facts.vocabulary, tallies)
+        self._facts.vocabulary.count(tallies)
         digest, size = keep_table(
-            self._vocabulary.table(features), self._staging / "categories.parquet", self.staged / CATEGORIES
+            self._facts.vocabulary.table(features), self._staging / "categories.parquet", self.staged / CATEGORIES
         )
         return CategorySet(features=features, digest=digest, size=size)
 
@@ -262,14 +285,6 @@ class Building:
             for number, (codes, _) in zip(self._layout.categorical, self._tallies, strict=True):
                 check_number(self._layout.features[number], len(codes))
 
-    def _add_rows(self, batch: RowBatch, source: int) -> None:
-        """Spill rows of source number ``source``; called by several threads."""
-        if self._labels_are_grades and not can_be_grades(batch.extras["label"], self._options.read.max_grade).all():
-            self._labels_are_grades = False
-        if batch.categories:
-            self._vocabulary.add(batch.categories)
-        self._spill.add(batch, source)
-
     def _read_judgments(self, done: Callable[[int, int], None]) -> Settling | None:
         """Read separate judgments; return how grades are determined, None if by each row alone."""
         sources, options = self._inputs.judgments, self._options
@@ -280,7 +295,7 @@ class Building:
         spill = None
         if sources:
             schema = spilled_columns(sources)
-            spill = QuerySpill(self._staging / "judgments-spill", options.buckets, schema)
+            spill = QuerySpill(self._staging / "judgments-spill", options.buckets, schema, keep=self.keeps_judgments)
             read_judgments(sources, spill, options.block_size, done)
             release_freed()
         return Settling(

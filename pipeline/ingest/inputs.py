@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import DataRejected, InputError, UnusableColumns
 from rankmill.foundation.options import spelled
+from rankmill.foundation.storage.local_copies import object_behind
 from rankmill.pipeline.dataset_manifest import SPLITS, SourceFile, SplitName
 from rankmill.pipeline.grouping.query_splits import name_of
 from rankmill.pipeline.judgments.judgment_files import (
@@ -59,6 +60,8 @@ class Inputs:
         The features, if the files name them; None for LETOR text.
     categorical
         The features that are categories.
+    read
+        How the files of rows are read.
     """
 
     rows: tuple[RowFile, ...]
@@ -68,6 +71,7 @@ class Inputs:
     companions: dict[Path, Path]
     columns: tuple[str, ...] | None
     categorical: frozenset[str]
+    read: ReadOptions
 
     @property
     def paths(self) -> list[Path]:
@@ -154,9 +158,8 @@ def open_inputs(
         read = replace(read, known_features=frozenset(base.manifest.features))
     if judgments:
         read = without_grades(read, timed=options.split_time is not None)
-    sources = _opened([file.path for file in files], options.format, read, quarantine)
-    share_features(sources, () if base is None else base.manifest.features)
-    share_categories(sources)
+    features = () if base is None else base.manifest.features
+    sources = open_rows([file.path for file in files], options.format, read, quarantine, features)
     columns = _common_columns(sources, options, read, graded=not judgments)
     check_made_ids(sources)
     judgment_files = sorted_files(find_files(judgments), [file.path for file in files])
@@ -181,7 +184,18 @@ def open_inputs(
         companions=companions,
         columns=columns,
         categorical=categorical,
+        read=read,
     )
+
+
+def check_for_cluster(inputs: Inputs, options: IngestOptions) -> None:
+    """Raise InputError for what cannot be done on a cluster yet."""
+    word = spelled("cluster")
+    if options.append:
+        raise InputError(f"{spelled('append')} does not work with {word} yet; leave one of them out")
+    for path in inputs.paths:
+        if (behind := object_behind(path)) is not None:
+            raise InputError(f"{behind.url}: {word} reads no files from buckets yet; copy them to a shared folder")
 
 
 def _row_files(rows: Mapping[SplitName, Given], options: IngestOptions) -> list[RowFile]:
@@ -208,8 +222,18 @@ def _row_files(rows: Mapping[SplitName, Given], options: IngestOptions) -> list[
     return files
 
 
-def _opened(paths: Sequence[Path], form: Format, read: ReadOptions, quarantine: Quarantine) -> list[Source]:
-    """Open the files of rows; dictionaries in one of them are categories in all."""
+def open_rows(
+    paths: Sequence[Path],
+    form: Format,
+    read: ReadOptions,
+    quarantine: Quarantine,
+    features: Iterable[str] = (),
+    categories: Iterable[str] = (),
+) -> list[Source]:
+    """Open files of rows; dictionaries in one of them are categories in all.
+
+    ``features`` and ``categories`` are those of further files, which are not opened here.
+    """
     sources: dict[Path, Source] = {}
     refused: dict[Path, UnusableColumns] = {}
     for path in paths:
@@ -218,12 +242,16 @@ def _opened(paths: Sequence[Path], form: Format, read: ReadOptions, quarantine: 
         except UnusableColumns as error:
             refused[path] = error
     found = {name for source in sources.values() if source.table is not None for name in source.table.categorical}
+    found |= {*categories}
     for path, why in refused.items():
         if found <= {*read.categorical}:
             raise why
         more = replace(read, categorical=(*read.categorical, *sorted(found)))
         sources[path] = open_source(path, form, more, quarantine)
-    return [sources[path] for path in paths]
+    opened = [sources[path] for path in paths]
+    share_features(opened, features)
+    share_categories(opened, found)
+    return opened
 
 
 def _common_columns(

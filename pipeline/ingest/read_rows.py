@@ -38,8 +38,8 @@ def read_all(
     threads: int,
     block_bytes: int,
     advance: Callable[[int, int], None],
-) -> None:
-    """Read all sources in parallel.
+) -> list[int]:
+    """Read all sources in parallel, and return the number of rows of each.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def read_all(
     Raises
     ------
     DataRejected
-        A row is invalid, or a source has no rows.
+        A row is invalid.
     """
     rows_of = [0] * len(sources)
     places = [_places(source, columns) for source in sources]
@@ -99,6 +99,11 @@ def read_all(
     quarantine.settle(breaking[0].number if breaking else None)
     if breaking:
         raise breaking[0].error
+    return rows_of
+
+
+def require_rows(sources: Sequence[Source], rows_of: Sequence[int]) -> None:
+    """Raise DataRejected if one of ``sources`` has no rows; ``rows_of`` are their numbers of rows."""
     for source, rows in zip(sources, rows_of, strict=True):
         if not rows:
             raise DataRejected(f"{source.path}: contains no rows")

@@ -8,16 +8,18 @@ number of threads.
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankmill.foundation.cluster.workers import open_cluster
 from rankmill.foundation.process_memory import return_large_arrays
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.digests import SourceDigests
 from rankmill.pipeline.ingest.append_base import Base
 from rankmill.pipeline.ingest.dataset_builder import Building
-from rankmill.pipeline.ingest.inputs import open_inputs
+from rankmill.pipeline.ingest.inputs import check_for_cluster, open_inputs
 from rankmill.pipeline.ingest_report import IngestReport
 from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.publish_dataset import check_destination, publish_dataset
@@ -64,7 +66,7 @@ def ingest(
     progress
         Called from time to time with ``"reading"``, bytes read and total bytes, later with ``"writing"``, documents written and total.
     say
-        Called with a line about inferred columns, before the data are read.
+        Called with a line about inferred columns, before the data are read, and about each lost worker of a cluster.
 
     Raises
     ------
@@ -72,6 +74,10 @@ def ingest(
         A file is missing, options contradict each other, or ``out`` exists.
     DataRejected
         The data are invalid; nothing was written except, if rejects were allowed, a list of the malformed rows next to ``out``.
+    ConflictError
+        Too many workers of ``options.cluster`` were lost.
+    ClusterUnavailable
+        Its scheduler does not answer, or has no workers.
     """
     started = time.perf_counter()
     return_large_arrays()
@@ -84,16 +90,25 @@ def ingest(
     quarantine = Quarantine(options.max_rejects)
     rows: dict[SplitName, Given] = {"train": train, "valid": valid, "test": test}
     inputs = open_inputs(rows, qrels, pairs, options, quarantine, base)
+    if options.cluster is not None:
+        check_for_cluster(inputs, options)
     of_judgments = guesses_of(source.table for source in inputs.judgments)
     for what, guessed in (("", inputs.guessed), ("judgments: ", of_judgments)):
         if guessed and say is not None:
             say(what + guesses_line(guessed))
     with (
         staging_folder(out) as staging,
+        ExitStack() as stack,
         SourceDigests(inputs.paths) as digests,
         listing_rejects(out, quarantine),
     ):
-        building = Building(inputs, options, quarantine, base, staging, progress)
+        if options.cluster is None:
+            building = Building(inputs, options, quarantine, base, staging, progress)
+        else:
+            from rankmill.pipeline.ingest.cluster_builder import ClusterBuilding
+
+            cluster = stack.enter_context(open_cluster(options.cluster, say or (lambda _: None)))
+            building = ClusterBuilding(inputs, options, quarantine, staging, progress, cluster)
         building.read()
         building.write()
         building.join()

@@ -189,6 +189,15 @@ class Quarantine:
             self._found.extend(self._own.found)
             del self._own.number, self._own.found
 
+    @property
+    def found(self) -> tuple[tuple[Reject, str], ...]:
+        """The malformed rows with their messages, for :meth:`include`."""
+        return tuple((found.reject, found.message) for found in self._found)
+
+    def include(self, number: int, found: Iterable[tuple[Reject, str]]) -> None:
+        """Add the rows that the quarantine of part ``number`` of the input has :attr:`found`."""
+        self._found.extend(_Found(number, reject, message) for reject, message in found)
+
     def settle(self, parts: int | None = None) -> None:
         """Sort the malformed rows, and discard those of parts from number ``parts`` on.
 

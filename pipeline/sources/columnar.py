@@ -107,6 +107,8 @@ class TableSource(ABC):
 class ColumnarSource(TableSource):
     """A file with a table of typed columns; subclasses read a format."""
 
+    _begin = 0  # rows of the file that are left out at its beginning
+
     def __init__(
         self,
         path: Path,
@@ -151,7 +153,7 @@ class ColumnarSource(TableSource):
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file."""
-        for task in self.tasks_from(block_bytes):
+        for task in self.tasks_from(block_bytes, self._begin):
             yield from task.rows()
             self.position = task.position
         self.position = self.path.stat().st_size

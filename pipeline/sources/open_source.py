@@ -131,13 +131,13 @@ class NarrowFile:
                 self.position = self._source.position
 
 
-def share_categories(sources: Sequence[Source]) -> None:
-    """Let all tables among ``sources`` read the categories of any of them as categories."""
+def share_categories(sources: Sequence[Source], others: Iterable[str] = ()) -> None:
+    """Let all tables among ``sources`` read the categories of any of them, and ``others``, as categories."""
     from rankmill.pipeline.sources.columnar import TableSource
 
     tables = [source for source in sources if isinstance(source, TableSource)]
     of_tables = [frozenset() if source.table is None else source.table.categorical for source in tables]
-    names = frozenset[str]().union(*of_tables)
+    names = frozenset(others).union(*of_tables)
     for source, known in zip(tables, of_tables, strict=True):
         if known != names:
             source.share_categories(names)

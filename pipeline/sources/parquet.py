@@ -41,7 +41,8 @@ class ParquetSource(ColumnarSource):
         Rows keep their numbers: reading begins at that row at least.
         """
         self._kept = range(first, last)
-        return sum(rows for rows, _ in self.row_groups()[:first])
+        self._begin = sum(rows for rows, _ in self.row_groups()[:first])
+        return self._begin
 
     def schema(self) -> pa.Schema:
         """Return names and types of the columns."""

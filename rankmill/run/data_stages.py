@@ -28,7 +28,14 @@ if TYPE_CHECKING:
     from rankmill.run.work import Work
 
 GIVEN = ("sources", "valid", "test", "pairs", "qrels")
-WITHOUT_EFFECT = {"memory", "threads", "block_size", "overwrite", "append"}  # options that do not affect the dataset
+WITHOUT_EFFECT = {
+    "memory",
+    "threads",
+    "block_size",
+    "cluster",
+    "overwrite",
+    "append",
+}  # options that do not affect the dataset
 
 
 class IngestStage(Stage):

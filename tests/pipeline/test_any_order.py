@@ -21,7 +21,7 @@ from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
 from rankmill.pipeline.grouping import settled_bucket as layout
-from rankmill.pipeline.ingest import dataset_builder as building
+from rankmill.pipeline.grouping import shard_writer
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.memory_plans import MemoryShare
 from rankmill.pipeline.options import IngestOptions, ReadOptions
@@ -161,7 +161,7 @@ def build(rows: list[Row], kinds: tuple[str, ...], way: Way, folder: Path, monke
         WRITERS[part.suffix](ordered[k :: way.files], part)
     monkeypatch.setattr(layout, "ROW_GROUP_BYTES", ROW_GROUP)
     if way.held is not None:
-        monkeypatch.setattr(building, "writing_share", lambda *_, **__: MemoryShare(way.threads, way.held))
+        monkeypatch.setattr(shard_writer, "writing_share", lambda *_, **__: MemoryShare(way.threads, way.held))
     options = replace(options, threads=way.threads, memory=way.memory, block_size=way.block_bytes)
     ingest(rng.sample(parts, len(parts)), folder / "out", options=options)
     bin_dataset(Dataset.open(folder / "out"), max_bin=15)

@@ -13,7 +13,8 @@ from rankmill.foundation.errors import InputError
 from rankmill.pipeline.grouping import _kernels
 from rankmill.pipeline.grouping import bucket_rows as bucket_module
 from rankmill.pipeline.grouping import settled_bucket as layout_module
-from rankmill.pipeline.grouping.bucket_rows import RowSpill, padded, read_bucket
+from rankmill.pipeline.grouping.bucket_files import BucketFiles
+from rankmill.pipeline.grouping.bucket_rows import RowSpill, padded, read_bucket, spilled_schema
 from rankmill.pipeline.grouping.query_splits import SPLIT_SALT, buckets_of, hash_ids, parse_shares, splits_of
 from rankmill.pipeline.grouping.settled_bucket import Layout
 from rankmill.pipeline.grouping.shard_writer import write_shard
@@ -95,7 +96,7 @@ def test_bad_shares_are_refused(text, message):
 def write(folder, memory):
     rng = np.random.default_rng(5)
     folder.mkdir()
-    spill = RowSpill(folder / "spill", 1)
+    spill = RowSpill(BucketFiles(folder / "spill", 1, spilled_schema()))
     for width in (2, 3, 1):
         n = 700
         spill.add(
@@ -126,7 +127,7 @@ def test_a_shard_has_the_same_bytes_however_often_its_rows_are_read(tmp_path, mo
 def test_narrow_rows_are_widened_some_at_a_time(tmp_path):
     """A hundred thousand rows of one feature, 0.4 MB, would be 400 MB with all features."""
     n, width = 100_000, 1000
-    spill = RowSpill(tmp_path / "spill", 1)
+    spill = RowSpill(BucketFiles(tmp_path / "spill", 1, spilled_schema()))
     for rows, features in ((n, 1), (1, width)):
         qid = pa.array([f"q{k % 100}" for k in range(rows)])
         values = np.ones((rows, features), dtype=np.float32)
@@ -140,7 +141,7 @@ def test_narrow_rows_are_widened_some_at_a_time(tmp_path):
 
 
 def test_rows_that_came_one_by_one_are_read_in_their_order(tmp_path, monkeypatch):
-    spill = RowSpill(tmp_path / "spill", 1)
+    spill = RowSpill(BucketFiles(tmp_path / "spill", 1, spilled_schema()))
     for k in range(20):
         qid, doc_id = pa.array([f"q{k}"]), pa.array([f"d{k}"]) if k % 3 else None
         spill.add(RowBatch(qid=qid, doc_id=doc_id, grade=None, values=np.full((1, 1), k, dtype=np.float32)), k)

@@ -209,13 +209,14 @@ def test_files_that_are_none(tmp_path):
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "in.txt"
     path.write_text("1 qid:1 1:1\n")
-    real = building.read_all
+    real = building.collect_rows
 
     def grow(*arguments, **options):
-        real(*arguments, **options)
+        found = real(*arguments, **options)
         path.write_text("1 qid:1 1:1\n1 qid:1 1:2\n")
+        return found
 
-    monkeypatch.setattr(building, "read_all", grow)
+    monkeypatch.setattr(building, "collect_rows", grow)
     with refused(InputError, "in.txt", "changed"):
         ingest([path], tmp_path / "out")
     assert not (tmp_path / "out").exists()

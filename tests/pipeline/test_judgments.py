@@ -166,7 +166,7 @@ def test_neither_order_nor_files_nor_memory_show(tmp_path, how, by_qrels, monkey
         rng.shuffle(judgments)
         if seed == 1:  # too much to be held
             monkeypatch.setattr(
-                "rankmill.pipeline.ingest.dataset_builder.writing_share", lambda *_, **__: MemoryShare(2, 1)
+                "rankmill.pipeline.grouping.shard_writer.writing_share", lambda *_, **__: MemoryShare(2, 1)
             )
         else:
             monkeypatch.undo()

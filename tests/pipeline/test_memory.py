@@ -10,7 +10,8 @@ import pytest
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.process_memory import checked_memory
 from rankmill.foundation.units import MIN_MEMORY
-from rankmill.pipeline.grouping.bucket_rows import RowSpill
+from rankmill.pipeline.grouping.bucket_files import BucketFiles
+from rankmill.pipeline.grouping.bucket_rows import RowSpill, spilled_schema
 from rankmill.pipeline.grouping.query_splits import buckets_of
 from rankmill.pipeline.memory_plans import (
     BYTES_A_ROW,
@@ -64,7 +65,7 @@ def test_what_does_not_fit_is_said_with_the_cure():
 
 
 def test_long_ids_count_as_well(tmp_path):
-    spill = RowSpill(tmp_path / "spill", 2)
+    spill = RowSpill(BucketFiles(tmp_path / "spill", 2, spilled_schema()))
     for doc_id in (None, pa.array(["d" * 1000, None, "d"])):
         qid = pa.array(["q1", "q1", "query 2"])
         spill.add(RowBatch(qid=qid, doc_id=doc_id, grade=None, values=np.zeros((3, 1), dtype=np.float32)), 0)

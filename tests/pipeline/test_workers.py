@@ -12,7 +12,8 @@ from rankmill.foundation.errors import DataRejected, MalformedLine, TooManyRejec
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.foundation.threads import ahead, in_order
 from rankmill.pipeline.grouping import bucket_rows as spill_module
-from rankmill.pipeline.grouping.bucket_rows import RowSpill
+from rankmill.pipeline.grouping.bucket_files import BucketFiles
+from rankmill.pipeline.grouping.bucket_rows import RowSpill, spilled_schema
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest.read_rows import read_all
 from rankmill.pipeline.options import IngestOptions, ReadOptions
@@ -248,7 +249,7 @@ def test_no_thread_forgets_how_wide_the_rows_of_another_are(tmp_path, monkeypatc
         return found
 
     monkeypatch.setattr(spill_module, "max", slow, raising=False)
-    spill = RowSpill(tmp_path / "spill", 1)
+    spill = RowSpill(BucketFiles(tmp_path / "spill", 1, spilled_schema()))
 
     def add(width):
         values = np.zeros((1, width), dtype=np.float32)
@@ -267,7 +268,7 @@ def test_no_thread_forgets_how_wide_the_rows_of_another_are(tmp_path, monkeypatc
 @pytest.mark.parametrize("most", [1, 3, 1000])
 def test_rows_are_spilled_some_at_a_time(tmp_path, monkeypatch, most):
     monkeypatch.setattr(spill_module, "_MOST_ROWS", most)
-    spill = RowSpill(tmp_path / "spill", 3, ("label",))
+    spill = RowSpill(BucketFiles(tmp_path / "spill", 3, spilled_schema(["label"])))
     names = [f"q{k % 5}" for k in range(20)]
     values, label = np.arange(40, dtype=np.float32).reshape(20, 2), np.arange(20.0)
     for doc_id in (None, pa.array(names)):

@@ -1,0 +1,382 @@
+"""Ingest on a cluster: the same bytes and errors as in one process, for any workers, ranges, order of completion and loss."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rankmill.cli import execute
+from rankmill.foundation.cluster.workers import Cluster, open_cluster
+from rankmill.foundation.errors import DataRejected, InputError, MalformedRow, TooManyRejects, WorkerLost
+from rankmill.pipeline.grouping import shard_writer
+from rankmill.pipeline.grouping.bucket_rows import RowSpill, read_bucket, spilled_schema
+from rankmill.pipeline.grouping.spill_files import SpillFile, SpillParts
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.memory_plans import MemoryShare
+from rankmill.pipeline.options import ReadOptions
+from rankmill.pipeline.rejects import read_rejects
+from rankmill.pipeline.sources import file_ranges
+from rankmill.pipeline.sources.batch import RowBatch
+from tests.clusters import Killed, Memory, in_memory, look_often, square
+from tests.pipeline.test_any_order import KINDS, WRITERS, judgments
+from tests.refusals import refused
+
+LOSING = ["a b c", "a", "", "b", "c d", "d"]
+
+
+@pytest.fixture(autouse=True)
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_often(monkeypatch)
+    monkeypatch.setattr(file_ranges, "LEAST_BYTES", 4000)
+    monkeypatch.setattr("rankmill.pipeline.ingest.cluster_builder.USUAL_BUCKETS", 2)
+
+
+@contextmanager
+def on(*looks: str, seed: int = 0) -> Iterator[Memory]:
+    cluster, engine = in_memory(*looks, seed=seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rankmill.pipeline.ingest.run_ingest.open_cluster", lambda *_: opened(cluster))
+        yield engine
+
+
+@contextmanager
+def opened(cluster: Cluster) -> Iterator[Cluster]:
+    yield cluster
+
+
+def tree_of(folder: Path) -> dict[str, bytes]:
+    """Return all files of a dataset, its manifest included."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def on_a_cluster(options: IngestOptions) -> IngestOptions:
+    return replace(options, cluster="local:2")
+
+
+def written(kinds: Sequence[str], folder: Path, n: int = 600, files: int = 6) -> list[Path]:
+    """Write rows whose queries are in several files."""
+    rows = judgments(1, n)
+    paths = [folder / f"{number}{kinds[number % len(kinds)]}" for number in range(files)]
+    for number, path in enumerate(paths):
+        WRITERS[path.suffix](rows[number::files], path)
+    return paths
+
+
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+def test_the_bytes_are_those_of_one_process(tmp_path: Path, kinds: Sequence[str]) -> None:
+    paths = written(kinds, tmp_path)
+    read = ReadOptions(categorical=("2", "4") if kinds == (".txt",) else ("x1", "x3"))
+    options = IngestOptions(read=read, buckets=5, split={"train": 0.7, "valid": 0.2, "test": 0.1})
+    alone = ingest(paths, tmp_path / "alone", options=options)
+    expected = tree_of(tmp_path / "alone")
+    assert {name.split("/")[0] for name in expected} >= {"features", "_queries", "_categories"}
+    for seed, looks in enumerate([["a"], ["a b"], ["a b c"], LOSING]):
+        with on(*looks, seed=seed) as engine:
+            found = ingest(paths, tmp_path / str(seed), options=on_a_cluster(options))
+        assert tree_of(tmp_path / str(seed)) == expected
+        assert (found.manifest, found.read, found.columns_guessed) == (
+            alone.manifest,
+            alone.read,
+            alone.columns_guessed,
+        )
+        assert len(engine.started) >= 7  # 5 ranges, 2 groups of buckets
+    assert {path.name for path in tmp_path.iterdir()} == {*(path.name for path in paths), "alone", *"0123"}
+
+
+def test_values_need_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = written([".txt"], tmp_path)
+    ingest(paths, tmp_path / "alone", options=IngestOptions(buckets=3))
+    monkeypatch.setattr(shard_writer, "writing_share", lambda *_, **__: MemoryShare(2, 1))
+    with on("a b"):
+        ingest(paths, tmp_path / "out", options=on_a_cluster(IngestOptions(buckets=3)))
+    assert tree_of(tmp_path / "out") == tree_of(tmp_path / "alone")
+
+
+def test_row_groups_of_one_file_are_read_by_several_workers(tmp_path: Path) -> None:
+    whole, rows = tmp_path / "all.parquet", judgments(2, 1000)
+    WRITERS[".parquet"](rows, whole)
+    ingest([whole], tmp_path / "alone")
+    assert len(file_ranges.ranges_of([_opened(whole)])) > 3
+    with on("a b"):
+        ingest([whole], tmp_path / "out", options=on_a_cluster(IngestOptions()))
+    assert tree_of(tmp_path / "out") == tree_of(tmp_path / "alone")
+    table = pq.read_table(whole)
+    qid = table["qid"].to_pylist()
+    qid[777] = None
+    pq.write_table(table.set_column(0, "qid", pa.array(qid)), whole, row_group_size=50)
+    with on("a b"), pytest.raises(MalformedRow) as found:
+        ingest([whole], tmp_path / "bad", options=on_a_cluster(IngestOptions()))
+    assert found.value.row == 778
+
+
+def _opened(path: Path):
+    from rankmill.pipeline.sources.open_source import open_source
+
+    return open_source(path)
+
+
+def test_dictionaries_in_one_file_are_categories_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    brands = ["acme", "été", "17", "no"]
+    rng = random.Random(1)
+    for number in range(4):
+        names = [rng.choice(brands) for _ in range(300)]
+        brand = pa.array(names).dictionary_encode() if number == 1 else pa.array(names)
+        columns = {
+            "qid": [f"q{rng.randrange(40)}" for _ in names],
+            "grade": [1] * 300,
+            "brand": brand,
+            "x": [0.5] * 300,
+        }
+        pq.write_table(pa.table(columns), tmp_path / f"{number}.parquet", row_group_size=70)
+    paths = sorted(tmp_path.glob("*.parquet"))
+    ingest(paths, tmp_path / "alone")
+    monkeypatch.setattr(file_ranges, "LEAST_BYTES", 500)
+    with on("a b"):
+        report = ingest(paths, tmp_path / "out", options=on_a_cluster(IngestOptions()))
+    assert tree_of(tmp_path / "out") == tree_of(tmp_path / "alone")
+    assert report.vocabulary.number("brand") == 4
+
+
+@pytest.mark.parametrize("aggregate", [None, "mean"])
+def test_judgments_and_pairs_in_files_of_their_own(tmp_path: Path, aggregate: str | None) -> None:
+    rng = random.Random(1)
+    documents = [(f"q{k % 40}", f"d{k}") for k in range(600)]
+    for number in range(3):
+        lines = [f"{q},{d},{rng.random()}" for q, d in documents[number::3]]
+        (tmp_path / f"rows-{number}.csv").write_text("qid,doc_id,x\n" + "\n".join(lines) + "\n")
+    judged = rng.sample(documents, 400)
+    lines = [f"{q} 0 {d} {rng.randrange(4)}" for q, d in judged]
+    lines += ["gone 0 d1 2"] + ([f"{q} 0 {d} 1" for q, d in judged[:50]] if aggregate else [])
+    (tmp_path / "qrels.txt").write_text("\n".join(lines) + "\n")
+    pairs = [
+        f"{q}\t{d}\td{int(d[1:]) + 40}" for q, d in judged if int(d[1:]) < 560 and (q, f"d{int(d[1:]) + 40}") in judged
+    ]
+    (tmp_path / "pairs.tsv").write_text("qid\tbetter\tworse\n" + "\n".join(pairs) + "\n")
+    rows = sorted(tmp_path.glob("rows-*"))
+    options = IngestOptions(buckets=4, aggregate=aggregate)
+    more = {"qrels": [tmp_path / "qrels.txt"], "pairs": [tmp_path / "pairs.tsv"]}
+    alone = ingest(rows, tmp_path / "alone", options=options, **more)
+    assert alone.manifest.judgments.without_row == 1
+    assert alone.manifest.pairs.pairs
+    assert alone.manifest.unjudged
+    for seed, looks in enumerate([["a b"], LOSING]):
+        with on(*looks, seed=seed):
+            ingest(rows, tmp_path / str(seed), options=on_a_cluster(options), **more)
+        assert tree_of(tmp_path / str(seed)) == tree_of(tmp_path / "alone")
+
+
+def test_rows_of_a_document_are_merged_and_labels_become_grades(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    for number in range(3):
+        lines = [f"q{rng.randrange(30)},d{rng.randrange(9)},{rng.randrange(3)},1" for _ in range(300)]
+        (tmp_path / f"{number}.csv").write_text("qid,doc_id,grade,x\n" + "\n".join(lines) + "\n")
+        labels = [line.replace("q", "p") for line in lines]
+        (tmp_path / f"labels-{number}.csv").write_text("qid,doc_id,label,x\n" + "\n".join(labels) + "\n")
+    for name, options in (("?.csv", IngestOptions(aggregate="mean")), ("labels-?.csv", IngestOptions())):
+        paths = sorted(tmp_path.glob(name))
+        ingest(paths, tmp_path / "alone", options=replace(options, overwrite=True))
+        with on("a b"):
+            ingest(paths, tmp_path / "out", options=on_a_cluster(replace(options, overwrite=True)))
+        assert tree_of(tmp_path / "out") == tree_of(tmp_path / "alone")
+    (tmp_path / "labels-2.csv").write_text("qid,doc_id,label,x\nz,z,0.5,1\n")
+    ingest(paths, tmp_path / "alone", options=IngestOptions(overwrite=True, read=ReadOptions(ungraded=True)))
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3, 7, 8, 100])
+def test_malformed_rows_and_errors_are_those_of_one_process(tmp_path: Path, limit: int) -> None:
+    rng = random.Random(5)
+    for name, bad in (("a", (3, 40, 41)), ("b", ()), ("c", (1, 2, 70, 99, 100)), ("d", ())):
+        lines = [f"{rng.randrange(3)} qid:{rng.randrange(9)} 1:{rng.random()} 2:1\n" for _ in range(200)]
+        for line in bad:
+            lines[line - 1] = f"1 qid:1 1:x{line}\n"
+        (tmp_path / f"{name}.txt").write_text("".join(lines))
+    for torn in (b"", b"1 qid:1 1:\xff\n"):
+        with (tmp_path / "d.txt").open("ab") as file:
+            file.write(torn)
+        found = []
+        for name, looks in (("alone", None), ("out", ["a"]), ("again", ["a b c", "a c", "b"])):
+            options = IngestOptions(max_rejects=limit, overwrite=True)
+            listed = tmp_path / f"{name}.rejects.parquet"
+            listed.unlink(missing_ok=True)
+            try:
+                if looks is None:
+                    ingest(tmp_path.glob("*.txt"), tmp_path / name, options=options)
+                else:
+                    with on(*looks, seed=limit):
+                        ingest(tmp_path.glob("*.txt"), tmp_path / name, options=on_a_cluster(options))
+            except TooManyRejects as error:
+                found.append((error.first, read_rejects(listed)))
+            except DataRejected as error:
+                found.append((str(error), listed.exists()))
+            else:
+                found.append((tree_of(tmp_path / name), listed.exists()))
+        assert found[0] == found[1] == found[2]
+
+
+def test_what_only_the_whole_input_shows_is_checked(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("1 qid:1 1:2\n" * 600)
+    (tmp_path / "b.txt").write_text("")
+    with on("a b"), refused(DataRejected, "b.txt", "contains no rows"):
+        ingest(tmp_path.glob("*.txt"), tmp_path / "out", options=on_a_cluster(IngestOptions()))
+    (tmp_path / "b.txt").write_text("1 qid:1 3:2\n" * 600)
+    splits = {"valid": [tmp_path / "b.txt"]}
+    with on("a b"), refused(DataRejected, "a.txt", "b.txt", "1"):
+        ingest([tmp_path / "a.txt"], tmp_path / "out", options=on_a_cluster(IngestOptions()), **splits)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt"]
+
+
+def test_what_a_cluster_cannot_do_yet_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("1 qid:1 1:2\n")
+    ingest([tmp_path / "a.txt"], tmp_path / "out")
+    (tmp_path / "b.txt").write_text("1 qid:1 1:3\n")
+    with refused(InputError, "append", "cluster"):
+        ingest([tmp_path / "b.txt"], tmp_path / "out", options=on_a_cluster(IngestOptions(append=True)))
+
+
+def test_an_ingest_that_lost_all_workers_leaves_nothing(tmp_path: Path) -> None:
+    paths = written([".txt"], tmp_path)
+    with on("a b", "a b", "a b", ""), pytest.raises(WorkerLost, match=r"run the same command again$"):
+        ingest(paths, tmp_path / "out", options=on_a_cluster(IngestOptions()))
+    assert sorted(tmp_path.iterdir()) == paths
+
+
+def test_work_that_was_done_and_lost_is_done_again(tmp_path: Path) -> None:
+    paths = written([".parquet"], tmp_path)
+    options = IngestOptions(buckets=5, read=ReadOptions(categorical=("x1",)))
+    ingest(paths, tmp_path / "alone", options=options)
+    with on("a b") as engine:
+        start, lost = engine.start, set()
+
+        def losing(call, worker, duty, function, item) -> None:
+            def work(item, threads):
+                result = function(item, threads)
+                if (function, item.number) not in lost:
+                    lost.add((function, item.number))
+                    raise Killed
+                return result
+
+            start(call, worker, duty, work, item)
+
+        engine.start = losing
+        ingest(paths, tmp_path / "out", options=on_a_cluster(options))
+    assert len(lost) * 2 == len(engine.started)
+    assert tree_of(tmp_path / "out") == tree_of(tmp_path / "alone")
+
+
+def test_a_file_that_is_another_one_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = written([".txt"], tmp_path)
+    original = file_ranges.ranges_of
+
+    def larger(sources):
+        return [replace(each, sizes=tuple(size + 1 for size in each.sizes)) for each in original(sources)]
+
+    monkeypatch.setattr("rankmill.pipeline.ingest.cluster_builder.ranges_of", larger)
+    with on("a"), refused(InputError, "0.txt", "another file"):
+        ingest(paths, tmp_path / "out", options=on_a_cluster(IngestOptions()))
+
+
+def test_progress_goes_up_to_all_bytes_and_all_documents(tmp_path: Path) -> None:
+    paths = written([".txt"], tmp_path)
+    told: dict[str, list[tuple[int, int]]] = {"reading": [], "writing": []}
+    with on("a b"):
+        report = ingest(
+            paths,
+            tmp_path / "out",
+            options=on_a_cluster(IngestOptions()),
+            progress=lambda stage, *at: told[stage].append(at),
+        )
+    for stage, total in (("reading", sum(path.stat().st_size for path in paths)), ("writing", report.manifest.rows)):
+        done = [at for at, _ in told[stage]]
+        assert done == sorted(done)
+        assert told[stage][-1] == (total, total)
+        assert len(done) > 2
+
+
+def test_spill_files_give_back_what_they_got(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    expected: dict[int, list[tuple[str, bytes]]] = {}
+    paths, total = [], 0
+    for part in range(4):
+        paths.append(tmp_path / f"{part}")
+        with SpillFile(paths[-1], 3, spilled_schema()) as file:
+            spill = RowSpill(file)
+            for _ in range(part):  # none in the first one
+                batch = RowBatch(
+                    qid=pa.array([f"q{rng.randrange(9)}" for _ in range(20)]),
+                    doc_id=None,
+                    grade=None,
+                    values=pa.array([rng.random() for _ in range(40)], pa.float32()).to_numpy().reshape(20, 2),
+                )
+                spill.add(batch, part)
+            file.finish()
+            total = spill.rows + total
+    parts = RowSpill(SpillParts(paths, total, spilled_schema()))
+    assert total.sum() == 120
+    for bucket in range(3):
+        read = read_bucket(parts, bucket, 2, 0.0)
+        assert len(read) == total[bucket]
+        expected[bucket] = list(zip(read.qid.to_pylist(), map(bytes, read.digest), strict=True))
+        parts.drop(bucket)
+        assert (
+            list(zip(read_bucket(parts, bucket, 2, 0.0).qid.to_pylist(), map(bytes, read.digest), strict=True))
+            == (expected[bucket])
+        )
+    with pytest.raises(TypeError):
+        parts.add(batch, 0)
+    paths[2].write_bytes(paths[2].read_bytes()[:-1])
+    with pytest.raises(OSError, match="cut short"):
+        [read_bucket(parts, bucket, 2, 0.0) for bucket in range(3)]
+
+
+@pytest.fixture(scope="module")
+def dask() -> Iterator[Cluster]:
+    with open_cluster("local:2") as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("killed_at", ["read_range", "settle_buckets"])
+def test_the_work_of_a_killed_process_is_done_again(tmp_path: Path, dask: Cluster, killed_at: str) -> None:
+    paths = written([".parquet", ".csv"], tmp_path)
+    options = IngestOptions(buckets=7, read=ReadOptions(categorical=("x1",)))
+    ingest(paths, tmp_path / "alone", options=options)
+    run, killed = dask.run, []
+
+    def killing(function, items, folder, **others):
+        results = run(function, items, folder, **others)
+        if function.__name__ == killed_at and not killed:
+            killed.extend(pid for _, (_, pid) in run(square, range(2), folder))
+            yield next(results)
+            os.kill(killed[0], signal.SIGKILL)
+        yield from results
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dask, "run", killing)
+        patch.setattr("rankmill.pipeline.ingest.run_ingest.open_cluster", lambda *_: opened(dask))
+        ingest(paths, tmp_path / "out", options=on_a_cluster(options))
+    assert killed
+    assert tree_of(tmp_path / "out") == tree_of(tmp_path / "alone")
+
+
+def test_the_command_writes_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    paths = [os.path.relpath(path) for path in written([".csv"], tmp_path)]
+    usual = ["data", "ingest", *paths, "--buckets", "5", "-o"]
+    assert execute([*usual, str(tmp_path / "alone")]) == 0
+    assert execute([*usual, str(tmp_path / "both"), "--cluster", "local:2"]) == 0
+    assert tree_of(tmp_path / "both") == tree_of(tmp_path / "alone")
+    capfd.readouterr()
+    bad = tmp_path / "zbad.csv"
+    bad.write_text((tmp_path / "0.csv").read_text() + "1,2\n")
+    assert execute([*usual, str(tmp_path / "t"), str(bad)]) == 10
+    alone = capfd.readouterr().err.splitlines()[-1]
+    assert execute([*usual, str(tmp_path / "t"), str(bad), "--cluster", "local:2"]) == 10
+    assert capfd.readouterr().err.splitlines()[-1] == alone
