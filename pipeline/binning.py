@@ -7,44 +7,28 @@ of a sample of rows (`rankmill.pipeline.sampled_bins`).
 from __future__ import annotations
 
 import shutil
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from rankmill.foundation.cluster.workers import open_cluster
 from rankmill.foundation.errors import DataRejected, DatasetFormatError
 from rankmill.foundation.process_memory import DEFAULT_MEMORY
 from rankmill.foundation.storage.locks import alone
-from rankmill.foundation.storage.publish import file_digest, fsync_folder, keep_by_digest, write_atomically
+from rankmill.foundation.storage.publish import file_digest, fsync_folder, write_atomically
 from rankmill.foundation.storage.staging import staging_folder
-from rankmill.pipeline import _kernels
-from rankmill.pipeline.binspec import (
-    BinSpec,
-    FeatureBins,
-    apply_bins,
-    category_bins,
-    checked_max_bins,
-    feature_bins,
-)
+from rankmill.pipeline.bin_work import BinWork
+from rankmill.pipeline.binspec import BinSpec, checked_max_bins
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import BINS, BinSet, path_in
 from rankmill.pipeline.memory_plans import BinPlan
 from rankmill.pipeline.options import MAX_BIN, MIN_MAX_BIN, BinOptions
-from rankmill.pipeline.quantiles import EDGE, Values, checked_max_bin
-from rankmill.pipeline.sampled_bins import SampledColumn, sampled_places
+from rankmill.pipeline.quantiles import checked_max_bin
 from rankmill.pipeline.stored_shards import read_manifest
-from rankmill.pipeline.vocabulary import EMPTY, summed, tally_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
-
-    import numpy.typing as npt
-
-    from rankmill.pipeline.dataset_manifest import Shard, SplitName
-
-_COLUMN_BYTES = 64 << 20  # of columns processed together by default
-_BATCH_ROWS = 65536  # rows read at a time
 
 
 def find_bins(
@@ -99,6 +83,8 @@ def bin_dataset(
     plan: BinPlan | None = None,
     *,
     max_bin_of: Mapping[str, int] | None = None,
+    cluster: str | None = None,
+    say: Callable[[str], object] = lambda _: None,
 ) -> BinSpec:
     """Bin ``dataset``: compute edges as quantiles of its train split, then write every shard as bins.
 
@@ -111,12 +97,19 @@ def bin_dataset(
     (15..255) and the same ``max_bin_of``, maxima of single features (2..255), are reused and become the newest, which readers get by default; bins from a smaller sample than this memory allows
     are computed again.  Reopen the dataset to read the bins.  ``plan`` replaces the plan for ``memory``.
 
+    ``cluster`` names workers that do it, each in ``memory`` bytes: ``local:N``, or the address of a Dask scheduler.  ``say`` is called
+    with a line about each that is lost.
+
     Raises
     ------
     InputError
         ``max_bin`` or ``memory`` out of range, or ``max_bin_of`` names an unknown feature.
     DataRejected
         The train split has no rows.
+    ConflictError
+        The dataset was replaced meanwhile, or too many workers were lost.
+    ClusterUnavailable
+        The scheduler of ``cluster`` does not answer, or has no workers.
     """
     most = BinOptions(max_bin=checked_max_bin(max_bin, MIN_MAX_BIN), max_bin_of=max_bin_of or {})
     plan = bin_plan(dataset, memory) if plan is None else plan
@@ -130,26 +123,33 @@ def bin_dataset(
         if found is not None:
             current.commit_bins(current.bin_set(found.digest))
             return found
-        return _write_bins(dataset, max_bin, plan, checked_max_bins(most.max_bin_of, max_bin, dataset.feature_names))
+        max_bins = checked_max_bins(most.max_bin_of, max_bin, dataset.feature_names)
+        return _write_bins(dataset, max_bin, plan, max_bins, cluster, say)
 
 
-def _write_bins(dataset: Dataset, max_bin: int, plan: BinPlan, max_bin_of: Mapping[str, int]) -> BinSpec:
+def _write_bins(
+    dataset: Dataset,
+    max_bin: int,
+    plan: BinPlan,
+    max_bin_of: Mapping[str, int],
+    cluster: str | None = None,
+    say: Callable[[str], object] = lambda _: None,
+) -> BinSpec:
     most = dict.fromkeys(dataset.feature_names, max_bin) | {**max_bin_of}
-    if plan.sampled_rows is None:
-        spec = BinSpec(tuple(_exact_features(dataset, most, plan)), max_bin, max_bin_of=max_bin_of)
-        counts = None
-    else:
-        spec = BinSpec(tuple(_sampled_features(dataset, most, plan)), max_bin, plan.sampled_rows, max_bin_of)
-        counts = np.zeros((len(spec.features), MAX_BIN + 1), dtype=np.int64)
-    with staging_folder(dataset.bins_folder("new")) as staging:
-        staged = [staging / f"{shard.bucket}.parquet" for shard in dataset.manifest.shards]
-        for file, shard in zip(staged, dataset.manifest.shards, strict=True):
-            _write_shard(file, dataset, shard, spec, plan.batch_rows, counts)
-        if counts is not None:
+    with staging_folder(dataset.bins_folder("new")) as staging, ExitStack() as stack:
+        if cluster is None:
+            work = BinWork(dataset, plan, staging)
+        else:
+            from rankmill.pipeline.bin_work_on_cluster import ClusterBinWork
+
+            work = ClusterBinWork(dataset, plan, staging, stack.enter_context(open_cluster(cluster, say)))
+        spec = BinSpec(work.features(most), max_bin, plan.sampled_rows, max_bin_of)
+        counts = work.write(spec)
+        if spec.sampled_rows is not None:
             features = zip(spec.features, counts, strict=True)
             spec = replace(spec, features=tuple(replace(f, counts=row[: f.n_bins].copy()) for f, row in features))
         folder = dataset.bins_folder(spec.digest)
-        shards = [keep_by_digest(file, folder) for file in staged]
+        shards = work.keep(folder)
     write_atomically(folder / "binspec.json", spec.to_json().encode())
     fsync_folder(folder.parent)
     fsync_folder(dataset.path)
@@ -159,105 +159,3 @@ def _write_bins(dataset: Dataset, max_bin: int, plan: BinPlan, max_bin_of: Mappi
         if old.name not in {entry.binspec for entry in named}:
             shutil.rmtree(old, ignore_errors=True)
     return spec
-
-
-def columns_of(
-    dataset: Dataset,
-    split: SplitName | None = None,
-    together: int | None = None,
-    features: Sequence[str] | None = None,
-) -> Iterator[tuple[str, Values]]:
-    """Yield every feature of ``split`` (or only ``features``) with its values (n,) in canonical order; the caller may modify them.
-
-    ``together`` columns are in memory at a time (None: a few), and later ones overwrite the values.
-    """
-    rows = dataset.manifest.rows if split is None else dataset.manifest.splits[split].rows
-    together = together or max(1, _COLUMN_BYTES // (4 * max(1, rows)))
-    features = dataset.feature_names if features is None else features
-    columns = np.empty((min(together, len(features)), rows), dtype=EDGE)
-    for names in _groups(features, together):
-        first = 0
-        for batch in dataset.column_batches(split, names, _BATCH_ROWS):
-            for column, values in zip(columns, batch, strict=False):
-                column[first : first + len(values)] = values
-            first += len(batch[0])
-        yield from zip(names, columns, strict=False)
-
-
-def _groups(names: Sequence[str], together: int) -> Iterator[Sequence[str]]:
-    return (names[first : first + together] for first in range(0, len(names), together))
-
-
-def _exact_features(dataset: Dataset, most: Mapping[str, int], plan: BinPlan) -> Iterator[FeatureBins]:
-    """Yield the bins of every feature, at most so many as ``most`` says, from the train split."""
-    categorical = frozenset(dataset.manifest.categorical)
-    for name, values in columns_of(dataset, "train", together=plan.columns):
-        bins = feature_bins(name, values, most[name], in_place=True, categorical=name in categorical)
-        yield _with_names(bins, dataset)
-
-
-def _with_names(bins: FeatureBins, dataset: Dataset) -> FeatureBins:
-    return replace(bins, names=dataset.vocabulary.named(bins.name, bins.edges)) if bins.categorical else bins
-
-
-def _sampled_features(dataset: Dataset, most: Mapping[str, int], plan: BinPlan) -> Iterator[FeatureBins]:
-    """Yield the bins of every feature from a sample of the train split, without counts.
-
-    Categories are few enough to be counted exactly: those of a feature are the same as without a sample.
-    """
-    categorical = frozenset(dataset.manifest.categorical)
-    places = sampled_places(lambda: dataset.query_batches("train"), plan.sampled_rows or 1)
-    for names in _groups(dataset.feature_names, plan.columns):
-        columns = [SampledColumn() for _ in names]
-        tallies = {place: tally_of(EMPTY) for place, name in enumerate(names) if name in categorical}
-        samples = np.empty((len(names), len(places)), dtype=EDGE)
-        first = drawn = 0
-        for batch in dataset.column_batches("train", names, _BATCH_ROWS):
-            last = drawn + int(np.searchsorted(places[drawn:], first + len(batch[0])))
-            for column, sample, values in zip(columns, samples, batch, strict=True):
-                column.first_pass(values)
-                sample[drawn:last] = values[places[drawn:last] - first]
-            for place, tally in tallies.items():
-                tallies[place] = summed([tally, tally_of(batch[place])])
-            first, drawn = first + len(batch[0]), last
-        for column in columns:
-            column.end_first_pass()
-        for batch in dataset.column_batches("train", names, _BATCH_ROWS):
-            for column, values in zip(columns, batch, strict=True):
-                column.second_pass(values)
-        for place, (name, column, sample) in enumerate(zip(names, columns, samples, strict=True)):
-            if place in tallies:
-                bins = category_bins(name, *tallies[place], column.missing, most[name])
-                yield _with_names(replace(bins, counts=np.zeros(bins.n_bins, dtype=np.int64)), dataset)
-                continue
-            edges = column.edges(sample, most[name])
-            low, high = column.extremes or (None, None)
-            yield FeatureBins(name, edges, np.zeros(len(edges) + 2, dtype=np.int64), low, high)
-
-
-def _write_shard(
-    path: Path,
-    dataset: Dataset,
-    shard: Shard,
-    spec: BinSpec,
-    batch_rows: int,
-    counts: npt.NDArray[np.int64] | None,
-) -> None:
-    """Write the bins of ``shard``: a dictionary-encoded uint8 column per feature, one byte per value before zstd.
-
-    Add the rows of the train split to ``counts`` (F, 256) unless they are known.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema = pa.schema([pa.field(name, pa.uint8(), nullable=False) for name in spec.feature_names])
-    train = None if counts is None else dataset.rows_in(shard, "train")
-    done = 0
-    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=True, write_statistics=False) as writer:
-        for values in dataset.shard_batches(shard, batch_rows):
-            bins = apply_bins(values, spec)
-            if train is not None:
-                _kernels.tally(bins, train[done : done + len(bins)], counts)
-            done += len(bins)
-            columns = np.ascontiguousarray(bins.T)
-            writer.write_batch(pa.record_batch([pa.array(column) for column in columns], schema=schema))

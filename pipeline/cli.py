@@ -48,7 +48,14 @@ def bin_(
     found = find_bins(opened, options.max_bin, plan.sampled_rows, options.max_bin_of)
     if found is None:
         typer.echo(plan.render(), err=True)
-    spec = bin_dataset(opened, options.max_bin, options.memory, max_bin_of=options.max_bin_of)
+    spec = bin_dataset(
+        opened,
+        options.max_bin,
+        options.memory,
+        max_bin_of=options.max_bin_of,
+        cluster=options.cluster,
+        say=lambda line: typer.echo(line, err=True),
+    )
     bins = [len(feature.edges) + 1 for feature in spec.features]
     if as_json:
         facts = {

@@ -543,3 +543,4 @@ class BinOptions:
         convert=_checked_bins,
     )
     memory: int = option(default="2GB", help=MEMORY, size=True, least=MIN_MEMORY)
+    cluster: str | None = option_like(ClusterOptions, "cluster", default=None)

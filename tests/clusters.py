@@ -7,7 +7,8 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,37 @@ def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 def in_memory(*looks: str, seed: int = 0, said: list[str] | None = None) -> tuple[Cluster, Memory]:
     engine = Memory([look.split() for look in looks], seed)
     return Cluster(engine, "memory", (lambda _: None) if said is None else said.append, patience=0.1), engine
+
+
+@contextmanager
+def on(module: str, *looks: str, seed: int = 0) -> Iterator[Memory]:
+    """Let ``module`` open a cluster in memory, whatever it asks for."""
+    cluster, engine = in_memory(*looks, seed=seed)
+    with opened_by(module, cluster):
+        yield engine
+
+
+@contextmanager
+def opened_by(module: str, cluster: Cluster) -> Iterator[None]:
+    """Let ``module`` open ``cluster``, whatever it asks for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{module}.open_cluster", lambda *_: nullcontext(cluster))
+        yield
+
+
+@contextmanager
+def killing_in(function_name: str, cluster: Cluster) -> Iterator[list[int]]:
+    """Kill a process of ``cluster`` after the first result of the stage of this function; yield its number, and that of others."""
+    run, killed = cluster.run, []
+
+    def killing(function, items, folder, **others):  # type: ignore[no-untyped-def]
+        results = run(function, items, folder, **others)
+        if function.__name__ == function_name and not killed:
+            killed.extend(pid for _, (_, pid) in run(square, range(2), folder))
+            yield next(results)
+            os.kill(killed[0], signal.SIGKILL)
+        yield from results
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster, "run", killing)
+        yield killed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import printed
-from rankmill.pipeline.binning import columns_of
+from rankmill.pipeline.bin_work import columns_of
 from rankmill.pipeline.quantiles import Values
 from rankmill.pipeline.statistics.drift_reference import DriftReference, grades_of, known_bins
 from rankmill.pipeline.statistics.psi import Cells, FeatureSample, Index, Starts, cells_for

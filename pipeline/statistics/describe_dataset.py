@@ -13,7 +13,7 @@ import polars as pl
 
 from rankmill.foundation.records import as_json, infinite_as_words, left_out
 from rankmill.foundation.terminal import printed
-from rankmill.pipeline.binning import columns_of
+from rankmill.pipeline.bin_work import columns_of
 from rankmill.pipeline.dataset_manifest import SPLITS, JudgmentSet, Meaning, Repeats, SourceFile
 from rankmill.pipeline.ingest_report import GRADES_SHOWN, repeated, several
 from rankmill.pipeline.judgments.judgment_counts import counts_of

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from rankmill.foundation.errors import DatasetFormatError, IntegrityError
 from rankmill.foundation.records import from_json, to_line
 from rankmill.foundation.storage.publish import write_atomically
-from rankmill.pipeline.binning import columns_of
+from rankmill.pipeline.bin_work import columns_of
 from rankmill.pipeline.binspec import FeatureBins
 from rankmill.pipeline.dataset_manifest import SplitName
 from rankmill.pipeline.quantiles import EDGE, Values

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
-from rankmill.pipeline.binning import columns_of
+from rankmill.pipeline.bin_work import columns_of
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import SPLITS
 from rankmill.scorer.links import MAX_GAINED_GRADE

@@ -165,7 +165,9 @@ class BinStage(Stage):
 
     def run(self, say: Say) -> Made:
         config, dataset = self.work.config.bin.options, self.work.dataset()
-        spec = bin_dataset(dataset, config.max_bin, config.memory, max_bin_of=config.max_bin_of)
+        spec = bin_dataset(
+            dataset, config.max_bin, config.memory, max_bin_of=config.max_bin_of, cluster=config.cluster, say=say
+        )
         drift: DriftFacts | None = None
         files: tuple[Path, ...] = ()
         if self.work.config.drift is not None:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.foundation.errors import ConflictError, DataRejected, DatasetFormatError, InputError
-from rankmill.pipeline import binning
+from rankmill.pipeline import bin_work, binning
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.binspec import apply_bins, feature_bins
 from rankmill.pipeline.dataset import Dataset
@@ -61,11 +61,11 @@ def test_bins_are_the_rows_and_edges_come_from_train(dataset):
 
 
 def test_few_columns_at_a_time_change_nothing(dataset, monkeypatch):
-    monkeypatch.setattr(binning, "_COLUMN_BYTES", 1)
+    monkeypatch.setattr(bin_work, "_COLUMN_BYTES", 1)
     one_by_one = bin_dataset(dataset)
     monkeypatch.undo()
     assert binning.find_bins(dataset) is None  # opened before
-    features = [feature_bins(name, values) for name, values in binning.columns_of(dataset, "train")]
+    features = [feature_bins(name, values) for name, values in bin_work.columns_of(dataset, "train")]
     assert binning.BinSpec(tuple(features)).digest == one_by_one.digest
 
 
@@ -192,8 +192,8 @@ def test_a_failure_leaves_the_dataset_as_it_was(dataset, monkeypatch):
             raise OSError(28, "No space left on device")
         write(*arguments)
 
-    write = binning._write_shard
-    monkeypatch.setattr(binning, "_write_shard", fail)
+    write = bin_work.write_shard
+    monkeypatch.setattr(bin_work, "write_shard", fail)
     with pytest.raises(OSError, match="No space left"):
         bin_dataset(dataset)
     assert tree(dataset.path) == before

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,10 +24,11 @@ from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.rejects import read_rejects
 from rankmill.pipeline.sources import file_ranges
 from rankmill.pipeline.sources.batch import RowBatch
-from tests.clusters import Killed, Memory, in_memory, look_often, square
+from tests.clusters import Killed, killing_in, look_often, on, opened_by
 from tests.pipeline.test_any_order import KINDS, WRITERS, judgments
 from tests.refusals import refused
 
+RUN = "rankmill.pipeline.ingest.run_ingest"
 LOSING = ["a b c", "a", "", "b", "c d", "d"]
 
 
@@ -38,19 +37,6 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     look_often(monkeypatch)
     monkeypatch.setattr(file_ranges, "LEAST_BYTES", 4000)
     monkeypatch.setattr("rankmill.pipeline.ingest.cluster_builder.USUAL_BUCKETS", 2)
-
-
-@contextmanager
-def on(*looks: str, seed: int = 0) -> Iterator[Memory]:
-    cluster, engine = in_memory(*looks, seed=seed)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rankmill.pipeline.ingest.run_ingest.open_cluster", lambda *_: opened(cluster))
-        yield engine
-
-
-@contextmanager
-def opened(cluster: Cluster) -> Iterator[Cluster]:
-    yield cluster
 
 
 def tree_of(folder: Path) -> dict[str, bytes]:
@@ -80,7 +66,7 @@ def test_the_bytes_are_those_of_one_process(tmp_path: Path, kinds: Sequence[str]
     expected = tree_of(tmp_path / "alone")
     assert {name.split("/")[0] for name in expected} >= {"features", "_queries", "_categories"}
     for seed, looks in enumerate([["a"], ["a b"], ["a b c"], LOSING]):
-        with on(*looks, seed=seed) as engine:
+        with on(RUN, *looks, seed=seed) as engine:
             found = ingest(paths, tmp_path / str(seed), options=on_a_cluster(options))
         assert tree_of(tmp_path / str(seed)) == expected
         assert (found.manifest, found.read, found.columns_guessed) == (
@@ -96,7 +82,7 @@ def test_values_need_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.Mon
     paths = written([".txt"], tmp_path)
     ingest(paths, tmp_path / "alone", options=IngestOptions(buckets=3))
     monkeypatch.setattr(shard_writer, "writing_share", lambda *_, **__: MemoryShare(2, 1))
-    with on("a b"):
+    with on(RUN, "a b"):
         ingest(paths, tmp_path / "out", options=on_a_cluster(IngestOptions(buckets=3)))
     assert tree_of(tmp_path / "out") == tree_of(tmp_path / "alone")
 
@@ -106,14 +92,14 @@ def test_row_groups_of_one_file_are_read_by_several_workers(tmp_path: Path) -> N
     WRITERS[".parquet"](rows, whole)
     ingest([whole], tmp_path / "alone")
     assert len(file_ranges.ranges_of([_opened(whole)])) > 3
-    with on("a b"):
+    with on(RUN, "a b"):
         ingest([whole], tmp_path / "out", options=on_a_cluster(IngestOptions()))
     assert tree_of(tmp_path / "out") == tree_of(tmp_path / "alone")
     table = pq.read_table(whole)
     qid = table["qid"].to_pylist()
     qid[777] = None
     pq.write_table(table.set_column(0, "qid", pa.array(qid)), whole, row_group_size=50)
-    with on("a b"), pytest.raises(MalformedRow) as found:
+    with on(RUN, "a b"), pytest.raises(MalformedRow) as found:
         ingest([whole], tmp_path / "bad", options=on_a_cluster(IngestOptions()))
     assert found.value.row == 778
 
@@ -140,7 +126,7 @@ def test_dictionaries_in_one_file_are_categories_in_all(tmp_path: Path, monkeypa
     paths = sorted(tmp_path.glob("*.parquet"))
     ingest(paths, tmp_path / "alone")
     monkeypatch.setattr(file_ranges, "LEAST_BYTES", 500)
-    with on("a b"):
+    with on(RUN, "a b"):
         report = ingest(paths, tmp_path / "out", options=on_a_cluster(IngestOptions()))
     assert tree_of(tmp_path / "out") == tree_of(tmp_path / "alone")
     assert report.vocabulary.number("brand") == 4
@@ -169,7 +155,7 @@ def test_judgments_and_pairs_in_files_of_their_own(tmp_path: Path, aggregate: st
     assert alone.manifest.pairs.pairs
     assert alone.manifest.unjudged
     for seed, looks in enumerate([["a b"], LOSING]):
-        with on(*looks, seed=seed):
+        with on(RUN, *looks, seed=seed):
             ingest(rows, tmp_path / str(seed), options=on_a_cluster(options), **more)
         assert tree_of(tmp_path / str(seed)) == tree_of(tmp_path / "alone")
 
@@ -184,7 +170,7 @@ def test_rows_of_a_document_are_merged_and_labels_become_grades(tmp_path: Path) 
     for name, options in (("?.csv", IngestOptions(aggregate="mean")), ("labels-?.csv", IngestOptions())):
         paths = sorted(tmp_path.glob(name))
         ingest(paths, tmp_path / "alone", options=replace(options, overwrite=True))
-        with on("a b"):
+        with on(RUN, "a b"):
             ingest(paths, tmp_path / "out", options=on_a_cluster(replace(options, overwrite=True)))
         assert tree_of(tmp_path / "out") == tree_of(tmp_path / "alone")
     (tmp_path / "labels-2.csv").write_text("qid,doc_id,label,x\nz,z,0.5,1\n")
@@ -211,7 +197,7 @@ def test_malformed_rows_and_errors_are_those_of_one_process(tmp_path: Path, limi
                 if looks is None:
                     ingest(tmp_path.glob("*.txt"), tmp_path / name, options=options)
                 else:
-                    with on(*looks, seed=limit):
+                    with on(RUN, *looks, seed=limit):
                         ingest(tmp_path.glob("*.txt"), tmp_path / name, options=on_a_cluster(options))
             except TooManyRejects as error:
                 found.append((error.first, read_rejects(listed)))
@@ -226,11 +212,11 @@ def test_what_only_the_whole_input_shows_is_checked(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text("1 qid:1 1:2\n" * 600)
     (tmp_path / "b.txt").write_text("")
-    with on("a b"), refused(DataRejected, "b.txt", "contains no rows"):
+    with on(RUN, "a b"), refused(DataRejected, "b.txt", "contains no rows"):
         ingest(tmp_path.glob("*.txt"), tmp_path / "out", options=on_a_cluster(IngestOptions()))
     (tmp_path / "b.txt").write_text("1 qid:1 3:2\n" * 600)
     splits = {"valid": [tmp_path / "b.txt"]}
-    with on("a b"), refused(DataRejected, "a.txt", "b.txt", "1"):
+    with on(RUN, "a b"), refused(DataRejected, "a.txt", "b.txt", "1"):
         ingest([tmp_path / "a.txt"], tmp_path / "out", options=on_a_cluster(IngestOptions()), **splits)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt"]
 
@@ -245,7 +231,7 @@ def test_what_a_cluster_cannot_do_yet_is_refused(tmp_path: Path) -> None:
 
 def test_an_ingest_that_lost_all_workers_leaves_nothing(tmp_path: Path) -> None:
     paths = written([".txt"], tmp_path)
-    with on("a b", "a b", "a b", ""), pytest.raises(WorkerLost, match=r"run the same command again$"):
+    with on(RUN, "a b", "a b", "a b", ""), pytest.raises(WorkerLost, match=r"run the same command again$"):
         ingest(paths, tmp_path / "out", options=on_a_cluster(IngestOptions()))
     assert sorted(tmp_path.iterdir()) == paths
 
@@ -254,7 +240,7 @@ def test_work_that_was_done_and_lost_is_done_again(tmp_path: Path) -> None:
     paths = written([".parquet"], tmp_path)
     options = IngestOptions(buckets=5, read=ReadOptions(categorical=("x1",)))
     ingest(paths, tmp_path / "alone", options=options)
-    with on("a b") as engine:
+    with on(RUN, "a b") as engine:
         start, lost = engine.start, set()
 
         def losing(call, worker, duty, function, item) -> None:
@@ -281,14 +267,14 @@ def test_a_file_that_is_another_one_there_is_refused(tmp_path: Path, monkeypatch
         return [replace(each, sizes=tuple(size + 1 for size in each.sizes)) for each in original(sources)]
 
     monkeypatch.setattr("rankmill.pipeline.ingest.cluster_builder.ranges_of", larger)
-    with on("a"), refused(InputError, "0.txt", "another file"):
+    with on(RUN, "a"), refused(InputError, "0.txt", "another file"):
         ingest(paths, tmp_path / "out", options=on_a_cluster(IngestOptions()))
 
 
 def test_progress_goes_up_to_all_bytes_and_all_documents(tmp_path: Path) -> None:
     paths = written([".txt"], tmp_path)
     told: dict[str, list[tuple[int, int]]] = {"reading": [], "writing": []}
-    with on("a b"):
+    with on(RUN, "a b"):
         report = ingest(
             paths,
             tmp_path / "out",
@@ -349,19 +335,7 @@ def test_the_work_of_a_killed_process_is_done_again(tmp_path: Path, dask: Cluste
     paths = written([".parquet", ".csv"], tmp_path)
     options = IngestOptions(buckets=7, read=ReadOptions(categorical=("x1",)))
     ingest(paths, tmp_path / "alone", options=options)
-    run, killed = dask.run, []
-
-    def killing(function, items, folder, **others):
-        results = run(function, items, folder, **others)
-        if function.__name__ == killed_at and not killed:
-            killed.extend(pid for _, (_, pid) in run(square, range(2), folder))
-            yield next(results)
-            os.kill(killed[0], signal.SIGKILL)
-        yield from results
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dask, "run", killing)
-        patch.setattr("rankmill.pipeline.ingest.run_ingest.open_cluster", lambda *_: opened(dask))
+    with killing_in(killed_at, dask) as killed, opened_by(RUN, dask):
         ingest(paths, tmp_path / "out", options=on_a_cluster(options))
     assert killed
     assert tree_of(tmp_path / "out") == tree_of(tmp_path / "alone")

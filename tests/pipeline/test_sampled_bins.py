@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.units import MIN_MEMORY
-from rankmill.pipeline import binning, sampled_bins
+from rankmill.pipeline import bin_work, binning, sampled_bins
 from rankmill.pipeline.binning import bin_dataset, bin_plan, find_bins
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
 from rankmill.pipeline.cli import app
@@ -246,7 +246,7 @@ def test_it_is_the_same_for_any_batches_groups_and_row_groups(folder, tmp_path, 
     digest = sampled(dataset).digest
     files = {path.name: path.read_bytes() for path in (dataset.path / "_bins" / digest).iterdir()}
     for batch_rows, together in ((257, 1), (100_000, 9)):
-        monkeypatch.setattr(binning, "_BATCH_ROWS", batch_rows)
+        monkeypatch.setattr(bin_work, "_BATCH_ROWS", batch_rows)
         assert sampled(dataset, together=together).digest == digest
     monkeypatch.undo()
     # the same rows in pieces, in another order

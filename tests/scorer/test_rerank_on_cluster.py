@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +20,13 @@ from rankmill.scorer import ranked_writer, scoring, sorting
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.query_counts import QUERY_COUNT, count_queries, ranges_of_queries
 from rankmill.scorer.rerank import rerank, rerank_several
-from tests.clusters import Memory, in_memory, look_often, square
+from tests.clusters import killing_in, look_often, on, opened_by
 from tests.refusals import refused
 from tests.scorer.candidate_files import as_table, random_candidates, write_csv, write_letor
 from tests.scorer.forests import random_forest
 from tests.scorer.test_rerank import tree_of
+
+RERANK = "rankmill.scorer.rerank"
 
 
 @pytest.fixture(scope="module")
@@ -63,19 +63,6 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryPlan, "of", lambda total: MemoryPlan(10**9, 2000, 64 << 20))
 
 
-@contextmanager
-def on(*looks: str, seed: int = 0) -> Iterator[Memory]:
-    cluster, engine = in_memory(*looks, seed=seed)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rankmill.scorer.rerank.open_cluster", lambda *_: opened(cluster))
-        yield engine
-
-
-@contextmanager
-def opened(cluster: Cluster) -> Iterator[Cluster]:
-    yield cluster
-
-
 @pytest.mark.parametrize(
     ("kind", "top_k", "out"),
     [
@@ -95,7 +82,7 @@ def test_the_bytes_are_those_of_one_process(
     expected = tree_of(tmp_path / out)
     assert len(expected) > 3 or out != "out"
     for seed, looks in enumerate([["a"], ["a b"], ["a b c", "a", "", "b", "c d", "d"]]):
-        with on(*looks, seed=seed) as engine:
+        with on(RERANK, *looks, seed=seed) as engine:
             found = rerank(inputs[kind], forest, tmp_path / out, top_k=top_k, overwrite=True, cluster="local:2")
         assert tree_of(tmp_path / out) == expected
         assert found == alone
@@ -107,7 +94,7 @@ def test_several_models_read_their_candidates_once(forest, inputs, tmp_path: Pat
     models = {"x": (forest, None), "y": (random_forest(6, n_trees=3, max_leaves=5), None)}
     alone = rerank_several(inputs["mixed"], models, tmp_path / "out", top_k=4)
     expected = tree_of(tmp_path / "out")
-    with on("a b"):
+    with on(RERANK, "a b"):
         assert (
             rerank_several(inputs["mixed"], models, tmp_path / "out", top_k=4, overwrite=True, cluster="local:2")
             == alone
@@ -120,7 +107,7 @@ def test_a_run_that_lost_all_workers_resumes(forest, inputs, tmp_path: Path) -> 
     expected = tree_of(tmp_path / "out")
     looks, calls = ["a b"] * 5, 0
     for _ in range(20):
-        with on(*looks, "") as engine:
+        with on(RERANK, *looks, "") as engine:
             try:
                 rerank(inputs["parquet"], forest, tmp_path / "again", top_k=5, cluster="local:2")
                 break
@@ -148,7 +135,7 @@ def test_a_score_that_is_not_finite_is_named_by_its_row_in_the_whole_input(
     with refused(NotFiniteScore, "2.txt", "row 258", "inf") as alone:
         rerank(paths, forest, tmp_path / "out")
     for seed in range(3):
-        with on("a b c", seed=seed), pytest.raises(NotFiniteScore) as found:
+        with on(RERANK, "a b c", seed=seed), pytest.raises(NotFiniteScore) as found:
             rerank(paths, forest, tmp_path / "out", cluster="local:2")
         assert str(found.value) == str(alone.value)
     assert not (tmp_path / "out").exists()
@@ -158,13 +145,13 @@ def test_what_only_the_whole_input_shows_is_checked(forest, tmp_path: Path) -> N
     (tmp_path / "empty.txt").write_text("")
     narrow = tmp_path / "narrow.txt"
     narrow.write_text("1 qid:1 1:2\n")
-    with on("a"), refused(CandidatesRejected, "no candidates found"):
+    with on(RERANK, "a"), refused(CandidatesRejected, "no candidates found"):
         rerank(tmp_path / "empty.txt", forest, tmp_path / "out", cluster="local:1")
-    with on("a"), refused(CandidatesRejected, "n_features"):
+    with on(RERANK, "a"), refused(CandidatesRejected, "n_features"):
         rerank([tmp_path / "empty.txt", narrow], forest, tmp_path / "out", cluster="local:1")
     wide = write_letor(tmp_path / "wide.txt", random_candidates(1, n_rows=10))
     rerank([narrow, wide, tmp_path / "empty.txt"], forest, tmp_path / "alone")
-    with on("a"):
+    with on(RERANK, "a"):
         rerank([narrow, wide, tmp_path / "empty.txt"], forest, tmp_path / "out", cluster="local:1")
     assert [*tree_of(tmp_path / "out").values()] == [*tree_of(tmp_path / "alone").values()]
 
@@ -175,7 +162,7 @@ def test_a_file_that_is_another_one_there_is_refused(forest, inputs, tmp_path: P
     def larger(sources):
         return [replace(each, sizes=tuple(size + 1 for size in each.sizes)) for each in original(sources)]
 
-    with on("a"), pytest.MonkeyPatch.context() as patch:
+    with on(RERANK, "a"), pytest.MonkeyPatch.context() as patch:
         patch.setattr("rankmill.scorer.rerank_on_cluster.ranges_of", larger)
         with refused(InputError, "0.txt", "another file"):
             rerank(inputs["text"], forest, tmp_path / "out", cluster="local:1")
@@ -184,7 +171,7 @@ def test_a_file_that_is_another_one_there_is_refused(forest, inputs, tmp_path: P
 def test_a_first_stage_is_refused(forest, inputs, tmp_path: Path) -> None:
     run = tmp_path / "first.run"
     run.write_text("q1 Q0 D1 1 1.0 x\n")
-    with on("a"), refused(InputError, "run", "cluster"):
+    with on(RERANK, "a"), refused(InputError, "run", "cluster"):
         rerank(inputs["text"], forest, tmp_path / "out", run=run, cluster="local:1")
 
 
@@ -242,19 +229,7 @@ def test_the_work_of_a_killed_process_is_done_again(
 ) -> None:
     rerank(inputs["mixed"], forest, tmp_path / "out", top_k=5)
     expected = tree_of(tmp_path / "out")
-    run, killed = dask.run, []
-
-    def killing(function, items, folder):
-        results = run(function, items, folder)
-        if function.__name__ == killed_at and not killed:
-            killed.extend(pid for _, (_, pid) in run(square, range(2), folder))
-            yield next(results)
-            os.kill(killed[0], signal.SIGKILL)
-        yield from results
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dask, "run", killing)
-        patch.setattr("rankmill.scorer.rerank.open_cluster", lambda *_: opened(dask))
+    with killing_in(killed_at, dask) as killed, opened_by(RERANK, dask):
         rerank(inputs["mixed"], forest, tmp_path / "out", top_k=5, overwrite=True, cluster="local:2")
     assert killed
     assert tree_of(tmp_path / "out") == expected
