@@ -14,6 +14,8 @@ FROM base AS build
 # binutils has strip, for docker/install.sh; it stays in this stage.
 RUN apt-get update -qq && apt-get install -qq -y --no-install-recommends binutils
 COPY . /src
+# What docker/install.sh installs: cloud, or dask for docker/compose-cluster.yaml.
+ARG LOCK=cloud
 RUN sh /src/docker/install.sh /src /opt/rankmill
 
 FROM base

@@ -7,6 +7,7 @@
 # PREFIX/numba-cache has the compiled kernels.
 #
 #   PYTHON               the interpreter (default: python3)
+#   LOCK                 what is installed: cloud (default; for buckets) or dask (for clusters)
 #   NUMBA_CPU_NAME       the CPU to compile for; set the same value at run time
 #   NUMBA_CPU_FEATURES   set it too, empty by default: otherwise Numba would add those of the build host
 set -eu
@@ -21,7 +22,7 @@ export NUMBA_CPU_NAME NUMBA_CPU_FEATURES NUMBA_CACHE_DIR
 
 "${PYTHON:-python3}" -m venv "$prefix"
 pip() { "$prefix/bin/python" -m pip --disable-pip-version-check --no-cache-dir --quiet "$@"; }
-pip install --require-hashes --only-binary :all: -r "$source/locks/cloud.txt"
+pip install --require-hashes --only-binary :all: -r "$source/locks/${LOCK:-cloud}.txt"
 
 # The build writes into the source tree; build from a copy, so that the sources may be read-only.
 copy=$(mktemp -d)

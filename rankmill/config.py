@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from rankmill.foundation.cluster.options import cluster_address
 from rankmill.foundation.errors import ConfigError, InvalidParameter
 from rankmill.foundation.options import ChangesOf, Without
 from rankmill.foundation.storage.url_arguments import url_of
@@ -37,6 +39,9 @@ PREVIOUS = "previous"  # instead of the path of an older dataset
 LEAST_KEPT = 64_000  # minimum of ``keep_bytes``
 RANKED = "ranked"
 OTHERS_IN_WORK = frozenset({"", "dataset", "model", "stages", "report", "drift", "dry-run", "lease", "clicks", "cache"})
+
+ClusterStage = Literal["ingest", "bin", "rerank"]
+CLUSTER_STAGES: tuple[ClusterStage, ...] = get_args(ClusterStage)
 
 Texts = Annotated[tuple[str, ...], Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -257,10 +262,23 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class ClusterSection:
+    """``[cluster]``: workers for all ``stages`` that have no ``cluster`` of their own."""
+
+    address: str
+    stages: tuple[ClusterStage, ...] = CLUSTER_STAGES
+
+    def check_address(self) -> None:
+        """Raise InvalidParameter if ``address`` names no cluster."""
+        cluster_address(self.address, "address")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Config:
     """The content of ``rankmill.toml``."""
 
     work: str = "work"
+    cluster: ClusterSection | None = None
     clicks: ClicksSection | None = None
     ingest: IngestSection
     bin: BinSection = Field(default_factory=BinSection)
@@ -273,6 +291,18 @@ class Config:
     report: ReportSection = Field(default_factory=ReportSection)
     drift: DriftSection | None = None
     tell: Tell = Field(default_factory=Tell)
+
+    def on_cluster(self) -> Config:
+        """Return the same with ``[cluster]`` in all stages that use it."""
+        if self.cluster is None:
+            return self
+        found = self
+        for stage in self.cluster.stages:
+            section = getattr(self, stage)
+            if section is not None and section.options.cluster is None:
+                options = replace(section.options, cluster=self.cluster.address)
+                found = replace(found, **{stage: replace(section, options=options)})
+        return found
 
     @property
     def name(self) -> str:

@@ -96,6 +96,7 @@ CONVENTIONS_HEAD = f"""\
 
 SECTIONS = {
     "": "At the top of the file.",
+    "cluster": "[Several machines](../cluster.md) for the stages that can use them. Leave the section out for none.",
     "clicks": "A click log that becomes judgments ([nightly runs from clicks](../clicks-nightly.md)). Leave the section out for none. As the options of"
     " [`clicks fit`](commands/clicks-fit.md) and [`clicks judge`](commands/clicks-judge.md).",
     "ingest": "Where judgments come from. As the options of [`data ingest`](commands/data-ingest.md).",
@@ -114,6 +115,8 @@ SECTIONS = {
 
 KEYS = {
     "work": "Folder for the dataset, the models in training, evaluations and ranked lists.",
+    "cluster.address": "The workers: `local:N` starts N of them here, `tcp://HOST:PORT` uses a running Dask scheduler.",
+    "cluster.stages": "The stages that use them. The key `cluster` of a stage comes first.",
     "clicks.sources": "Files of the click log, folders or patterns.",
     "clicks.model": "The click model that corrects labels. Left out: the one that `clicks describe` recommends.",
     "ingest.sources": "Files of judgments, folders or patterns.",

@@ -23,8 +23,8 @@ class ClusterAddress:
         return self.scheduler or f"local:{self.local}"
 
 
-def cluster_address(word: str) -> ClusterAddress:
-    """Return what ``word`` says; InvalidParameter if it is neither ``local:N`` nor the address of a scheduler.
+def cluster_address(word: str, name: str = "cluster") -> ClusterAddress:
+    """Return what ``word`` says; InvalidParameter, about the option ``name``, if it is neither ``local:N`` nor the address of a scheduler.
 
     >>> cluster_address("local:4"), str(cluster_address("tcp://10.0.0.5:8786"))
     (ClusterAddress(local=4, scheduler=''), 'tcp://10.0.0.5:8786')
@@ -36,7 +36,7 @@ def cluster_address(word: str) -> ClusterAddress:
     elif re.fullmatch(r"(tcp|tls)://[^\s/]+:[0-9]{1,5}", word):
         return ClusterAddress(scheduler=word)
     raise InvalidParameter(
-        f"{spelled('cluster')} must be local:N with 1 to {_MOST_WORKERS:,} workers, or tcp://HOST:PORT of a Dask scheduler,"
+        f"{spelled(name)} must be local:N with 1 to {_MOST_WORKERS:,} workers, or tcp://HOST:PORT of a Dask scheduler,"
         f" got {word!r}"
     )
 

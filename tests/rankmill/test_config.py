@@ -226,6 +226,26 @@ def test_a_mistake_is_one_line_with_file_and_key(tmp_path: Path, where: str, tex
         read(tmp_path, **{where: text})
 
 
+def test_a_cluster_is_that_of_all_stages_that_have_no_other(tmp_path: Path) -> None:
+    def clusters(config: Config) -> list[str | None]:
+        assert config.rerank is not None
+        return [config.ingest.options.cluster, config.bin.options.cluster, config.rerank.options.cluster]
+
+    candidates, here = '[rerank]\ncandidates = ["c.txt"]\n', '[cluster]\naddress = "local:2"\n'
+    assert clusters(read(tmp_path, rest=candidates)) == [None] * 3
+    assert clusters(read(tmp_path, rest=candidates + here)) == ["local:2"] * 3
+    some = read(tmp_path, rest=f'{candidates}cluster = "tcp://a:1"\n{here}stages = ["rerank", "bin"]')
+    assert clusters(some) == [None, "local:2", "tcp://a:1"]
+    assert read(tmp_path, rest=here).rerank is None
+    for wrong, words in (
+        ('address = "local"', ("[cluster] address", "local:N", "'local'")),
+        ('address = "local:2"\nstages = ["trian"]', ("cluster.stages", "'trian'")),
+        ("", ("cluster.address", "missing")),
+    ):
+        with refused(ConfigError, *words):
+            read(tmp_path, rest=f"[cluster]\n{wrong}")
+
+
 @pytest.mark.parametrize("out", ["", ".", "dataset", "stages/x", "./report", ".ranked", "a/../model"])
 def test_lists_are_not_put_where_something_else_of_the_run_is(tmp_path: Path, out: str) -> None:
     with refused(ConfigError, "rankmill.toml", "[rerank] out", "work folder"):

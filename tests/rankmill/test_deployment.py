@@ -26,12 +26,13 @@ DOCKER = ROOT / "docker"
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
-def compose() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text(encoding="utf-8"))
+def compose(name: str = "compose.yaml") -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DOCKER / name).read_text(encoding="utf-8"))
     return found
 
 
 SERVICE = compose()["services"]["schedule"]
+CLUSTER = compose("compose-cluster.yaml")
 OBJECTS = {
     (each["kind"], each["metadata"]["name"]): each
     for each in yaml.safe_load_all((DOCKER / "kubernetes-cronjob.yaml").read_text(encoding="utf-8"))
@@ -80,6 +81,38 @@ def test_the_service_may_do_nothing_but_what_it_is_for() -> None:
     assert {"mem_limit", "memswap_limit", "cpus", "pids_limit", "restart", "logging"} <= SERVICE.keys()
     assert SERVICE["mem_limit"] == SERVICE["memswap_limit"]
     assert [line.split(":")[0] for line in SERVICE["tmpfs"]] == ["/tmp"]
+
+
+def test_the_services_of_a_cluster_may_do_nothing_but_what_they_are_for() -> None:
+    assert CLUSTER["networks"] == {"cluster": {"internal": True}}  # nobody else reaches the scheduler
+    for service in CLUSTER["services"].values():
+        assert service["image"] == f"rankmill-dask:{__version__}"
+        assert service["build"]["args"] == {"LOCK": "dask"}
+        assert service["networks"] == ["cluster"]
+        assert not {"privileged", "cap_add", "devices", "ports", "pid", "ipc"} & service.keys()
+        for name in ("read_only", "cap_drop", "security_opt", "user", "pids_limit", "tmpfs"):
+            assert service[name] == SERVICE[name]
+        assert service["volumes"] == CLUSTER["services"]["scheduler"]["volumes"]  # all see the same files
+    assert re.search(r"^ARG LOCK=cloud$", DOCKERFILE, flags=re.MULTILINE)
+
+
+def test_the_commands_of_a_cluster_are_those_of_dask_and_of_rankmill() -> None:
+    pytest.importorskip("distributed")
+    from distributed.cli import dask_scheduler, dask_worker
+
+    services = CLUSTER["services"]
+    assert services["scheduler"]["entrypoint"] == ["dask", "scheduler"]
+    assert services["worker"]["entrypoint"] == ["dask", "worker"]
+    scheduler = dask_scheduler.main.make_context("scheduler", services["scheduler"]["command"]).params
+    worker = dask_worker.main.make_context("worker", services["worker"]["command"]).params
+    address = f"tcp://scheduler:{scheduler['port']}"
+    assert worker["scheduler"] == address
+    assert worker["local_directory"] in services["worker"]["tmpfs"][0]
+    profile = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}
+    assert services["worker"]["environment"] == profile
+    text = (DOCKER / "compose-cluster.yaml").read_text(encoding="utf-8")
+    (said,) = re.findall(r"run --rm rankmill (.*)", text)
+    assert parsed(shlex.split(said))["cluster"] == address
 
 
 def test_the_pod_may_do_nothing_but_what_it_is_for() -> None:

@@ -172,7 +172,7 @@ def test_the_image_runs_as_nobody_in_particular_with_the_values_it_was_compiled_
 def test_the_build_context_holds_what_the_script_copies() -> None:
     parts = re.search(r"for part in (.*); do", text_of("docker/install.sh"))
     assert parts is not None
-    needed = {*parts[1].split(), "locks/cloud.txt", "docker/install.sh"}
+    needed = {*parts[1].split(), "locks/cloud.txt", "locks/dask.txt", "docker/install.sh"}
     assert needed <= {line[1:] for line in text_of(".dockerignore").splitlines() if line.startswith("!")}
     assert all((ROOT / name).exists() for name in needed)
 

@@ -21,6 +21,7 @@ from rankmill.run.runner import RunRequest, plan_of, run
 from rankmill.run.stage import differences, read_record
 from rankmill.run.stage_choice import WITHOUT_CLICKS, StageChoice
 from rankmill.run.stage_facts import BinFacts, TrainFacts
+from tests.clusters import on
 from tests.rankmill.test_run import files_of, write_project
 from tests.refusals import refused, unnamed
 
@@ -102,6 +103,20 @@ def test_an_option_moves_what_it_decides(project: Path, old: str, new: str, stag
     done, events = again(project)
     assert done == stages
     assert outcome(events) == (("done" if stages else "unchanged"), 0)
+    assert again(project)[0] == []
+
+
+def test_a_cluster_makes_the_same_and_is_no_reason_to_make_it_again(project: Path) -> None:
+    before = files_of(project / "out")
+    edit(project, 'work = "out"\n', 'work = "out"\n[cluster]\naddress = "local:2"\n')
+    assert again(project)[0] == []
+    forced = ("ingest", "bin", "rerank")
+    modules = ("rankmill.pipeline.ingest.run_ingest", "rankmill.pipeline.binning", "rankmill.scorer.rerank")
+    shutil.rmtree(project / "out" / "dataset" / "_bins")  # they are not made again while they are there
+    with on(modules[0], "a b") as ingesting, on(modules[1], "a b") as binning, on(modules[2], "a b") as reranking:
+        assert again(project, choice=StageChoice(forced=frozenset(forced)))[0] == list(forced)
+    assert all(engine.started for engine in (ingesting, binning, reranking))
+    assert files_of(project / "out") == before
     assert again(project)[0] == []
 
 
