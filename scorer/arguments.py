@@ -62,6 +62,7 @@ class JudgedArguments(CandidateArguments, PolicyArguments, total=False):
     convention: str
     qrels: str | os.PathLike[str] | None
     split: str | None
+    cluster: str | None
     complete: bool
     by: Sequence[str]
 

@@ -171,7 +171,7 @@ def compare(
         ),
     ] = True,
     conventions: Conventions,
-    options: Annotated[JudgedOptions, Without("by")],
+    options: Annotated[JudgedOptions, Without("by", "cluster")],
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:

@@ -106,6 +106,10 @@ def compare(
         The rankings have different queries, or a query counts in only one of them.
     """
     resolved = EvaluationOptions.of(options)
+    if resolved.judged.cluster is not None:
+        raise InputError(
+            f"{spelled('cluster')} is an option of evaluate; compare evaluates on this machine: leave it out"
+        )
     _check(rankings, on, resolved, baseline)
     models = [ranking.trained for ranking in rankings if ranking.trained is not None]
     dataset, scope = (None, None) if on is None else chosen_queries(paths_of(on), resolved.judged.split, models)

@@ -36,7 +36,6 @@ from rankmill.scorer.model import Model
 from rankmill.scorer.models import load_model_file, predictor_of
 from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.query_columns import column_of_candidates, column_of_dataset, column_of_scored
-from rankmill.scorer.ranked_file import SCORED_ROW
 from rankmill.scorer.scored_file import QrelsFile
 from rankmill.scorer.scored_lists import (
     ScoredLists,
@@ -47,12 +46,10 @@ from rankmill.scorer.scored_lists import (
     recorded_facts,
     with_scale,
 )
-from rankmill.scorer.scoring import InputPosition, Scored, ScoringLimits, score_in_order
+from rankmill.scorer.scored_rows import scored_rows
 from rankmill.scorer.slices import slices_of
 from rankmill.scorer.train_test_overlap import Scope, TrainedModel, chosen_queries, scope_of_candidates
 
-BLOCK_BYTES = 16 << 20
-COLUMNS_BYTES = 64 << 20  # per thread, for a Parquet row group
 _NO_SCALES: Mapping[str, int] = MappingProxyType({})
 _POLICY = frozenset(each.name for each in fields(Policy))
 
@@ -189,6 +186,8 @@ class _Opened:
 
 
 def _open_list(subject: PathLike | Sequence[PathLike] | pa.Table, options: JudgedOptions) -> _Opened:
+    if options.cluster is not None:
+        raise InputError(f"{spelled('cluster')} is for scoring; leave it out, or add {spelled('model')} MODEL")
     if options.split is not None:
         raise InputError(
             f"{spelled('split')} chooses a part of a dataset, which must be scored by a model; add {spelled('model')} MODEL"
@@ -228,15 +227,16 @@ def _score_candidates(
             check_goal(metric, metric.goal, dataset.goals, str(dataset.path))
         sources = [DatasetSource.of_model(dataset, scope.split, predictor, evaluated.goals)]
         column = partial(column_of_dataset, dataset, scope.split)
-    rows: list[pa.RecordBatch] = []
-
-    def take(results: list[list[Scored]], _: InputPosition) -> None:
-        rows.extend(part.rows for part in results[0])
-
     reading = replace(reading, goals=evaluated.goals)
-    score_in_order(sources, [predictor], reading, take, ScoringLimits(options.threads, BLOCK_BYTES, COLUMNS_BYTES))
+    if options.cluster is None:
+        scored = scored_rows(sources, predictor, reading, options.threads)
+    else:
+        from rankmill.scorer.score_on_cluster import rows_scored_on_cluster
+
+        split = None if scope is None else scope.split
+        scored = rows_scored_on_cluster(sources, predictor, reading, options, dataset, split)
     return _Opened(
-        scored=pa.Table.from_batches(rows, rows[0].schema if rows else SCORED_ROW),
+        scored=scored,
         column=column,
         known_grade=known_scale(model.info.get("max_grade")),
         goal_scales={} if dataset is None else dataset.goals,

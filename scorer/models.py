@@ -17,7 +17,9 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,6 +82,12 @@ def predictor_of(model: Model, *, n_rounds: int | None = None, start_round: int 
         return NetPredictor(model)
     assert isinstance(model, Blend)  # noqa: S101 (there is no other kind)
     return BlendPredictor(model)
+
+
+@lru_cache(maxsize=1)
+def laid_out(models: tuple[Path, ...], n_rounds: int | None, start_round: int) -> list[Predictor]:
+    """Return the models in these files, laid out; a worker keeps those of its last task."""
+    return [predictor_of(load_model_file(path), n_rounds=n_rounds, start_round=start_round) for path in models]
 
 
 def forest_of(model: Model, use: str) -> Forest:

@@ -114,6 +114,7 @@ class JudgedOptions(CandidateOptions):
     convention: str = option(default="rankmill", help=CONVENTION)
     qrels: str | os.PathLike[str] | None = option(default=None, help=QRELS, read=Path, metavar="<path>")
     split: str | None = option(default=None, help=SPLIT)
+    cluster: str | None = option_like(ClusterOptions, "cluster", default=None)
     complete: bool = option(
         default=False, help="With --qrels: count judged queries that are missing from the run, with the value 0."
     )

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,8 +24,7 @@ from rankmill.pipeline.sources.open_source import share_features
 from rankmill.scorer.candidate_sources import open_sources
 from rankmill.scorer.candidates import named_by_row
 from rankmill.scorer.memory import MemoryPlan
-from rankmill.scorer.models import load_model_file, predictor_of
-from rankmill.scorer.predictor import Predictor
+from rankmill.scorer.models import laid_out
 from rankmill.scorer.query_counts import QUERY_COUNT, count_queries
 from rankmill.scorer.ranked_file import GRADE_COUNTS, SCORED_ROW
 from rankmill.scorer.ranked_writer import ListedShard, ParquetWriter
@@ -82,7 +80,7 @@ class ScoredRange:
 def score_range(task: ScoreRange, threads: int) -> ScoredRange:
     """Score a range with all models, and spill its rows and their numbers by query."""
     job, stop = task.job, stopper()
-    predictors = _predictors(job.models, job.n_rounds, job.start_round)
+    predictors = laid_out(job.models, job.n_rounds, job.start_round)
     task.files.check_files()
     sources = open_sources(task.files.paths, job.format, job.reading)
     share_features(sources, job.features)
@@ -240,9 +238,3 @@ def write_queries(task: WriteQueries, threads: int) -> WrittenQueries:
 def grades_file(folder: Path) -> Path:
     """Return the file with the counts of grades of written shards."""
     return folder / "grades.arrows"
-
-
-@lru_cache(maxsize=1)
-def _predictors(models: tuple[Path, ...], n_rounds: int | None, start_round: int) -> list[Predictor]:
-    """Return the models, laid out; a worker keeps those of its last task."""
-    return [predictor_of(load_model_file(path), n_rounds=n_rounds, start_round=start_round) for path in models]

@@ -14,12 +14,11 @@ from rankmill.pipeline.arrow import schema_of
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.sources.batch import Source
 from rankmill.scorer.candidate_sources import DatasetSource, files_of, open_sources, read_options
-from rankmill.scorer.evaluate import BLOCK_BYTES, COLUMNS_BYTES
 from rankmill.scorer.model import Model
 from rankmill.scorer.models import predictor_of
 from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.scored_file import read_scored
-from rankmill.scorer.scoring import Scored, ScoringLimits, score_in_order
+from rankmill.scorer.scored_rows import scored_rows
 from rankmill.scorer.train_test_overlap import names_dataset
 
 RELEVANCE = schema_of([("qid", pa.string(), False), ("doc_id", pa.string(), False), ("label", pa.float64(), False)])
@@ -46,13 +45,7 @@ def scored_table(source: Model | Path, on: Sequence[Path] = ()) -> pa.Table:
         if names_dataset(list(on))
         else open_sources(files_of(on), options.format, reading)
     )
-    rows: list[pa.RecordBatch] = []
-
-    def take(results: list[list[Scored]], _: object) -> None:
-        rows.extend(part.rows for part in results[0])
-
-    score_in_order(sources, [predictor], reading, take, ScoringLimits(options.threads, BLOCK_BYTES, COLUMNS_BYTES))
-    return pa.Table.from_batches(rows)
+    return scored_rows(sources, predictor, reading, options.threads)
 
 
 def read_relevance(path: Path) -> pa.Table:
