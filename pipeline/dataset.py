@@ -253,19 +253,39 @@ class Dataset(StoredShards):
         return spec
 
     def bin_batches(
-        self, split: str | None, binspec_digest: str | None = None, batch_rows: int = 65536
+        self,
+        split: str | None,
+        binspec_digest: str | None = None,
+        batch_rows: int = 65536,
+        *,
+        rows: tuple[int, int] | None = None,
     ) -> Iterator[npt.NDArray[np.uint8]]:
-        """Yield (m, F) uint8 blocks of bins of ``split``, row-major, in canonical order; 0 is missing."""
+        """Yield (m, F) uint8 blocks of bins of ``split``, row-major, in canonical order; 0 is missing.
+
+        ``rows``: only first .. last of them; files without any of these are not read.
+        """
         entry = self.bin_set(binspec_digest)
         names = list(self.manifest.features)
         files = {
             shard.bucket: self._bins_path(entry, digest)
             for shard, digest in zip(self.manifest.shards, entry.shards, strict=True)
         }
+        first, last = rows or (0, self.queries(split).n_rows)
+        before = 0
         for shard, keep in self._chosen(split):
+            n_rows = int(self.query_sizes[shard.bucket][1].sum()) if keep is None else int(np.count_nonzero(keep))
+            begin, end = max(first - before, 0), min(last - before, n_rows)
+            before += n_rows
+            if begin >= end:
+                continue
             file = files[shard.bucket]
             self.check(file, self._bins_cure(entry))
-            yield from blocks(file, names, keep, batch_rows, np.uint8)
+            done = 0
+            for block in blocks(file, names, keep, batch_rows, np.uint8):
+                own = block[max(begin - done, 0) : max(end - done, 0)]
+                done += len(block)
+                if len(own):
+                    yield own
 
     def commit_bins(self, entry: BinSet) -> Dataset:
         """Make the binned copy ``entry``, whose files exist already, the newest of this dataset; return the new state.

@@ -127,3 +127,38 @@ def killing_in(function_name: str, cluster: Cluster) -> Iterator[list[int]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster, "run", killing)
         yield killed
+
+
+@contextmanager
+def joined_and_killed(
+    at_step: int, process: int, once: Path, token: str, number: int, addresses: Sequence[str]
+) -> Iterator[Any]:
+    """Join a group of Dask workers; process ``process`` kills itself at a step, unless the file ``once`` exists already.
+
+    A step is before, or after, an exchange with the others.
+    """
+    from rankmill.foundation.cluster.dask_peers import joined
+
+    with joined(token, number, addresses) as peers:
+        steps = itertools.count()
+
+        def reach() -> None:
+            if next(steps) == at_step and number == process and not once.exists():
+                once.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        gather, add_up = peers.gather, peers.add_up
+
+        def gather_between(values: Any) -> Any:
+            reach()
+            found = gather(values)
+            reach()
+            return found
+
+        def add_up_between(values: Any) -> None:
+            reach()
+            add_up(values)
+            reach()
+
+        peers.gather, peers.add_up = gather_between, add_up_between  # type: ignore[method-assign]
+        yield peers

@@ -42,6 +42,14 @@ def absolute_sums(values, block, first, last, sums):
 
 
 @kernel
+def add_absolute(total, values):
+    """Return ``total`` plus every |value|, in order."""
+    for i in range(values.shape[0]):
+        total += abs(values[i])
+    return total
+
+
+@kernel
 def total_of(values, counted):
     """Return the sum of the ``values`` that are ``counted``, in order."""
     total = 0.0

@@ -17,8 +17,6 @@ import errno
 import json
 import mmap
 import os
-import platform
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -32,7 +30,7 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.storage.publish import publish_file
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
-from rankmill.trainer.layout import BIN, BLOCK_WIDTH, WORD, BlockedBins, blocks_shape, fill_blocks, padded
+from rankmill.trainer.layout import BIN, BLOCK_WIDTH, NO_RESERVE, WORD, BlockedBins, blocks_shape, fill_blocks, padded
 
 FORMAT = 1
 SUFFIX = ".bins"
@@ -42,12 +40,6 @@ _DIGEST_BYTES = 32
 _UNKNOWN_DIGEST = b"?" * (2 * _DIGEST_BYTES)
 _READ_BYTES = 1 << 20
 _CANNOT_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM)
-# Python before 3.13 has no name for the flag; these architectures use the generic number
-_NO_RESERVE: int = getattr(
-    mmap,
-    "MAP_NORESERVE",
-    0x4000 if sys.platform == "linux" and platform.machine() in {"x86_64", "aarch64", "riscv64"} else 0,
-)
 
 
 class _Unusable(Exception):
@@ -253,7 +245,7 @@ class CachedBins:
         pages = mmap.mmap(
             handle,
             offset + self.n_bytes,
-            flags=mmap.MAP_PRIVATE | _NO_RESERVE,
+            flags=mmap.MAP_PRIVATE | NO_RESERVE,
             prot=mmap.PROT_READ | mmap.PROT_WRITE,
         )
         n_blocks, n_rows, width = blocks_shape(self.n_features, self.n_rows, self.width)

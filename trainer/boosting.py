@@ -20,7 +20,8 @@ from rankmill.scorer.forest import Forest
 from rankmill.trainer import _kernels as row_kernels
 from rankmill.trainer.assembly import forest_of, trees_a_round
 from rankmill.trainer.checkpoints import Checkpoint
-from rankmill.trainer.early_stopping import EarlyStopping
+from rankmill.trainer.divided import check_divided, check_divided_loss
+from rankmill.trainer.early_stopping import EarlyStopping, measures_of
 from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.forced import forced_table
 from rankmill.trainer.growing.grower import Grower, LeafRules
@@ -37,6 +38,7 @@ from rankmill.trainer.resuming import check_resumable, trees_of
 from rankmill.trainer.round_metrics import RoundMetrics, starting_scores
 from rankmill.trainer.rows import TrainingData
 from rankmill.trainer.sampling import BootstrapWeights, OutOfBag, OutOfBagMean, RoundSample, Sampler, noise_of
+from rankmill.trainer.shard import span_of
 from rankmill.trainer.target_encoding import with_encoded_columns
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.training_result import (
@@ -179,7 +181,11 @@ class _Training:
         data, train = self.data, self.data.train
         self.rows = train
         self.replayed = self._trained_before()  # trees of the first rounds
-        self.bins = train.blocked(data.n_bins)
+        self.span = span_of(train.starts, options.shard)
+        if options.shard is not None:
+            self._check_divided()
+            self.objective.write_only(self.span.first_query, self.span.last_query)
+        self.bins = train.blocked(data.n_bins, self.span)
         self.metrics = RoundMetrics(
             data,
             self.objective,
@@ -188,6 +194,7 @@ class _Training:
             decides=rounds is None
             and parameters.rounds_by != "oob"
             and (parameters.keeps_best or parameters.early_stopping_rounds > 0),
+            shard=options.shard,
         )
         if parameters.step_search == "line" and self.objective.steps_a_round > 1:
             raise InvalidParameter(
@@ -200,6 +207,18 @@ class _Training:
         self._check_pairs()
         self.out_of_bag = self._out_of_bag() if parameters.rounds_by == "oob" else None
         self.stopwatch = PhaseTimer(on=options.profile)
+
+    def _check_divided(self) -> None:
+        """Refuse what needs the rows of several processes at one place."""
+        p = self.parameters
+        check_divided(p, self.options)
+        check_divided_loss(
+            self.objective,
+            self.criterion,
+            measures_of(p, self.options.eval_metrics, graded=self.rows.graded),
+            exact_leaves=takes_exact_steps(self.objective, self.criterion, p),
+            encoded=bool(self.encoded),
+        )
 
     def _check_pairs(self) -> None:
         """Refuse options that do not work with sums over pairs."""
@@ -368,7 +387,7 @@ class _Training:
         whole_steps = replace(p, learning_rate=1.0) if p.boosting == RF else p
         grower = self.make_grower(
             self.bins, whole_steps, team, monotone=self.monotone, categorical=self.categorical, controls=self.controls, forced=self.forced,
-            pool_bytes=options.histogram_memory, timed=stopwatch.on,
+            pool_bytes=options.histogram_memory, timed=stopwatch.on, span=self.span,
         )  # fmt: skip
         round_grower = _RoundGrower(self, grower, team)
         stopping = self._stopping()
@@ -422,9 +441,11 @@ class _RoundGrower:
         self._training, self._grower, self._team = training, grower, team
         n, n_outputs = training.bins.n_rows, training.objective.n_outputs
         shape = (n,) if n_outputs == 1 else (n_outputs, n)
-        start = starting_scores(training.rows, training.objective)
+        span = training.span
+        start = starting_scores(training.rows, training.objective, span)
         self._members = [start, *(start.copy() for _ in range(1, training.parameters.members))]
-        self._g, self._h = np.empty(shape, dtype=np.float64), np.empty(shape, dtype=np.float64)
+        # zeros, not garbage, in the rows of other processes, which are multiplied now and then
+        self._g, self._h = np.zeros(shape, dtype=np.float64), np.zeros(shape, dtype=np.float64)
         self._earlier: list[list[list[Tree]]] = [[] for _ in self._members]  # trees by member and round, for dart
         self._changes: list[Change] = []  # of the last round, by member
         boosting = training.parameters.boosting
@@ -435,7 +456,7 @@ class _RoundGrower:
         self._start = start.copy() if boosting == RF else None
         self._searched = training.parameters.step_search == "line"
         walks = bool(training.replayed) or self._searched or boosting != GBDT
-        self._every_row = np.arange(n if walks else 0, dtype=ROW)
+        self._every_row = np.arange(span.first, span.last if walks else span.first, dtype=ROW)
         self.oob_improvement: float | None = None  # of the last round
         self._weights: npt.NDArray[np.float64] | None = None
         if training.criterion == "se":
@@ -589,12 +610,12 @@ class _RoundGrower:
         g, h = self._of(self._g, output), self._of(self._h, output)
         sampled = sample.rows is not None or sample.weights is not None
         return self._grower.grow(
-            _weighted(g, sample.weights),
-            _weighted(h, sample.weights),
+            self._weighted(g, sample.weights),
+            self._weighted(h, sample.weights),
             self._of(scores, output),
             rows=sample.rows,
             features=self._training.columns_of(sample.features),
-            weights=None if self._weights is None else _weighted(self._weights, sample.weights),
+            weights=None if self._weights is None else self._weighted(self._weights, sample.weights),
             pairs=self._pairs(step, whole, scores),
             leaves=LeafRules(
                 inside=inside if training.exact_leaves else None,
@@ -611,6 +632,11 @@ class _RoundGrower:
         n_outputs = self._training.objective.n_outputs
         return values if n_outputs == 1 else values[number % n_outputs]
 
-
-def _weighted(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64]:
-    return values if weights is None else values * weights
+    def _weighted(
+        self, values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64] | None
+    ) -> npt.NDArray[np.float64]:
+        if weights is None:
+            return values
+        own, product = slice(self._training.span.first, self._training.span.last), np.zeros(len(values))
+        np.multiply(values[own], weights[own], out=product[own])
+        return product

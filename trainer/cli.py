@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -10,11 +11,12 @@ from typing import Annotated
 import typer
 
 from rankmill.foundation.command_line import AsJson, given_names, takes_options
-from rankmill.foundation.options import Without, values_of
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.options import Without, spelled, values_of
 from rankmill.foundation.storage.location import Location
 from rankmill.registry.cli_options import DEFAULT_FOLDER, NewModel, RegistryFolder
 from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions
-from rankmill.trainer.options import CheckpointOptions, MachineOptions, SeveralOptions
+from rankmill.trainer.options import CheckpointOptions, HowOptions, MachineOptions, SeveralOptions
 from rankmill.trainer.parameters import TrainParameters
 
 app = typer.Typer()
@@ -43,7 +45,7 @@ def train(
     name: NewModel,
     registry: RegistryFolder = DEFAULT_FOLDER,
     parameters: TrainParameters,
-    options: CheckpointOptions,
+    how: HowOptions,
     start: Annotated[ModelOptions, Without(*SHARED)],
     several: SeveralOptions,
     log_every: LogEvery = None,
@@ -60,35 +62,49 @@ def train(
     The result of a search: rankmill train web.dataset --name web --params web.tuning/winner.toml
     Three seeds as one model: rankmill train web.dataset --name web --seeds 1,2,3 --choose average
     A neural net: rankmill train web.dataset --name web-net --model net
+    Several machines: rankmill train web.dataset --name web --cluster tcp://10.0.0.5:8786
     Several goals: rankmill train web.dataset --name web --goals bought --goal-steps 5 --goal-floors ndcg@10:bought=0.5
     """
+    from rankmill.foundation.cluster.workers import open_cluster
     from rankmill.pipeline.dataset import Dataset
     from rankmill.registry import Registry
     from rankmill.registry.names import check_name
     from rankmill.trainer.checkpoints import FinishedTrainings
-    from rankmill.trainer.progress import note_few_queries
+    from rankmill.trainer.progress import note_few_queries, to_stderr
     from rankmill.trainer.training_options import TrainingOptions
     from rankmill.trainer.training_service import starting_model, train_and_register
 
     check_name(name)
     start, parameters = start.started(parameters, given_names(context))
     if start.model == NET:
-        _train_net(dataset, name, registry, parameters, options, start, several, log_every, as_json=as_json)
+        if how.where.cluster is not None:
+            raise InvalidParameter(f"{spelled('cluster')} does not work with {spelled('model')} net; leave it out")
+        _train_net(dataset, name, registry, parameters, how.machine, start, several, log_every, as_json=as_json)
         return
     start.check_trees()
     training = TrainingOptions(
-        **values_of(options),
+        **values_of(how.machine),
         resume=starting_model(start.resume, registry),
         base_model=starting_model(start.base_model, registry),
     )
     opened = Dataset.open(dataset)
     if parameters.rounds_by == "valid" and parameters.keeps_best:
         note_few_queries(opened, "the number of rounds")
-    trained = train_and_register(
-        opened, name, Registry(registry), parameters, training, several.by_seed, several.by_goals, log_every=log_every
-    )
-    if options.checkpoint is not None:
-        FinishedTrainings(options.checkpoint).remove(trained.candidate.keys)
+    with ExitStack() as stack:
+        if how.where.cluster is not None:
+            training = replace(training, cluster=stack.enter_context(open_cluster(how.where.cluster, to_stderr)))
+        trained = train_and_register(
+            opened,
+            name,
+            Registry(registry),
+            parameters,
+            training,
+            several.by_seed,
+            several.by_goals,
+            log_every=log_every,
+        )
+    if how.machine.checkpoint is not None:
+        FinishedTrainings(how.machine.checkpoint).remove(trained.candidate.keys)
     result = trained.candidate.result
     if not as_json:
         typer.echo(trained.report.render())
@@ -115,8 +131,6 @@ def _train_net(
     *,
     as_json: bool,
 ) -> None:
-    from rankmill.foundation.errors import InvalidParameter
-    from rankmill.foundation.options import spelled
     from rankmill.pipeline.dataset import Dataset
     from rankmill.registry import Registry
     from rankmill.trainer.training_service import train_net_and_register

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import platform
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -22,6 +25,12 @@ EDGE = np.float32  # bin edges, so that every exported threshold compares exactl
 BINS_A_FEATURE = 256  # stride of one feature in a histogram; a bin is one byte
 MOST_ROWS = 2**30  # with more, the mean |gradient| would be less than one step of a packed sum
 BLOCK_WIDTH = 16  # features that share a block: 16 histograms of 2 KiB stay in a 32 KiB L1 cache
+# Python before 3.13 has no name for the flag; these architectures use the generic number
+NO_RESERVE: int = getattr(
+    mmap,
+    "MAP_NORESERVE",
+    0x4000 if sys.platform == "linux" and platform.machine() in {"x86_64", "aarch64", "riscv64"} else 0,
+)
 _LINE_BYTES = 128  # two lines: the processor fetches them in pairs
 _BATCH_ROWS = 65_536  # rows that are reassembled at a time
 
@@ -85,10 +94,12 @@ class BlockedBins:
         n_rows: int,
         n_bins: npt.NDArray[np.int32],
         width: int = BLOCK_WIDTH,
+        own: tuple[int, int] | None = None,
     ) -> BlockedBins:
         """Fill the blocks from row-major ``batches`` (m, n_features) uint8 that hold ``n_rows`` rows together.
 
-        ``n_bins`` (n_features,) counts each feature's bins, the missing one included.
+        ``n_bins`` (n_features,) counts each feature's bins, the missing one included.  ``own``: the batches hold only these rows,
+        first .. last; the others take no memory.
 
         Raises
         ------
@@ -97,12 +108,13 @@ class BlockedBins:
         TrainingDataRejected
             There are more rows than ``MOST_ROWS``, or the batches hold another number of rows or features, or a bin at or above ``n_bins``.
         """
-        bins = np.zeros(blocks_shape(len(n_bins), n_rows, width), dtype=BIN)
+        bins = _zeros(blocks_shape(len(n_bins), n_rows, width))
+        before, last = own or (0, n_rows)
 
         def put(block: int, first: int, columns: npt.NDArray[np.uint8]) -> None:
-            bins[block, first : first + len(columns), : columns.shape[1]] = columns
+            bins[block, before + first : before + first + len(columns), : columns.shape[1]] = columns
 
-        fill_blocks(batches, n_rows, n_bins, width, put)
+        fill_blocks(batches, last - before, n_bins, width, put)
         return cls(words=bins.view(WORD), n_bins=padded(n_bins, width), n_features=len(n_bins))
 
     def of_rows(self, rows: npt.NDArray[np.int64]) -> BlockedBins:
@@ -126,6 +138,12 @@ class BlockedBins:
             words = self.words[:, rows[first : first + _BATCH_ROWS]]
             bins = words.view(BIN).transpose(1, 0, 2).reshape(words.shape[1], -1)
             yield np.ascontiguousarray(bins[:, : self.n_features])
+
+
+def _zeros(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """Return zeros that take memory only where they are written, and of which there may be more than memory."""
+    pages = mmap.mmap(-1, max(1, prod(shape)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    return np.frombuffer(pages, dtype=BIN, count=prod(shape)).reshape(shape)
 
 
 def blocks_shape(n_features: int, n_rows: int, width: int) -> tuple[int, int, int]:

@@ -105,6 +105,7 @@ class LeafRefitter(Grower):
         for node in np.flatnonzero(tree.feature >= 0)[::-1].tolist():  # children come after their parent
             nodes[node, table.FIRST] = nodes[tree.left[node], table.FIRST]
             nodes[node, table.LAST] = nodes[tree.right[node], table.LAST]
+        nodes[:n, table.ROWS] = nodes[:n, table.LAST] - nodes[:n, table.FIRST]
         self._nodes.state[table.N_NODES] = n
         self._nodes.gains[:n] = tree.gain
 

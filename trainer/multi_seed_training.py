@@ -56,6 +56,7 @@ from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.round_metrics import measure
 from rankmill.trainer.seeds import ONE_SEED, best_of, check_choice, checked_seeds, noise_floor
+from rankmill.trainer.train_on_cluster import train_on_cluster
 from rankmill.trainer.train_on_dataset import TrainingPlan, plan_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, TrainingOptions
 from rankmill.trainer.training_result import TRAIN, Curves, RoundRecord, TrainingResult
@@ -323,7 +324,11 @@ def _trained(
         checkpoints = None
         if options.checkpoint is not None:
             checkpoints = Checkpoints(options.checkpoint, key, options.checkpoint_every, say)
-        found = training.train(dataset, parameters, replace(options, on_round=_listener(options)), checkpoints)
+        options = replace(options, on_round=_listener(options))
+        if options.cluster is None:
+            found = training.train(dataset, parameters, options, checkpoints)
+        else:
+            found = train_on_cluster(dataset, parameters, options, checkpoints, options.cluster, key)
         found = replace(found, intervals=intervals_of(found.by_query))
         if kept is not None and checkpoints is not None:
             kept.write(key, found)

@@ -85,6 +85,14 @@ class CheckpointOptions(MachineOptions):
 
 
 @options
+class HowOptions:
+    """How to train, and where."""
+
+    machine: CheckpointOptions = group(default_factory=CheckpointOptions)
+    where: ClusterOptions = group(default_factory=ClusterOptions)
+
+
+@options
 class StartOptions:
     """What a training starts from."""
 

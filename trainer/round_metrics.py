@@ -22,6 +22,7 @@ from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import RF, TrainParameters
 from rankmill.trainer.rows import RankedRows, TrainingData
+from rankmill.trainer.shard import RowShard, Span, span_of
 from rankmill.trainer.training_result import TRAIN, QueryValues
 from rankmill.trainer.training_rows import LEARNT_FROM, read_columns, rows_learnt_from
 from rankmill.trainer.tree_weights import Change
@@ -66,6 +67,7 @@ class RoundMetrics:
         eval_metrics: Sequence[str],
         *,
         decides: bool = True,
+        shard: RowShard | None = None,
     ) -> None:
         train, eval_sets = data.train, data.eval_sets
         measures = measures_of(parameters, eval_metrics, graded=train.graded)
@@ -78,7 +80,8 @@ class RoundMetrics:
             raise InvalidParameter(f"names of eval sets must be unique and not {TRAIN!r}; got {again[0]!r} again")
         with_loss = DEVIANCE in measures
         queries = MeasuredQueries(train, measures, parameters, data.scale)
-        self._sets = {TRAIN: _MeasuredSet(train, objective, queries, objective if with_loss else None)}
+        own = span_of(train.starts, shard)
+        self._sets = {TRAIN: _MeasuredSet(train, objective, queries, objective if with_loss else None, own)}
         for name, rows in eval_sets:
             if rows.n_rows == 0:
                 raise TrainingDataRejected(f"the eval set {name!r} has no rows; leave it out")
@@ -86,7 +89,8 @@ class RoundMetrics:
                 learnt = rows_learnt_from(rows, parameters)
                 loss = objective_of(learnt, parameters, learns=False) if with_loss else None
                 queries = MeasuredQueries(rows, measures, parameters, data.scale)
-                self._sets[name] = _MeasuredSet(rows, objective, queries, loss)
+                own = span_of(rows.starts, shard)
+                self._sets[name] = _MeasuredSet(rows, objective, queries, loss, own)
                 self._sets[name].take_bins(rows, objective, data.n_bins, averaged=parameters.boosting == RF)
             except TrainingDataRejected as error:
                 raise TrainingDataRejected(f"eval set {name!r}: {error}") from None
@@ -137,8 +141,9 @@ class _MeasuredSet:
         objective: Objective,
         queries: MeasuredQueries,
         loss: Objective | None,
+        span: Span,
     ) -> None:
-        self._queries = queries
+        self._queries, self._span = queries, span
         self._link, self._loss = objective.link, loss
         # scores to rank by, if they differ from the sums of the trees
         self._ranked = None if objective.link == "identity" else np.empty(rows.n_rows, dtype=np.float64)
@@ -148,7 +153,7 @@ class _MeasuredSet:
         self, rows: RankedRows, objective: Objective, n_bins: npt.NDArray[np.int32], *, averaged: bool
     ) -> None:
         """Read the bins of an eval set, and start its scores; ``averaged``: they will be a mean of trees."""
-        self.bins, self.scores = rows.row_major(n_bins), starting_scores(rows, objective)
+        self.bins, self.scores = rows.row_major(n_bins, self._span), starting_scores(rows, objective, self._span)
         self._start = self.scores.copy() if averaged else None
 
     def without_value(self, measure: Measure) -> list[Metric]:
@@ -164,13 +169,16 @@ class _MeasuredSet:
         """Add tree ``number`` of a round to the scores of its output; the workers share the rows."""
         scores = self.scores if self.scores.ndim == 1 else self.scores[number % len(self.scores)]
 
+        before = self._span.first
+
         def share(first: int, last: int, _: int) -> None:
+            first, last = before + first, before + last
             _kernels.add_tree(
                 self.bins, tree.feature, tree.threshold, tree.missing_left, tree.sets, tree.left, tree.right,
                 tree.value, first, last, scores,
             )  # fmt: skip
 
-        team.share(len(scores), _LEAST_WALKED, share)
+        team.share(self._span.size, _LEAST_WALKED, share)
 
     def means(self, team: Team) -> dict[str, float]:
         """Return the mean of every metric, and the deviance if requested."""
@@ -179,20 +187,24 @@ class _MeasuredSet:
         if not queries.metrics:
             return found
         ranked = scores if self._ranked is None else self._ranked
+        span = self._span
         if self._ranked is not None:
             team.share(
-                len(ranked),
+                span.size,
                 _LEAST_LINKED,
-                lambda first, last, _: apply_link(self._link, np.atleast_2d(scores), ranked, first=first, last=last),
+                lambda first, last, _: apply_link(
+                    self._link, np.atleast_2d(scores), ranked, first=span.first + first, last=span.first + last
+                ),
             )
         values = np.empty((len(queries.metrics), queries.n_queries), dtype=np.float64)
         least = max(1, _LEAST_RANKED * queries.n_queries // max(1, queries.n_rows))
+        begin = span.first_query
         team.share(
-            queries.n_queries,
+            span.last_query - begin,
             least,
-            lambda first, last, _: queries.evaluate_into(ranked, first, last, values),
+            lambda first, last, _: queries.evaluate_into(ranked, begin + first, begin + last, values),
         )
-        self.last = values
+        self.last = values = span.of_all_queries(values)
         return found | queries.means(values)
 
     def by_query(self) -> dict[str, QueryValues]:
@@ -200,12 +212,13 @@ class _MeasuredSet:
         return self._queries.by_query(self.kept)
 
 
-def starting_scores(rows: RankedRows, objective: Objective) -> npt.NDArray[np.float64]:
-    """Return the scores before the first tree, offsets included: (n_rows,), or (n_outputs, n_rows)."""
+def starting_scores(rows: RankedRows, objective: Objective, span: Span) -> npt.NDArray[np.float64]:
+    """Return the scores of the rows of ``span`` before the first tree, offsets included: (n_rows,), or (n_outputs, n_rows)."""
     shape = (rows.n_rows,) if objective.n_outputs == 1 else (objective.n_outputs, rows.n_rows)
-    scores = np.full(shape, objective.starting_score, dtype=np.float64)
+    scores, own = np.zeros(shape, dtype=np.float64), slice(span.first, span.last)
+    scores[..., own] = objective.starting_score
     if rows.offsets is not None:
-        scores += rows.offsets
+        scores[..., own] += rows.offsets[own]
     return scores
 
 

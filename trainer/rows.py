@@ -12,6 +12,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.layout import BlockedBins, fill_blocks
+from rankmill.trainer.shard import Span
 
 Bins = npt.NDArray[np.uint8]
 Default = Callable[["RankedRows"], npt.NDArray[Any]]
@@ -172,8 +173,10 @@ class RankedRows:
             bins = _followed_by(bins, np.stack(columns, axis=1))
         return replace(self, bins=bins)
 
-    def blocked(self, n_bins: npt.NDArray[np.int32]) -> BlockedBins:
+    def blocked(self, n_bins: npt.NDArray[np.int32], span: Span | None = None) -> BlockedBins:
         """Return the bins in the trainer's own layout; ``n_bins`` (n_features,) counts each feature's.
+
+        With a ``span`` of other processes too, batches hold its rows alone.
 
         Raises
         ------
@@ -181,22 +184,24 @@ class RankedRows:
             The bins have another number of rows or features: see :meth:`BlockedBins.from_batches`.
         """
         if not isinstance(self.bins, BlockedBins):
-            return BlockedBins.from_batches(self.bins, self.n_rows, n_bins)
+            own = None if span is None or span.peers is None else (span.first, span.last)
+            return BlockedBins.from_batches(self.bins, self.n_rows, n_bins, own=own)
         expected, found = (self.n_rows, len(n_bins)), (self.bins.n_rows, self.bins.n_features)
         if found != expected:
             raise TrainingDataRejected(f"expected the bins of {expected} rows and features, found {found}")
         return self.bins
 
-    def row_major(self, n_bins: npt.NDArray[np.int32]) -> Bins:
-        """Return the bins of all batches together, (n_rows, n_features); ``n_bins`` and errors as for :meth:`blocked`."""
+    def row_major(self, n_bins: npt.NDArray[np.int32], span: Span | None = None) -> Bins:
+        """Return the bins of all batches together, (n_rows, n_features); other arguments and errors as for :meth:`blocked`."""
         if isinstance(self.bins, BlockedBins):
             raise TypeError("rows to be watched come in row-major batches")
         out = np.empty((self.n_rows, len(n_bins)), dtype=np.uint8)
+        before, last = (0, self.n_rows) if span is None or span.peers is None else (span.first, span.last)
 
         def put(_: int, first: int, rows: Bins) -> None:
-            out[first : first + len(rows)] = rows
+            out[before + first : before + first + len(rows)] = rows
 
-        fill_blocks(self.bins, self.n_rows, n_bins, len(n_bins), put)  # one block, as wide as the rows
+        fill_blocks(self.bins, last - before, n_bins, len(n_bins), put)  # one block, as wide as the rows
         return out
 
 

@@ -290,7 +290,7 @@ def data_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
     """Return the train split and, as eval set, the valid split if there is one; errors as :func:`train`."""
     binspec = dataset.binspec()
     data = _training_data(dataset, binspec, parameters, options)
-    valid = read_rows(dataset, "valid", binspec, parameters)
+    valid = read_rows(dataset, "valid", binspec, parameters, options.shard)
     return replace(data, eval_sets=[("valid", valid)] if valid.n_rows else [])
 
 
@@ -327,7 +327,7 @@ def _training_data(
     dataset: Dataset, binspec: BinSpec, parameters: TrainParameters, options: TrainingOptions
 ) -> TrainingData:
     """Return the train split without eval sets; its bins are memory-mapped if a cache folder is given."""
-    rows = read_rows(dataset, "train", binspec, parameters)
+    rows = read_rows(dataset, "train", binspec, parameters, options.shard)
     if rows.n_rows == 0:
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
     if options.bin_cache is not None:

@@ -13,6 +13,7 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.cross_validation import Fold, cross_validated, folds_of
+from rankmill.trainer.divided import check_divided
 from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.parameters import NONE, TrainParameters
@@ -58,6 +59,8 @@ def fit(
         There are too few queries to split, or a refit has no eval set.
     """
     parameters = with_preset(parameters, shape_of_rows(data), options.resume)
+    if options.shard is not None:
+        check_divided(parameters, options)
     if parameters.refit == NONE:
         return _fit_once(data, parameters, options, checkpoints)
     if not data.eval_sets:

@@ -11,9 +11,11 @@ from rankmill.trainer.options import CheckpointOptions
 from rankmill.trainer.training_result import RoundRecord
 
 if TYPE_CHECKING:
+    from rankmill.foundation.cluster.workers import Cluster
     from rankmill.pipeline.grouping.sketch import QuerySketch
     from rankmill.scorer.forest import Forest
     from rankmill.scorer.model_service import ModelIdentity
+    from rankmill.trainer.shard import RowShard
 
 OnRound = Callable[[RoundRecord], bool | None]
 
@@ -54,12 +56,18 @@ class TrainingOptions(CheckpointOptions):
         caller's thread.  A training on all rows ends after this round if it returns true; its exceptions propagate.
     on_message
         Called with one-line messages, such as about a damaged cache.
+    shard
+        What this process holds of every set of rows; None: all rows.  All processes of a training return the same.
+    cluster
+        Train on its workers; None: in this process.
     """
 
     resume: StartingModel | None = None
     base_model: StartingModel | None = None
     on_round: OnRound | None = None
     on_message: Callable[[str], object] | None = None
+    shard: RowShard | None = None
+    cluster: Cluster | None = None
 
 
 DEFAULT_OPTIONS = TrainingOptions()

@@ -20,17 +20,21 @@ from rankmill.trainer.objectives.spelling import OBJECTIVES, parse_spelling
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import BOTH, GRADES, PAIRS, TrainParameters
 from rankmill.trainer.rows import RankedRows, has_two_grades
+from rankmill.trainer.shard import RowShard, Span, span_of
 from rankmill.trainer.target_encoding import features_to_encode
 
 _NAMES_SALT = 0x2545F4914F6CDD1D  # says nothing about buckets and splits, which are hashes of the same ids
 
 
-def read_rows(dataset: Dataset, split: str, binspec: BinSpec, parameters: TrainParameters) -> RankedRows:
-    """Return the rows of ``split`` with all columns that the objective can use."""
+def read_rows(
+    dataset: Dataset, split: str, binspec: BinSpec, parameters: TrainParameters, shard: RowShard | None = None
+) -> RankedRows:
+    """Return the rows of ``split`` with all columns that the objective can use; the bins are those of ``shard`` alone."""
     encoded = features_to_encode(binspec, parameters.encode_above)
+    columns = read_columns(dataset, split, parameters)
     return replace(
-        read_columns(dataset, split, parameters),
-        bins=bin_batches(dataset, split, binspec),
+        columns,
+        bins=bin_batches(dataset, split, binspec, span_of(columns.starts, shard)),
         codes={name: _column(dataset, split, name) for name in encoded},
     )
 
@@ -66,9 +70,12 @@ def read_columns(dataset: Dataset, split: str, parameters: TrainParameters) -> R
     )
 
 
-def bin_batches(dataset: Dataset, split: str, binspec: BinSpec) -> Iterator[npt.NDArray[np.uint8]]:
-    """Yield the bins of ``split``, (m, n_features) at a time."""
-    yield from dataset.bin_batches(split, binspec.digest)
+def bin_batches(
+    dataset: Dataset, split: str, binspec: BinSpec, span: Span | None = None
+) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield the bins of ``split``, or of a ``span`` of it, (m, n_features) at a time."""
+    rows = None if span is None else (span.first, span.last)
+    yield from dataset.bin_batches(split, binspec.digest, rows=rows)
     _give_back()
 
 

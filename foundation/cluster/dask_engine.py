@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from typing import Any, Self
 
 from rankmill.foundation.cluster.duty import Duty, Unwanted, stopped_when
-from rankmill.foundation.cluster.engine import Ended
+from rankmill.foundation.cluster.engine import Ended, Join
 from rankmill.foundation.cluster.options import ClusterAddress
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import ClusterUnavailable, InputError, MissingLibrary
@@ -40,6 +40,7 @@ class DaskEngine:
         self._futures: dict[int, Any] = {}
         self._threads: Mapping[str, int] = {}
         self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._words: dict[str, queue.SimpleQueue[bytes]] = {}
 
     @classmethod
     def open(cls, address: ClusterAddress) -> Self:
@@ -159,6 +160,25 @@ class DaskEngine:
                 future.cancel(force=True)
             except (OSError, TimeoutError, asyncio.CancelledError):
                 future.release()
+
+    def join(self) -> Join:
+        """Return :func:`rankmill.foundation.cluster.dask_peers.joined`."""
+        from rankmill.foundation.cluster.dask_peers import joined
+
+        return joined
+
+    def words(self, group: str) -> Sequence[bytes]:
+        """Return the events of the topic ``group``."""
+        if group not in self._words:
+            heard: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+            self._words = {group: heard}  # one group at a time
+            self._client.subscribe_topic(group, lambda event: heard.put(event[1]))
+        found = []
+        try:
+            while True:
+                found.append(self._words[group].get_nowait())
+        except queue.Empty:
+            return found
 
     def close(self) -> None:
         """Disconnect; end local workers."""

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rankmill.foundation.cluster.duty import Duty
+from rankmill.foundation.cluster.peers import Peers
+
+Join = Callable[[str, int, Sequence[str]], AbstractContextManager[Peers]]
+"""Called in a worker with the name of a group, its number there and all workers of the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,14 @@ class Engine(Protocol):
 
     def forget(self, call: int) -> None:
         """Give up a call: its end is not reported, and a running one is told to stop."""
+        ...
+
+    def join(self) -> Join:
+        """Return the function by which workers join a group; it can be pickled."""
+        ...
+
+    def words(self, group: str) -> Sequence[bytes]:
+        """Return what peers of ``group`` have told since the last call; the first call begins to listen."""
         ...
 
     def close(self) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rankmill.foundation.cluster.duty import Duty
-from rankmill.foundation.cluster.engine import Engine
+from rankmill.foundation.cluster.engine import Engine, Join
 from rankmill.foundation.cluster.options import cluster_address
+from rankmill.foundation.cluster.peers import Peers
 from rankmill.foundation.errors import ClusterUnavailable, WorkerLost
 
 Item = TypeVar("Item")
@@ -21,6 +23,25 @@ Result = TypeVar("Result")
 _LOOK_SECONDS = 0.5  # between looks at which workers are there
 _PATIENCE_SECONDS = 30.0  # without any worker
 _MOST_LOSSES = 3  # of workers by one task
+_MOST_LOSSES_TOGETHER = 5  # of workers that work together, one soon after another
+_SETTLE_SECONDS = (
+    20.0  # before a worker that joins makes all others begin anew; losses are soon after one another within it
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Member(Generic[Item]):
+    """One of the peers of :meth:`Cluster.together`, and what all of them are given."""
+
+    group: str
+    number: int
+    workers: tuple[str, ...]
+    join: Join
+    item: Item
+
+    def peers(self) -> AbstractContextManager[Peers]:
+        """Join the group, in the worker."""
+        return self.join(self.group, self.number, self.workers)
 
 
 @dataclass(slots=True)
@@ -160,6 +181,115 @@ class Cluster:
                 raise WorkerLost(f"all workers of {self._name} are gone")
         if failures:
             raise failures[min(failures)]
+
+    def together(
+        self,
+        function: Callable[[Member[Item], int], Result],
+        item: Item,
+        folder: Path,
+        hear: Callable[[bytes], object] = lambda _: None,
+    ) -> Result:
+        """Call ``function`` on all workers at once, as peers; return the result of the first.
+
+        If a worker is lost, or another one joins, the others are told to stop, and all that are there then begin anew:
+        ``function`` must find what it has done before.
+
+        Parameters
+        ----------
+        function
+            Called with the :class:`Member` that the worker is, and its threads.
+        item
+            What all members get; must be possible to pickle, as ``function``.
+        folder
+            A folder that all workers must see.
+        hear
+            Called with what peers tell.
+
+        Raises as :meth:`run`.
+        """
+        losses = 0
+        while True:
+            began = time.monotonic()
+            here = self._wait_for_workers()
+            group = secrets.token_hex(8)
+            self._engine.words(group)
+            duty = Duty.begin(folder)
+            calls: dict[int, int] = {}
+            try:
+                for number, worker in enumerate(here):
+                    member = Member(group, number, tuple(here), self._engine.join(), item)
+                    call = next(self._calls)
+                    calls[call] = number
+                    self._engine.start(call, worker, duty, function, member)
+                results: dict[int, Result] = {}
+                failure, lost = self._watch(group, calls, here, results, hear)
+            finally:
+                duty.end()
+                for call in calls:
+                    self._engine.forget(call)
+            if failure is not None:
+                raise failure
+            if not lost:
+                return results[0]
+            losses = losses + 1 if time.monotonic() - began < _SETTLE_SECONDS else 1
+            if losses >= _MOST_LOSSES_TOGETHER:
+                raise WorkerLost(
+                    f"{losses} times in turn a worker of {self._name} was lost, perhaps for lack of memory; what is done stays:"
+                    " run the same command again to resume"
+                )
+
+    def _watch(
+        self,
+        group: str,
+        calls: dict[int, int],
+        here: Mapping[str, int],
+        results: dict[int, Result],
+        hear: Callable[[bytes], object],
+    ) -> tuple[BaseException | None, bool]:
+        """Wait for all calls of a group; return a failure, and whether a worker was lost or has joined."""
+        names, began, looked = list(here), time.monotonic(), 0.0
+        while True:
+            ended = self._engine.ended(_LOOK_SECONDS)
+            for word in self._engine.words(group):
+                hear(word)
+            failures: dict[int, BaseException] = {}
+            for end in ended:
+                number = calls.pop(end.call, None)
+                if number is None:
+                    continue
+                if end.lost:
+                    self._on_loss(f"a worker of {self._name} was lost ({names[number]}); the others go on")
+                    return None, True
+                if end.error is not None:
+                    failures[number] = end.error
+                else:
+                    results[number] = end.result
+            if failures:
+                return failures[min(failures)], False
+            if not calls:
+                return None, False
+            if time.monotonic() - looked >= _LOOK_SECONDS:
+                looked = time.monotonic()
+                now = self._engine.workers()
+                gone = [names[number] for number in calls.values() if names[number] not in now]
+                if gone:
+                    self._on_loss(f"a worker of {self._name} was lost ({', '.join(gone)}); the others go on")
+                    return None, True
+                added = [name for name in now if name not in here]
+                if added and looked - began >= _SETTLE_SECONDS:
+                    self._on_loss(f"{', '.join(added)} joined {self._name}; all workers share the work anew")
+                    return None, True
+
+    def _wait_for_workers(self) -> Mapping[str, int]:
+        """Return the workers once there are some; WorkerLost if there are none for long."""
+        until = time.monotonic() + self._patience
+        while not (here := self._engine.workers()):
+            if time.monotonic() > until:
+                raise WorkerLost(
+                    f"all workers of {self._name} are gone; what is done stays: run the same command again to resume"
+                )
+            time.sleep(min(_LOOK_SECONDS, 0.1))
+        return here
 
     def _lost(self, each: _Running, losses: dict[int, int], again: list[int]) -> None:
         losses[each.number] = losses.get(each.number, 0) + 1

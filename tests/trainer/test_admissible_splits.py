@@ -11,7 +11,7 @@ import pytest
 from rankmill.pipeline.binspec import BinSpec, feature_bins
 from rankmill.trainer.growing import _histogram_kernels, _split_kernels
 from rankmill.trainer.growing import grower as grower_module
-from rankmill.trainer.growing._state_kernels import LOOK_AHEAD
+from rankmill.trainer.growing._state_kernels import LOOK_AHEAD, Crew
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.registry import objective_class
@@ -263,11 +263,13 @@ def test_a_pass_over_rows_tells_what_fractions_tell(seed):
     column = rng.integers(0, 5, size=40).astype(np.uint8)
     rows = rng.permutation(40)[:30].astype(np.int32)
     rows_read = np.concatenate((rows, np.zeros(LOOK_AHEAD, np.int32)))
+    none = np.zeros(0, np.int64)
+    alone = Crew(0, 1, none, 1, -1, none, none, 0, none)
     for equal in (False, True):
         w = rng.integers(1, 9, size=40) / 3
         g = w * 0.7 if equal else w * (0.7 + 1e-9 * (column > 2))
         sides = (np.arange(256) <= 2).astype(np.uint8)
-        found = _split_kernels.fine_means_differ(column, 1, sides, rows_read, 0, 30, g, w, 2.0**50, 2.0**50)
+        found = _split_kernels.fine_means_differ(alone, column, 1, sides, rows_read, 0, 30, g, w, 2.0**50, 2.0**50)
         left = rows[naive.goes_left(column[rows], 2, True)]
         right = np.setdiff1d(rows, left)
         sums = [sum(map(Fraction, a[side])) for side in (left, right) for a in (g, w)]

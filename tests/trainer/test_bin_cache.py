@@ -115,9 +115,9 @@ def test_a_cache_that_is_there_is_used_instead_of_the_binned_shards(dataset, tmp
     train(dataset, SMALL, TrainingOptions(n_threads=1, bin_cache=tmp_path))
     read = Dataset.bin_batches
 
-    def only_valid(self, split, *arguments):
+    def only_valid(self, split, *arguments, **more):
         assert split == "valid"
-        return read(self, split, *arguments)
+        return read(self, split, *arguments, **more)
 
     monkeypatch.setattr(Dataset, "bin_batches", only_valid)
     train(dataset, SMALL, TrainingOptions(n_threads=1, bin_cache=tmp_path))

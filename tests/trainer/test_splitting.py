@@ -73,10 +73,10 @@ def test_counted_search_obeys_the_row_bound_exactly(seed):
     hist[:1] = naive.histogram(bins, range(50), packed)
     gains, none = np.zeros((2, 1)), np.zeros(0, np.int64)
     table = np.zeros((1, state.NODE_FIELDS), np.int64)
-    table[0, state.LAST], table[0, state.TOTAL] = 50, packed.sum()
+    table[0, [state.LAST, state.ROWS, state.TOTAL]] = 50, 50, packed.sum()
     rules = state.Rules(min_rows=20, unit_g=1 / 1024, unit_h=1 / 1024)
     search_counted(
-        state.Crew(0, 1, none, 1, -1, none, none), 0, False, 0, 1,
+        state.Crew(0, 1, none, 1, -1, none, none, 0, none), 0, False, 0, 1,
         state.Bins(layout.words, none, none, layout.n_bins, np.ones(16, np.uint8), np.zeros(16, np.int8), np.zeros(16, np.uint8),
                    np.arange(16, dtype=np.int32), np.zeros((16, 0), np.uint64),
                    np.ones(16), np.zeros(16), np.zeros(16, np.uint8), np.zeros((0, 0), np.int64)),

@@ -15,7 +15,7 @@ import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.randoms import random_bits, uniform
-from rankmill.trainer.growing._state_kernels import DEPTH, FIRST, LAST
+from rankmill.trainer.growing._state_kernels import DEPTH, ROWS
 
 _OF_LEVEL, _OF_NODE, _OF_SPLIT = 1, 2, 3  # disjoint random streams of a tree
 
@@ -94,9 +94,7 @@ def worth_of(gain, f, node, bins, rules, nodes):
     """
     if not rules.weighed or gain <= 0.0:
         return gain
-    n_rows = nodes.table[node, LAST] - nodes.table[node, FIRST]
-    if rules.by_depth:
-        n_rows = nodes.table[0, LAST] - nodes.table[0, FIRST]
+    n_rows = nodes.table[0 if rules.by_depth else node, ROWS]
     cost = 0.0 if nodes.used[node, bins.sources[f]] else bins.costs[f]
     return gain * bins.weights[f] - rules.split_cost * n_rows - cost
 

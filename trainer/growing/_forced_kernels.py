@@ -22,6 +22,7 @@ from rankmill.trainer.growing._state_kernels import (
     FORCED_SET,
     LAST,
     LOW,
+    ROWS,
     SLOT,
     TOTAL,
 )
@@ -81,23 +82,23 @@ def _left_of(values, n_bins, threshold, bits):
 
 
 @kernel
-def _large_enough(node, f, threshold, bits, missing_left, bins, rows, hessians, rules, table, counts):
+def _large_enough(crew, node, f, threshold, bits, missing_left, bins, rows, hessians, rules, table, counts):
     """Return whether both sides of a split have enough rows and hessian, which are counted."""
     n_bins, with_hessians = bins.n_bins[f], not rules.by_h
     counts[1] = 0
     count_sides(
-        f, bins.words, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians, counts
+        crew, f, bins.words, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians, counts
     )  # fmt: skip
     left = _left_of(counts[0], n_bins, threshold, bits) + (counts[0, 0] if missing_left else np.int64(0))
     h = _left_of(counts[1], n_bins, threshold, bits) + (counts[1, 0] if missing_left else np.int64(0))
     least_h = rules.fine_least_h if with_hessians else 0.0
     all_h = counts[1, :n_bins].sum()
-    return min(left, table[node, LAST] - table[node, FIRST] - left) >= rules.min_rows and min(h, all_h - h) >= least_h
+    return min(left, table[node, ROWS] - left) >= rules.min_rows and min(h, all_h - h) >= least_h
 
 
 @kernel
 def search_forced(
-    child, level, counted, first_feature, last_feature, bins, rows, hessians, rules, nodes, pool, work, counts, search
+    crew, child, level, counted, first_feature, last_feature, bins, rows, hessians, rules, nodes, pool, work, counts, search
 ):  # fmt: skip
     """Write gain and split of what is forced on a node, or on all leaves of a level, by the worker that has its feature.
 
@@ -129,7 +130,7 @@ def search_forced(
             left = _left_of(histogram, bins.n_bins[f], threshold, bits)
             gain = _gain_of(node, f, left, side == 1, lambda_l2, least, bins, rules, nodes, histogram, work)
             if counted and not _large_enough(
-                node, f, threshold, bits, side == 1, bins, rows, hessians, rules, table, counts
+                crew, node, f, threshold, bits, side == 1, bins, rows, hessians, rules, table, counts
             ):
                 continue
             if gain > -np.inf and (counted or single or gain > 0.0):

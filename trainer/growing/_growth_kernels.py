@@ -57,15 +57,21 @@ from rankmill.trainer.growing._state_kernels import (
     NODE,
     PARTING,
     REFUSED,
+    ROWS,
     SEARCH_ANEW,
     SEARCHING,
     SET,
     SLOT,
     SMALL,
     SUM_HESSIANS,
+    SUMS,
     THRESHOLD,
     TOTAL,
     YES,
+    add_up,
+    add_up_histograms,
+    counted_features,
+    everywhere,
     make_children,
     may_split,
     meet,
@@ -86,7 +92,7 @@ def _count(crew, node, bins, rows, table, histograms):
     if not count_node(crew, node, table[node, SLOT], bins, rows, table, histograms):
         return False
     add_edges(crew, table[node, SLOT], bins.n_bins, histograms)
-    return True
+    return add_up_histograms(crew, table[node, SLOT], 1)
 
 
 @kernel
@@ -128,7 +134,7 @@ def _settle(child, node, crew, bins, rules, nodes, search):
 def _search_refused(crew, node, bins, rows, derivatives, rules, nodes, histograms, search):
     """Search a node again after its split left a side too small, now counting rows of each side.  False: stop."""
     state = nodes.state
-    first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
+    first_feature, last_feature = counted_features(crew, bins.n_bins.shape[0])
     child = np.int64(0)
     if state[COUNT_BOTH] and not _count(crew, node, bins, rows, nodes.table, histograms):
         return False
@@ -156,16 +162,15 @@ def _search_children(crew, bins, rows, derivatives, rules, nodes, histograms, pa
     if large >= 0 and both:
         if not (_count(crew, large, bins, rows, table, histograms) and meet(crew)):
             return False
-    if not count_node(crew, small, table[small, SLOT], bins, rows, table, histograms):
+    if not _count(crew, small, bins, rows, table, histograms):
         return False
     tick(crew, COUNTING)
-    add_edges(crew, table[small, SLOT], bins.n_bins, histograms)
     search_small = may_split(table, small, rules)
     search_large = large >= 0 and may_split(table, large, rules)
     if search_small:
         search_node(crew, one, small, first_feature, last_feature, bins, rules, nodes, histograms, search)
         search_forced(
-            one, (small, small + 1), NO, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
+            crew, one, (small, small + 1), NO, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
             pool, search.work[crew.worker], search.counts[crew.worker], search,
         )  # fmt: skip
     if search_large:
@@ -173,7 +178,7 @@ def _search_children(crew, bins, rows, derivatives, rules, nodes, histograms, pa
             subtract(pool[table[large, SLOT]], pool[table[small, SLOT]], bins.n_bins, first_feature, last_feature)
         search_node(crew, other, large, first_feature, last_feature, bins, rules, nodes, histograms, search)
         search_forced(
-            other, (large, large + 1), NO, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
+            crew, other, (large, large + 1), NO, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
             pool, search.work[crew.worker], search.counts[crew.worker], search,
         )  # fmt: skip
     if not meet(crew):
@@ -206,7 +211,7 @@ def _bound_children(node, bins, rules, nodes):
     ranges[right] = ranges[node]
     low, high, own = ranges[node, 0], ranges[node, 1], ranges[node, 2]
     for child in range(left, left + 2):
-        n_rows = np.float64(table[child, LAST] - table[child, FIRST])
+        n_rows = np.float64(table[child, ROWS])
         ranges[child, 3] = n_rows
         # of an oblivious tree: a side that is too small keeps the value of the node
         if n_rows >= rules.min_rows and np.float64(table[child, TOTAL] & LOW) >= rules.least_side:
@@ -221,7 +226,7 @@ def _bound_children(node, bins, rules, nodes):
 
 
 @kernel(inline="always")
-def _split(node, n_left, bins, rules, nodes):
+def _split(node, own_left, n_left, bins, rules, nodes):
     """Create the children of a partitioned node, and select those to count and search."""
     table, state = nodes.table, nodes.state
     left = state[N_NODES]
@@ -230,7 +235,7 @@ def _split(node, n_left, bins, rules, nodes):
     state[SMALL] = -1
     state[LARGE] = -1
     table[node, LEFT] = left
-    make_children(table, node, left, n_left)
+    make_children(table, node, left, own_left, n_left)
     _bound_children(node, bins, rules, nodes)
     for child in range(left, left + 2):
         narrow_groups(node, child, table[node, FEATURE], bins, nodes)
@@ -239,7 +244,7 @@ def _split(node, n_left, bins, rules, nodes):
     if state[N_LEAVES] == rules.max_leaves or not (may_split(table, left, rules) or may_split(table, left + 1, rules)):
         release_slot(nodes, node)
         return
-    small, large = (left, left + 1) if 2 * n_left <= table[node, LAST] - table[node, FIRST] else (left + 1, left)
+    small, large = (left, left + 1) if 2 * n_left <= table[node, ROWS] else (left + 1, left)
     state[SMALL], state[LARGE] = small, large
     state[COUNT_BOTH] = table[node, SLOT] < 0
     table[large, SLOT] = table[node, SLOT]
@@ -250,15 +255,16 @@ def _split(node, n_left, bins, rules, nodes):
 
 
 @kernel(inline="always")
-def _judge(node, n_left, bins, rows, derivatives, rules, nodes, pairs, search):
-    """Accept the split of a partitioned node, reject it, or make the node a leaf."""
+def _judge(crew, node, own_left, bins, rows, derivatives, rules, nodes, pairs, search):
+    """Accept the split of a partitioned node, reject it, or make the node a leaf.  By worker 0."""
     table, state = nodes.table, nodes.state
-    n_right = table[node, LAST] - table[node, FIRST] - n_left
+    n_left = everywhere(crew, own_left)
+    n_right = table[node, ROWS] - n_left
     few = min(n_left, n_right) < rules.min_rows
     light = not few and not sides_have_hessian(
-        node, table[node, FIRST] + n_left, rows.rows, derivatives.hessians, rules, table
+        crew, node, table[node, FIRST] + own_left, n_left, rows.rows, derivatives.hessians, rules, table
     )
-    worth_it = rules.paired or gains_something(node, n_left, n_right, bins.words, rows, derivatives, rules, table)
+    worth_it = rules.paired or gains_something(crew, node, n_left, n_right, bins.words, rows, derivatives, rules, table)
     undone = (few or light or not worth_it) and has_forced(node, bins, nodes)
     if undone:
         forget_forced(node, bins, nodes)
@@ -275,7 +281,7 @@ def _judge(node, n_left, bins, rows, derivatives, rules, nodes, pairs, search):
     elif few or light or not worth_it:
         release_slot(nodes, node)
     else:
-        _split(node, n_left, bins, rules, nodes)
+        _split(node, own_left, n_left, bins, rules, nodes)
         if rules.paired and state[SMALL] >= 0:
             divide_pairs(node, bins.words, rows, table, pairs, search.splits[0, 0])
 
@@ -320,7 +326,7 @@ def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search
             rows.lefts[0] = partition_alone(crew, node, bins.words, rows, table)
         if crew.worker == 0:
             tick(crew, PARTING)
-            _judge(node, rows_left(crew, rows), bins, rows, derivatives, rules, nodes, pairs, search)
+            _judge(crew, node, rows_left(crew, rows), bins, rows, derivatives, rules, nodes, pairs, search)
             tick(crew, DECIDING)
         if not meet(crew):
             return
@@ -335,31 +341,30 @@ def _count_level(crew, level, bins, rows, table, histograms):
     first_node, last_node = level
     first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
     pool, n_nodes = histograms.pool, last_node - first_node
-    for pair in range(max(1, n_nodes // 2)):
+    n_pairs = max(1, n_nodes // 2)
+    first_slot = n_nodes // 2
+    for pair in range(n_pairs):
         node, other = first_node + 2 * pair, first_node + 2 * pair + 1
-        small, slot, above = node, np.int64(0), np.int64(0)
-        if first_node > 0:
-            above = table[(node - 1) // 2, SLOT]
-            if table[other, LAST] - table[other, FIRST] < table[node, LAST] - table[node, FIRST]:
-                small, other = other, node
-            slot = n_nodes // 2 + pair
-        if table[small, LAST] > table[small, FIRST]:
-            if not count_node(crew, small, slot, bins, rows, table, histograms):
-                return False
-            add_edges(crew, slot, bins.n_bins, histograms)
-        else:
-            pool[slot, first_feature:last_feature] = 0
-            if not meet(crew):  # all workers have read which child is the smaller one
-                return False
-        if first_node > 0:
-            subtract(pool[above], pool[slot], bins.n_bins, first_feature, last_feature)
-        if crew.worker == 0:
-            table[small, SLOT] = slot
-            if first_node > 0:
-                table[other, SLOT] = above
-        if not meet(crew):
+        small = other if first_node > 0 and table[other, ROWS] < table[node, ROWS] else node
+        if not count_node(crew, small, first_slot + pair, bins, rows, table, histograms):
             return False
-    return True
+        add_edges(crew, first_slot + pair, bins.n_bins, histograms)
+        if not meet(crew):  # the next count uses the same buffers for edges
+            return False
+    if not add_up_histograms(crew, first_slot, n_pairs):
+        return False
+    if first_node == 0:
+        table[0, SLOT] = 0
+        return True
+    for pair in range(n_pairs):
+        node, other = first_node + 2 * pair, first_node + 2 * pair + 1
+        above = table[(node - 1) // 2, SLOT]
+        subtract(pool[above], pool[first_slot + pair], bins.n_bins, first_feature, last_feature)
+        if crew.worker == 0:
+            small, large = (other, node) if table[other, ROWS] < table[node, ROWS] else (node, other)
+            table[small, SLOT] = first_slot + pair
+            table[large, SLOT] = above
+    return meet(crew)
 
 
 @kernel(inline="always")
@@ -417,16 +422,26 @@ def _partition_level(crew, level, words, rows, rules, table):
             if not partition_node(crew, node, words, rows, table):
                 return False
             if crew.worker == 0:
-                make_children(table, node, 2 * node + 1, rows_left(crew, rows))
+                table[2 * node + 1, ROWS] = rows_left(crew, rows)
             if not meet(crew):
                 return False
         elif node % crew.size == crew.worker:
-            make_children(table, node, 2 * node + 1, partition_alone(crew, node, words, rows, table))
+            table[2 * node + 1, ROWS] = partition_alone(crew, node, words, rows, table)
+    if not meet(crew):
+        return False
+    if crew.worker == 0:
+        sums, n_nodes = crew.sums, level[1] - level[0]
+        for i in range(n_nodes):
+            sums[i] = table[2 * (level[0] + i) + 1, ROWS]
+        add_up(crew, SUMS, np.int64(0), np.int64(n_nodes))
+        for i in range(n_nodes):
+            left = 2 * (level[0] + i) + 1
+            make_children(table, level[0] + i, left, table[left, ROWS], sums[i])
     return meet(crew)
 
 
 @kernel(inline="always")
-def _write_level_gains(level, rows, hessians, bins, rules, nodes):
+def _write_level_gains(crew, level, rows, hessians, bins, rules, nodes):
     """Write the gain of each leaf of a partitioned level, 0 where a side is too small.
 
     Returns whether these are the gains that the search assumed without counting rows.
@@ -448,9 +463,9 @@ def _write_level_gains(level, rows, hessians, bins, rules, nodes):
             gain = bounded_gain_of(left, total, bins.monotone[table[node, FEATURE]], nodes.ranges[node], rules)
             if gain == -np.inf:  # against a constraint: the two sides get about the same value
                 continue
-        first, middle, last = table[node, FIRST], table[2 * node + 1, LAST], table[node, LAST]
-        enough = min(middle - first, last - middle) >= rules.min_rows
-        if enough and sides_have_hessian(node, middle, rows, hessians, rules, table):
+        middle, n_left, n_right = table[2 * node + 1, LAST], table[2 * node + 1, ROWS], table[2 * node + 2, ROWS]
+        enough = min(n_left, n_right) >= rules.min_rows
+        if enough and sides_have_hessian(crew, node, middle, n_left, rows, hessians, rules, table):
             nodes.gains[node] = gain
             seen &= gain >= 0.0
         else:
@@ -459,14 +474,13 @@ def _write_level_gains(level, rows, hessians, bins, rules, nodes):
 
 
 @kernel(inline="always")
-def _level_gains_something(level, words, rows, derivatives, rules, nodes):
+def _level_gains_something(crew, level, words, rows, derivatives, rules, nodes):
     """Return whether the split of a partitioned level gains more than rounding in at least one leaf."""
     table = nodes.table
     for node in range(level[0], level[1]):
-        middle = table[2 * node + 1, LAST]
-        n_left, n_right = middle - table[node, FIRST], table[node, LAST] - middle
+        n_left, n_right = table[2 * node + 1, ROWS], table[2 * node + 2, ROWS]
         if nodes.gains[node] > 0.0:
-            if gains_something(node, n_left, n_right, words, rows, derivatives, rules, table):
+            if gains_something(crew, node, n_left, n_right, words, rows, derivatives, rules, table):
                 return True
     return False
 
@@ -481,6 +495,7 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
     """
     table, state, one = nodes.table, nodes.state, np.int64(0)  # a variable instead of a literal, see NO and YES
     first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
+    first_counted, last_counted = counted_features(crew, bins.n_bins.shape[0])
     tick(crew, COUNTING)
     for depth in range(rules.max_depth):
         first_node, n_nodes = (1 << depth) - 1, 1 << depth
@@ -490,7 +505,7 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
         tick(crew, COUNTING)
         search_level(crew, level, first_feature, last_feature, bins, rules, nodes, histograms, search)
         search_forced(
-            one, level, NO, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
+            crew, one, level, NO, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
             histograms.pool, search.work[crew.worker], search.counts[crew.worker, 0], search,
         )  # fmt: skip
         counted = False
@@ -509,10 +524,10 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
                 return
             if crew.worker == 0:
                 tick(crew, PARTING)
-                seen = _write_level_gains(level, rows.rows, derivatives.hessians, bins, rules, nodes)
+                seen = _write_level_gains(crew, level, rows.rows, derivatives.hessians, bins, rules, nodes)
                 state[REFUSED] = first_node if not (seen or counted) else -1
                 if state[REFUSED] < 0 and not _level_gains_something(
-                    level, bins.words, rows, derivatives, rules, nodes
+                    crew, level, bins.words, rows, derivatives, rules, nodes
                 ):
                     if has_forced(first_node, bins, nodes):
                         forget_forced(first_node, bins, nodes)
@@ -530,11 +545,11 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
                 continue
             counted = True
             search_level_counted(
-                crew, level, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
+                crew, level, first_counted, last_counted, bins, rows.rows, derivatives.hessians, rules, nodes,
                 histograms, search,
             )  # fmt: skip
             search_forced(
-                one, level, YES, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
+                crew, one, level, YES, first_counted, last_counted, bins, rows.rows, derivatives.hessians, rules, nodes,
                 histograms.pool, search.work[crew.worker], search.counts[crew.worker, 0], search,
             )  # fmt: skip
         if crew.worker == 0:

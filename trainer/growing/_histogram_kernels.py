@@ -16,7 +16,18 @@ import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.instructions import prefetch
-from rankmill.trainer.growing._state_kernels import FIRST, LAST, LINE, LOOK_AHEAD, LOW, meet, own_features
+from rankmill.trainer.growing._state_kernels import (
+    FIRST,
+    LAST,
+    LINE,
+    LOOK_AHEAD,
+    LOW,
+    SIDES,
+    SUMS,
+    add_up,
+    meet,
+    own_features,
+)
 
 FAR = np.int64(LOOK_AHEAD)
 
@@ -136,6 +147,11 @@ def column_of(words, feature):
 @kernel
 def count_node(crew, node, slot, bins, rows, table, histograms):
     """Count this worker's share of a node and wait for the others; :func:`add_edges` must follow.  False: stop."""
+    if table[node, FIRST] == table[node, LAST]:  # the node may have rows in other processes
+        first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
+        histograms.pool[slot, first_feature:last_feature] = 0
+        histograms.edge_blocks[crew.worker * LINE] = -1
+        return meet(crew)
     histograms.edge_blocks[crew.worker * LINE] = count_share(
         bins.words, bins.used_words, bins.blocks, rows.rows, rows.packed, table[node, FIRST], table[node, LAST],
         bins.n_bins, crew.worker, crew.size, histograms.pool[slot], histograms.edges[crew.worker],
@@ -154,9 +170,17 @@ def add_edges(crew, slot, n_bins, histograms):
 
 
 @kernel
-def count_sides(feature, words, rows, first, last, hessians, scale, with_hessians, counts):
-    """Write to ``counts`` (2, 256) the number of rows of each bin of a feature and, if asked, their hessians in fine steps."""
+def count_sides(crew, feature, words, rows, first, last, hessians, scale, with_hessians, counts):
+    """Write to ``counts`` (2, 256) the number of rows of each bin of a feature and, if asked, their hessians in fine steps.
+
+    Rows of all processes count.
+    """
     column, stride = column_of(words, feature), words.shape[2] * 8
     count_bins(column, stride, rows, first, last, counts[0])
     if with_hessians:
         sum_hessians(column, stride, rows, first, last, hessians, scale, counts[1])
+    if crew.peers != 0:
+        sums = crew.sums[:SIDES].reshape(2, 256)
+        sums[:] = counts
+        add_up(crew, SUMS, np.int64(0), np.int64(SIDES))
+        counts[:] = sums

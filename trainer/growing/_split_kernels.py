@@ -53,9 +53,13 @@ from rankmill.trainer.growing._state_kernels import (
     LEFT_SUM,
     LOW,
     NO,
+    ROWS,
     SLOT,
+    SUMS,
     TOTAL,
     YES,
+    add_up,
+    everywhere,
 )
 
 _REFINEMENTS = 3  # times that the categories of a level are ordered anew
@@ -158,7 +162,7 @@ def search_node(crew, child, node, first_feature, last_feature, bins, rules, nod
     """Search one worker's features: ``search.gains[child, worker]`` and ``search.splits[child, worker]`` get the best split."""
     table, worker, slot = nodes.table, crew.worker, nodes.table[node, SLOT]
     needed = rules.least_side
-    n_rows = table[node, LAST] - table[node, FIRST]
+    n_rows = table[node, ROWS]
     if rules.paired:  # only a screen, rows are counted later: estimate them from hessians
         needed = max(needed, (rules.min_rows - 0.5) * np.float64(table[node, TOTAL] & LOW) / n_rows)
     best_split(
@@ -217,12 +221,12 @@ def search_counted(
         uppers[f] = -np.inf
         last, missing = bins.n_bins[f], histogram[f, 0]
         count_sides(
-            f, bins.words, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians, counts
-        )
+            crew, f, bins.words, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians, counts
+        )  # fmt: skip
         if total_h == 0.0:
             continue
         limits = nodes.ranges[node]
-        both_sides, weightless, alone, n_rows = missing != 0, missing == 0, NO, table[node, LAST] - table[node, FIRST]
+        both_sides, weightless, alone, n_rows = missing != 0, missing == 0, NO, table[node, ROWS]
         sides = counts
         if bins.categorical[f]:
             both_sides, weightless, alone = True, False, tried_alone(last, rules)
@@ -271,7 +275,7 @@ def _sum_level(f, level, n_bins, table, pool, out):
     total, n_rows = np.int64(0), np.int64(0)
     for node in range(level[0], level[1]):
         total += table[node, TOTAL]
-        n_rows += table[node, LAST] - table[node, FIRST]
+        n_rows += table[node, ROWS]
         for b in range(n_bins):
             out[b] += pool[table[node, SLOT], f, b]
     return total, n_rows
@@ -467,7 +471,7 @@ def search_level_counted(
         uppers[f] = -np.inf
         for node in range(first_node, last_node):
             count_sides(
-                f, bins.words, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians,
+                crew, f, bins.words, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians,
                 counts[node - first_node],
             )  # fmt: skip
         last, both_sides = _level_gains(f, level, counts, YES, least_h, bins, rules, nodes, histograms.pool, work)
@@ -485,14 +489,14 @@ def search_level_counted(
 
 
 @kernel
-def _reaches(values, scale, rows, first, last, least):
-    """Return whether the sum of round(value * scale) over rows[first:last], values of 0 or more, is at least ``least``."""
+def _reaches(crew, values, scale, rows, first, last, least):
+    """Return whether the sum of round(value * scale) over rows[first:last] of all processes is at least ``least``; values >= 0."""
     total = np.int64(0)
     for i in range(first, last):
         if total >= least:
-            return True
+            break
         total += np.int64(np.rint(values[rows[i]] * scale))
-    return total >= least
+    return everywhere(crew, total) >= least
 
 
 @kernel
@@ -519,20 +523,26 @@ def _packed_means_differ(left, total, n_left, n_right):
 
 
 @kernel
-def fine_means_differ(column, stride, sides, rows, first, last, gradients, weights, scale_g, scale_w):
-    """As ``_packed_means_differ``, with sums of fine steps, in one pass over rows[first:last].
+def fine_means_differ(crew, column, stride, sides, rows, first, last, gradients, weights, scale_g, scale_w):
+    """As ``_packed_means_differ``, with sums of fine steps, in one pass over rows[first:last] of all processes.
 
     A gradient is off by up to half a step, plus half an epsilon of itself as a float64.
     """
-    n, g, size, w = np.zeros(2), np.zeros(2, np.int64), np.zeros(2), np.zeros(2, np.int64)
+    sums = np.zeros((4, 2), np.int64)
+    n, g, size, w = sums[0], sums[1], sums[2], sums[3]
     for i in range(first, last):
         row = np.int64(rows[i])
         side = 1 - np.int64(sides[column[row * stride]])
-        n[side] += 1.0
-        g[side] += np.int64(np.rint(gradients[row] * scale_g))
-        size[side] += abs(gradients[row]) * scale_g
+        steps = np.int64(np.rint(gradients[row] * scale_g))
+        n[side] += 1
+        g[side] += steps
+        size[side] += abs(steps)
         w[side] += np.int64(np.rint(weights[row] * scale_w))
-    off_g = 0.5 * n + 0.5 * EPSILON * size
+    if crew.peers != 0:
+        crew.sums[:8] = sums.reshape(8)
+        add_up(crew, SUMS, np.int64(0), np.int64(8))
+        sums[:] = crew.sums[:8].reshape(4, 2)
+    off_g = 0.5 * n + 0.5 * EPSILON * (size + 0.5 * n)
     off_w = 0.5 * n + 0.5 * EPSILON * w
     return means_differ(
         np.float64(g[0]), np.float64(w[0]), off_g[0], off_w[0], np.float64(g[1]), np.float64(w[1]), off_g[1], off_w[1]
@@ -540,30 +550,30 @@ def fine_means_differ(column, stride, sides, rows, first, last, gradients, weigh
 
 
 @kernel
-def gains_something(node, n_left, n_right, words, rows, derivatives, rules, table):
+def gains_something(crew, node, n_left, n_right, words, rows, derivatives, rules, table):
     """Return whether the gain of the node's split is more than rounding; fine steps decide if packed ones cannot.  By worker 0."""
     if _packed_means_differ(table[node, LEFT_SUM], table[node, TOTAL], n_left, n_right):
         return True
     f = table[node, FEATURE]
     return fine_means_differ(
-        column_of(words, f), words.shape[2] * 8, write_sides(node, table, rows.sides[0]), rows.rows,
+        crew, column_of(words, f), words.shape[2] * 8, write_sides(node, table, rows.sides[0]), rows.rows,
         table[node, FIRST], table[node, LAST], derivatives.gradients, derivatives.weights, rules.fine_g, rules.fine_w,
     )  # fmt: skip
 
 
 @kernel
-def _enough_hessian(packed_h, first, last, rows, hessians, rules):
-    """Return whether rows[first:last], one side of a split, reach the minimum sum of hessians."""
-    if rules.by_h and np.float64(packed_h) - 0.5 * (last - first) >= rules.least_h:
+def _enough_hessian(crew, packed_h, n_rows, first, last, rows, hessians, rules):
+    """Return whether one side of a split, in this process rows[first:last], reaches the minimum sum of hessians."""
+    if rules.by_h and np.float64(packed_h) - 0.5 * n_rows >= rules.least_h:
         return True
-    return _reaches(hessians, rules.fine_h, rows, first, last, rules.fine_least_h)
+    return _reaches(crew, hessians, rules.fine_h, rows, first, last, rules.fine_least_h)
 
 
 @kernel
-def sides_have_hessian(node, middle, rows, hessians, rules, table):
-    """Return whether both sides of a node partitioned at ``middle`` reach the minimum sum of hessians."""
+def sides_have_hessian(crew, node, middle, n_left, rows, hessians, rules, table):
+    """Return whether both sides of a node partitioned at ``middle`` reach the minimum sum of hessians; ``n_left`` in all processes."""
     left_h = table[node, LEFT_SUM] & LOW
     right_h = (table[node, TOTAL] & LOW) - left_h
-    return _enough_hessian(left_h, table[node, FIRST], middle, rows, hessians, rules) and _enough_hessian(
-        right_h, middle, table[node, LAST], rows, hessians, rules
+    return _enough_hessian(crew, left_h, n_left, table[node, FIRST], middle, rows, hessians, rules) and _enough_hessian(
+        crew, right_h, table[node, ROWS] - n_left, middle, table[node, LAST], rows, hessians, rules
     )

@@ -1,6 +1,6 @@
 """Shared by the kernels of tree growth: their arguments, the table of nodes, and the barrier between workers.
 
-    nodes (n_nodes, 17) int64                         state (10,) int64, one tree
+    nodes (n_nodes, 18) int64                         state (10,) int64, one tree
     node 0   FIRST LAST DEPTH TOTAL SLOT LEFT ..      N_NODES N_LEAVES N_WAITING ..
     node 1   FIRST LAST ...  LEFT = 3 ------.
     node 2   LEFT = -1: a leaf              |         heap: nodes waiting to be split, the best on top
@@ -8,6 +8,9 @@
 
 All workers of a team run the same growth kernel concurrently.  Each does its share of a step and calls :func:`meet`, a
 barrier, before the next.  Only worker 0 writes nodes and state; the others read them after a barrier.
+
+If the rows are divided among processes, each grows the same tree from its own: worker 0 of each adds up histograms and counts
+with those of the others (:func:`add_up`), so that all take the same decisions.
 """
 
 from __future__ import annotations
@@ -18,21 +21,34 @@ import numpy as np
 from numba import types
 
 from rankmill.foundation.kernels.compiling import kernel
-from rankmill.foundation.kernels.instructions import load_acquire, store_release
+from rankmill.foundation.kernels.instructions import call_back, load_acquire, store_release
 
 LOW = np.int64(0xFFFFFFFF)  # the hessian's half of a packed value; a gradient is in the upper one
 LINE = 8  # int64 per cache line: each flag has its own line
 LOOK_AHEAD = 64  # rows between prefetch and use; this many are read past the end of a node's rows
 EPSILON = 2.0**-52
 
-# Columns of ``nodes``: rows[FIRST:LAST] belong to the node; TOTAL is their packed sum; SLOT its histogram in the pool, -1: none;
+# Columns of ``nodes``: rows[FIRST:LAST] belong to the node, in all processes ROWS; TOTAL is their packed sum; SLOT its histogram in the pool, -1: none;
 # LEFT its first child, -1: none (the other child is LEFT + 1); the rest is its best split.  THRESHOLD 0 marks a split by
 # categories: the bins whose bits are set in SET .. SET + 3 go left.  With criterion ole both rows of
 # pairs[PAIRS_FIRST:PAIRS_LAST] are in the node, and INSIDE is the sum of their hessians.
-FIRST, LAST, DEPTH, TOTAL, SLOT, LEFT, FEATURE, THRESHOLD, MISSING_LEFT, LEFT_SUM, PAIRS_FIRST, PAIRS_LAST, INSIDE = (
-    range(13)
-)
-SET, SET_WORDS = 13, 4
+(
+    FIRST,
+    LAST,
+    DEPTH,
+    TOTAL,
+    SLOT,
+    LEFT,
+    FEATURE,
+    THRESHOLD,
+    MISSING_LEFT,
+    LEFT_SUM,
+    PAIRS_FIRST,
+    PAIRS_LAST,
+    INSIDE,
+    ROWS,
+) = range(14)
+SET, SET_WORDS = 14, 4
 NODE_FIELDS = SET + SET_WORDS
 # Columns of ``forced``: a feature; its last bin on the left, 0 for a set; the rows of the splits below on the left and on the
 # right, -1: none; the set.
@@ -49,6 +65,9 @@ BEST_FIRST, BREADTH_FIRST, DEPTH_FIRST = range(3)
 NO, YES = np.bool_(False), np.bool_(True)
 # phases whose nanoseconds ``ticks`` counts, measured by worker 0
 COUNTING, SEARCHING, DECIDING, PARTING = np.int64(0), np.int64(1), np.int64(2), np.int64(3)
+# what processes add up: slots of the pool of histograms, or cells of ``Crew.sums``
+HISTOGRAMS, SUMS = np.int64(0), np.int64(1)
+SIDES = 512  # cells of ``Crew.sums`` for both counts of the bins of a feature
 
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
@@ -100,7 +119,7 @@ class Rules(NamedTuple):
 
 
 class Crew(NamedTuple):
-    """One worker, and the barrier that it shares with the others."""
+    """One worker, the barrier that it shares with the others, and the way to other processes."""
 
     worker: int
     size: int
@@ -109,6 +128,8 @@ class Crew(NamedTuple):
     clock: int  # clock id, -1: no timing
     stamp: Any  # (3,) int64
     ticks: Any  # (4,) int64
+    peers: int  # address of a C function, see ``add_up``; 0: this process has all rows
+    sums: Any  # (SIDES or more,) int64: what it adds up
 
 
 class Bins(NamedTuple):
@@ -250,31 +271,75 @@ def own_features(crew, n_features):
     return crew.worker * n_features // crew.size, (crew.worker + 1) * n_features // crew.size
 
 
+@kernel
+def counted_features(crew, n_features):
+    """Return the range of features whose sides this worker counts: with other processes worker 0 has all, as it adds up."""
+    if crew.peers == 0:
+        return own_features(crew, n_features)
+    return np.int64(0), np.int64(n_features) if crew.worker == 0 else np.int64(0)
+
+
+# -- processes -------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def add_up(crew, what, first, count):
+    """Add up ``count`` histograms or sums from ``first`` on over all processes, in place.  By worker 0.  False: stop.
+
+    After a failure nothing is added up any more; the wrapper raises it when the tree is given up.
+    """
+    return crew.peers == 0 or call_back(crew.peers, what, first, count) != 0
+
+
+@kernel
+def everywhere(crew, value):
+    """Return the sum of ``value`` over all processes.  By worker 0."""
+    if crew.peers == 0:
+        return value
+    crew.sums[0] = value
+    add_up(crew, SUMS, np.int64(0), np.int64(1))
+    return crew.sums[0]
+
+
+@kernel
+def add_up_histograms(crew, first_slot, n_slots):
+    """Add up histograms that all workers have counted.  False: stop."""
+    if crew.peers == 0:
+        return True
+    if not meet(crew):
+        return False
+    if crew.worker == 0 and not add_up(crew, HISTOGRAMS, np.int64(first_slot), np.int64(n_slots)):
+        return False
+    return meet(crew)
+
+
 # -- nodes -----------------------------------------------------------------------------------------------------------
 
 
 @kernel
 def may_split(table, node, rules):
     """Return whether a node has enough rows for two leaves and is above the maximum depth."""
-    enough = table[node, LAST] - table[node, FIRST] >= 2 * rules.min_rows
+    enough = table[node, ROWS] >= 2 * rules.min_rows
     return enough and (rules.max_depth == 0 or table[node, DEPTH] < rules.max_depth)
 
 
 @kernel
-def _make_node(table, node, first, last, depth, total):
+def _make_node(table, node, first, last, rows, depth, total):
     table[node] = -1
     table[node, FIRST] = first
     table[node, LAST] = last
+    table[node, ROWS] = rows
     table[node, DEPTH] = depth
     table[node, TOTAL] = total
 
 
 @kernel
-def make_children(table, node, left, n_left):
-    """Create ``left`` and the node after it from the rows of ``node``, of which the first ``n_left`` go left."""
-    middle, depth = table[node, FIRST] + n_left, table[node, DEPTH] + 1
-    _make_node(table, left, table[node, FIRST], middle, depth, table[node, LEFT_SUM])
-    _make_node(table, left + 1, middle, table[node, LAST], depth, table[node, TOTAL] - table[node, LEFT_SUM])
+def make_children(table, node, left, own_left, n_left):
+    """Create ``left`` and the node after it from the rows of ``node``: the first ``own_left`` go left, in all processes ``n_left``."""
+    middle, depth = table[node, FIRST] + own_left, table[node, DEPTH] + 1
+    total, left_sum = table[node, TOTAL], table[node, LEFT_SUM]
+    _make_node(table, left, table[node, FIRST], middle, n_left, depth, left_sum)
+    _make_node(table, left + 1, middle, table[node, LAST], table[node, ROWS] - n_left, depth, total - left_sum)
 
 
 @kernel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from ctypes import CFUNCTYPE, c_int64, c_void_p, cast
 from dataclasses import dataclass
 from math import sqrt
 from typing import ClassVar
@@ -22,11 +23,13 @@ from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.layout import BIN, BINS_A_FEATURE, PACKED, ROW, SCORE, BlockedBins, aligned_empty
 from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.parameters import NONE, TrainParameters
+from rankmill.trainer.shard import Span
 from rankmill.trainer.workers import Team
 
 _LEAST_ROWS = 131_072  # minimum rows per worker, for passes of about a nanosecond per row
 _LEAST_VISITS = 5_000  # minimum (row, block) visits of a tree per worker
 _SHARED_ROWS = 2_000  # minimum rows of a node to partition with several workers: two barriers cost about a microsecond
+_AddUp = CFUNCTYPE(c_int64, c_int64, c_int64, c_int64)
 _LOOKS = 20_000  # spin iterations before yielding to other threads
 
 _POLICIES = {
@@ -86,7 +89,8 @@ _NEWTON, _SILENCE = LeafRules(), SplitNoise(0.0, np.uint64(0))
 class Grower:
     """Grows trees on one training set, with the same buffers for every tree.
 
-    Memory besides the bins: ``BYTES_A_ROW`` per row, and the histogram pool.
+    Memory besides the bins: ``BYTES_A_ROW`` per row, and the histogram pool.  Of a ``span`` only its rows are read and written;
+    trees are those of all rows.
     """
 
     BYTES_A_ROW: ClassVar[int] = 24  # packed values and row numbers, each twice
@@ -103,9 +107,11 @@ class Grower:
         forced: npt.NDArray[np.int64] | None = None,
         pool_bytes: int = DEFAULT_POOL_BYTES,
         timed: bool = False,
+        span: Span | None = None,
     ) -> None:
         self._bins, self._parameters, self._team = bins, parameters, team
-        n, n_features, size, p = bins.n_rows, len(bins.n_bins), team.size, parameters
+        self._span = span or Span(0, bins.n_rows, 0, 0, bins.n_rows)
+        n, n_features, size, p = self._span.size, len(bins.n_bins), team.size, parameters
         self._oblivious = p.grow == "oblivious"
         pool = HistogramPool(n_features, p, pool_bytes)
         self._enabled = np.ones(n_features, dtype=np.uint8)
@@ -162,6 +168,11 @@ class Grower:
         self._clock = time.CLOCK_MONOTONIC if timed else -1
         self._stamp = np.zeros(3, dtype=np.int64)
         self.ticks = np.zeros(len(PHASES), dtype=np.int64)
+        self._sums = np.zeros(max(table.SIDES, p.leaves), dtype=np.int64)
+        self._sent = np.zeros(0, dtype=np.intp)  # cells of a histogram that processes add up
+        self._add_up = _AddUp(self._add_up_cells) if self._span.peers is not None else None
+        self._peers = 0 if self._add_up is None else cast(self._add_up, c_void_p).value or 0
+        self._failure: BaseException | None = None
 
     def grow(
         self,
@@ -197,11 +208,11 @@ class Grower:
             Added to the score by which features are compared; the tree keeps the true gains.  Its ``tree_key`` decides all
             other draws of the tree.
         """
-        histogram_scale, leaf_scale = scales_of(gradients, hessians, self._team)
+        histogram_scale, leaf_scale = scales_of(gradients, hessians, self._team, self._span)
         searched, fine_scale = hessians, leaf_scale
         if weights is not None:
             searched = weights
-            histogram_scale, fine_scale = scales_of(gradients, weights, self._team)
+            histogram_scale, fine_scale = scales_of(gradients, weights, self._team, self._span)
         p = self._parameters
         self._lambdas = (
             self._scaled(p.lambda_l2, searched),
@@ -210,7 +221,9 @@ class Grower:
         self._of_categories = self._scaled(p.category_l2, searched), self._scaled(p.category_smoothing, searched)
         deviation = noise.strength and noise.strength * self._chance(gradients, searched)
         self._choose(features)
-        n, least = self._start(gradients, searched, histogram_scale, rows)
+        all_rows = self._span.n_rows if rows is None else len(rows)
+        rows = None if rows is None else self._span.of_rows(rows)
+        n, least = self._start(gradients, searched, histogram_scale, rows, all_rows)
         rules = self._rules(
             least, histogram_scale, fine_scale, leaf_scale, by_h=weights is None, paired=pairs is not None
         )
@@ -220,7 +233,7 @@ class Grower:
         self._grow_nodes(n, table.Derivatives(gradients, searched, hessians), rules)
         if leaves.of_all is not None:
             gradients, hessians = leaves.of_all
-            _, leaf_scale = scales_of(gradients, hessians, self._team)
+            _, leaf_scale = scales_of(gradients, hessians, self._team, self._span)
         return self._finish(gradients, hessians, leaf_scale, n, rows, scores, leaves, by_h=weights is None)
 
     def note(self, trees: Sequence[Tree]) -> None:
@@ -245,6 +258,23 @@ class Grower:
             self._give_up(size)
             raise
 
+    def _add_up_cells(self, what: int, first: int, count: int) -> int:
+        """Add up cells of the pool or of the sums over all processes, called by kernels; 0: it failed, now or before."""
+        if self._failure is not None:
+            return 0
+        try:
+            if what == table.SUMS:
+                self._span.add_up(self._sums[first : first + count])
+            else:
+                pool = self._histograms.pool[first : first + count].reshape(count, -1)
+                cells = pool[:, self._sent].ravel()
+                self._span.add_up(cells)
+                pool[:, self._sent] = cells.reshape(count, -1)
+        except BaseException as error:
+            self._failure = error
+            return 0
+        return 1
+
     def _give_up(self, size: int) -> None:
         """Release the workers that wait at a barrier."""
         row_kernels.post(self._flags, size * table.LINE, 1)
@@ -258,6 +288,9 @@ class Grower:
             needed = self._enabled.copy()
             needed[self._forced[:, table.FORCED_FEATURE]] = 1  # also where it is not in the sample
             self._chosen_blocks = np.flatnonzero(needed.reshape(-1, self._bins.width).any(axis=1))
+        if self._peers:
+            of_feature = self._bins.n_bins if features is None else np.where(needed, self._bins.n_bins, 0)
+            self._sent = np.flatnonzero(np.arange(BINS_A_FEATURE) < of_feature[:, None])
 
     def _start(
         self,
@@ -265,28 +298,33 @@ class Grower:
         hessians: npt.NDArray[np.float64],
         scale: PackingScale,
         rows: npt.NDArray[np.int32] | None,
+        all_rows: int,
     ) -> tuple[int, int]:
-        """Pack the rows of the tree and create its root; return the number of rows, and their smallest packed hessian."""
-        order, packed = self._rows.rows, self._rows.packed
+        """Pack the rows of the tree and create its root; return how many are here, and the smallest packed hessian of all."""
+        order, packed, span = self._rows.rows, self._rows.packed, self._span
+        own_g, own_h = gradients[span.first : span.last], hessians[span.first : span.last]
 
         def begin(first: int, last: int, worker: int) -> None:
+            if first == last:
+                return
             if rows is None:
-                order[first:last] = np.arange(first, last, dtype=ROW)
-                row_kernels.pack(gradients, hessians, scale.gradient, scale.hessian, first, last, packed)
+                order[first:last] = np.arange(span.first + first, span.first + last, dtype=ROW)
+                row_kernels.pack(own_g, own_h, scale.gradient, scale.hessian, first, last, packed)
             else:
                 order[first:last] = rows[first:last]
                 row_kernels.pack_rows(gradients, hessians, scale.gradient, scale.hessian, order, first, last, packed)
 
             sums[worker] = total_and_least(packed[first:last])
 
-        n = self._bins.n_rows if rows is None else len(rows)
+        n = span.size if rows is None else len(rows)
         sums = np.tile([0, table.LOW], (self._team.size, 1))
         self._team.share(n, _LEAST_ROWS, begin)
         nodes, n_slots = self._nodes, len(self._nodes.free)
         root = nodes.table[0]
         root[:] = -1
         root[table.FIRST], root[table.LAST], root[table.DEPTH], root[table.SLOT] = 0, n, 0, 0
-        nodes.ranges[0] = -np.inf, np.inf, 0.0, n
+        root[table.ROWS] = all_rows
+        nodes.ranges[0] = -np.inf, np.inf, 0.0, all_rows
         nodes.groups[0] = ~np.uint64(0)
         if nodes.used.size:
             nodes.used[0] = self._used
@@ -298,8 +336,10 @@ class Grower:
         nodes.state[[table.LARGE, table.REFUSED]] = -1
         self._flags[:] = 0
         self._stamp[2] = 0
-        root[table.TOTAL] = sums[:, 0].sum()
-        return n, int(sums[:, 1].min())
+        total = sums[:, 0].sum(keepdims=True)
+        span.add_up(total)
+        root[table.TOTAL] = total[0]
+        return n, span.least(int(sums[:, 1].min()))
 
     def _rules(
         self, least: int, scale: PackingScale, fine: PackingScale, leaf: PackingScale, *, by_h: bool, paired: bool
@@ -357,12 +397,12 @@ class Grower:
         """Return what is ``added`` to sums of these ``hessians`` (n_rows,), or of weights, in the unit of l2_scale."""
         if self._parameters.l2_scale == NONE or not added:
             return float(added)
-        return float(added) * total_of(hessians, self._team) / len(hessians)
+        return float(added) * total_of(hessians, self._team, self._span) / len(hessians)
 
     def _chance(self, gradients: npt.NDArray[np.float64], hessians: npt.NDArray[np.float64]) -> float:
         """Return sqrt(sum g^2 / sum h), 0 where there is no h."""
-        total = total_of(hessians, self._team)
-        return sqrt(total_of(gradients * gradients, self._team) / total) if total > 0.0 else 0.0
+        total = total_of(hessians, self._team, self._span)
+        return sqrt(total_of(gradients * gradients, self._team, self._span) / total) if total > 0.0 else 0.0
 
     def _start_pairs(self, pairs: PairHessians, scale: PackingScale, rows: npt.NDArray[np.int32] | None) -> None:
         """Assign to the root the pairs with both rows in the tree."""
@@ -386,7 +426,9 @@ class Grower:
 
     def _grow_share(self, worker: int, size: int, derivatives: table.Derivatives, rules: table.Rules) -> None:
         layout = self._bins
-        crew = table.Crew(worker, size, self._flags, self._looks, self._clock, self._stamp, self.ticks)
+        crew = table.Crew(
+            worker, size, self._flags, self._looks, self._clock, self._stamp, self.ticks, self._peers, self._sums
+        )
         bins = table.Bins(
             layout.words,
             self._used_words,
@@ -407,6 +449,8 @@ class Grower:
             _growth_kernels.grow_by_level(*shared)
         else:
             _growth_kernels.grow_by_node(*shared, self._pairs)
+        if worker == 0 and self._failure is not None:
+            raise self._failure
 
     def _finish(
         self,
@@ -426,12 +470,13 @@ class Grower:
         first, left = nodes[:, table.FIRST], nodes[:, table.LEFT]
         divided = left >= 0
         leaves = np.flatnonzero(~divided)
-        leaves = leaves[np.argsort(first[leaves], kind="stable")]
+        leaves = leaves[np.lexsort((nodes[leaves, table.LAST], first[leaves]))]  # one may have no rows here
         starts = np.append(first[leaves], n)
         if rules.of_all is not None and rows is not None:
             order, starts = self._by_leaf(leaves)
         sums = np.zeros((len(nodes), 2), dtype=np.int64)
         sums[leaves] = self._leaf_sums(gradients, hessians, scale, order, starts)
+        self._span.add_up(sums.reshape(-1))  # in the order of nodes, which all processes share
         for node in np.flatnonzero(divided)[::-1].tolist():  # children come after their parent
             sums[node] = sums[left[node]] + sums[left[node] + 1]
         hessian = sums[:, 1] / scale.hessian + self._lambdas[1]
@@ -483,21 +528,24 @@ class Grower:
             right=np.where(divided, left + 1, -1).astype(np.int32),
             value=values,
             gain=np.where(divided, self._nodes.gains[: len(nodes)], 0.0),
-            rows=nodes[:, table.LAST] - nodes[:, table.FIRST],
+            rows=nodes[:, table.ROWS].copy(),
             sets=np.where((divided & (nodes[:, table.THRESHOLD] == 0))[:, None], nodes[:, table.SET :], 0).view(
                 np.uint64
             ),
         )
 
     def _by_leaf(self, leaves: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Return all rows in the order of their ``leaves``, and the start of each leaf among them."""
+        """Return all rows that are here in the order of their ``leaves``, and the start of each leaf among them."""
         places = np.zeros(self._nodes.state[table.N_NODES], dtype=SCORE)
         places[leaves] = np.arange(len(leaves))
         reached = np.zeros(self._bins.n_rows, dtype=SCORE)
-        add_tree(self._tree_of(places), self._bins, np.arange(self._bins.n_rows, dtype=ROW), reached, self._team)
-        leaf_of_row = reached.astype(np.uint16)  # trees have at most 65,536 leaves; 16 bits are sorted in linear time
+        first, last = self._span.first, self._span.last
+        add_tree(self._tree_of(places), self._bins, np.arange(first, last, dtype=ROW), reached, self._team)
+        # trees have at most 65,536 leaves; 16 bits are sorted in linear time
+        leaf_of_row = reached[first:last].astype(np.uint16)
         sizes = np.bincount(leaf_of_row, minlength=len(leaves))
-        return np.argsort(leaf_of_row, kind="stable").astype(ROW), np.concatenate(([0], np.cumsum(sizes)))
+        order = first + np.argsort(leaf_of_row, kind="stable")
+        return order.astype(ROW), np.concatenate(([0], np.cumsum(sizes)))
 
     def _leaf_sums(
         self,
@@ -542,7 +590,7 @@ class Grower:
         self, nodes: npt.NDArray[np.int64], enough: npt.NDArray[np.bool_], values: npt.NDArray[np.float64]
     ) -> None:
         """Give empty nodes, and those too small for a value of their own, the value of their parent."""
-        rows = nodes[:, table.LAST] - nodes[:, table.FIRST]
+        rows = nodes[:, table.ROWS]
         small = (rows < self._parameters.min_rows_in_leaf) | ~enough
         for node in np.flatnonzero(small[1:]) + 1:  # a parent comes before its children
             values[node] = values[(node - 1) // 2]
@@ -554,7 +602,7 @@ class Grower:
 
     def _smooth(self, nodes: npt.NDArray[np.int64], values: npt.NDArray[np.float64], *, bounded: bool) -> None:
         """Average the value of each node with that of its parent, as if that had ``path_smooth`` rows."""
-        rows, left = nodes[:, table.LAST] - nodes[:, table.FIRST], nodes[:, table.LEFT]
+        rows, left = nodes[:, table.ROWS], nodes[:, table.LEFT]
         smooth = self._parameters.path_smooth
         for node in np.flatnonzero(left >= 0).tolist():  # a parent comes before its children
             for child in (left[node], left[node] + 1):
@@ -580,10 +628,11 @@ class Grower:
         np.clip(values, low, high, out=values)
 
     def _add_to_others(self, tree: Tree, rows: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> None:
-        """Add the tree to the scores of all rows except ``rows``."""
-        outside = np.ones(self._bins.n_rows, dtype=np.bool_)
-        outside[rows] = False
-        add_tree(tree, self._bins, np.flatnonzero(outside).astype(ROW), scores, self._team)
+        """Add the tree to the scores of all rows that are here except ``rows``."""
+        outside = np.ones(self._span.size, dtype=np.bool_)
+        outside[rows - self._span.first] = False
+        others = self._span.first + np.flatnonzero(outside)
+        add_tree(tree, self._bins, others.astype(ROW), scores, self._team)
 
 
 def _nodes_for(leaves: int, n_slots: int, controls: Controls, forced: npt.NDArray[np.int64]) -> table.Nodes:
@@ -605,7 +654,7 @@ def _nodes_for(leaves: int, n_slots: int, controls: Controls, forced: npt.NDArra
 
 def _average_over_children(nodes: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> None:
     """Set the value of every split node to the mean over its rows."""
-    rows, left = nodes[:, table.LAST] - nodes[:, table.FIRST], nodes[:, table.LEFT]
+    rows, left = nodes[:, table.ROWS], nodes[:, table.LEFT]
     for node in np.flatnonzero(left >= 0)[::-1].tolist():  # children come after their parent
         a, b = left[node], left[node] + 1
         values[node] = (rows[a] * values[a] + rows[b] * values[b]) / rows[node] if rows[node] else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import frexp
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from rankmill.trainer import _kernels
 from rankmill.trainer.layout import BINS_A_FEATURE, PACKED, aligned_empty
 from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.shard import Span
 from rankmill.trainer.workers import Team
 
 DEFAULT_POOL_BYTES = 512 * 2**20
@@ -29,7 +31,7 @@ class PackingScale:
 
 
 def scales_of(
-    gradients: npt.NDArray[np.float64], hessians: npt.NDArray[np.float64], team: Team
+    gradients: npt.NDArray[np.float64], hessians: npt.NDArray[np.float64], team: Team, span: Span | None = None
 ) -> tuple[PackingScale, PackingScale]:
     """Return the scales (of histograms, of leaf sums) for one round; g and h have shape (n_rows,), h >= 0.
 
@@ -41,22 +43,55 @@ def scales_of(
     sums.  Leaf sums keep 62 bits.
     """
     n = len(gradients)
-    g, h = total_of(gradients, team), total_of(hessians, team)
+    g, h = total_of(gradients, team, span), total_of(hessians, team, span)
     return (
         PackingScale(_scale(g, n, HISTOGRAM_BITS), _scale(h, n, HISTOGRAM_BITS)),
         PackingScale(_scale(g, n, _LEAF_BITS), _scale(h, n, _LEAF_BITS)),
     )
 
 
-def total_of(values: npt.NDArray[np.float64], team: Team) -> float:
-    """Return the sum of |values|, over fixed blocks of rows and then over the blocks in order: the same bits for any team."""
+def total_of(values: npt.NDArray[np.float64], team: Team, span: Span | None = None) -> float:
+    """Return the sum of |values|, over fixed blocks of rows and then over the blocks in order: the same bits for any team.
+
+    With a ``span`` only its part of the ``values`` (n_rows,) is read, and the others come from other processes: the sums of whole
+    blocks, and the rows of blocks that lie in several of them.
+    """
     n_blocks = -(-len(values) // _BLOCK)
-    sums = np.empty(n_blocks, dtype=np.float64)
-    team.share(n_blocks, 4, lambda first, last, _: _kernels.absolute_sums(values, _BLOCK, first, last, sums))
+    sums = np.zeros(n_blocks, dtype=np.float64)
+    first_whole, last_whole = 0, n_blocks
+    if span is not None and span.peers is not None:
+        first_whole, last_whole = (
+            -(-span.first // _BLOCK),
+            n_blocks if span.last == len(values) else span.last // _BLOCK,
+        )
+        last_whole = max(first_whole, last_whole)
+    team.share(
+        last_whole - first_whole,
+        4,
+        lambda first, last, _: _kernels.absolute_sums(values, _BLOCK, first_whole + first, first_whole + last, sums),
+    )
+    if span is not None and span.peers is not None:
+        before = values[span.first : min(span.last, first_whole * _BLOCK)]
+        after = values[max(span.first + len(before), last_whole * _BLOCK) : span.last]
+        facts = np.array([first_whole, last_whole, span.first, len(before)], dtype=np.float64)
+        _join_sums(span.peers.gather(np.concatenate([facts, sums[first_whole:last_whole], before, after])), sums)
     total = 0.0
     for block_sum in sums.tolist():
         total += block_sum
     return total
+
+
+def _join_sums(parts: Sequence[npt.NDArray[np.float64]], sums: npt.NDArray[np.float64]) -> None:
+    """Write the sums of all blocks from what processes have: first and last whole block, first row, rows before; their values."""
+    sums[:] = 0.0
+    for part in parts:  # in the order of their rows
+        first_whole, last_whole, first, n_before = map(int, part[:4])
+        whole, loose = part[4 : 4 + last_whole - first_whole], part[4 + last_whole - first_whole :]
+        if n_before:
+            sums[first // _BLOCK] = _kernels.add_absolute(sums[first // _BLOCK], loose[:n_before])
+        sums[first_whole:last_whole] = whole
+        if len(loose) > n_before:
+            sums[last_whole] = _kernels.add_absolute(sums[last_whole], loose[n_before:])
 
 
 def _scale(total: float, n_rows: int, bits: int) -> float:

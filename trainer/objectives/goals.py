@@ -80,6 +80,11 @@ class GoalMix(Objective):
                 self._each(team, (self._g, self._h), weight)
                 self._add(team, g, h)
 
+    def write_only(self, first_query: int, last_query: int) -> None:
+        """Limit the rows whose gradients count to those of these queries."""
+        for _, part in self._parts:
+            part.write_only(first_query, last_query)
+
     def drawn(self, step: int) -> npt.NDArray[np.uint8]:
         """Return the number of the part that each query learns from in this step, (n_queries,).
 

@@ -81,6 +81,7 @@ class Objective(ABC):
     bytes_a_pair: ClassVar[int] = 16  # memory while pairs are listed, the list included
     stops_by_deviance: ClassVar[bool] = False  # scores do not order rows as targets do: stop by the loss
     needs_trees: ClassVar[str] = ""  # why a net, which learns batch by batch, cannot minimise it
+    needs_all_rows: ClassVar[str] = ""  # why processes with a part of the rows each cannot minimise it
     may_average: ClassVar[bool] = True  # whether a forest may be the mean of several that are boosted with this loss
     remembers: ClassVar[bool] = False  # gradients depend on those of earlier steps, so a replay computes them as well
     Options: ClassVar[type[Any]] = NoOptions
@@ -125,9 +126,10 @@ class Objective(ABC):
                 f"{self.name} does not work with nets, which learn from batches of queries: {self.needs_trees}; use another"
                 " objective, such as lambdamart, softmax or l2"
             )
-        self._limit_to(first_query, last_query)
+        self.write_only(first_query, last_query)
 
-    def _limit_to(self, first_query: int, last_query: int) -> None:
+    def write_only(self, first_query: int, last_query: int) -> None:
+        """Let later calls of :meth:`gradients` write the rows of these queries only, whatever the loss of others is."""
         self._shares.limit_to(first_query, last_query)
 
     @abstractmethod

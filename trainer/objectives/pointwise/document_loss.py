@@ -65,7 +65,8 @@ class Pointwise(Objective):
 
         team.share(end - begin, LEAST_ROWS, share)
 
-    def _limit_to(self, first_query: int, last_query: int) -> None:
+    def write_only(self, first_query: int, last_query: int) -> None:
+        """Limit the rows that :meth:`gradients` writes to those of these queries."""
         self._limits = int(self._starts[first_query]), int(self._starts[last_query])
 
     def losses(self, scores: Floats) -> Floats:

@@ -1,0 +1,193 @@
+"""Peers that are workers of a Dask cluster.
+
+Every worker opens a connection to each other one, and sends it its values without waiting for an answer.  What arrives is put
+into a mailbox by the worker's event loop, while the calling thread waits for it::
+
+    thread of worker a     loop of a                 loop of b           thread of worker b
+    gather(values) ------> write to b ------------> mailbox[3, a] -----> gather returns
+                           mailbox[3, b] <--------- write to a <-------- gather(values)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import pickle
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rankmill.foundation.cluster.duty import stopper
+
+_OPERATION = "rankmill-values"
+_GREETING, _READY = -1, "ready"  # sent in place of an exchange, and its answer
+_GREET_SECONDS = 0.05
+_CONNECT_SECONDS = 30.0
+_LOOK_SECONDS = 0.1  # between looks at whether the result is still wanted
+_PATIENCE_SECONDS = 30.0  # before somebody is told who is waited for
+_SLICED_CELLS = 8192  # with more than two workers, sums of fewer cells are not worth a second exchange
+
+
+class _Mailbox:
+    """Values that have arrived in this process for one group."""
+
+    def __init__(self) -> None:
+        self.arrived: dict[tuple[int, int], Any] = {}  # by number of the exchange, and sender
+        self.changed = threading.Condition()
+
+    def put(self, exchange: int, sender: int, values: Any) -> None:
+        with self.changed:
+            self.arrived[exchange, sender] = values
+            self.changed.notify_all()
+
+
+_mailboxes: dict[str, _Mailbox] = {}
+_left: set[str] = set()  # groups that this process has left: what still arrives for them is dropped
+
+
+def _receive(token: str, exchange: int, sender: int, values: Any) -> str:
+    """Handle a message of another worker, in the loop of this one, which may come before this one has joined."""
+    if token not in _left and exchange != _GREETING:
+        _mailboxes.setdefault(token, _Mailbox()).put(exchange, sender, values)
+    return _READY
+
+
+class DaskPeers:
+    """See :class:`rankmill.foundation.cluster.peers.Peers`; made by :func:`joined`."""
+
+    def __init__(self, token: str, number: int, addresses: Sequence[str], worker: Any) -> None:
+        self.number, self.size = number, len(addresses)
+        self.exchanges, self.bytes_sent = 0, 0
+        self.seconds_waited = 0.0
+        self._token, self._addresses, self._worker = token, addresses, worker
+        self._loop: asyncio.AbstractEventLoop = worker.loop.asyncio_loop
+        self._box = _mailboxes.setdefault(token, _Mailbox())
+        self._queues: list[asyncio.Queue[Any]] = []
+        self._writers: list[asyncio.Task[None]] = []
+        self._stop = stopper()
+        self._next_look = 0.0
+
+    async def connect(self) -> None:
+        """Start to write to the others."""
+        for other, address in enumerate(self._addresses):
+            queue: asyncio.Queue[Any] = asyncio.Queue()
+            self._queues.append(queue)
+            if other != self.number:
+                self._writers.append(asyncio.create_task(self._write(address, queue)))
+
+    async def _write(self, address: str, queue: asyncio.Queue[Any]) -> None:
+        """Write what is put into ``queue``; if the other one is gone, the caller of the computation notices and starts anew."""
+        from distributed.core import connect
+
+        try:
+            comm = await connect(address, timeout=_CONNECT_SECONDS, **self._worker.connection_args)
+        except OSError:
+            return
+        try:
+            # a worker that has not joined any group knows no such messages, and would drop them
+            await comm.write(self._message(_GREETING, None))
+            while await comm.read() != _READY:
+                await asyncio.sleep(_GREET_SECONDS)
+                await comm.write(self._message(_GREETING, None))
+            while (message := await queue.get()) is not None:
+                await comm.write(message)
+        except OSError:
+            pass
+        finally:
+            comm.abort()
+
+    async def disconnect(self, *, at_once: bool) -> None:
+        """End all connections, unless ``at_once`` after what is still to be written."""
+        for queue in self._queues:
+            queue.put_nowait(None)
+        if self._writers:
+            _, late = await asyncio.wait(self._writers, timeout=0.0 if at_once else _CONNECT_SECONDS)
+            for task in late:
+                task.cancel()
+
+    def tell(self, word: bytes) -> None:
+        """Send ``word`` to the caller of the computation."""
+        self._worker.log_event(self._token, word)
+
+    def gather(self, values: npt.NDArray[Any]) -> Sequence[npt.NDArray[Any]]:
+        """Return the ``values`` (m,) of every process."""
+        return self._exchange([values] * self.size)
+
+    def add_up(self, values: npt.NDArray[np.int64]) -> None:
+        """Replace ``values`` (m,) by the sums over all processes."""
+        if self.size <= 2 or len(values) < _SLICED_CELLS:
+            values[:] = np.sum(self._exchange([values] * self.size), axis=0)
+            return
+        # each adds up one slice, and sends it to the others
+        cuts = [len(values) * k // self.size for k in range(self.size + 1)]
+        slices = [values[first:last] for first, last in itertools.pairwise(cuts)]
+        own = np.sum(self._exchange(slices), axis=0)
+        np.concatenate(self._exchange([own] * self.size), out=values)
+
+    def _exchange(self, to_each: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        """Send ``to_each[p]`` to process p; return what each has sent here."""
+        began = time.perf_counter()
+        if began >= self._next_look:  # also if nobody is waited for
+            self._stop()
+            self._next_look = began + _LOOK_SECONDS
+        if self.size == 1:
+            return list(to_each)
+        exchange = self.exchanges
+        self.exchanges += 1
+        sent = [None if p == self.number else np.ascontiguousarray(to_each[p]).tobytes() for p in range(self.size)]
+        self.bytes_sent += sum(len(each) for each in sent if each is not None)
+        self._loop.call_soon_threadsafe(self._send, exchange, sent)
+        found = self._wait(exchange)
+        self.seconds_waited += time.perf_counter() - began
+        own = to_each[self.number]
+        # copied, as kernels are compiled for writeable arrays
+        return [own if p == self.number else np.frombuffer(found[p], own.dtype).copy() for p in range(self.size)]
+
+    def _send(self, exchange: int, sent: Sequence[bytes | None]) -> None:
+        from distributed.protocol import to_serialize
+
+        for queue, values in zip(self._queues, sent, strict=True):
+            if values is not None:
+                queue.put_nowait({**self._message(exchange, to_serialize(values)), "reply": False})
+
+    def _message(self, exchange: int, values: Any) -> dict[str, Any]:
+        return {"op": _OPERATION, "token": self._token, "exchange": exchange, "sender": self.number, "values": values}
+
+    def _wait(self, exchange: int) -> dict[int, Any]:
+        """Return the values of an exchange by sender; Unwanted if nobody waits for the result any more."""
+        arrived, awaited = self._box.arrived, [p for p in range(self.size) if p != self.number]
+        told = time.monotonic() + _PATIENCE_SECONDS
+        with self._box.changed:
+            while not all((exchange, p) in arrived for p in awaited):
+                if not self._box.changed.wait(_LOOK_SECONDS):
+                    self._stop()
+                    if time.monotonic() > told:
+                        told += _PATIENCE_SECONDS
+                        late = [self._addresses[p] for p in awaited if (exchange, p) not in arrived]
+                        self.tell(pickle.dumps(f"worker {self._addresses[self.number]} waits for {', '.join(late)}"))
+            return {p: arrived.pop((exchange, p)) for p in awaited}
+
+
+@contextmanager
+def joined(token: str, number: int, addresses: Sequence[str]) -> Iterator[DaskPeers]:
+    """Join the group ``token`` as process ``number``, in a task of the Dask worker ``addresses[number]``."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    worker.handlers.setdefault(_OPERATION, _receive)
+    peers = DaskPeers(token, number, addresses, worker)
+    loop: asyncio.AbstractEventLoop = worker.loop.asyncio_loop
+    asyncio.run_coroutine_threadsafe(peers.connect(), loop).result(_CONNECT_SECONDS)
+    done = False
+    try:
+        yield peers
+        done = True
+    finally:
+        asyncio.run_coroutine_threadsafe(peers.disconnect(at_once=not done), loop).result(2 * _CONNECT_SECONDS)
+        _left.add(token)
+        _mailboxes.pop(token, None)

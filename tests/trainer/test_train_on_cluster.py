@@ -1,0 +1,236 @@
+"""A training on a cluster has the bytes of one machine, whatever worker is lost at whatever step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankmill.foundation.cluster.workers import Cluster, open_cluster
+from rankmill.foundation.errors import InvalidParameter, WorkerLost
+from rankmill.pipeline.dataset import Dataset
+from rankmill.trainer.checkpoints import Checkpoints
+from rankmill.trainer.train_on_cluster import train_on_cluster
+from rankmill.trainer.train_on_dataset import train
+from rankmill.trainer.training_options import StartingModel, TrainingOptions
+from rankmill.trainer.training_result import RoundRecord, TrainingResult
+from tests.clusters import joined_and_killed, look_often, square
+from tests.refusals import refused
+from tests.trainer.small_dataset import SMALL, small_dataset
+from tests.workers_in_threads import Lost, in_threads
+
+SHORT = replace(SMALL, n_rounds=3, early_stopping_rounds=0)
+OPTIONS = TrainingOptions(n_threads=1)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return small_dataset(tmp_path_factory.mktemp("cluster"))
+
+
+@pytest.fixture(scope="module")
+def expected(dataset: Dataset) -> TrainingResult:
+    return train(dataset, SHORT, OPTIONS)
+
+
+@pytest.fixture(autouse=True)
+def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_often(monkeypatch)
+
+
+def check_same(found: TrainingResult, expected: TrainingResult) -> None:
+    assert found.forest.to_bytes() == expected.forest.to_bytes()
+    assert found.history == expected.history
+    assert found.best_round == expected.best_round
+    for name, measures in expected.by_query.items():
+        for measure, values in measures.items():
+            assert np.array_equal(found.by_query[name][measure].values, values.values, equal_nan=True)
+
+
+@pytest.mark.parametrize("workers", ["a", "a b", "a b c"])
+def test_any_number_of_workers_and_the_progress_of_one_machine(
+    workers: str, dataset: Dataset, expected: TrainingResult
+) -> None:
+    told: list[RoundRecord] = []
+    options = replace(OPTIONS, on_round=told.append)
+    cluster, engine = in_threads(*workers.split())
+    check_same(train_on_cluster(dataset, SHORT, options, None, cluster, "key"), expected)
+    assert tuple(told) == expected.history
+    assert engine.started == [tuple(workers.split())]
+    assert not [path for path in dataset.path.iterdir() if path.name.startswith(".")]
+
+
+def test_early_stopping_and_resuming(dataset: Dataset) -> None:
+    longer = replace(SMALL, n_rounds=40, early_stopping_rounds=2)
+    whole, short = train(dataset, longer, OPTIONS), train(dataset, SHORT, OPTIONS)
+    cluster, _ = in_threads("a", "b")
+    check_same(train_on_cluster(dataset, longer, OPTIONS, None, cluster, "key"), whole)
+    resumed = replace(OPTIONS, resume=StartingModel(short.forest))
+    check_same(
+        train_on_cluster(dataset, replace(SHORT, n_rounds=6), resumed, None, cluster, "key"),
+        train(dataset, replace(SHORT, n_rounds=6), OPTIONS),
+    )
+
+
+def steps_of(dataset: Dataset, worker: str) -> int:
+    """Return how many steps a worker takes: one before and one after every exchange."""
+    seen: list[int] = []
+    cluster, _ = in_threads("a", "b", at_step=lambda who, step: seen.append(step) if who == worker else None)
+    train_on_cluster(dataset, SHORT, OPTIONS, None, cluster, "key")
+    return max(seen) + 1
+
+
+@pytest.mark.parametrize("worker", ["a", "b"])
+def test_a_worker_is_lost_before_and_after_every_exchange(
+    worker: str, dataset: Dataset, expected: TrainingResult
+) -> None:
+    n_steps = steps_of(dataset, worker)
+    assert n_steps > 60
+    for lost_at in range(n_steps):
+        said: list[str] = []
+
+        def lose(who: str, step: int, lost_at: int = lost_at) -> None:
+            if who == worker and step == lost_at:
+                raise Lost
+
+        cluster, engine = in_threads("a", "b", at_step=lose, said=said)
+        check_same(train_on_cluster(dataset, SHORT, OPTIONS, None, cluster, "key"), expected)
+        assert [len(each) for each in engine.started] == [2, 1]
+        assert len(said) == 1
+        assert worker in said[0]
+
+
+def test_a_worker_that_joins_gets_its_share(
+    dataset: Dataset, expected: TrainingResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankmill.foundation.cluster.workers._SETTLE_SECONDS", 0.0)
+
+    def add(who: str, step: int) -> None:
+        if step == 40 and "c" not in engine.here:
+            engine.here.append("c")
+            time.sleep(0.1)
+
+    cluster, engine = in_threads("a", "b", at_step=add)
+    check_same(train_on_cluster(dataset, SHORT, OPTIONS, None, cluster, "key"), expected)
+    assert engine.started[0] == ("a", "b")
+    assert engine.started[-1] == ("a", "b", "c")
+
+
+def test_when_all_workers_are_lost_the_checkpoint_stays(
+    dataset: Dataset, expected: TrainingResult, tmp_path: Path
+) -> None:
+    def lose(_: str, step: int) -> None:
+        if step == 70:
+            raise Lost
+
+    checkpoints = Checkpoints(tmp_path, "k" * 64, every=0.0)
+    cluster, _ = in_threads("a", "b", at_step=lose)
+    with pytest.raises(WorkerLost, match="resume"):
+        train_on_cluster(dataset, SHORT, OPTIONS, checkpoints, cluster, "lost")
+    kept = checkpoints.of("whole").read()
+    assert kept is not None
+    assert kept.n_rounds >= 1
+    seen: list[int] = []
+    cluster, _ = in_threads("a", at_step=lambda _, step: seen.append(step))
+    check_same(train_on_cluster(dataset, SHORT, OPTIONS, checkpoints, cluster, "again"), expected)
+    assert len(seen) < steps_of(dataset, "a")
+
+
+def test_a_failure_of_a_worker_is_that_of_the_caller(dataset: Dataset) -> None:
+    def fail(who: str, step: int) -> None:
+        if who == "b" and step == 20:
+            raise InvalidParameter("a failure of b")
+
+    cluster, _ = in_threads("a", "b", at_step=fail)
+    with refused(InvalidParameter, "a failure of b"):
+        train_on_cluster(dataset, SHORT, OPTIONS, None, cluster, "key")
+
+
+@pytest.fixture(scope="module")
+def dask() -> Iterator[Cluster]:
+    with open_cluster("local:2") as cluster:
+        yield cluster
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Kill this process if the block takes longer: a training that hangs would otherwise never end."""
+    timer = threading.Timer(seconds, os._exit, [3])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def pids_of(cluster: Cluster, folder: Path) -> list[int]:
+    return [pid for _, (_, pid) in cluster.run(square, range(2), folder)]
+
+
+def test_processes_that_are_killed(
+    dataset: Dataset, expected: TrainingResult, dask: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at_step, process in [(0, 1), (41, 0)]:
+        killing = partial(joined_and_killed, at_step, process, tmp_path / f"{at_step}-{process}")
+        monkeypatch.setattr("rankmill.foundation.cluster.dask_engine.DaskEngine.join", lambda _, way=killing: way)
+        with at_most(120):
+            check_same(train_on_cluster(dataset, SHORT, OPTIONS, None, dask, f"{at_step}"), expected)
+        assert (tmp_path / f"{at_step}-{process}").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_process_is_killed_before_and_after_every_exchange(
+    process: int, dataset: Dataset, expected: TrainingResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankmill.foundation.cluster.workers._LOOK_SECONDS", 0.2)
+    short = replace(SHORT, n_rounds=1)
+    alone = train(dataset, short, OPTIONS)
+    seen: list[int] = []
+    counting, _ = in_threads("a", "b", at_step=lambda _, step: seen.append(step))
+    train_on_cluster(dataset, short, OPTIONS, None, counting, "key")
+    with open_cluster("local:2") as cluster:
+        for at_step in range(max(seen) + 1):
+            killing = partial(joined_and_killed, at_step, process, tmp_path / str(at_step))
+            monkeypatch.setattr("rankmill.foundation.cluster.dask_engine.DaskEngine.join", lambda _, way=killing: way)
+            with at_most(120):
+                while len(cluster._engine.workers()) < 2:
+                    time.sleep(0.1)
+                check_same(train_on_cluster(dataset, short, OPTIONS, None, cluster, f"{at_step}"), alone)
+            assert (tmp_path / str(at_step)).exists()
+
+
+def test_a_process_is_stopped_for_a_while(
+    dataset: Dataset, expected: TrainingResult, dask: Cluster, tmp_path: Path
+) -> None:
+    pid = pids_of(dask, tmp_path)[1]
+
+    def stop(record: RoundRecord) -> None:
+        if record.round_number == 1:
+            os.kill(pid, signal.SIGSTOP)
+            threading.Timer(1.0, os.kill, [pid, signal.SIGCONT]).start()
+
+    with at_most(120):
+        options = replace(OPTIONS, on_round=stop)
+        check_same(train_on_cluster(dataset, SHORT, options, None, dask, "stopped"), expected)
+
+
+def test_an_interrupt_leaves_no_worker_busy(dataset: Dataset, dask: Cluster, tmp_path: Path) -> None:
+    def interrupt(_: RoundRecord) -> None:
+        raise KeyboardInterrupt
+
+    long = replace(SHORT, n_rounds=100_000)
+    with at_most(120):
+        with pytest.raises(KeyboardInterrupt):
+            train_on_cluster(dataset, long, replace(OPTIONS, on_round=interrupt), None, dask, "interrupted")
+        assert len(pids_of(dask, tmp_path)) == 2

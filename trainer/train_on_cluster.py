@@ -1,0 +1,220 @@
+"""Train on the workers of a cluster: each holds a part of the queries, and all grow the same trees.
+
+Every worker runs :func:`rankmill.trainer.boosting.boost` on its shard (:mod:`rankmill.trainer.shard`).  If one is lost, the
+others stop, keep the trees of whole rounds in memory, agree on the longest, replay it and go on, with the rows of the lost one
+shared anew.  The model has the bytes of a training on one machine.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+import numpy as np
+
+from rankmill.foundation.cluster.peers import Peers
+from rankmill.foundation.cluster.workers import Cluster, Member
+from rankmill.foundation.errors import InputError
+from rankmill.pipeline.dataset import Dataset
+from rankmill.scorer.forest import Forest
+from rankmill.trainer.boosting import boost
+from rankmill.trainer.checkpoints import Checkpoint, Checkpoints
+from rankmill.trainer.divided import check_divided
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.presets import shape_of_dataset, with_preset
+from rankmill.trainer.shard import RowShard
+from rankmill.trainer.train_on_dataset import data_of
+from rankmill.trainer.training_options import StartingModel, TrainingOptions
+from rankmill.trainer.training_result import RoundRecord, TrainingResult
+
+_WHOLE = "whole"  # the checkpoint of a training of all rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """What every worker is given."""
+
+    dataset: Path
+    digest: str
+    parameters: TrainParameters
+    eval_metrics: tuple[str, ...]
+    histogram_memory: int
+    profile: bool
+    key: str  # of the training
+    resume: bytes | None  # a model file
+    start: bytes | None  # a model file of more of its rounds
+    every: float  # seconds between checkpoints of the caller
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """Told by the first worker: a model file of all rounds so far."""
+
+    rounds: int
+    model: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """Told by the first worker at the end."""
+
+    rounds: int
+    exchanges: int
+    bytes_sent: int
+    seconds: float
+    seconds_waited: float
+    workers: int
+
+    def render(self) -> str:
+        """Return a line for people."""
+        each = max(1, self.rounds)
+        return (
+            f"{self.workers} workers: each sent {self.bytes_sent / each / 1e6:.2f} MB a round in {self.exchanges / each:,.0f}"
+            f" exchanges, and waited {self.seconds_waited / each:.3f} of {self.seconds / each:.3f} s"
+        )
+
+
+def train_on_cluster(
+    dataset: Dataset,
+    parameters: TrainParameters,
+    options: TrainingOptions,
+    checkpoints: Checkpoints | None,
+    cluster: Cluster,
+    key: str,
+) -> TrainingResult:
+    """Do what :func:`rankmill.trainer.train_on_dataset.train` does, on the workers of ``cluster``: the same bytes.
+
+    They must see the dataset under the same path.  ``key`` identifies the training (`rankmill.trainer.checkpoints.training_key`);
+    ``options.n_threads`` is not used: a worker has threads of its own.  ``on_round`` cannot end the training.
+
+    Raises
+    ------
+    InvalidParameter
+        The training needs all rows at one place, see :mod:`rankmill.trainer.divided`; and as ``train``.
+    TrainingDataRejected
+        As ``train``.
+    rankmill.foundation.errors.InputError, rankmill.foundation.errors.WorkerLost, rankmill.foundation.errors.ClusterUnavailable
+        As :meth:`rankmill.foundation.cluster.workers.Cluster.together`.
+    """
+    parameters = with_preset(parameters, shape_of_dataset(dataset), options.resume)
+    check_divided(parameters, options)
+    saved = None if checkpoints is None else checkpoints.of(_WHOLE)
+    found = None if saved is None else saved.read()
+    task = _Task(
+        dataset=dataset.path.absolute(),
+        digest=dataset.digest,
+        parameters=parameters,
+        eval_metrics=tuple(options.eval_metrics),
+        histogram_memory=options.histogram_memory,
+        profile=options.profile,
+        key=key,
+        resume=None if options.resume is None else options.resume.forest.to_bytes(),
+        start=None if found is None else found.to_bytes(),
+        every=inf if checkpoints is None else checkpoints.every,
+    )
+    listener = _Listener(options, saved)
+    result = cluster.together(_train_part, task, dataset.path, listener.hear)
+    assert result is not None  # noqa: S101 - it is that of the first worker
+    return result
+
+
+class _Listener:
+    """Takes what the workers tell."""
+
+    def __init__(self, options: TrainingOptions, saved: Checkpoint | None) -> None:
+        self._options, self._saved = options, saved
+        self._rounds = 0  # told before; after a loss they are told again
+
+    def hear(self, word: bytes) -> None:
+        """Pass a word on."""
+        found = pickle.loads(word)  # noqa: S301 - from our own workers
+        if isinstance(found, RoundRecord):
+            if found.round_number > self._rounds and self._options.on_round is not None:
+                self._options.on_round(found)
+            self._rounds = max(self._rounds, found.round_number)
+        elif isinstance(found, _Saved):
+            if self._saved is not None:
+                self._saved.write(found.rounds, lambda: Forest.from_bytes(found.model, "a worker's checkpoint"))
+        elif self._options.on_message is not None:
+            self._options.on_message(found.render() if isinstance(found, _Traffic) else str(found))
+
+
+_kept: dict[
+    str, tuple[int, bytes]
+] = {}  # of trainings that were interrupted in this process: rounds and a model file, by key
+
+
+class _Keeper(Checkpoint):
+    """The checkpoint of one worker: in memory, and told by the first worker now and then."""
+
+    def __init__(self, task: _Task, peers: Peers) -> None:
+        super().__init__(task.dataset, task.every if peers.number == 0 else inf)
+        self._task, self._peers = task, peers
+
+    def read(self) -> Forest | None:
+        """Return the most rounds that a worker has kept, or the caller; all workers get the same."""
+        start = self._task.start
+        rounds, model = _kept.get(self._task.key, (0, b""))
+        if start is not None and (of_caller := Forest.from_bytes(start, "the checkpoint")).n_rounds > rounds:
+            rounds, model = of_caller.n_rounds, start
+        all_rounds = [int(each[0]) for each in self._peers.gather(np.array([rounds]))]
+        best = int(np.argmax(all_rounds))
+        mine = np.frombuffer(model if self._peers.number == best else b"", dtype=np.uint8)
+        found = self._peers.gather(mine)[best].tobytes()
+        self._rounds = all_rounds[best]
+        return Forest.from_bytes(found, "the checkpoint of a worker") if found else None
+
+    def write(self, rounds: int, forest: Callable[[], Forest]) -> None:
+        """Keep a model of so many rounds."""
+        if rounds > self._rounds:
+            model = forest().to_bytes()
+            self._rounds = rounds
+            _kept[self._task.key] = rounds, model
+            if self._peers.number == 0 and self._task.every < inf:
+                self._peers.tell(pickle.dumps(_Saved(rounds, model)))
+        self._last = time.monotonic()
+
+    def forget(self) -> None:
+        """Free what is kept: the training is done."""
+        _kept.pop(self._task.key, None)
+
+
+def _train_part(member: Member[_Task], threads: int) -> TrainingResult | None:
+    """Train as one worker of several; the first returns the result."""
+    task, began = member.item, time.perf_counter()
+    dataset = Dataset.open(task.dataset)
+    if dataset.digest != task.digest:
+        raise InputError(f"{task.dataset}: a worker sees another dataset under this path; share one folder")
+    for key in [key for key in _kept if key != task.key]:
+        del _kept[key]
+    with member.peers() as peers:
+
+        def tell(record: RoundRecord) -> None:
+            peers.tell(pickle.dumps(record))
+
+        options = TrainingOptions(
+            eval_metrics=task.eval_metrics,
+            n_threads=threads,
+            histogram_memory=task.histogram_memory,
+            profile=task.profile,
+            resume=None
+            if task.resume is None
+            else StartingModel(Forest.from_bytes(task.resume, "the model to resume")),
+            on_round=tell if peers.number == 0 else None,
+            shard=RowShard.even(peers),
+        )
+        keeper = _Keeper(task, peers)
+        data = data_of(dataset, task.parameters, options)
+        result = boost(data, task.parameters, options, checkpoint=keeper)
+        keeper.forget()
+        if peers.number > 0:
+            return None
+        seconds = time.perf_counter() - began
+        rounds = len(result.history)
+        traffic = _Traffic(rounds, peers.exchanges, peers.bytes_sent, seconds, peers.seconds_waited, peers.size)
+        peers.tell(pickle.dumps(traffic))
+    return result
