@@ -65,8 +65,8 @@ def watch(pid: int, peaks: dict[int, int], wait: Callable[[float], bool]) -> Non
 def digest_of(folder: Path) -> str:
     """Return the digest of all files of ``folder``, with their names."""
     digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        digest.update(f"{path.name}\n".encode())
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(f"{path.relative_to(folder)}\n".encode())
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
@@ -105,20 +105,26 @@ def main() -> None:
     ]
     if options.top_k:
         command += ["--top-k", str(options.top_k)]
-    ways = {"one process": [], **{f"local:{n}": ["--cluster", f"local:{n}"] for n in options.workers}}
+    lists = f"top {options.top_k}" if options.top_k else "whole lists"
+    title = f"{options.rows:,} rows, {order}, {lists}, --memory {options.memory}"
+    compare(title, command, options.workers, options.pairs, lambda: shutil.rmtree(out, ignore_errors=True), out)
+
+
+def compare(
+    title: str, command: list[str], workers: list[int], pairs: int, prepare: Callable[[], object], out: Path
+) -> None:
+    """Run ``command`` in one process and with local workers in turn, each time after ``prepare``, and print a table; ``out`` is what it writes."""
+    ways = {"one process": [], **{f"local:{n}": ["--cluster", f"local:{n}"] for n in workers}}
     runs: dict[str, list[Run]] = {name: [] for name in ways}
     digests: set[str] = set()
-    for _ in range(options.pairs):
+    for _ in range(pairs):
         for name, more in ways.items():
-            shutil.rmtree(out, ignore_errors=True)
+            prepare()
             runs[name].append(measured(command + more))
             digests.add(digest_of(out))
             sys.stderr.write(f"{name}: {runs[name][-1]}\n")
-    lists = f"top {options.top_k}" if options.top_k else "whole lists"
-    sys.stdout.write(f"{options.rows:,} rows, {order}, {lists}, --memory {options.memory}; ")
-    sys.stdout.write(
-        f"{'the same bytes' if len(digests) == 1 else 'DIFFERENT BYTES'}: {', '.join(sorted(digests))}\n\n"
-    )
+    same = "the same bytes" if len(digests) == 1 else "DIFFERENT BYTES"
+    sys.stdout.write(f"{title}; {same}: {', '.join(sorted(digests))}\n\n")
     sys.stdout.write(
         "| way | s, median (all) | ratio | user s | system s | largest process, MB |\n|---|---|---|---|---|---|\n"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -15,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.cluster.duty import folder_of_call, stopper
-from rankmill.foundation.storage.publish import fsync_file, fsync_folder, keep_by_digest
+from rankmill.foundation.storage.publish import fsync_file, fsync_folder, keep_by_digest, write_atomically
 from rankmill.pipeline.bin_work import BinWork, bins_of_features, no_counts, places_of, write_shard
 from rankmill.pipeline.binspec import BinSpec, FeatureBins
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.dataset_manifest import Manifest
+from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, path_in
 from rankmill.pipeline.memory_plans import BinPlan
+from rankmill.pipeline.stored_shards import read_manifest
 
 if TYPE_CHECKING:
     from rankmill.foundation.cluster.workers import Cluster
@@ -41,16 +43,23 @@ Some = TypeVar("Some")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinJob:
-    """What all tasks of a binning have in common; both folders are absolute, and seen by all workers."""
+    """What all tasks of a binning have in common; both folders are absolute, and seen by all workers.
+
+    ``staging`` has the manifest of the dataset as the command has opened it.
+    """
 
     dataset: Path
-    manifest: Manifest
     plan: BinPlan
     staging: Path
 
     def opened(self) -> Dataset:
-        """Return the dataset as the command has opened it."""
-        return Dataset(self.dataset, self.manifest)
+        """Return the dataset; a worker keeps it for the next tasks, and so checks each file once."""
+        return _opened(self.dataset, self.staging)
+
+
+@lru_cache(maxsize=1)
+def _opened(dataset: Path, staging: Path) -> Dataset:
+    return Dataset(dataset, read_manifest(staging))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +128,8 @@ class ClusterBinWork(BinWork):
     def __init__(self, dataset: Dataset, plan: BinPlan, staging: Path, cluster: Cluster) -> None:
         super().__init__(dataset, plan, staging.absolute())
         self._cluster = cluster
-        self._job = BinJob(dataset=dataset.path.absolute(), manifest=dataset.manifest, plan=plan, staging=self._staging)
+        write_atomically(path_in(self._staging, MANIFEST_NAME), dataset.manifest.to_bytes())
+        self._job = BinJob(dataset=dataset.path.absolute(), plan=plan, staging=self._staging)
         self._written: list[ShardsWritten] = []
 
     def features(self, most: Mapping[str, int]) -> tuple[FeatureBins, ...]:

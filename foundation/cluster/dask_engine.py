@@ -53,6 +53,7 @@ class DaskEngine:
             ) from None
         for name in ("distributed", "tornado"):  # we report what happens
             logging.getLogger(name).setLevel(logging.CRITICAL)
+        logging.getLogger("asyncio").addFilter(_worth_reporting)
         if address.local:
             return cls._start(address)
         try:
@@ -228,6 +229,11 @@ def _understood(error: BaseException) -> BaseException:
             f"a worker has no rankmill, or another version of it ({_words(error)}); install the same one on all machines"
         )
     return error
+
+
+def _worth_reporting(record: logging.LogRecord) -> bool:
+    """Whether a message of asyncio is not about what Dask's client leaves behind when a result is lost with its worker."""
+    return not (record.exc_info and type(record.exc_info[1]).__name__ == "AllExit")
 
 
 def _words(error: BaseException) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -27,6 +30,7 @@ from rankmill.pipeline.sources.batch import RowBatch
 from tests.clusters import Killed, killing_in, look_often, on, opened_by
 from tests.pipeline.test_any_order import KINDS, WRITERS, judgments
 from tests.refusals import refused
+from tests.waiting import until
 
 RUN = "rankmill.pipeline.ingest.run_ingest"
 LOSING = ["a b c", "a", "", "b", "c d", "d"]
@@ -339,6 +343,23 @@ def test_the_work_of_a_killed_process_is_done_again(tmp_path: Path, dask: Cluste
         ingest(paths, tmp_path / "out", options=on_a_cluster(options))
     assert killed
     assert tree_of(tmp_path / "out") == tree_of(tmp_path / "alone")
+
+
+def test_a_command_that_is_told_to_end_leaves_nothing_behind(tmp_path: Path) -> None:
+    paths = []
+    for number in range(8):
+        paths.append(tmp_path / f"{number}.txt")
+        paths[-1].write_text("".join(f"1 qid:{number}-{row // 9} 1:{row} 2:0.5 3:7\n" for row in range(60_000)))
+    command = [sys.executable, "-m", "rankmill", "data", "ingest", *map(str, paths), "-o", str(tmp_path / "out")]
+    with subprocess.Popen([*command, "--cluster", "local:2"], stderr=subprocess.DEVNULL) as process:
+        until(lambda: list(tmp_path.glob(".out.*.staging/read")), process)
+        workers = psutil.Process(process.pid).children(recursive=True)
+        assert len(workers) >= 2
+        process.terminate()
+        assert process.wait(60) == 143
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert not alive
+    assert sorted(tmp_path.iterdir()) == paths
 
 
 def test_the_command_writes_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
