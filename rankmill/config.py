@@ -10,12 +10,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from rankmill.foundation.cluster.options import cluster_address
+from rankmill.foundation.cluster.options import ClusterOptions, cluster_address
 from rankmill.foundation.errors import ConfigError, InvalidParameter
 from rankmill.foundation.options import ChangesOf, Without
 from rankmill.foundation.storage.url_arguments import url_of
@@ -40,8 +40,7 @@ LEAST_KEPT = 64_000  # minimum of ``keep_bytes``
 RANKED = "ranked"
 OTHERS_IN_WORK = frozenset({"", "dataset", "model", "stages", "report", "drift", "dry-run", "lease", "clicks", "cache"})
 
-ClusterStage = Literal["ingest", "bin", "rerank"]
-CLUSTER_STAGES: tuple[ClusterStage, ...] = get_args(ClusterStage)
+ClusterStage = Literal["ingest", "bin", "train", "rerank"]
 
 Texts = Annotated[tuple[str, ...], Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -102,6 +101,7 @@ class TrainSection:
     parameters: TrainParameters = Field(default_factory=TrainParameters)
     machine: Annotated[MachineOptions, Without("bin_cache")] = Field(default_factory=MachineOptions)
     base_model: str | None = None  # a model of the registry, or a file
+    where: ClusterOptions = Field(default_factory=ClusterOptions)
     kind: Annotated[ModelOptions, Without(*SHARED, *FROM)] = Field(default_factory=ModelOptions)
     seeds: SeedOptions = Field(default_factory=SeedOptions)
     sweep: GoalSweepOptions = Field(default_factory=GoalSweepOptions)
@@ -114,6 +114,7 @@ class TrainSection:
         self.kind.net_options(self.parameters)
         for name, given in (
             ("base_model", self.base_model), ("seeds", self.seeds.seeds), ("goal_steps", self.sweep.goal_steps),
+            ("cluster", self.where.cluster),
         ):  # fmt: skip
             if given:
                 raise InvalidParameter(f'{name} is an option of trees; leave it out with model = "net"')
@@ -263,14 +264,13 @@ class Tell:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class ClusterSection:
-    """``[cluster]``: workers for all ``stages`` that have no ``cluster`` of their own."""
+    """``[cluster]``: workers for all ``stages`` that have no ``cluster`` of their own.
+
+    A training on a cluster is one if it is asked for: many options refuse it, and it pays for large data alone.
+    """
 
     address: str
-    stages: tuple[ClusterStage, ...] = CLUSTER_STAGES
-
-    def check_address(self) -> None:
-        """Raise InvalidParameter if ``address`` names no cluster."""
-        cluster_address(self.address, "address")
+    stages: tuple[ClusterStage, ...] = ("ingest", "bin", "rerank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
@@ -293,15 +293,16 @@ class Config:
     tell: Tell = Field(default_factory=Tell)
 
     def on_cluster(self) -> Config:
-        """Return the same with ``[cluster]`` in all stages that use it."""
+        """Return the same with ``[cluster]`` in all stages that use it; InvalidParameter if its address names no cluster."""
         if self.cluster is None:
             return self
+        cluster_address(self.cluster.address, "address")
         found = self
         for stage in self.cluster.stages:
-            section = getattr(self, stage)
-            if section is not None and section.options.cluster is None:
-                options = replace(section.options, cluster=self.cluster.address)
-                found = replace(found, **{stage: replace(section, options=options)})
+            section, field = getattr(self, stage), "where" if stage == "train" else "options"
+            if section is not None and getattr(section, field).cluster is None:
+                options = replace(getattr(section, field), cluster=self.cluster.address)
+                found = replace(found, **{stage: replace(section, **{field: options})})
         return found
 
     @property

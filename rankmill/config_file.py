@@ -79,8 +79,12 @@ def read_config(path: Path) -> Config:
         raise ConfigError(f"{path}: {error}") from None
     except InputError as error:
         raise ConfigError(f"{path}: [{section}] {error}") from None
+    try:
+        config = config.on_cluster()
+    except InputError as error:
+        raise ConfigError(f"{path}: [cluster] {error}") from None
     _check_later_stages(path, config)
-    return config.on_cluster()
+    return config
 
 
 class _Given(NamedTuple):
@@ -171,8 +175,6 @@ def _check_later_stages(path: Path, config: Config) -> None:
         ("[tell]", lambda: config.tell.keep_bytes),
         ("evaluate.metrics:", lambda: check_reported(config.evaluate.metrics)),
     ]
-    if config.cluster is not None:
-        rows.append(("[cluster]", config.cluster.check_address))
     if config.clicks is not None:
         rows.append(("[clicks]", config.clicks.check_judge))
         if (

@@ -116,7 +116,7 @@ SECTIONS = {
 KEYS = {
     "work": "Folder for the dataset, the models in training, evaluations and ranked lists.",
     "cluster.address": "The workers: `local:N` starts N of them here, `tcp://HOST:PORT` uses a running Dask scheduler.",
-    "cluster.stages": "The stages that use them. The key `cluster` of a stage comes first.",
+    "cluster.stages": "The stages that use them; `train` is one only if it is named. The key `cluster` of a stage comes first.",
     "clicks.sources": "Files of the click log, folders or patterns.",
     "clicks.model": "The click model that corrects labels. Left out: the one that `clicks describe` recommends.",
     "ingest.sources": "Files of judgments, folders or patterns.",

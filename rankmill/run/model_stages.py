@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from rankmill.foundation.cluster.workers import open_cluster
 from rankmill.foundation.code_digest import OF_TRAINING
 from rankmill.foundation.errors import UnknownModel
 from rankmill.foundation.options import values_of
@@ -157,17 +159,20 @@ class TrainStage(Stage):
             on_message=say,
         )
         seeds = replace(config.seeds, splits=(MEASURED,) if several else ())
-        return train_and_register(
-            dataset,
-            name,
-            self.work.registry,
-            config.parameters,
-            options,
-            seeds,
-            config.sweep,
-            reason="rankmill run",
-            attached=attached,
-        )
+        with ExitStack() as stack:
+            if config.where.cluster is not None:
+                options = replace(options, cluster=stack.enter_context(open_cluster(config.where.cluster, say)))
+            return train_and_register(
+                dataset,
+                name,
+                self.work.registry,
+                config.parameters,
+                options,
+                seeds,
+                config.sweep,
+                reason="rankmill run",
+                attached=attached,
+            )
 
     def _published(self, path: Path, version: Version, report: TrainingReport, record: CandidateRecord) -> Made:
         """Blend the trained ``version`` if there is ``[blend]``, and write the record of the training."""

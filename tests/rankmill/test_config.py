@@ -237,6 +237,10 @@ def test_a_cluster_is_that_of_all_stages_that_have_no_other(tmp_path: Path) -> N
     some = read(tmp_path, rest=f'{candidates}cluster = "tcp://a:1"\n{here}stages = ["rerank", "bin"]')
     assert clusters(some) == [None, "local:2", "tcp://a:1"]
     assert read(tmp_path, rest=here).rerank is None
+    assert read(tmp_path, rest=here).train.where.cluster is None
+    assert read(tmp_path, rest=here + 'stages = ["train"]').train.where.cluster == "local:2"
+    with refused(ConfigError, "cluster", "net"):
+        read(tmp_path, train='model = "net"', rest=here + 'stages = ["train"]')
     for wrong, words in (
         ('address = "local"', ("[cluster] address", "local:N", "'local'")),
         ('address = "local:2"\nstages = ["trian"]', ("cluster.stages", "'trian'")),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
+from rankmill.foundation.cluster.workers import open_cluster
 from rankmill.foundation.errors import InputError, RunUnderWay
 from rankmill.registry import Registry
 from rankmill.run.dry_run import KEPT
@@ -21,7 +22,7 @@ from rankmill.run.runner import RunRequest, plan_of, run
 from rankmill.run.stage import differences, read_record
 from rankmill.run.stage_choice import WITHOUT_CLICKS, StageChoice
 from rankmill.run.stage_facts import BinFacts, TrainFacts
-from tests.clusters import on
+from tests.clusters import on, opened_by
 from tests.rankmill.test_run import files_of, write_project
 from tests.refusals import refused, unnamed
 
@@ -118,6 +119,20 @@ def test_a_cluster_makes_the_same_and_is_no_reason_to_make_it_again(project: Pat
     assert all(engine.started for engine in (ingesting, binning, reranking))
     assert files_of(project / "out") == before
     assert again(project)[0] == []
+
+
+def test_a_training_on_a_cluster_makes_the_same_model(project: Path) -> None:
+    edit(project, 'name = "web"\n', 'name = "web"\npreset = "defaults-1"\n')
+    again(project, choice=StageChoice(last="train"))
+    alone = Registry(project / "registry").resolve("web@latest").sha256
+    edit(project, 'work = "out"\n', 'work = "out"\n[cluster]\naddress = "local:2"\nstages = ["train"]\n')
+    shutil.rmtree(project / "out" / "model")
+    with open_cluster("local:2") as cluster, opened_by("rankmill.run.model_stages", cluster):
+        together, calls = cluster.together, []
+        cluster.together = lambda *given: calls.append(given) or together(*given)
+        assert again(project, choice=StageChoice(last="train"))[0] == ["train"]
+    assert calls
+    assert Registry(project / "registry").resolve("web@latest").sha256 == alone
 
 
 def test_a_first_stage_says_what_is_ranked_and_its_bytes_decide(project: Path) -> None:
