@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from rankmill.foundation.cluster.workers import Cluster
+
 
 def find_bins(
     dataset: Dataset,
@@ -83,7 +85,7 @@ def bin_dataset(
     plan: BinPlan | None = None,
     *,
     max_bin_of: Mapping[str, int] | None = None,
-    cluster: str | None = None,
+    cluster: str | Cluster | None = None,
     say: Callable[[str], object] = lambda _: None,
 ) -> BinSpec:
     """Bin ``dataset``: compute edges as quantiles of its train split, then write every shard as bins.
@@ -97,8 +99,8 @@ def bin_dataset(
     (15..255) and the same ``max_bin_of``, maxima of single features (2..255), are reused and become the newest, which readers get by default; bins from a smaller sample than this memory allows
     are computed again.  Reopen the dataset to read the bins.  ``plan`` replaces the plan for ``memory``.
 
-    ``cluster`` names workers that do it, each in ``memory`` bytes: ``local:N``, or the address of a Dask scheduler.  ``say`` is called
-    with a line about each that is lost.
+    ``cluster`` names workers that do it, each in ``memory`` bytes: ``local:N``, or the address of a Dask scheduler; or is an
+    open cluster.  ``say`` is called with a line about each that is lost.
 
     Raises
     ------
@@ -132,7 +134,7 @@ def _write_bins(
     max_bin: int,
     plan: BinPlan,
     max_bin_of: Mapping[str, int],
-    cluster: str | None = None,
+    cluster: str | Cluster | None = None,
     say: Callable[[str], object] = lambda _: None,
 ) -> BinSpec:
     most = dict.fromkeys(dataset.feature_names, max_bin) | {**max_bin_of}

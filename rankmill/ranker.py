@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
@@ -17,6 +18,7 @@ from rankmill.binned_dataset import given_rows
 from rankmill.binned_rows import BinnedRows, BinningOptions
 from rankmill.eval_sets import EvalSet, Rows, eval_sets_of, with_same_bins
 from rankmill.feature_table import matrix_for
+from rankmill.foundation.cluster.options import cluster_address
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.options import (
@@ -76,6 +78,17 @@ if TYPE_CHECKING:
 Model: TypeAlias = "Ranker | Forest | str | os.PathLike[str]"
 
 
+def _cluster(given: Any) -> Any:
+    """Return a Dask client, or the checked text that names a cluster."""
+    if isinstance(given, str) or given is None:
+        return None if given is None else str(cluster_address(given))
+    if not (hasattr(given, "scheduler") and hasattr(given, "submit")):
+        raise InvalidParameter(
+            f'cluster must be a Dask client, or text such as "local:4" or "tcp://10.0.0.5:8786", got {given!r}'
+        )
+    return given
+
+
 @options
 class RankerOptions:
     """Options of a ranker besides the training parameters."""
@@ -95,6 +108,18 @@ class RankerOptions:
         default=None,
         help='Function (grades, i, j) that returns the weight of a pair at ranks i and j.  With objective="lambdamart" it is used'
         " instead of the change of the metric: see rankmill.trainer.objectives.user.remember_delta.",
+    )
+
+    cluster: Any = option(
+        default=None,
+        help='Train a Dask DataFrame on the workers of a cluster: a Dask Client, or text: "local:4" starts 4 of them here,'
+        ' "tcp://HOST:PORT" uses a running Dask scheduler.  See docs/cluster.md.',
+        convert=_cluster,
+    )
+    scratch: str | os.PathLike[str] | None = option(
+        default=None,
+        help="With cluster: a folder that all workers see under the same path, for the rows and a dataset of them while fit works."
+        "  Default: the system's folder of temporary files, which only workers on this machine see.",
     )
 
 
@@ -175,6 +200,7 @@ class Ranker(Routed):
     max_bin_of: Mapping[str, int] | None
     categorical: Sequence[str | int] | None
     n_threads: int
+    cluster: Any
     model: str
     importance_type: str
     verbose: int | bool
@@ -233,6 +259,18 @@ class Ranker(Routed):
         """Return the parameters by name, for scikit-learn's ``clone`` and searches."""
         return {name: getattr(self, name) for name in self._parameter_names()}
 
+    def __sklearn_clone__(self) -> Ranker:
+        """Return an estimator with equal parameters that is not fitted, for scikit-learn's ``clone``; a Dask client is the same one."""
+        given = self.get_params(deep=False)
+        made = type(self)(**{name: value if name == "cluster" else deepcopy(value) for name, value in given.items()})
+        if hasattr(self, "_metadata_request"):
+            made._metadata_request = deepcopy(self._metadata_request)  # noqa: SLF001 - scikit-learn's
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle or a copy has: all but a Dask client."""
+        return {**self.__dict__, "cluster": self.cluster if isinstance(self.cluster, str) else None}
+
     def set_params(self, **parameters: Any) -> Ranker:
         """Set parameters by name and return self; InvalidParameter for an unknown one."""
         self._refuse_unknown(parameters)
@@ -263,6 +301,8 @@ class Ranker(Routed):
             pandas frame, an Arrow table.  A column ``qid`` of a frame is not a feature: it is used as the argument ``qid``.
             Columns of text, and of a type of categories, are categorical features; the parameter ``categorical`` names others.
             Or a :class:`rankmill.BinnedDataset`, which has all the other columns, too.
+            With the parameter ``cluster``: a Dask DataFrame.  Then ``y``, ``qid`` and the other columns are names of its columns,
+            which are not features then, or Dask Series with the same partitions; see docs/cluster.md.
         y
             (n,) grades, whole numbers of 0 or more.  Objectives of regression take any finite numbers: if one of them is
             not a whole number from 0 to 31, all are labels.  Then there are no grades, and ranking metrics have no value: stop by
@@ -310,7 +350,7 @@ class Ranker(Routed):
             Overrides the parameter for this call.
         callbacks
             A function or a list of functions, called with the :class:`RoundRecord` of each round.  Training ends if one
-            returns true.
+            returns true; on a cluster that is an error.
         resume
             A fitted ranker, a forest or a model file, trained on the same rows with the same parameters: resume it until there
             are ``n_rounds`` rounds in total.  The result has the same bytes as training in one run.  Eval sets may differ, but not
@@ -329,6 +369,8 @@ class Ranker(Routed):
         TrainingDataRejected
             There are no rows, or shapes do not match; a feature is neither a number nor a category, or has no name; a grade is
             negative, fractional or not a number.
+        DataRejected, WorkerLost, ClusterUnavailable
+            Only with ``cluster``: the rows are invalid, the workers were lost, or the scheduler does not answer.
         """
         for name in more:
             if name not in FitArguments.__annotations__:
@@ -336,6 +378,9 @@ class Ranker(Routed):
         columns = {name: more.get(name) for name in FitColumns.__annotations__}
         listeners, metrics = checked_callbacks(callbacks), checked_metrics(eval_metrics)
         own = self.checked_options()
+        if own.cluster is not None:
+            rows = {"qid": qid, "group": group, "eval_set": eval_set}
+            return self._fit_on_cluster(X, y, own, {**more, **rows}, metrics, listeners, resume, init_model)
         given = given_rows(X, y, qid, group, columns, own.binning, "fit ")
         if self.checked_kind().model == NET:
             del X  # what is not needed any more
@@ -385,6 +430,37 @@ class Ranker(Routed):
             result = fit(data, parameters, options)
         trained = result.forest if base is None else base.joined(result.forest)
         self._keep(trained, result.best_round, result.history, given_names, result.cross_validation)
+        return self
+
+    def _fit_on_cluster(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        own: RankerOptions,
+        given: Mapping[str, Any],
+        metrics: Sequence[str],
+        listeners: Sequence[Callable[[RoundRecord], bool | None]],
+        resume: Model | None,
+        init_model: Model | None,
+    ) -> Ranker:
+        """Train on the workers of a cluster; arguments as :meth:`fit` takes them."""
+        from rankmill.fit_on_cluster import ToFit, fit_on_cluster, refuse_on_cluster
+
+        refuse_on_cluster(self, given)
+        to_fit = ToFit(
+            parameters=lambda names: self.checked_parameters(names, given.get("early_stopping_rounds")),
+            cluster=own.cluster,
+            scratch=own.scratch,
+            binning=own.binning,
+            verbose=own.verbose,
+            metrics=metrics,
+            listeners=listeners,
+            start=self._started_from(resume, init_model, None),
+            further=init_model is not None,
+        )
+        found = fit_on_cluster(X, y, given, to_fit)
+        result = found.result
+        self._keep(result.forest, result.best_round, result.history, found.given_names)
         return self
 
     def _fit_net(

@@ -7,10 +7,12 @@ a call is bound to one worker, and `rankmill.foundation.cluster.workers` decides
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import pickle
 import platform
 import queue
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
@@ -19,9 +21,11 @@ from rankmill.foundation.cluster.duty import Duty, Unwanted, stopped_when
 from rankmill.foundation.cluster.engine import Ended, Join
 from rankmill.foundation.cluster.options import ClusterAddress
 from rankmill.foundation.cores import available_cores
-from rankmill.foundation.errors import ClusterUnavailable, InputError, MissingLibrary
+from rankmill.foundation.errors import ClusterUnavailable, InputError, MissingLibrary, WorkerLost
 
 _ANSWER_SECONDS = 15.0
+_LOOK_SECONDS = 0.05  # between looks at what Dask itself computes
+_PATIENCE_SECONDS = 30.0  # without any worker
 _START_SECONDS = 120.0  # of local workers: each imports its libraries
 _HOST = "127.0.0.1"
 _PROFILER = "distributed.worker.profile.enabled"
@@ -65,6 +69,25 @@ class DaskEngine:
         stack = ExitStack()
         stack.callback(client.close, timeout=_ANSWER_SECONDS)
         return cls(client, stack, str(address))
+
+    @classmethod
+    def of_client(cls, client: Any) -> Self:
+        """Use a connected ``client`` of somebody else, which stays open; InputError if its workers cannot work together."""
+        if getattr(client, "asynchronous", False):
+            raise InputError(
+                "the Dask client is asynchronous; give one that is not, or the address of the scheduler as text"
+            )
+        address = str(getattr(client.scheduler, "address", "the Dask client"))
+        if address.startswith("inproc:"):
+            raise InputError(
+                f"the workers at {address} are threads of this process; start them as processes: LocalCluster(processes=True)"
+            )
+        return cls(client, ExitStack(), address)
+
+    @property
+    def name(self) -> str:
+        """What the user calls the cluster."""
+        return self._name
 
     @classmethod
     def _start(cls, address: ClusterAddress) -> Self:
@@ -162,6 +185,62 @@ class DaskEngine:
             except (OSError, TimeoutError, asyncio.CancelledError):
                 future.release()
 
+    def compute(self, function: Callable[..., Any], calls: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> list[Any]:
+        """Return ``function(*arguments, *values)`` for each (arguments, values) of ``calls``; the values are Dask's, of delayed computations.
+
+        Dask chooses the workers, and repeats what is lost with one.  A call may be made twice, also at the same time.
+
+        Raises
+        ------
+        WorkerLost
+            All workers were lost, or several of them with the same call.
+        ClusterUnavailable
+            The scheduler does not answer any more.
+        """
+        from dask import delayed
+
+        call = delayed(_unpickler(), pure=False)
+        futures = self._client.compute(
+            [call(pickle.dumps((function, tuple(given))), *values) for given, values in calls]
+        )
+        try:
+            self._wait_for(futures)
+            return [future.result(timeout=_PATIENCE_SECONDS) for future in futures]
+        except TimeoutError as error:
+            raise WorkerLost(f"a worker of {self._name} was lost with its result; run the same again") from error
+        finally:
+            if self._client.status == "running":
+                self._client.cancel([future for future in futures if not future.done()], force=True)
+
+    def _wait_for(self, futures: Sequence[Any]) -> None:
+        """Wait until all are done; the errors of :meth:`compute`, and those of the calls."""
+        from distributed import KilledWorker
+
+        looked = time.monotonic()
+        until = looked + _PATIENCE_SECONDS
+        # after a failure only for those before it: the first in order is raised, whatever ends first
+        while not all(future.done() for future in itertools.takewhile(lambda each: each.status != "error", futures)):
+            time.sleep(_LOOK_SECONDS)
+            if (now := time.monotonic()) - looked < 1.0:
+                continue
+            looked = now
+            if self.workers():
+                until = now + _PATIENCE_SECONDS
+            elif now > until:
+                raise WorkerLost(f"all workers of {self._name} are gone; run the same again")
+        for future in futures:
+            if future.status == "error":
+                error = future.exception(timeout=_ANSWER_SECONDS)
+                if isinstance(error, KilledWorker):
+                    raise WorkerLost(
+                        f"several workers of {self._name} were lost, one after another, with the same part of a DataFrame, perhaps"
+                        " for lack of memory; run the same again"
+                    ) from error
+                raise _understood(error)
+            if future.status != "finished":
+                self.workers()  # raises if the scheduler is gone
+                raise WorkerLost(f"{self._name}: a computation was cancelled; run the same again")
+
     def join(self) -> Join:
         """Return :func:`rankmill.foundation.cluster.dask_peers.joined`."""
         from rankmill.foundation.cluster.dask_peers import joined
@@ -172,6 +251,7 @@ class DaskEngine:
         """Return the events of the topic ``group``."""
         if group not in self._words:
             heard: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+            self._hear_no_more()
             self._words = {group: heard}  # one group at a time
             self._client.subscribe_topic(group, lambda event: heard.put(event[1]))
         found = []
@@ -181,19 +261,25 @@ class DaskEngine:
         except queue.Empty:
             return found
 
+    def _hear_no_more(self) -> None:
+        for group in self._words:
+            if self._client.status == "running":
+                self._client.unsubscribe_topic(group)
+
     def close(self) -> None:
-        """Disconnect; end local workers."""
+        """Disconnect; end local workers.  A client of somebody else stays open."""
+        self._hear_no_more()
         self._stack.close()
 
 
-def _unpickler() -> Callable[[bytes], Any]:
+def _unpickler() -> Callable[..., Any]:
     """Return a function that is sent by its code, not by its name: the scheduler unpickles it without rankmill."""
 
-    def unpickle_and_call(sent: bytes) -> Any:
+    def unpickle_and_call(sent: bytes, *values: Any) -> Any:
         import pickle
 
         function, arguments = pickle.loads(sent)  # noqa: S301 - from the caller
-        return function(*arguments)
+        return function(*arguments, *values)
 
     return unpickle_and_call
 

@@ -77,6 +77,11 @@ class Cluster:
         self._calls = count()
 
     @property
+    def engine(self) -> Engine:
+        """What runs the calls."""
+        return self._engine
+
+    @property
     def size(self) -> int:
         """The number of workers that are there now, but at least 1."""
         return max(1, len(self._engine.workers()))
@@ -304,25 +309,34 @@ class Cluster:
 
 
 @contextmanager
-def open_cluster(word: str, on_loss: Callable[[str], object] = lambda _: None) -> Iterator[Cluster]:
-    """Open the cluster that ``word`` names, ``local:N`` or the address of a scheduler; local workers end with the context.
+def open_cluster(where: Any, on_loss: Callable[[str], object] = lambda _: None) -> Iterator[Cluster]:
+    """Open the cluster that the text ``where`` names, ``local:N`` or the address of a scheduler; local workers end with the context.
+
+    Or ``where`` is a Dask ``Client`` or an open cluster, which stay open.
 
     Raises
     ------
     InvalidParameter
-        ``word`` names no cluster.
+        The text names no cluster.
+    InputError
+        The client is asynchronous, or its workers are threads of this process.
     MissingLibrary
         Dask is not installed.
     ClusterUnavailable
         No scheduler answers, or it has no worker.
     """
-    address = cluster_address(word)
+    if isinstance(where, Cluster):
+        yield where
+        return
+    address = cluster_address(where) if isinstance(where, str) else None
     from rankmill.foundation.cluster.dask_engine import DaskEngine
 
-    engine = DaskEngine.open(address)
+    engine = DaskEngine.of_client(where) if address is None else DaskEngine.open(address)
     try:
         if not engine.workers():
-            raise ClusterUnavailable(f"{address}: the scheduler has no workers; start some with: dask worker {address}")
-        yield Cluster(engine, str(address), on_loss)
+            raise ClusterUnavailable(
+                f"{engine.name}: the scheduler has no workers; start some with: dask worker {engine.name}"
+            )
+        yield Cluster(engine, engine.name, on_loss)
     finally:
         engine.close()

@@ -31,6 +31,7 @@ from rankmill.pipeline.statistics.feature_statistics import stored_statistics
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from rankmill.foundation.cluster.workers import Cluster
     from rankmill.pipeline.dataset_manifest import SplitName
     from rankmill.pipeline.ingest.inputs import Given
     from rankmill.pipeline.ingest_report import Stage
@@ -45,6 +46,7 @@ def ingest(
     pairs: Given = (),
     qrels: Given = (),
     options: IngestOptions | None = None,
+    cluster: Cluster | None = None,
     progress: Callable[[Stage, int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> IngestReport:
@@ -63,6 +65,8 @@ def ingest(
         The folder to create.
     options
         See :class:`IngestOptions`.
+    cluster
+        An open cluster, instead of ``options.cluster``.
     progress
         Called from time to time with ``"reading"``, bytes read and total bytes, later with ``"writing"``, documents written and total.
     say
@@ -90,7 +94,8 @@ def ingest(
     quarantine = Quarantine(options.max_rejects)
     rows: dict[SplitName, Given] = {"train": train, "valid": valid, "test": test}
     inputs = open_inputs(rows, qrels, pairs, options, quarantine, base)
-    if options.cluster is not None:
+    where = options.cluster if cluster is None else cluster
+    if where is not None:
         check_for_cluster(inputs, options)
     of_judgments = guesses_of(source.table for source in inputs.judgments)
     for what, guessed in (("", inputs.guessed), ("judgments: ", of_judgments)):
@@ -102,12 +107,12 @@ def ingest(
         SourceDigests(inputs.paths) as digests,
         listing_rejects(out, quarantine),
     ):
-        if options.cluster is None:
+        if where is None:
             building = Building(inputs, options, quarantine, base, staging, progress)
         else:
             from rankmill.pipeline.ingest.cluster_builder import ClusterBuilding
 
-            cluster = stack.enter_context(open_cluster(options.cluster, say or (lambda _: None)))
+            cluster = stack.enter_context(open_cluster(where, say or (lambda _: None)))
             building = ClusterBuilding(inputs, options, quarantine, staging, progress, cluster)
         building.read()
         building.write()

@@ -40,7 +40,8 @@ def test_every_training_parameter_is_a_parameter_with_the_same_default():
             assert defaults[field.name] == field.default, field.name
     of_nets = {field.name for field in fields(NetOptions)}
     assert set(defaults) - {field.name for field in fields(TrainParameters)} - of_nets == {
-        *("self", "max_bin", "max_bin_of", "categorical", "n_threads", "importance_type", "verbose", "delta", "model")
+        *("self", "max_bin", "max_bin_of", "categorical", "n_threads", "importance_type", "verbose", "delta", "model"),
+        *("cluster", "scratch"),
     }
     assert of_nets <= set(defaults)
 
