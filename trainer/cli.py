@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from rankmill.foundation.cluster.options import ClusterOptions
 from rankmill.foundation.command_line import AsJson, given_names, takes_options
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import Without, spelled, values_of
@@ -195,6 +196,7 @@ def cv(
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a binned dataset.")],
     parameters: CrossValidated,
     options: MachineOptions,
+    where: ClusterOptions,
     kind: Kind,
     log_every: LogEvery = None,
     as_json: AsJson = False,
@@ -206,9 +208,12 @@ def cv(
 
     Example: rankmill cv web.dataset --folds 5 --metric ndcg@10 --n-rounds 300
     A neural net: rankmill cv web.dataset --folds 5 --model net --layers 64
+    Folds on several machines: rankmill cv web.dataset --folds 5 --cluster tcp://10.0.0.5:8786
     """
+    from rankmill.foundation.cluster.workers import open_cluster
     from rankmill.foundation.kernels.compiling import compilation_announced
     from rankmill.pipeline.dataset import Dataset
+    from rankmill.trainer.cross_validate_on_cluster import cross_validate_on_cluster
     from rankmill.trainer.nets.cross_validating import cross_validate_net_on
     from rankmill.trainer.nets.plan import plan_net
     from rankmill.trainer.progress import TrainingProgress, to_stderr
@@ -217,6 +222,8 @@ def cv(
 
     opened = Dataset.open(dataset)
     if kind.model == NET:
+        if where.cluster is not None:
+            raise InvalidParameter(f"{spelled('cluster')} does not work with {spelled('model')} net; leave it out")
         net = kind.net_options(parameters, "folds")
         to_stderr(plan_net(opened, net, options, parameters.folds).render())
         progress = TrainingProgress(net.epochs, step="epoch", n_trainings=parameters.folds, log_every=log_every)
@@ -228,6 +235,13 @@ def cv(
         plan = plan_of(opened, replace(parameters, rounds_by="cv", refit="none"), training)
         to_stderr(plan.render())
         progress = TrainingProgress(plan.parameters.n_rounds, n_trainings=parameters.folds, log_every=log_every)
-        with compilation_announced(to_stderr), progress:
-            result = cross_validate(opened, plan.parameters, replace(training, on_round=progress.update))
+        training = replace(training, on_round=progress.update)
+        with compilation_announced(to_stderr), ExitStack() as stack:
+            if where.cluster is None:
+                stack.enter_context(progress)
+                result = cross_validate(opened, plan.parameters, training)
+            else:
+                cluster = stack.enter_context(open_cluster(where.cluster, to_stderr))
+                stack.enter_context(progress)
+                result = cross_validate_on_cluster(opened, plan.parameters, training, cluster)
     typer.echo(json.dumps(result.to_dict(), sort_keys=True) if as_json else result.render())

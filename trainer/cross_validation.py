@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import fsum
 from typing import Protocol, TypeVar
@@ -51,6 +52,15 @@ def folds_of(query_names: npt.NDArray[np.int64], folds: int, seed: int) -> list[
     return [Fold(fold + 1, fold_of == fold) for fold in range(folds)]
 
 
+@contextmanager
+def naming(fold: Fold, folds: int) -> Iterator[None]:
+    """Let TrainingDataRejected name the fold, one of so many."""
+    try:
+        yield
+    except TrainingDataRejected as error:
+        raise TrainingDataRejected(f"fold {fold.number} of {folds}: {error}") from None
+
+
 def cross_validated(
     folds: list[Fold],
     measure: Measure,
@@ -60,6 +70,7 @@ def cross_validated(
     *,
     unit: str = "round",
     only_last: bool = False,
+    together: Callable[[Sequence[tuple[Fold, int | None, Result | None]]], list[Result]] | None = None,
 ) -> CrossValidation:
     """Train once without each fold, all for as many rounds as the longest, and find the best round.
 
@@ -79,6 +90,8 @@ def cross_validated(
         Word for a round.
     only_last
         Fewer rounds would be another training, so the last one counts.
+    together
+        Calls ``train`` with each of several arguments, for example all at once; None: one after another.
 
     Raises
     ------
@@ -86,18 +99,22 @@ def cross_validated(
         ``train`` rejects the rows of a fold, which the message names.
     """
 
-    def trained(fold: Fold, rounds: int | None = None, before: Result | None = None) -> Result:
-        try:
-            return train(fold, rounds, before)
-        except TrainingDataRejected as error:
-            raise TrainingDataRejected(f"fold {fold.number} of {len(folds)}: {error}") from None
+    def one_after_another(asked: Sequence[tuple[Fold, int | None, Result | None]]) -> list[Result]:
+        found = []
+        for fold, rounds, before in asked:
+            with naming(fold, len(folds)):
+                found.append(train(fold, rounds, before))
+        return found
 
-    results = [trained(fold) for fold in folds]
+    all_trained = one_after_another if together is None else together
+    results = all_trained([(fold, None, None) for fold in folds])
     longest = max(len(result.history) for result in results)
-    results = [
-        result if len(result.history) == longest else trained(fold, longest, result)
-        for fold, result in zip(folds, results, strict=True)
+    shorter = [
+        (fold, longest, result) for fold, result in zip(folds, results, strict=True) if len(result.history) < longest
     ]
+    if shorter:
+        longer = {fold.number: result for (fold, *_), result in zip(shorter, all_trained(shorter), strict=True)}
+        results = [longer.get(fold.number, result) for fold, result in zip(folds, results, strict=True)]
     histories = tuple(result.history for result in results)
     for i in range(longest):
         stopping.update(i + 1, fsum(history[i].metrics[HOLDOUT][str(measure)] for history in histories) / len(folds))

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.scorer.forest import Forest
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.cross_validation import Fold, cross_validated, folds_of
@@ -124,29 +125,42 @@ def cross_validate_rows(
     """
     rows, parameters = data.train, with_preset(parameters, shape_of_rows(data).in_folds())
     folds = folds_of(rows.query_names, parameters.folds, parameters.seed)
-    data = replace(data.blocked(), info={})
-    # all rounds of a fold are kept, so that longer trainings and measurements resume from them
-    own = replace(resolved(rows, parameters), rounds_by="valid", keep_rounds="all")
+    data = data.blocked()
     measure = stop_measure(parameters, graded=rows.graded)
 
     def train(
         fold: Fold, rounds: int | None, before: TrainingResult | None, on_round: OnRound | None = options.on_round
     ) -> TrainingResult:
-        resume = None if before is None else StartingModel(before.forest)
-        return boost(
-            _held_out(data, fold.apart),
-            own,
-            replace(options, resume=resume, profile=False, on_round=on_round),
-            checkpoint=None if checkpoints is None else checkpoints.of(f"fold-{fold.number}"),
-            rounds=rounds,
-            fold=fold.number,
-        )
+        told = replace(options, on_round=on_round)
+        return train_fold(data, parameters, told, fold, rounds, None if before is None else before.forest, checkpoints)
 
     def values(fold: Fold, rounds: int, before: TrainingResult) -> npt.NDArray[np.float64]:
         return train(fold, rounds, before, None).by_query[HOLDOUT][str(measure)].values
 
     stopping = EarlyStopping.of(parameters, higher_is_better=measure.higher_is_better, patience=0)
     return cross_validated(folds, measure, stopping, train, values if by_query else None)
+
+
+def train_fold(
+    data: TrainingData,
+    parameters: TrainParameters,
+    options: TrainingOptions,
+    fold: Fold,
+    rounds: int | None,
+    before: Forest | None,
+    checkpoints: Checkpoints | None = None,
+) -> TrainingResult:
+    """Train without the queries of a fold, and measure on them; for so many ``rounds`` on from the forest ``before``, if given."""
+    # all rounds of a fold are kept, so that longer trainings and measurements resume from them
+    own = replace(resolved(data.train, parameters), rounds_by="valid", keep_rounds="all")
+    return boost(
+        _held_out(replace(data, info={}), fold.apart),
+        own,
+        replace(options, resume=None if before is None else StartingModel(before), profile=False),
+        checkpoint=None if checkpoints is None else checkpoints.of(f"fold-{fold.number}"),
+        rounds=rounds,
+        fold=fold.number,
+    )
 
 
 def _refitted(

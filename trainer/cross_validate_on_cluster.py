@@ -1,0 +1,123 @@
+"""Cross-validate on a cluster: a fold is a task, which trains on all threads of its worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankmill.foundation.cluster.duty import stopper
+from rankmill.foundation.cluster.workers import Cluster
+from rankmill.foundation.errors import InputError, InvalidParameter
+from rankmill.foundation.options import spelled
+from rankmill.pipeline.dataset import Dataset
+from rankmill.trainer.cross_validation import Fold, cross_validated, folds_of, naming
+from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.presets import shape_of_dataset, with_preset
+from rankmill.trainer.train_on_dataset import data_of
+from rankmill.trainer.train_on_rows import train_fold
+from rankmill.trainer.training_options import TrainingOptions
+from rankmill.trainer.training_result import CrossValidation, RoundRecord, TrainingResult
+from rankmill.trainer.training_rows import read_columns
+
+_Asked = tuple[Fold, int | None, TrainingResult | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldTask:
+    """Train without a fold; ``rounds`` and ``before`` are those of :func:`rankmill.trainer.train_on_rows.train_fold`."""
+
+    dataset: Path
+    digest: str
+    parameters: TrainParameters
+    eval_metrics: tuple[str, ...]
+    histogram_memory: int
+    fold: int  # 1, 2, ..
+    rounds: int | None
+    before: TrainingResult | None
+
+
+def cross_validate_on_cluster(
+    dataset: Dataset, parameters: TrainParameters, options: TrainingOptions, cluster: Cluster
+) -> CrossValidation:
+    """Do what :func:`rankmill.trainer.train_on_dataset.cross_validate` does, on the workers of ``cluster``: the same result.
+
+    They must see the dataset under the same path, and each holds all rows in memory.  ``options.on_round`` hears of the rounds of a fold
+    when it is trained; ``options.n_threads`` is not used.
+
+    Raises
+    ------
+    InvalidParameter
+        There is a cache of bins; and as ``cross_validate``.
+    TrainingDataRejected
+        As ``cross_validate``.
+    rankmill.foundation.errors.InputError, rankmill.foundation.errors.WorkerLost, rankmill.foundation.errors.ClusterUnavailable
+        As :meth:`rankmill.foundation.cluster.workers.Cluster.run`.
+    """
+    if options.bin_cache is not None:
+        raise InvalidParameter(
+            f"{spelled('bin_cache')} does not work on a cluster: each worker holds the bins in memory; leave it out"
+        )
+    parameters = with_preset(parameters, shape_of_dataset(dataset).in_folds())
+    rows = read_columns(dataset, "train", parameters)
+    measure = stop_measure(parameters, graded=rows.graded)
+
+    def together(asked: Sequence[_Asked]) -> list[TrainingResult]:
+        tasks = [
+            FoldTask(
+                dataset=dataset.path.absolute(),
+                digest=dataset.digest,
+                parameters=parameters,
+                eval_metrics=tuple(options.eval_metrics),
+                histogram_memory=options.histogram_memory,
+                fold=fold.number,
+                rounds=rounds,
+                before=before,
+            )
+            for fold, rounds, before in asked
+        ]
+        found: dict[int, TrainingResult] = {}
+        with closing(cluster.run(_train_fold, tasks, dataset.path, resumes=False)) as results:
+            for task, result in results:
+                found[task.fold] = result
+                for record in result.history:
+                    if options.on_round is not None:
+                        options.on_round(record)
+        return [found[task.fold] for task in tasks]
+
+    def alone(fold: Fold, rounds: int | None, before: TrainingResult | None) -> TrainingResult:
+        return together([(fold, rounds, before)])[0]
+
+    return cross_validated(
+        folds_of(rows.query_names, parameters.folds, parameters.seed),
+        measure,
+        EarlyStopping.of(parameters, higher_is_better=measure.higher_is_better, patience=0),
+        alone,
+        together=together,
+    )
+
+
+def _train_fold(task: FoldTask, threads: int) -> TrainingResult:
+    """Train without a fold until nobody waits for it any more."""
+    stop_if_unwanted = stopper()
+
+    def after_round(_: RoundRecord) -> None:
+        stop_if_unwanted()
+
+    dataset, parameters = Dataset.open(task.dataset), task.parameters
+    if dataset.digest != task.digest:
+        raise InputError(f"{task.dataset}: a worker sees another dataset under this path; share one folder")
+    options = TrainingOptions(
+        eval_metrics=task.eval_metrics,
+        histogram_memory=task.histogram_memory,
+        n_threads=threads,
+        on_round=after_round,
+    )
+    data = data_of(dataset, parameters, options).blocked()
+    fold = folds_of(data.train.query_names, parameters.folds, parameters.seed)[task.fold - 1]
+    with naming(fold, parameters.folds):
+        return train_fold(
+            data, parameters, options, fold, task.rounds, None if task.before is None else task.before.forest
+        )
