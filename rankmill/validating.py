@@ -176,7 +176,11 @@ _CROSS_VALIDATE, _SELECT_FEATURES = "cross_validate ", "select_features "  # beg
 
 
 def _check_names(ranker: Ranker, columns: Iterable[str], function: Callable[..., object]) -> None:
-    """Raise InvalidParameter for the name of an argument that ``function`` does not take."""
+    """Raise InvalidParameter for the name of an argument that ``function`` does not take, and for a ranker with a cluster."""
+    if ranker.cluster is not None:
+        raise InvalidParameter(
+            f"{function.__name__} works on this machine alone; leave out the ranker's parameter cluster"
+        )
     known = [*keywords_of(function), *FitColumns.__annotations__]
     for name in columns:
         if name not in known:

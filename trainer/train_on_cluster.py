@@ -117,7 +117,7 @@ def train_on_cluster(
         every=inf if checkpoints is None else checkpoints.every,
     )
     listener = _Listener(options, saved)
-    result = cluster.together(_train_part, task, dataset.path, listener.hear)
+    result = cluster.together(_train_part, task, dataset.path, listener.hear, resumes=checkpoints is not None)
     assert result is not None  # noqa: S101 - it is that of the first worker
     return result
 

@@ -15,7 +15,7 @@ from rankmill.foundation.cluster.duty import Duty
 from rankmill.foundation.cluster.engine import Engine, Join
 from rankmill.foundation.cluster.options import cluster_address
 from rankmill.foundation.cluster.peers import Peers
-from rankmill.foundation.errors import ClusterUnavailable, WorkerLost
+from rankmill.foundation.errors import ClusterUnavailable, RankmillError, WorkerLost
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -118,10 +118,7 @@ class Cluster:
         try:
             yield from self._run(function, iter(items), duty, running)
         except (WorkerLost, ClusterUnavailable) as error:
-            then = (
-                "what is done stays: run the same command again to resume" if resumes else "run the same command again"
-            )
-            raise type(error)(f"{error}; {then}") from error
+            raise _and_then(error, resumes=resumes) from error
         finally:
             duty.end()
             for call in running:
@@ -193,6 +190,8 @@ class Cluster:
         item: Item,
         folder: Path,
         hear: Callable[[bytes], object] = lambda _: None,
+        *,
+        resumes: bool = True,
     ) -> Result:
         """Call ``function`` on all workers at once, as peers; return the result of the first.
 
@@ -209,9 +208,23 @@ class Cluster:
             A folder that all workers must see.
         hear
             Called with what peers tell.
+        resumes
+            As in :meth:`run`.
 
         Raises as :meth:`run`.
         """
+        try:
+            return self._together(function, item, folder, hear)
+        except (WorkerLost, ClusterUnavailable) as error:
+            raise _and_then(error, resumes=resumes) from error
+
+    def _together(
+        self,
+        function: Callable[[Member[Item], int], Result],
+        item: Item,
+        folder: Path,
+        hear: Callable[[bytes], object],
+    ) -> Result:
         losses = 0
         while True:
             began = time.monotonic()
@@ -239,8 +252,7 @@ class Cluster:
             losses = losses + 1 if time.monotonic() - began < _SETTLE_SECONDS else 1
             if losses >= _MOST_LOSSES_TOGETHER:
                 raise WorkerLost(
-                    f"{losses} times in turn a worker of {self._name} was lost, perhaps for lack of memory; what is done stays:"
-                    " run the same command again to resume"
+                    f"{losses} times in turn a worker of {self._name} was lost, perhaps for lack of memory"
                 )
 
     def _watch(
@@ -290,9 +302,7 @@ class Cluster:
         until = time.monotonic() + self._patience
         while not (here := self._engine.workers()):
             if time.monotonic() > until:
-                raise WorkerLost(
-                    f"all workers of {self._name} are gone; what is done stays: run the same command again to resume"
-                )
+                raise WorkerLost(f"all workers of {self._name} are gone")
             time.sleep(min(_LOOK_SECONDS, 0.1))
         return here
 
@@ -306,6 +316,12 @@ class Cluster:
         again.append(each.number)
         again.sort()
         self._on_loss(f"a worker of {self._name} was lost ({each.worker}); its task runs again")
+
+
+def _and_then(error: RankmillError, *, resumes: bool) -> RankmillError:
+    """Return the same error, which says what to do."""
+    then = "what is done stays: run the same command again to resume" if resumes else "run the same command again"
+    return type(error)(f"{error}; {then}")
 
 
 @contextmanager

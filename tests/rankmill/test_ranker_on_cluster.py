@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rankmill import Ranker
-from rankmill.foundation.errors import DataRejected, InputError, InvalidParameter, TrainingDataRejected
+from rankmill import Ranker, cross_validate, select_features
+from rankmill.foundation.errors import DataRejected, InputError, InvalidParameter, TrainingDataRejected, WorkerLost
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
@@ -205,6 +205,27 @@ def test_a_worker_is_killed_while_it_writes(client: Any, expected: TrainingResul
     ranker = Ranker(cluster=client, scratch=tmp_path, **SETTINGS)
     check_same(ranker.fit(rows, "grade", eval_set=(partitions(VALID), "grade")), expected)
     assert [path.name for path in tmp_path.iterdir()] == ["once"]
+
+
+def kill(part: pd.DataFrame) -> pd.DataFrame:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return part
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_again_and_again(tmp_path: Path) -> None:
+    rows = partitions(TRAIN, 90).map_partitions(kill, meta=TRAIN.iloc[:0])
+    with refused(WorkerLost, "local:2", "run the same again"):
+        Ranker(cluster="local:2", scratch=tmp_path, **SETTINGS).fit(rows, "grade")
+    assert not list(tmp_path.iterdir())
+
+
+def test_functions_that_use_no_cluster(client: Any) -> None:
+    X, y = TRAIN[["target", "price"]], TRAIN["grade"]
+    with refused(InvalidParameter, "cross_validate", "cluster"):
+        cross_validate(Ranker(cluster=client), X, y, qid=TRAIN["qid"])
+    with refused(InvalidParameter, "select_features", "cluster"):
+        select_features(Ranker(cluster=client), X, y, qid=TRAIN["qid"], eval_set=(X, y, TRAIN["qid"]))
 
 
 def test_rows_that_are_refused(client: Any, tmp_path: Path) -> None:

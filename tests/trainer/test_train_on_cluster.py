@@ -136,6 +136,9 @@ def test_when_all_workers_are_lost_the_checkpoint_stays(
     cluster, _ = in_threads("a", "b", at_step=lose)
     with pytest.raises(WorkerLost, match="resume"):
         train_on_cluster(dataset, SHORT, OPTIONS, checkpoints, cluster, "lost")
+    cluster, _ = in_threads("a", "b", at_step=lose)
+    with pytest.raises(WorkerLost, match=r"run the same command again$"):
+        train_on_cluster(dataset, SHORT, OPTIONS, None, cluster, "nothing is kept")
     kept = checkpoints.of("whole").read()
     assert kept is not None
     assert kept.n_rounds >= 1
