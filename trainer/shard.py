@@ -57,11 +57,12 @@ class Span:
         own = values[:, self.first_query : self.last_query].ravel()
         return np.concatenate([part.reshape(len(values), -1) for part in self.peers.gather(own)], axis=1)
 
-    def least(self, value: int) -> int:
-        """Return the smallest ``value`` of all processes."""
+    def total_and_least(self, total: int, least: int) -> tuple[int, int]:
+        """Return the sum of ``total``, and the smallest ``least``, of all processes."""
         if self.peers is None:
-            return value
-        return min(int(each[0]) for each in self.peers.gather(np.array([value], dtype=np.int64)))
+            return total, least
+        found = np.array(self.peers.gather(np.array([total, least], dtype=np.int64)))
+        return int(found[:, 0].sum()), int(found[:, 1].min())
 
 
 @dataclass(frozen=True, slots=True)

@@ -336,10 +336,9 @@ class Grower:
         nodes.state[[table.LARGE, table.REFUSED]] = -1
         self._flags[:] = 0
         self._stamp[2] = 0
-        total = sums[:, 0].sum(keepdims=True)
-        span.add_up(total)
-        root[table.TOTAL] = total[0]
-        return n, span.least(int(sums[:, 1].min()))
+        total, least = span.total_and_least(int(sums[:, 0].sum()), int(sums[:, 1].min()))
+        root[table.TOTAL] = total
+        return n, least
 
     def _rules(
         self, least: int, scale: PackingScale, fine: PackingScale, leaf: PackingScale, *, by_h: bool, paired: bool

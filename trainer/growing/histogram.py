@@ -43,7 +43,7 @@ def scales_of(
     sums.  Leaf sums keep 62 bits.
     """
     n = len(gradients)
-    g, h = total_of(gradients, team, span), total_of(hessians, team, span)
+    g, h = totals_of([gradients, hessians], team, span)
     return (
         PackingScale(_scale(g, n, HISTOGRAM_BITS), _scale(h, n, HISTOGRAM_BITS)),
         PackingScale(_scale(g, n, _LEAF_BITS), _scale(h, n, _LEAF_BITS)),
@@ -51,47 +51,62 @@ def scales_of(
 
 
 def total_of(values: npt.NDArray[np.float64], team: Team, span: Span | None = None) -> float:
-    """Return the sum of |values|, over fixed blocks of rows and then over the blocks in order: the same bits for any team.
+    """Return the sum of |values|: see :func:`totals_of`."""
+    return totals_of([values], team, span)[0]
 
-    With a ``span`` only its part of the ``values`` (n_rows,) is read, and the others come from other processes: the sums of whole
+
+def totals_of(arrays: Sequence[npt.NDArray[np.float64]], team: Team, span: Span | None = None) -> list[float]:
+    """Return the sum of |values| of each array, over fixed blocks of rows and then over the blocks in order: the same bits for any team.
+
+    With a ``span`` only its part of the arrays (n_rows,) is read, and the others come from other processes: the sums of whole
     blocks, and the rows of blocks that lie in several of them.
     """
-    n_blocks = -(-len(values) // _BLOCK)
-    sums = np.zeros(n_blocks, dtype=np.float64)
+    n_blocks = -(-len(arrays[0]) // _BLOCK)
+    sums = np.zeros((len(arrays), n_blocks), dtype=np.float64)
     first_whole, last_whole = 0, n_blocks
     if span is not None and span.peers is not None:
-        first_whole, last_whole = (
-            -(-span.first // _BLOCK),
-            n_blocks if span.last == len(values) else span.last // _BLOCK,
-        )
-        last_whole = max(first_whole, last_whole)
-    team.share(
-        last_whole - first_whole,
-        4,
-        lambda first, last, _: _kernels.absolute_sums(values, _BLOCK, first_whole + first, first_whole + last, sums),
-    )
+        first_whole = -(-span.first // _BLOCK)
+        last_whole = max(first_whole, n_blocks if span.last == span.n_rows else span.last // _BLOCK)
+
+    def share(first: int, last: int, _: int) -> None:
+        for values, own in zip(arrays, sums, strict=True):
+            _kernels.absolute_sums(values, _BLOCK, first_whole + first, first_whole + last, own)
+
+    team.share(last_whole - first_whole, 4, share)
     if span is not None and span.peers is not None:
-        before = values[span.first : min(span.last, first_whole * _BLOCK)]
-        after = values[max(span.first + len(before), last_whole * _BLOCK) : span.last]
-        facts = np.array([first_whole, last_whole, span.first, len(before)], dtype=np.float64)
-        _join_sums(span.peers.gather(np.concatenate([facts, sums[first_whole:last_whole], before, after])), sums)
-    total = 0.0
-    for block_sum in sums.tolist():
-        total += block_sum
-    return total
+        loose = (
+            slice(span.first, min(span.last, first_whole * _BLOCK)),
+            slice(min(span.last, max(span.first, last_whole * _BLOCK)), span.last),
+        )
+        facts = [np.array([first_whole, last_whole, span.first, loose[0].stop - span.first], dtype=np.float64)]
+        for values, own in zip(arrays, sums, strict=True):
+            facts += [own[first_whole:last_whole], values[loose[0]], values[loose[1]]]
+        _join_sums(span.peers.gather(np.concatenate(facts)), sums)
+    totals = []
+    for own in sums:
+        total = 0.0
+        for block_sum in own.tolist():
+            total += block_sum
+        totals.append(total)
+    return totals
 
 
 def _join_sums(parts: Sequence[npt.NDArray[np.float64]], sums: npt.NDArray[np.float64]) -> None:
-    """Write the sums of all blocks from what processes have: first and last whole block, first row, rows before; their values."""
+    """Write the sums of all blocks, (n_arrays, n_blocks), from what every process has of each array.
+
+    A part begins with the first and the last whole block, the first row, and how many rows come before these blocks; then follow, for each array, the sums of the whole blocks and the values of the rows before and behind them.
+    """
     sums[:] = 0.0
     for part in parts:  # in the order of their rows
         first_whole, last_whole, first, n_before = map(int, part[:4])
-        whole, loose = part[4 : 4 + last_whole - first_whole], part[4 + last_whole - first_whole :]
-        if n_before:
-            sums[first // _BLOCK] = _kernels.add_absolute(sums[first // _BLOCK], loose[:n_before])
-        sums[first_whole:last_whole] = whole
-        if len(loose) > n_before:
-            sums[last_whole] = _kernels.add_absolute(sums[last_whole], loose[n_before:])
+        for own, values in zip(sums, np.split(part[4:], len(sums)), strict=True):
+            n_whole = last_whole - first_whole
+            before, after = values[n_whole : n_whole + n_before], values[n_whole + n_before :]
+            if n_before:
+                own[first // _BLOCK] = _kernels.add_absolute(own[first // _BLOCK], before)
+            own[first_whole:last_whole] = values[:n_whole]
+            if len(after):
+                own[last_whole] = _kernels.add_absolute(own[last_whole], after)
 
 
 def _scale(total: float, n_rows: int, bits: int) -> float:
