@@ -16,6 +16,7 @@ from rankmill.registry.names import check_name
 from rankmill.scorer.model import Model
 from rankmill.scorer.model_service import find_model, queries_trained_on
 from rankmill.scorer.models import forest_of
+from rankmill.trainer.cluster_plan import ClusterPlan
 from rankmill.trainer.goal_fronts import grid_of
 from rankmill.trainer.goal_options import NO_SWEEP, GoalSweepOptions
 from rankmill.trainer.multi_seed_training import Candidate, SeedRecord, plan_candidate, train_candidate
@@ -154,6 +155,8 @@ def train_and_register(
     registry.prepare()
     known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
     say(plan.render())
+    if options.cluster is not None:
+        say(ClusterPlan.of(plan, dataset, options.cluster.workers()).render())
     several = len(grid_of(list(parameters.goals), sweep.goal_steps)) if sweep.goal_steps else len(seeds.seeds)
     bar = training_progress(
         plan.parameters,

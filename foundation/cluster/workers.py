@@ -86,6 +86,10 @@ class Cluster:
         """The number of workers that are there now, but at least 1."""
         return max(1, len(self._engine.workers()))
 
+    def workers(self) -> Mapping[str, int]:
+        """Return the threads of each worker that is there now, by its name; ClusterUnavailable if nobody can tell."""
+        return self._engine.workers()
+
     def run(
         self, function: Callable[[Item, int], Result], items: Iterable[Item], folder: Path, *, resumes: bool = True
     ) -> Generator[tuple[Item, Result], None, None]:

@@ -207,7 +207,7 @@ def test_a_process_is_killed_before_and_after_every_exchange(
             killing = partial(joined_and_killed, at_step, process, tmp_path / str(at_step))
             monkeypatch.setattr("rankmill.foundation.cluster.dask_engine.DaskEngine.join", lambda _, way=killing: way)
             with at_most(120):
-                while len(cluster._engine.workers()) < 2:
+                while len(cluster.workers()) < 2:
                     time.sleep(0.1)
                 check_same(train_on_cluster(dataset, short, OPTIONS, None, cluster, f"{at_step}"), alone)
             assert (tmp_path / str(at_step)).exists()

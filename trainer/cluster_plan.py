@@ -1,0 +1,83 @@
+"""What a training on a cluster costs, said before it starts: memory of a worker, bytes and exchanges a round, and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import log2
+
+import numpy as np
+
+from rankmill.pipeline.dataset import Dataset
+from rankmill.trainer.train_on_dataset import TrainingPlan
+
+# measured: docs/benchmarks/training.md and docs/benchmarks/cluster.md
+_SECONDS_A_VALUE = 4.6e-10  # of one thread, for each row, feature and level of a tree; all phases of a round
+_SECONDS_A_TREE = 0.008  # that do not depend on rows
+_POWER_OF_THREADS = 0.6  # 16 threads do the work of 5 on 720,000 rows
+_SECONDS_AN_EXCHANGE = 0.0009
+_BYTES_A_SECOND = 150e6  # of one worker, from memory to memory
+_OTHER_EXCHANGES = 5  # of a tree: scales, the root, leaf values, metrics of the train and the valid split
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """The costs of a training on some workers."""
+
+    workers: int
+    bytes_a_worker: int
+    bytes_a_round: int  # that each worker sends
+    exchanges_a_round: int
+    seconds_a_round: float
+    seconds_alone: float  # on the worker with the most threads
+
+    @classmethod
+    def of(cls, plan: TrainingPlan, dataset: Dataset, threads: Mapping[str, int]) -> ClusterPlan:
+        """Return the costs of ``plan`` on workers with so many ``threads`` each."""
+        p, n_workers = plan.parameters, max(1, len(threads))
+        cells = sum(feature.n_bins for feature in dataset.binspec().features)
+        trees = plan.n_outputs * p.members
+        by_level = p.grow == "oblivious"
+        histograms = 1 << max(0, p.depth - 1) if by_level else p.leaves
+        exchanges = (2 * p.depth if by_level else 2 * p.leaves - 1) + _OTHER_EXCHANGES
+        # two send each other everything; more of them a slice to each, and then the sum of a slice to all
+        sent = (
+            8.0
+            * cells
+            * histograms
+            * (0 if n_workers == 1 else 1 if n_workers == 2 else 2 * (n_workers - 1) / n_workers)
+        )
+        work = _SECONDS_A_VALUE * plan.train_rows * plan.n_features * (p.depth if by_level else log2(max(2, p.leaves)))
+        speeds = np.array(list(threads.values()) or [1], dtype=np.float64) ** _POWER_OF_THREADS
+        moving = exchanges * _SECONDS_AN_EXCHANGE + sent / _BYTES_A_SECOND if n_workers > 1 else 0.0
+        return cls(
+            workers=n_workers,
+            bytes_a_worker=_bytes_of_share(plan, n_workers),
+            bytes_a_round=int(trees * sent),
+            exchanges_a_round=trees * exchanges if n_workers > 1 else 0,
+            seconds_a_round=trees * float(_SECONDS_A_TREE + work / n_workers / speeds.min() + moving),
+            seconds_alone=trees * float(_SECONDS_A_TREE + work / speeds.max()),
+        )
+
+    def render(self) -> str:
+        """Return a line for people."""
+        line = (
+            f"on {self.workers} workers: about {self.bytes_a_worker / 1e6:,.0f} MB each, which send {self.bytes_a_round / 1e6:,.1f} MB a round"
+            f" in {self.exchanges_a_round:,} exchanges; about {self.seconds_a_round:.2g} s a round, {self.seconds_alone:.2g} on one of them alone"
+        )
+        if self.workers > 1 and self.seconds_alone <= self.seconds_a_round:
+            line += ": one machine is faster, if the data fit into its memory"
+        return line
+
+
+def _bytes_of_share(plan: TrainingPlan, n_workers: int) -> int:
+    """Return the bytes of one of ``n_workers``: its share of everything, and the columns of all rows."""
+    share = replace(
+        plan,
+        train_rows=-(-plan.train_rows // n_workers),
+        valid_rows=-(-plan.valid_rows // n_workers),
+        column_bytes=0,
+        objective_bytes=0,
+    )
+    of_all = plan.column_bytes * (plan.train_rows + plan.valid_rows) // plan.train_rows
+    return share.bytes_needed + of_all + 4 * (plan.train_rows + plan.valid_rows) + plan.objective_bytes
