@@ -52,14 +52,14 @@ def float_of(typingctx, value):
 
 
 @intrinsic
-def call_back(typingctx, address, what, first, count):
-    """Call the C function at ``address`` with three int64; return its int64."""
+def call_back(typingctx, address, what, count):
+    """Call the C function at ``address`` with two int64; return its int64."""
     whole = types.int64
-    signature = whole(whole, whole, whole, whole)
+    signature = whole(whole, whole, whole)
 
     def codegen(context, builder, signature, arguments):
         word = ir.IntType(64)
-        kind = ir.FunctionType(word, [word, word, word])
+        kind = ir.FunctionType(word, [word, word])
         function = builder.inttoptr(arguments[0], kind.as_pointer())
         return builder.call(function, arguments[1:])
 

@@ -79,6 +79,7 @@ WAYS = {
     "samples of queries, rows and features": {"query_fraction": 0.6, "row_fraction": 0.7, "feature_fraction": 0.6},
     "leaves of all rows": {"query_fraction": 0.6, "leaf_rows": "all"},
     "few histograms": {"max_leaves": 20, "options": {"histogram_memory": 1}},
+    "some histograms": {"max_leaves": 40, "options": {"histogram_memory": 300_000}},
     "bayesian weights": {"bootstrap": "bayesian"},
     "noise": {"random_strength": 1.0},
     "random thresholds": {"extra_trees": True},

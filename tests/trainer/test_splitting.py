@@ -81,7 +81,7 @@ def test_counted_search_obeys_the_row_bound_exactly(seed):
                    np.arange(16, dtype=np.int32), np.zeros((16, 0), np.uint64),
                    np.ones(16), np.zeros(16), np.zeros(16, np.uint8), np.zeros((0, 0), np.int64)),
         np.arange(50 + state.LOOK_AHEAD, dtype=np.int32), h, rules,
-        state.Nodes(table, np.array([[-np.inf, np.inf, 0.0, 50.0]]), none, none, none, none, none, np.zeros((1, 0), np.uint64), np.zeros((1, 0), np.uint8), none),
+        state.Nodes(table, np.array([[-np.inf, np.inf, 0.0, 50.0]]), none, none, none, none, none, np.zeros((1, 0), np.uint64), np.zeros((1, 0), np.uint8), none, none),
         state.Histograms(hist[None], none, none),
         state.Search(gains, np.zeros((2, 1)), np.zeros((2, 1, 8), np.int64), np.full((1, 16), np.inf), np.empty((1, 8, 256)),
                      np.zeros((1, 2, 256), np.int64), np.zeros((1, 16), np.uint8), np.zeros((1, 16), np.uint64), np.zeros(2), np.zeros((2, 8), np.int64)),

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
+from rankmill.trainer.growing._batch_kernels import choose_batch, prepare_batch
 from rankmill.trainer.growing._category_kernels import sum_of_set
 from rankmill.trainer.growing._control_kernels import narrow_groups, note_use, worth_of
 from rankmill.trainer.growing._forced_kernels import (
@@ -36,9 +37,11 @@ from rankmill.trainer.growing._split_kernels import (
     sides_have_hessian,
 )
 from rankmill.trainer.growing._state_kernels import (
+    ALL_LEFT,
     BEST_FIRST,
     BREADTH_FIRST,
     COUNT_BOTH,
+    COUNTED,
     COUNTING,
     DECIDING,
     DEPTH,
@@ -50,11 +53,14 @@ from rankmill.trainer.growing._state_kernels import (
     LEFT_SUM,
     LOW,
     MISSING_LEFT,
+    N_BATCH,
     N_LEAVES,
     N_NODES,
     N_WAITING,
+    NEXT_SLOT,
     NO,
     NODE,
+    OWN_LEFT,
     PARTING,
     REFUSED,
     ROWS,
@@ -71,13 +77,13 @@ from rankmill.trainer.growing._state_kernels import (
     add_up,
     add_up_histograms,
     counted_features,
-    everywhere,
     make_children,
     may_split,
     meet,
     own_features,
     pop,
     push,
+    release_next_slot,
     release_slot,
     take_slot,
     tick,
@@ -162,7 +168,7 @@ def _search_children(crew, bins, rows, derivatives, rules, nodes, histograms, pa
     if large >= 0 and both:
         if not (_count(crew, large, bins, rows, table, histograms) and meet(crew)):
             return False
-    if not _count(crew, small, bins, rows, table, histograms):
+    if not state[COUNTED] and not _count(crew, small, bins, rows, table, histograms):
         return False
     tick(crew, COUNTING)
     search_small = may_split(table, small, rules)
@@ -234,6 +240,7 @@ def _split(node, own_left, n_left, bins, rules, nodes):
     state[N_LEAVES] += 1
     state[SMALL] = -1
     state[LARGE] = -1
+    state[COUNTED] = table[node, NEXT_SLOT] >= 0
     table[node, LEFT] = left
     make_children(table, node, left, own_left, n_left)
     _bound_children(node, bins, rules, nodes)
@@ -243,6 +250,7 @@ def _split(node, own_left, n_left, bins, rules, nodes):
     note_use(table[node, FEATURE], left, left + 2, bins, rules, nodes)
     if state[N_LEAVES] == rules.max_leaves or not (may_split(table, left, rules) or may_split(table, left + 1, rules)):
         release_slot(nodes, node)
+        release_next_slot(nodes, node)
         return
     small, large = (left, left + 1) if 2 * n_left <= table[node, ROWS] else (left + 1, left)
     state[SMALL], state[LARGE] = small, large
@@ -251,14 +259,13 @@ def _split(node, own_left, n_left, bins, rules, nodes):
     table[node, SLOT] = -1
     if state[COUNT_BOTH]:
         table[large, SLOT] = take_slot(nodes)
-    table[small, SLOT] = take_slot(nodes)
+    table[small, SLOT] = table[node, NEXT_SLOT] if state[COUNTED] else take_slot(nodes)
 
 
 @kernel(inline="always")
-def _judge(crew, node, own_left, bins, rows, derivatives, rules, nodes, pairs, search):
+def _judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search):
     """Accept the split of a partitioned node, reject it, or make the node a leaf.  By worker 0."""
     table, state = nodes.table, nodes.state
-    n_left = everywhere(crew, own_left)
     n_right = table[node, ROWS] - n_left
     few = min(n_left, n_right) < rules.min_rows
     light = not few and not sides_have_hessian(
@@ -270,6 +277,8 @@ def _judge(crew, node, own_left, bins, rows, derivatives, rules, nodes, pairs, s
         forget_forced(node, bins, nodes)
     state[SMALL] = -1
     state[REFUSED] = -1
+    if few or light or undone or not worth_it:
+        release_next_slot(nodes, node)
     if (few or light or undone) and not rules.paired:
         state[REFUSED] = node
         state[SUM_HESSIANS] = light or not rules.by_h
@@ -318,6 +327,22 @@ def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search
         node = state[NODE]
         if node < 0:
             return
+        if crew.peers != 0:
+            if crew.worker == 0:
+                state[N_BATCH] = 0
+                if table[node, OWN_LEFT] < 0:
+                    choose_batch(node, rules, nodes)
+            if not meet(crew):
+                return
+            if state[N_BATCH] > 0 and not prepare_batch(crew, bins, rows, rules, nodes, histograms):
+                return
+            if crew.worker == 0:
+                own_left, n_left = table[node, OWN_LEFT], table[node, ALL_LEFT]
+                _judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search)
+                tick(crew, DECIDING)
+            if not meet(crew):
+                return
+            continue
         if crew.size > 1 and table[node, LAST] - table[node, FIRST] >= rules.shared_rows:
             if not (partition_node(crew, node, bins.words, rows, table) and meet(crew)):
                 return
@@ -326,7 +351,8 @@ def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search
             rows.lefts[0] = partition_alone(crew, node, bins.words, rows, table)
         if crew.worker == 0:
             tick(crew, PARTING)
-            _judge(crew, node, rows_left(crew, rows), bins, rows, derivatives, rules, nodes, pairs, search)
+            n_left = rows_left(crew, rows)
+            _judge(crew, node, n_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search)
             tick(crew, DECIDING)
         if not meet(crew):
             return
@@ -433,7 +459,7 @@ def _partition_level(crew, level, words, rows, rules, table):
         sums, n_nodes = crew.sums, level[1] - level[0]
         for i in range(n_nodes):
             sums[i] = table[2 * (level[0] + i) + 1, ROWS]
-        add_up(crew, SUMS, np.int64(0), np.int64(n_nodes))
+        add_up(crew, SUMS, np.int64(n_nodes))
         for i in range(n_nodes):
             left = 2 * (level[0] + i) + 1
             make_children(table, level[0] + i, left, table[left, ROWS], sums[i])

@@ -147,14 +147,20 @@ def column_of(words, feature):
 @kernel
 def count_node(crew, node, slot, bins, rows, table, histograms):
     """Count this worker's share of a node and wait for the others; :func:`add_edges` must follow.  False: stop."""
-    if table[node, FIRST] == table[node, LAST]:  # the node may have rows in other processes
+    return count_rows(crew, table[node, FIRST], table[node, LAST], slot, bins, rows, histograms)
+
+
+@kernel
+def count_rows(crew, first, last, slot, bins, rows, histograms):
+    """Do as :func:`count_node` for rows[first:last]."""
+    if first == last:  # the node may have rows in other processes
         first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
         histograms.pool[slot, first_feature:last_feature] = 0
         histograms.edge_blocks[crew.worker * LINE] = -1
         return meet(crew)
     histograms.edge_blocks[crew.worker * LINE] = count_share(
-        bins.words, bins.used_words, bins.blocks, rows.rows, rows.packed, table[node, FIRST], table[node, LAST],
-        bins.n_bins, crew.worker, crew.size, histograms.pool[slot], histograms.edges[crew.worker],
+        bins.words, bins.used_words, bins.blocks, rows.rows, rows.packed, first, last, bins.n_bins,
+        crew.worker, crew.size, histograms.pool[slot], histograms.edges[crew.worker],
     )  # fmt: skip
     return meet(crew)
 
@@ -182,5 +188,5 @@ def count_sides(crew, feature, words, rows, first, last, hessians, scale, with_h
     if crew.peers != 0:
         sums = crew.sums[:SIDES].reshape(2, 256)
         sums[:] = counts
-        add_up(crew, SUMS, np.int64(0), np.int64(SIDES))
+        add_up(crew, SUMS, np.int64(SIDES))
         counts[:] = sums

@@ -540,7 +540,7 @@ def fine_means_differ(crew, column, stride, sides, rows, first, last, gradients,
         w[side] += np.int64(np.rint(weights[row] * scale_w))
     if crew.peers != 0:
         crew.sums[:8] = sums.reshape(8)
-        add_up(crew, SUMS, np.int64(0), np.int64(8))
+        add_up(crew, SUMS, np.int64(8))
         sums[:] = crew.sums[:8].reshape(4, 2)
     off_g = 0.5 * n + 0.5 * EPSILON * (size + 0.5 * n)
     off_w = 0.5 * n + 0.5 * EPSILON * w

@@ -1,6 +1,6 @@
 """Shared by the kernels of tree growth: their arguments, the table of nodes, and the barrier between workers.
 
-    nodes (n_nodes, 18) int64                         state (10,) int64, one tree
+    nodes (n_nodes, 21) int64                         state (10,) int64, one tree
     node 0   FIRST LAST DEPTH TOTAL SLOT LEFT ..      N_NODES N_LEAVES N_WAITING ..
     node 1   FIRST LAST ...  LEFT = 3 ------.
     node 2   LEFT = -1: a leaf              |         heap: nodes waiting to be split, the best on top
@@ -31,7 +31,8 @@ EPSILON = 2.0**-52
 # Columns of ``nodes``: rows[FIRST:LAST] belong to the node, in all processes ROWS; TOTAL is their packed sum; SLOT its histogram in the pool, -1: none;
 # LEFT its first child, -1: none (the other child is LEFT + 1); the rest is its best split.  THRESHOLD 0 marks a split by
 # categories: the bins whose bits are set in SET .. SET + 3 go left.  With criterion ole both rows of
-# pairs[PAIRS_FIRST:PAIRS_LAST] are in the node, and INSIDE is the sum of their hessians.
+# pairs[PAIRS_FIRST:PAIRS_LAST] are in the node, and INSIDE is the sum of their hessians.  Of a waiting node whose split is
+# prepared, OWN_LEFT and ALL_LEFT rows go left here and in all processes, and NEXT_SLOT has the histogram of its smaller child.
 (
     FIRST,
     LAST,
@@ -47,8 +48,11 @@ EPSILON = 2.0**-52
     PAIRS_LAST,
     INSIDE,
     ROWS,
-) = range(14)
-SET, SET_WORDS = 14, 4
+    OWN_LEFT,
+    ALL_LEFT,
+    NEXT_SLOT,
+) = range(17)
+SET, SET_WORDS = 17, 4
 NODE_FIELDS = SET + SET_WORDS
 # Columns of ``forced``: a feature; its last bin on the left, 0 for a set; the rows of the splits below on the left and on the
 # right, -1: none; the set.
@@ -57,15 +61,30 @@ FORCED_FIELDS = FORCED_SET + SET_WORDS
 # Cells of ``state``: number of nodes, leaves, waiting nodes and free slots; the node to split (-1: the tree is done); the
 # children to count and search (-1: none); whether the larger one must be counted too, because the histogram of its parent
 # was evicted; the node whose best split was rejected (-1: none) and that must be searched with counted sides, whether
-# hessians must be summed for that, and whether the gains of its features must be computed again.
-N_NODES, N_LEAVES, N_WAITING, N_FREE, NODE, SMALL, LARGE, COUNT_BOTH, REFUSED, SUM_HESSIANS, SEARCH_ANEW = range(11)
-STATE_FIELDS = 11
+# hessians must be summed for that, and whether the gains of its features must be computed again; whether the smaller child is
+# counted already; and how many nodes are to be prepared.
+(
+    N_NODES,
+    N_LEAVES,
+    N_WAITING,
+    N_FREE,
+    NODE,
+    SMALL,
+    LARGE,
+    COUNT_BOTH,
+    REFUSED,
+    SUM_HESSIANS,
+    SEARCH_ANEW,
+    COUNTED,
+    N_BATCH,
+) = range(13)
+STATE_FIELDS = 13
 BEST_FIRST, BREADTH_FIRST, DEPTH_FIRST = range(3)
 # Numba compiles a kernel again for every literal argument, but only once for a NumPy scalar.
 NO, YES = np.bool_(False), np.bool_(True)
 # phases whose nanoseconds ``ticks`` counts, measured by worker 0
 COUNTING, SEARCHING, DECIDING, PARTING = np.int64(0), np.int64(1), np.int64(2), np.int64(3)
-# what processes add up: slots of the pool of histograms, or cells of ``Crew.sums``
+# what processes add up: histograms, those of the slots in ``Crew.sums``, or cells of ``Crew.sums``
 HISTOGRAMS, SUMS = np.int64(0), np.int64(1)
 SIDES = 512  # cells of ``Crew.sums`` for both counts of the bins of a feature
 
@@ -182,6 +201,7 @@ class Nodes(NamedTuple):
     groups: Any  # (most_nodes, n_words) uint64: bits of the groups that have all features of the path
     used: Any  # (most_nodes, n_features) uint8: features in use when the node was made; empty if nothing is weighed
     forced: Any  # (most_nodes,) int64: row of ``Bins.forced``, -1: none; empty if there are none at all
+    batch: Any  # (most_nodes,) int64: nodes whose splits are prepared together
 
 
 class Histograms(NamedTuple):
@@ -283,12 +303,12 @@ def counted_features(crew, n_features):
 
 
 @kernel
-def add_up(crew, what, first, count):
-    """Add up ``count`` histograms or sums from ``first`` on over all processes, in place.  By worker 0.  False: stop.
+def add_up(crew, what, count):
+    """Add up ``count`` histograms or sums over all processes, in place.  By worker 0.  False: stop.
 
     After a failure nothing is added up any more; the wrapper raises it when the tree is given up.
     """
-    return crew.peers == 0 or call_back(crew.peers, what, first, count) != 0
+    return crew.peers == 0 or call_back(crew.peers, what, count) != 0
 
 
 @kernel
@@ -297,19 +317,22 @@ def everywhere(crew, value):
     if crew.peers == 0:
         return value
     crew.sums[0] = value
-    add_up(crew, SUMS, np.int64(0), np.int64(1))
+    add_up(crew, SUMS, np.int64(1))
     return crew.sums[0]
 
 
 @kernel
 def add_up_histograms(crew, first_slot, n_slots):
-    """Add up histograms that all workers have counted.  False: stop."""
+    """Add up the histograms of these slots, which all workers have counted.  False: stop."""
     if crew.peers == 0:
         return True
     if not meet(crew):
         return False
-    if crew.worker == 0 and not add_up(crew, HISTOGRAMS, np.int64(first_slot), np.int64(n_slots)):
-        return False
+    if crew.worker == 0:
+        for i in range(n_slots):
+            crew.sums[i] = first_slot + i
+        if not add_up(crew, HISTOGRAMS, np.int64(n_slots)):
+            return False
     return meet(crew)
 
 
@@ -343,7 +366,7 @@ def make_children(table, node, left, own_left, n_left):
 
 
 @kernel
-def _comes_before(priority, a, b):
+def comes_before(priority, a, b):
     return priority[a] > priority[b] or (priority[a] == priority[b] and a < b)
 
 
@@ -354,7 +377,7 @@ def push(nodes, node):
     nodes.state[N_WAITING] += 1
     while i > 0:
         above = (i - 1) // 2
-        if not _comes_before(priority, node, heap[above]):
+        if not comes_before(priority, node, heap[above]):
             break
         heap[i] = heap[above]
         i = above
@@ -371,9 +394,9 @@ def pop(nodes):
     i = 0
     while 2 * i + 1 < n:
         below = 2 * i + 1
-        if below + 1 < n and _comes_before(priority, heap[below + 1], heap[below]):
+        if below + 1 < n and comes_before(priority, heap[below + 1], heap[below]):
             below += 1
-        if not _comes_before(priority, heap[below], node):
+        if not comes_before(priority, heap[below], node):
             break
         heap[i] = heap[below]
         i = below
@@ -392,6 +415,27 @@ def release_slot(nodes, node):
 
 
 @kernel
+def release_next_slot(nodes, node):
+    """Return the histogram of the smaller child of a prepared node to the pool, and forget what was prepared."""
+    table, state = nodes.table, nodes.state
+    if table[node, NEXT_SLOT] >= 0:
+        nodes.free[state[N_FREE]] = table[node, NEXT_SLOT]
+        state[N_FREE] += 1
+    table[node, OWN_LEFT : NEXT_SLOT + 1] = -1
+
+
+@kernel
+def _release_prepared(nodes):
+    """Release what is prepared for the waiting node with the lowest priority."""
+    victim = np.int64(-1)
+    for i in range(nodes.state[N_WAITING]):
+        node = nodes.heap[i]
+        if nodes.table[node, NEXT_SLOT] >= 0 and (victim < 0 or comes_before(nodes.priority, victim, node)):
+            victim = node
+    release_next_slot(nodes, victim)
+
+
+@kernel
 def take_slot(nodes):
     """Take a slot of the pool; if none is free, evict the histogram of the waiting node with the lowest priority."""
     state = nodes.state
@@ -399,8 +443,11 @@ def take_slot(nodes):
         victim = np.int64(-1)
         for i in range(state[N_WAITING]):
             node = nodes.heap[i]
-            if nodes.table[node, SLOT] >= 0 and (victim < 0 or _comes_before(nodes.priority, victim, node)):
+            if nodes.table[node, SLOT] >= 0 and (victim < 0 or comes_before(nodes.priority, victim, node)):
                 victim = node
-        release_slot(nodes, victim)
+        if victim >= 0:
+            release_slot(nodes, victim)
+        else:
+            _release_prepared(nodes)
     state[N_FREE] -= 1
     return nodes.free[state[N_FREE]]

@@ -29,7 +29,7 @@ from rankmill.trainer.workers import Team
 _LEAST_ROWS = 131_072  # minimum rows per worker, for passes of about a nanosecond per row
 _LEAST_VISITS = 5_000  # minimum (row, block) visits of a tree per worker
 _SHARED_ROWS = 2_000  # minimum rows of a node to partition with several workers: two barriers cost about a microsecond
-_AddUp = CFUNCTYPE(c_int64, c_int64, c_int64, c_int64)
+_AddUp = CFUNCTYPE(c_int64, c_int64, c_int64)
 _LOOKS = 20_000  # spin iterations before yielding to other threads
 
 _POLICIES = {
@@ -258,18 +258,19 @@ class Grower:
             self._give_up(size)
             raise
 
-    def _add_up_cells(self, what: int, first: int, count: int) -> int:
+    def _add_up_cells(self, what: int, count: int) -> int:
         """Add up cells of the pool or of the sums over all processes, called by kernels; 0: it failed, now or before."""
         if self._failure is not None:
             return 0
         try:
             if what == table.SUMS:
-                self._span.add_up(self._sums[first : first + count])
+                self._span.add_up(self._sums[:count])
             else:
-                pool = self._histograms.pool[first : first + count].reshape(count, -1)
-                cells = pool[:, self._sent].ravel()
+                histograms = [self._histograms.pool[slot].reshape(-1) for slot in self._sums[:count].tolist()]
+                cells = np.concatenate([histogram[self._sent] for histogram in histograms])
                 self._span.add_up(cells)
-                pool[:, self._sent] = cells.reshape(count, -1)
+                for histogram, summed in zip(histograms, np.split(cells, count), strict=True):
+                    histogram[self._sent] = summed
         except BaseException as error:
             self._failure = error
             return 0
@@ -648,6 +649,7 @@ def _nodes_for(leaves: int, n_slots: int, controls: Controls, forced: npt.NDArra
         groups=np.zeros((most, controls.groups.shape[1]), dtype=np.uint64),
         used=np.zeros((most, len(controls.sources) if controls.weighed else 0), dtype=np.uint8),
         forced=np.full(most if len(forced) else 0, -1, dtype=np.int64),
+        batch=np.zeros(most, dtype=np.int64),
     )
 
 
