@@ -40,9 +40,11 @@ TRAIN = [
 ROUND_OF_16_CORES = 0.046  # s, 720,000 rows x 136 features, 31 leaves, 16 threads (docs/benchmarks/training.md)
 FIXED = 0.008  # s of it that do not depend on rows: the search of 60 nodes, decisions, meetings of threads
 MEASURED_ROWS = 720_000
-EXCHANGES = 67  # a round
-MEGABYTES = 6.23  # sent by each of two workers in a round
-HANDLING = 0.0006  # s of an exchange besides the network: Dask's messages and waking a thread
+EXCHANGES = 31  # a round
+LARGE = 13  # of these, of histograms
+MEGABYTES = 7.35  # sent by each of two workers in a round
+HANDLING = 0.0008  # s of an exchange besides the network: Dask's messages, and waking a thread
+COPYING = 200.0  # MB/s, of Dask's messages besides the network
 
 
 def joined_late(delay: float, token: str, number: int, addresses: Sequence[str]) -> Any:
@@ -164,16 +166,17 @@ def round_of(rows: float, machines: int, latency: float, bandwidth: float) -> fl
     seconds = FIXED + rows / machines * (ROUND_OF_16_CORES - FIXED) / MEASURED_ROWS
     if machines == 1:
         return seconds
-    sums = 2 if machines > 2 else 1  # a slice each, and then all slices
+    exchanges = EXCHANGES + (LARGE if machines > 2 else 0)  # of a slice each, and then of all slices
     sent = MEGABYTES * 2 * (machines - 1) / machines  # of two workers each sends all of it to the other
-    return seconds + EXCHANGES * sums * (latency + HANDLING) + sent / bandwidth
+    return seconds + exchanges * (latency + HANDLING) + sent / bandwidth + sent / COPYING
 
 
 def model() -> None:
     """Print the rows from which more machines pay off."""
     print(
         f"a round of 16 cores: {FIXED * 1e3:g} ms + {(ROUND_OF_16_CORES - FIXED) / MEASURED_ROWS * 1e9:.0f} ns a row; {EXCHANGES} exchanges and"
-        f" {MEGABYTES} MB a round; {HANDLING * 1e3:g} ms an exchange besides the network\n"
+        f" {MEGABYTES} MB a round; {HANDLING * 1e3:g} ms an exchange and {COPYING:g} MB/s"
+        " besides the network\n"
     )
     print(
         "| network | machines | faster than one from .. rows | twice as fast from | 100 million rows |\n|---|---|---|---|---|"
