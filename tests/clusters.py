@@ -6,6 +6,8 @@ import itertools
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -162,3 +164,20 @@ def joined_and_killed(
 
         peers.gather, peers.add_up = gather_between, add_up_between  # type: ignore[method-assign]
         yield peers
+
+
+ROOT = Path(__file__).resolve().parents[1]
+UNPROFILED = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}
+
+
+@contextmanager
+def dask(*arguments: str, **more: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command of Dask, such as ``scheduler``, with ``more`` in its environment."""
+    command = [sys.executable, "-m", "dask", *arguments, "--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0"]
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths, **more}, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()

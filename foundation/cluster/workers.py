@@ -215,7 +215,7 @@ class Cluster:
         resumes
             As in :meth:`run`.
 
-        Raises as :meth:`run`.
+        Errors as :meth:`run`.
         """
         try:
             return self._together(function, item, folder, hear)

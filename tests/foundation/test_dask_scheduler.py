@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from rankmill.foundation.cluster.workers import open_cluster
 from rankmill.foundation.errors import ClusterUnavailable, InputError
-from tests.clusters import square
+from tests.clusters import UNPROFILED, dask, square
 from tests.refusals import refused
 from tests.waiting import until
-
-ROOT = Path(__file__).resolve().parents[2]
-UNPROFILED = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}
-
-
-@contextmanager
-def dask(*arguments: str, **more: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "dask", *arguments, "--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0"]
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths, **more}, stderr=subprocess.DEVNULL)
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
 
 
 @pytest.mark.slow

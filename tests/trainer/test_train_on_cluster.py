@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -15,17 +16,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rankmill.cli import execute
 from rankmill.foundation.cluster.workers import Cluster, open_cluster
-from rankmill.foundation.errors import InvalidParameter, WorkerLost
+from rankmill.foundation.errors import ClusterUnavailable, InvalidParameter, WorkerLost
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.train_on_cluster import train_on_cluster
 from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import RoundRecord, TrainingResult
-from tests.clusters import joined_and_killed, look_often, square
-from tests.refusals import refused
+from tests.clusters import UNPROFILED, dask, joined_and_killed, look_often, square
+from tests.refusals import refused, unnamed
 from tests.trainer.small_dataset import SMALL, small_dataset
+from tests.waiting import until
 from tests.workers_in_threads import Lost, in_threads
 
 SHORT = replace(SMALL, n_rounds=3, early_stopping_rounds=0)
@@ -159,7 +162,7 @@ def test_a_failure_of_a_worker_is_that_of_the_caller(dataset: Dataset) -> None:
 
 
 @pytest.fixture(scope="module")
-def dask() -> Iterator[Cluster]:
+def processes() -> Iterator[Cluster]:
     with open_cluster("local:2") as cluster:
         yield cluster
 
@@ -181,13 +184,13 @@ def pids_of(cluster: Cluster, folder: Path) -> list[int]:
 
 
 def test_processes_that_are_killed(
-    dataset: Dataset, expected: TrainingResult, dask: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: Dataset, expected: TrainingResult, processes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for at_step, process in [(0, 1), (41, 0)]:
         killing = partial(joined_and_killed, at_step, process, tmp_path / f"{at_step}-{process}")
         monkeypatch.setattr("rankmill.foundation.cluster.dask_engine.DaskEngine.join", lambda _, way=killing: way)
         with at_most(120):
-            check_same(train_on_cluster(dataset, SHORT, OPTIONS, None, dask, f"{at_step}"), expected)
+            check_same(train_on_cluster(dataset, SHORT, OPTIONS, None, processes, f"{at_step}"), expected)
         assert (tmp_path / f"{at_step}-{process}").exists()
 
 
@@ -214,9 +217,9 @@ def test_a_process_is_killed_before_and_after_every_exchange(
 
 
 def test_a_process_is_stopped_for_a_while(
-    dataset: Dataset, expected: TrainingResult, dask: Cluster, tmp_path: Path
+    dataset: Dataset, expected: TrainingResult, processes: Cluster, tmp_path: Path
 ) -> None:
-    pid = pids_of(dask, tmp_path)[1]
+    pid = pids_of(processes, tmp_path)[1]
 
     def stop(record: RoundRecord) -> None:
         if record.round_number == 1:
@@ -225,15 +228,66 @@ def test_a_process_is_stopped_for_a_while(
 
     with at_most(120):
         options = replace(OPTIONS, on_round=stop)
-        check_same(train_on_cluster(dataset, SHORT, options, None, dask, "stopped"), expected)
+        check_same(train_on_cluster(dataset, SHORT, options, None, processes, "stopped"), expected)
 
 
-def test_an_interrupt_leaves_no_worker_busy(dataset: Dataset, dask: Cluster, tmp_path: Path) -> None:
+def test_an_interrupt_leaves_no_worker_busy(dataset: Dataset, processes: Cluster, tmp_path: Path) -> None:
     def interrupt(_: RoundRecord) -> None:
         raise KeyboardInterrupt
 
     long = replace(SHORT, n_rounds=100_000)
     with at_most(120):
         with pytest.raises(KeyboardInterrupt):
-            train_on_cluster(dataset, long, replace(OPTIONS, on_round=interrupt), None, dask, "interrupted")
-        assert len(pids_of(dask, tmp_path)) == 2
+            train_on_cluster(dataset, long, replace(OPTIONS, on_round=interrupt), None, processes, "interrupted")
+        assert len(pids_of(processes, tmp_path)) == 2
+
+
+def test_the_command_registers_the_same_model_and_says_what_it_costs(
+    dataset: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    usual = ["train", str(dataset.path), "--name", "web", "--json", "--n-rounds", "3", "--refit", "none"]
+    assert execute([*usual, "--registry", str(tmp_path / "alone")]) == 0
+    alone = json.loads(capfd.readouterr().out)
+    assert execute([*usual, "--registry", str(tmp_path / "both"), "--cluster", "local:2"]) == 0
+    found = capfd.readouterr()
+    assert json.loads(found.out) | {"registry": ""} == alone | {"registry": ""}
+    assert not unnamed(found.err, "on 2 workers", "MB a round", "exchanges", "one machine is faster", "each sent")
+    assert execute([*usual, "--registry", str(tmp_path / "no"), "--cluster", "local:2", "--bootstrap", "goss"]) == 2
+    assert not unnamed(capfd.readouterr().err, "--bootstrap goss", "cluster", "gradients of all documents")
+    assert execute([*usual, "--registry", str(tmp_path / "no"), "--cluster", "local:2", "--model", "net"]) == 2
+    assert not unnamed(capfd.readouterr().err, "--cluster", "--model net")
+
+
+@pytest.mark.slow
+def test_when_the_scheduler_is_killed_the_checkpoint_stays(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankmill.foundation.cluster.workers._LOOK_SECONDS", 0.2)
+    long = replace(SHORT, n_rounds=300)
+    checkpoints, file = Checkpoints(tmp_path, "k" * 64, every=0.0), tmp_path / "scheduler.json"
+    with at_most(300), dask("scheduler", "--port", "0", "--scheduler-file", str(file)) as scheduler:
+        until(lambda: file.exists() and file.read_text(), scheduler)
+        address = json.loads(file.read_text())["address"]
+        one, other = (dask("worker", address, "--nthreads", "1", **UNPROFILED) for _ in range(2))
+        with one, other:
+
+            def n_workers() -> int:
+                try:
+                    with open_cluster(address) as cluster:
+                        return cluster.size
+                except ClusterUnavailable:
+                    return 0
+
+            until(lambda: n_workers() == 2, scheduler)
+
+            def kill(record: RoundRecord) -> None:
+                if record.round_number == 20:
+                    scheduler.kill()
+
+            with open_cluster(address) as cluster, refused(ClusterUnavailable, address, "the same command"):
+                train_on_cluster(dataset, long, replace(OPTIONS, on_round=kill), checkpoints, cluster, "killed")
+    kept = checkpoints.of("whole").read()
+    assert kept is not None
+    assert kept.n_rounds >= 10
+    cluster, _ = in_threads("a", "b")
+    check_same(train_on_cluster(dataset, long, OPTIONS, checkpoints, cluster, "again"), train(dataset, long, OPTIONS))
