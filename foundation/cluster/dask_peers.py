@@ -29,6 +29,7 @@ _GREETING, _READY = -1, "ready"  # sent in place of an exchange, and its answer
 _GREET_SECONDS = 0.05
 _CONNECT_SECONDS = 30.0
 _LOOK_SECONDS = 0.1  # between looks at whether the result is still wanted
+_LOSS_SECONDS = 15.0  # in which the caller notices that a worker is lost
 _PATIENCE_SECONDS = 30.0  # before somebody is told who is waited for
 _SLICED_CELLS = 8192  # with more than two workers, sums of fewer cells are not worth a second exchange
 
@@ -71,6 +72,7 @@ class DaskPeers:
         self._writers: list[asyncio.Task[None]] = []
         self._stop = stopper()
         self._next_look = 0.0
+        self._cut_off = ""  # the address of a worker that could not be reached
 
     async def connect(self) -> None:
         """Start to write to the others."""
@@ -81,12 +83,13 @@ class DaskPeers:
                 self._writers.append(asyncio.create_task(self._write(address, queue)))
 
     async def _write(self, address: str, queue: asyncio.Queue[Any]) -> None:
-        """Write what is put into ``queue``; if the other one is gone, the caller of the computation notices and starts anew."""
+        """Write what is put into ``queue``; note if the other one cannot be reached."""
         from distributed.core import connect
 
         try:
             comm = await connect(address, timeout=_CONNECT_SECONDS, **self._worker.connection_args)
         except OSError:
+            self._cut_off = address
             return
         try:
             # a worker that has not joined any group knows no such messages, and would drop them
@@ -97,7 +100,7 @@ class DaskPeers:
             while (message := await queue.get()) is not None:
                 await comm.write(message)
         except OSError:
-            pass
+            self._cut_off = address
         finally:
             comm.abort()
 
@@ -159,13 +162,20 @@ class DaskPeers:
         return {"op": _OPERATION, "token": self._token, "exchange": exchange, "sender": self.number, "values": values}
 
     def _wait(self, exchange: int) -> dict[int, Any]:
-        """Return the values of an exchange by sender; Unwanted if nobody waits for the result any more."""
+        """Return the values of an exchange by sender.
+
+        Raises Unwanted if nobody waits for the result any more, which is so soon after a worker was lost, and ConnectionError if one
+        cannot be reached that is not lost.
+        """
         arrived, awaited = self._box.arrived, [p for p in range(self.size) if p != self.number]
-        told = time.monotonic() + _PATIENCE_SECONDS
+        began = time.monotonic()
+        told = began + _PATIENCE_SECONDS
         with self._box.changed:
             while not all((exchange, p) in arrived for p in awaited):
                 if not self._box.changed.wait(_LOOK_SECONDS):
                     self._stop()
+                    if self._cut_off and time.monotonic() > began + _LOSS_SECONDS:
+                        raise ConnectionError(f"worker {self._addresses[self.number]} cannot reach {self._cut_off}")
                     if time.monotonic() > told:
                         told += _PATIENCE_SECONDS
                         late = [self._addresses[p] for p in awaited if (exchange, p) not in arrived]

@@ -281,6 +281,9 @@ class Cluster:
                 if end.lost:
                     self._on_loss(f"a worker of {self._name} was lost ({names[number]}); the others go on")
                     return None, True
+                if isinstance(end.error, ConnectionError):
+                    self._on_loss(f"{end.error}; all workers begin anew")
+                    return None, True
                 if end.error is not None:
                     failures[number] = end.error
                 else:

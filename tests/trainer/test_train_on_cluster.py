@@ -151,6 +151,19 @@ def test_when_all_workers_are_lost_the_checkpoint_stays(
     assert len(seen) < steps_of(dataset, "a")
 
 
+def test_workers_that_cannot_reach_each_other_begin_anew(dataset: Dataset, expected: TrainingResult) -> None:
+    said: list[str] = []
+
+    def cut_off(who: str, step: int) -> None:
+        if who == "b" and step == 20 and not said:
+            raise ConnectionError("worker b cannot reach a")
+
+    cluster, engine = in_threads("a", "b", at_step=cut_off, said=said)
+    check_same(train_on_cluster(dataset, SHORT, OPTIONS, None, cluster, "key"), expected)
+    assert engine.started == [("a", "b")] * 2
+    assert said == ["worker b cannot reach a; all workers begin anew"]
+
+
 def test_a_failure_of_a_worker_is_that_of_the_caller(dataset: Dataset) -> None:
     def fail(who: str, step: int) -> None:
         if who == "b" and step == 20:
