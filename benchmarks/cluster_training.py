@@ -43,8 +43,8 @@ MEASURED_ROWS = 720_000
 EXCHANGES = 31  # a round
 LARGE = 13  # of these, of histograms
 MEGABYTES = 7.35  # sent by each of two workers in a round
-HANDLING = 0.0008  # s of an exchange besides the network: Dask's messages, and waking a thread
-COPYING = 200.0  # MB/s, of Dask's messages besides the network
+HANDLING = 0.0007  # s of an exchange for each worker, besides the network: Dask's messages, and waking a thread
+COPYING = 400.0  # MB/s, of Dask's messages besides the network
 
 
 def joined_late(delay: float, token: str, number: int, addresses: Sequence[str]) -> Any:
@@ -168,14 +168,14 @@ def round_of(rows: float, machines: int, latency: float, bandwidth: float) -> fl
         return seconds
     exchanges = EXCHANGES + (LARGE if machines > 2 else 0)  # of a slice each, and then of all slices
     sent = MEGABYTES * 2 * (machines - 1) / machines  # of two workers each sends all of it to the other
-    return seconds + exchanges * (latency + HANDLING) + sent / bandwidth + sent / COPYING
+    return seconds + exchanges * (latency + machines * HANDLING) + sent / bandwidth + sent / COPYING
 
 
 def model() -> None:
     """Print the rows from which more machines pay off."""
     print(
         f"a round of 16 cores: {FIXED * 1e3:g} ms + {(ROUND_OF_16_CORES - FIXED) / MEASURED_ROWS * 1e9:.0f} ns a row; {EXCHANGES} exchanges and"
-        f" {MEGABYTES} MB a round; {HANDLING * 1e3:g} ms an exchange and {COPYING:g} MB/s"
+        f" {MEGABYTES} MB a round; {HANDLING * 1e3:g} ms an exchange for each machine and {COPYING:g} MB/s"
         " besides the network\n"
     )
     print(

@@ -15,8 +15,8 @@ from rankmill.trainer.train_on_dataset import TrainingPlan
 _SECONDS_A_VALUE = 4.6e-10  # of one thread, for each row, feature and level of a tree; all phases of a round
 _SECONDS_A_TREE = 0.008  # that do not depend on rows
 _POWER_OF_THREADS = 0.6  # 16 threads do the work of 5 on 720,000 rows
-_SECONDS_AN_EXCHANGE = 0.0009
-_BYTES_A_SECOND = 150e6  # of one worker, from memory to memory
+_SECONDS_AN_EXCHANGE = 0.0007  # for each worker: 2 to 16 of them on 16 cores
+_BYTES_A_SECOND = 400e6  # of one worker, from memory to memory
 _BYTES_OF_DASK = 60 << 20  # messages, and heaps of more threads
 _BYTES_OF_METRICS = 29  # what metrics keep of a row, also of those of other workers
 _OTHER_EXCHANGES = 5  # of a tree: scales, the root, leaf values, metrics of the train and the valid split
@@ -33,41 +33,45 @@ class ClusterPlan:
     bytes_a_round: int  # that each worker sends
     exchanges_a_round: int
     seconds_a_round: float
-    seconds_alone: float  # on the worker with the most threads
+    seconds_alone: float  # in one process on the machine with the most threads
 
     @classmethod
-    def of(cls, plan: TrainingPlan, dataset: Dataset, threads: Mapping[str, int]) -> ClusterPlan:
-        """Return the costs of ``plan`` on workers with so many ``threads`` each."""
+    def of(
+        cls, plan: TrainingPlan, dataset: Dataset, threads: Mapping[str, int], *, one_machine: bool = False
+    ) -> ClusterPlan:
+        """Return the costs of ``plan`` on workers with so many ``threads`` each, which may share ``one_machine``."""
         p, n_workers = plan.parameters, max(1, len(threads))
         cells = sum(feature.n_bins for feature in dataset.binspec().features)
         trees = plan.n_outputs * p.members
         by_level = p.grow == "oblivious"
         histograms = 1 << max(0, p.depth - 1) if by_level else p.leaves
-        of_nodes = 2 * p.depth if by_level else _FIRST_EXCHANGES + round(_EXCHANGES_A_LEAF * p.leaves)
-        exchanges = of_nodes + _OTHER_EXCHANGES
+        of_nodes = 3 * p.depth if by_level else _FIRST_EXCHANGES + round(_EXCHANGES_A_LEAF * p.leaves)
+        # more than two workers add up histograms in two steps: a slice each, then all slices
+        exchanges = of_nodes + _OTHER_EXCHANGES + (of_nodes // 2 if n_workers > 2 else 0)
         # two send each other everything; more of them a slice to each, and then the sum of a slice to all
         times = 0.0 if n_workers == 1 else 1.0 if n_workers == 2 else 2.0 * (n_workers - 1) / n_workers
         sent = 8.0 * cells * histograms * times * (1.0 if by_level else _PREPARED)
         work = _SECONDS_A_VALUE * plan.train_rows * plan.n_features * (p.depth if by_level else log2(max(2, p.leaves)))
         speeds = np.array(list(threads.values()) or [1], dtype=np.float64) ** _POWER_OF_THREADS
-        moving = exchanges * _SECONDS_AN_EXCHANGE + sent / _BYTES_A_SECOND if n_workers > 1 else 0.0
+        alone = max(1, sum(threads.values())) ** _POWER_OF_THREADS if one_machine else speeds.max()
+        moving = exchanges * n_workers * _SECONDS_AN_EXCHANGE + sent / _BYTES_A_SECOND if n_workers > 1 else 0.0
         return cls(
             workers=n_workers,
             bytes_a_worker=_bytes_of_share(plan, n_workers),
             bytes_a_round=int(trees * sent),
             exchanges_a_round=trees * exchanges if n_workers > 1 else 0,
             seconds_a_round=trees * float(_SECONDS_A_TREE + work / n_workers / speeds.min() + moving),
-            seconds_alone=trees * float(_SECONDS_A_TREE + work / speeds.max()),
+            seconds_alone=trees * float(_SECONDS_A_TREE + work / alone),
         )
 
     def render(self) -> str:
         """Return a line for people."""
         line = (
             f"on {self.workers} workers: about {self.bytes_a_worker / 1e6:,.0f} MB each, which send {self.bytes_a_round / 1e6:,.1f} MB a round"
-            f" in {self.exchanges_a_round:,} exchanges; about {self.seconds_a_round:.2g} s a round, {self.seconds_alone:.2g} on one of them alone"
+            f" in {self.exchanges_a_round:,} exchanges; about {self.seconds_a_round:.2g} s a round, {self.seconds_alone:.2g} in one process on one machine"
         )
         if self.workers > 1 and self.seconds_alone <= self.seconds_a_round:
-            line += ": one machine is faster, if the data fit into its memory"
+            line += ": one process is faster, if the data fit into its memory"
         return line
 
 

@@ -31,6 +31,7 @@ class FoldTask:
 
     dataset: Path
     digest: str
+    binspec: str  # digest of the bins
     parameters: TrainParameters
     eval_metrics: tuple[str, ...]
     histogram_memory: int
@@ -69,6 +70,7 @@ def cross_validate_on_cluster(
             FoldTask(
                 dataset=dataset.path.absolute(),
                 digest=dataset.digest,
+                binspec=dataset.bin_set().binspec,
                 parameters=parameters,
                 eval_metrics=tuple(options.eval_metrics),
                 histogram_memory=options.histogram_memory,
@@ -107,8 +109,10 @@ def _train_fold(task: FoldTask, threads: int) -> TrainingResult:
         stop_if_unwanted()
 
     dataset, parameters = Dataset.open(task.dataset), task.parameters
-    if dataset.digest != task.digest:
-        raise InputError(f"{task.dataset}: a worker sees another dataset under this path; share one folder")
+    if (dataset.digest, dataset.bin_set().binspec) != (task.digest, task.binspec):
+        raise InputError(
+            f"{task.dataset}: a worker sees another dataset or other bins under this path; share one folder, and bin before"
+        )
     options = TrainingOptions(
         eval_metrics=task.eval_metrics,
         histogram_memory=task.histogram_memory,

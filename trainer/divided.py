@@ -47,7 +47,8 @@ def check_divided(parameters: TrainParameters, options: TrainingOptions) -> None
     if p.rounds_by != "valid":
         _refuse(f"{spelled('rounds_by')} {p.rounds_by}", "only the valid split can choose the rounds there")
     if p.refit != NONE:
-        _refuse(f"{spelled('refit')} {p.refit}", "each worker has a part of each split")
+        none = f"set {spelled('refit')} to none, since few queries have it by default"
+        _refuse(f"{spelled('refit')} {p.refit}", "each worker has a part of each split", none)
     if p.step_search == "line":
         _refuse(f"{spelled('step_search')} line", "it needs the loss of all documents")
     if options.bin_cache is not None:
@@ -56,5 +57,5 @@ def check_divided(parameters: TrainParameters, options: TrainingOptions) -> None
         _refuse(spelled("base_model"), "its scores are needed for all documents")
 
 
-def _refuse(what: str, why: str) -> None:
-    raise InvalidParameter(f"{what} does not work on a cluster: {why}; train on one machine")
+def _refuse(what: str, why: str, cure: str = "train on one machine") -> None:
+    raise InvalidParameter(f"{what} does not work on a cluster: {why}; {cure}")

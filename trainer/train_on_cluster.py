@@ -7,6 +7,7 @@ shared anew.  The model has the bytes of a training on one machine.
 
 from __future__ import annotations
 
+import gc
 import pickle
 import time
 from collections.abc import Callable
@@ -40,6 +41,7 @@ class _Task:
 
     dataset: Path
     digest: str
+    binspec: str  # digest of the bins
     parameters: TrainParameters
     eval_metrics: tuple[str, ...]
     histogram_memory: int
@@ -107,6 +109,7 @@ def train_on_cluster(
     task = _Task(
         dataset=dataset.path.absolute(),
         digest=dataset.digest,
+        binspec=dataset.bin_set().binspec,
         parameters=parameters,
         eval_metrics=tuple(options.eval_metrics),
         histogram_memory=options.histogram_memory,
@@ -117,7 +120,7 @@ def train_on_cluster(
         every=inf if checkpoints is None else checkpoints.every,
     )
     listener = _Listener(options, saved)
-    result = cluster.together(_train_part, task, dataset.path, listener.hear, resumes=checkpoints is not None)
+    result = cluster.together(_train_and_free, task, dataset.path, listener.hear, resumes=checkpoints is not None)
     assert result is not None  # noqa: S101 - it is that of the first worker
     return result
 
@@ -129,18 +132,21 @@ class _Listener:
         self._options, self._saved = options, saved
         self._rounds = 0  # told before; after a loss they are told again
 
-    def hear(self, word: bytes) -> None:
-        """Pass a word on."""
+    def hear(self, word: bytes) -> bool:
+        """Pass a word on; return whether it is a round that was not told before."""
         found = pickle.loads(word)  # noqa: S301 - from our own workers
         if isinstance(found, RoundRecord):
-            if found.round_number > self._rounds and self._options.on_round is not None:
+            news = found.round_number > self._rounds
+            if news and self._options.on_round is not None:
                 self._options.on_round(found)
             self._rounds = max(self._rounds, found.round_number)
-        elif isinstance(found, _Saved):
+            return news
+        if isinstance(found, _Saved):
             if self._saved is not None:
                 self._saved.write(found.rounds, lambda: Forest.from_bytes(found.model, "a worker's checkpoint"))
         elif self._options.on_message is not None:
             self._options.on_message(found.render() if isinstance(found, _Traffic) else str(found))
+        return False
 
 
 _kept: dict[
@@ -166,6 +172,8 @@ class _Keeper(Checkpoint):
         mine = np.frombuffer(model if self._peers.number == best else b"", dtype=np.uint8)
         found = self._peers.gather(mine)[best].tobytes()
         self._rounds = all_rounds[best]
+        if found:
+            _kept[self._task.key] = self._rounds, found  # all workers have it then
         return Forest.from_bytes(found, "the checkpoint of a worker") if found else None
 
     def write(self, rounds: int, forest: Callable[[], Forest]) -> None:
@@ -187,10 +195,12 @@ def _train_part(member: Member[_Task], threads: int) -> TrainingResult | None:
     """Train as one worker of several; the first returns the result."""
     task, began = member.item, time.perf_counter()
     dataset = Dataset.open(task.dataset)
-    if dataset.digest != task.digest:
-        raise InputError(f"{task.dataset}: a worker sees another dataset under this path; share one folder")
+    if (dataset.digest, dataset.bin_set().binspec) != (task.digest, task.binspec):
+        raise InputError(
+            f"{task.dataset}: a worker sees another dataset or other bins under this path; share one folder, and bin before the training"
+        )
     for key in [key for key in _kept if key != task.key]:
-        del _kept[key]
+        _kept.pop(key, None)
     with member.peers() as peers:
 
         def tell(record: RoundRecord) -> None:
@@ -210,11 +220,17 @@ def _train_part(member: Member[_Task], threads: int) -> TrainingResult | None:
         keeper = _Keeper(task, peers)
         data = data_of(dataset, task.parameters, options)
         result = boost(data, task.parameters, options, checkpoint=keeper)
-        keeper.forget()
-        if peers.number > 0:
-            return None
-        seconds = time.perf_counter() - began
-        rounds = len(result.history)
-        traffic = _Traffic(rounds, peers.exchanges, peers.bytes_sent, seconds, peers.seconds_waited, peers.size)
-        peers.tell(pickle.dumps(traffic))
-    return result
+        if peers.number == 0:
+            rounds, seconds = len(result.history), time.perf_counter() - began
+            traffic = _Traffic(rounds, peers.exchanges, peers.bytes_sent, seconds, peers.seconds_waited, peers.size)
+            peers.tell(pickle.dumps(traffic))
+    keeper.forget()
+    return result if member.number == 0 else None
+
+
+def _train_and_free(member: Member[_Task], threads: int) -> TrainingResult | None:
+    """Train as one worker; then free the buffers, which the callback of kernels keeps in a cycle, before others are allocated."""
+    try:
+        return _train_part(member, threads)
+    finally:
+        gc.collect()

@@ -156,7 +156,7 @@ def train_and_register(
     known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
     say(plan.render())
     if options.cluster is not None:
-        say(ClusterPlan.of(plan, dataset, options.cluster.workers()).render())
+        say(ClusterPlan.of(plan, dataset, options.cluster.workers(), one_machine=options.cluster.is_here).render())
     several = len(grid_of(list(parameters.goals), sweep.goal_steps)) if sweep.goal_steps else len(seeds.seeds)
     bar = training_progress(
         plan.parameters,

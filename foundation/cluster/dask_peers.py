@@ -99,7 +99,10 @@ class DaskPeers:
                 await comm.write(self._message(_GREETING, None))
             while (message := await queue.get()) is not None:
                 await comm.write(message)
-        except OSError:
+            await comm.close()  # after all is sent, which abort would drop
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # whatever it is, the other one gets nothing more
             self._cut_off = address
         finally:
             comm.abort()
@@ -112,6 +115,8 @@ class DaskPeers:
             _, late = await asyncio.wait(self._writers, timeout=0.0 if at_once else _CONNECT_SECONDS)
             for task in late:
                 task.cancel()
+            if not at_once and (late or self._cut_off):
+                raise ConnectionError(f"worker {self._addresses[self.number]} could not send all to the others")
 
     def tell(self, word: bytes) -> None:
         """Send ``word`` to the caller of the computation."""

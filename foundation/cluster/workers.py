@@ -86,6 +86,11 @@ class Cluster:
         """The number of workers that are there now, but at least 1."""
         return max(1, len(self._engine.workers()))
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the workers are processes that were started on this machine."""
+        return self._name.startswith("local:")
+
     def workers(self) -> Mapping[str, int]:
         """Return the threads of each worker that is there now, by its name; ClusterUnavailable if nobody can tell."""
         return self._engine.workers()
@@ -211,7 +216,7 @@ class Cluster:
         folder
             A folder that all workers must see.
         hear
-            Called with what peers tell.
+            Called with what peers tell; returns true if it is progress, after which losses are counted anew.
         resumes
             As in :meth:`run`.
 
@@ -231,7 +236,6 @@ class Cluster:
     ) -> Result:
         losses = 0
         while True:
-            began = time.monotonic()
             here = self._wait_for_workers()
             group = secrets.token_hex(8)
             self._engine.words(group)
@@ -244,7 +248,13 @@ class Cluster:
                     calls[call] = number
                     self._engine.start(call, worker, duty, function, member)
                 results: dict[int, Result] = {}
-                failure, lost = self._watch(group, calls, here, results, hear)
+                progress = False
+
+                def note(word: bytes) -> None:
+                    nonlocal progress
+                    progress |= bool(hear(word))
+
+                failure, lost = self._watch(group, calls, here, results, note)
             finally:
                 duty.end()
                 for call in calls:
@@ -253,7 +263,7 @@ class Cluster:
                 raise failure
             if not lost:
                 return results[0]
-            losses = losses + 1 if time.monotonic() - began < _SETTLE_SECONDS else 1
+            losses = 1 if progress else losses + 1
             if losses >= _MOST_LOSSES_TOGETHER:
                 raise WorkerLost(
                     f"{losses} times in turn a worker of {self._name} was lost, perhaps for lack of memory"
@@ -290,7 +300,7 @@ class Cluster:
                     results[number] = end.result
             if failures:
                 return failures[min(failures)], False
-            if not calls:
+            if not calls or 0 in results:  # nobody waits for the others any more
                 return None, False
             if time.monotonic() - looked >= _LOOK_SECONDS:
                 looked = time.monotonic()

@@ -129,7 +129,7 @@ def test_a_training_on_a_cluster_makes_the_same_model(project: Path) -> None:
     shutil.rmtree(project / "out" / "model")
     with open_cluster("local:2") as cluster, opened_by("rankmill.run.model_stages", cluster):
         together, calls = cluster.together, []
-        cluster.together = lambda *given: calls.append(given) or together(*given)
+        cluster.together = lambda *given, **more: calls.append(given) or together(*given, **more)
         assert again(project, choice=StageChoice(last="train"))[0] == ["train"]
     assert calls
     assert Registry(project / "registry").resolve("web@latest").sha256 == alone

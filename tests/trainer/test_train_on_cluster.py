@@ -108,9 +108,10 @@ def test_a_worker_is_lost_before_and_after_every_exchange(
 
         cluster, engine = in_threads("a", "b", at_step=lose, said=said)
         check_same(train_on_cluster(dataset, SHORT, OPTIONS, None, cluster, "key"), expected)
-        assert [len(each) for each in engine.started] == [2, 1]
-        assert len(said) == 1
-        assert worker in said[0]
+        finished = worker == "b" and lost_at == n_steps - 1  # the first worker may have returned the result already
+        assert [len(each) for each in engine.started] == [2, 1] or finished
+        assert finished or len(said) == 1
+        assert finished or worker in said[0]
 
 
 def test_a_worker_that_joins_gets_its_share(
@@ -280,7 +281,7 @@ def test_the_command_registers_the_same_model_and_says_what_it_costs(
     assert execute([*usual, "--registry", str(tmp_path / "both"), "--cluster", "local:2"]) == 0
     found = capfd.readouterr()
     assert json.loads(found.out) | {"registry": ""} == alone | {"registry": ""}
-    assert not unnamed(found.err, "on 2 workers", "MB a round", "exchanges", "one machine is faster", "each sent")
+    assert not unnamed(found.err, "on 2 workers", "MB a round", "exchanges", "one process is faster", "each sent")
     assert execute([*usual, "--registry", str(tmp_path / "no"), "--cluster", "local:2", "--bootstrap", "goss"]) == 2
     assert not unnamed(capfd.readouterr().err, "--bootstrap goss", "cluster", "gradients of all documents")
     assert execute([*usual, "--registry", str(tmp_path / "no"), "--cluster", "local:2", "--model", "net"]) == 2

@@ -97,7 +97,7 @@ class _Wrapper(Objective):
 
     remembers: ClassVar[bool] = True
     needs_trees: ClassVar[str] = "position bias is learnt once a round"
-    needs_all_rows: ClassVar[str] = needs_trees
+    needs_all_rows: str = needs_trees
 
     def __init__(self, loss: Objective, rows: RankedRows, parameters: TrainParameters) -> None:  # noqa: ARG002 - of subclasses
         assert rows.positions is not None  # noqa: S101 - the caller's check

@@ -81,7 +81,7 @@ class Objective(ABC):
     bytes_a_pair: ClassVar[int] = 16  # memory while pairs are listed, the list included
     stops_by_deviance: ClassVar[bool] = False  # scores do not order rows as targets do: stop by the loss
     needs_trees: ClassVar[str] = ""  # why a net, which learns batch by batch, cannot minimise it
-    needs_all_rows: ClassVar[str] = ""  # why processes with a part of the rows each cannot minimise it
+    needs_all_rows: str = ""  # why processes with a part of the rows each cannot minimise it
     may_average: ClassVar[bool] = True  # whether a forest may be the mean of several that are boosted with this loss
     remembers: ClassVar[bool] = False  # gradients depend on those of earlier steps, so a replay computes them as well
     Options: ClassVar[type[Any]] = NoOptions

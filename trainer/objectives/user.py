@@ -71,7 +71,7 @@ class UserObjective(Objective):
 
     name: ClassVar[str] = "user"
     needs_trees: ClassVar[str] = "a function is called with all documents"
-    needs_all_rows: ClassVar[str] = needs_trees
+    needs_all_rows: str = needs_trees
     learns_labels: ClassVar[bool] = True
     sums_over: ClassVar[str] = QUERIES
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")

@@ -77,6 +77,8 @@ class GbRank(Objective):
                 "gbrank cannot learn from both grades and pairs; set learn_from to one of them, or"
                 " use ranknet or lambdamart"
             )
+        if options.keep:
+            self.needs_all_rows = "the pairs misranked in earlier rounds are lost with a worker"
         self._grades, self._starts, self._options = rows.grades, rows.starts, options
         self.steps_a_round = options.trees
         self._weights = relative_weights(rows.weights, rows.n_rows)

@@ -43,7 +43,7 @@ class CoxPH(Objective):
 
     name: ClassVar[str] = "coxph"
     needs_trees: ClassVar[str] = "documents of all queries share risk sets"
-    needs_all_rows: ClassVar[str] = needs_trees
+    needs_all_rows: str = needs_trees
     sums_over: ClassVar[str] = ROWS
     learns_labels: ClassVar[bool] = True
     stops_by_deviance: ClassVar[bool] = True  # the highest scores have the earliest times, which are the lowest targets

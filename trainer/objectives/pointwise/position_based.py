@@ -42,7 +42,7 @@ class PositionBased(Pointwise):
     takes_positions: ClassVar[bool] = True
     remembers: ClassVar[bool] = True
     needs_trees: ClassVar[str] = "it learns from step to step how likely users examine each position"
-    needs_all_rows: ClassVar[str] = needs_trees
+    needs_all_rows: str = needs_trees
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: Any) -> None:
         super().__init__(rows, parameters, options)

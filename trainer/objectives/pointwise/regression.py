@@ -182,7 +182,7 @@ class Huber(Pointwise):
 
     name: ClassVar[str] = "huber"
     needs_trees: ClassVar[str] = "its delta is a quantile over all documents"
-    needs_all_rows: ClassVar[str] = needs_trees
+    needs_all_rows: str = needs_trees
     criteria: ClassVar[tuple[str, ...]] = ("se",)
     additive: ClassVar[bool] = False
     Options: ClassVar[type[Any]] = HuberOptions
