@@ -11,7 +11,7 @@ import gc
 import pickle
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
@@ -120,7 +120,13 @@ def train_on_cluster(
         every=inf if checkpoints is None else checkpoints.every,
     )
     listener = _Listener(options, saved)
-    result = cluster.together(_train_and_free, task, dataset.path, listener.hear, resumes=checkpoints is not None)
+    result = cluster.together(
+        _train_and_free,
+        lambda: replace(task, start=listener.model or task.start),
+        dataset.path,
+        listener.hear,
+        resumes=checkpoints is not None,
+    )
     assert result is not None  # noqa: S101 - it is that of the first worker
     return result
 
@@ -131,6 +137,7 @@ class _Listener:
     def __init__(self, options: TrainingOptions, saved: Checkpoint | None) -> None:
         self._options, self._saved = options, saved
         self._rounds = 0  # told before; after a loss they are told again
+        self.model: bytes | None = None  # the last one that was saved
 
     def hear(self, word: bytes) -> bool:
         """Pass a word on; return whether it is a round that was not told before."""
@@ -142,6 +149,7 @@ class _Listener:
             self._rounds = max(self._rounds, found.round_number)
             return news
         if isinstance(found, _Saved):
+            self.model = found.model
             if self._saved is not None:
                 self._saved.write(found.rounds, lambda: Forest.from_bytes(found.model, "a worker's checkpoint"))
         elif self._options.on_message is not None:

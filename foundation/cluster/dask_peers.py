@@ -29,6 +29,7 @@ _GREETING, _READY = -1, "ready"  # sent in place of an exchange, and its answer
 _GREET_SECONDS = 0.05
 _CONNECT_SECONDS = 30.0
 _LOOK_SECONDS = 0.1  # between looks at whether the result is still wanted
+_LIFE_SECONDS = 10.0  # between signs of life
 _LOSS_SECONDS = 15.0  # in which the caller notices that a worker is lost
 _PATIENCE_SECONDS = 30.0  # before somebody is told who is waited for
 _SLICED_CELLS = 8192  # with more than two workers, sums of fewer cells are not worth a second exchange
@@ -97,7 +98,7 @@ class DaskPeers:
             while await comm.read() != _READY:
                 await asyncio.sleep(_GREET_SECONDS)
                 await comm.write(self._message(_GREETING, None))
-            while (message := await queue.get()) is not None:
+            while (message := await self._next(queue)) is not None:
                 await comm.write(message)
             await comm.close()  # after all is sent, which abort would drop
         except asyncio.CancelledError:
@@ -106,6 +107,14 @@ class DaskPeers:
             self._cut_off = address
         finally:
             comm.abort()
+
+    async def _next(self, queue: asyncio.Queue[Any]) -> dict[str, Any] | None:
+        """Return what is to be sent; if there is nothing for long, a sign of life, which fails on a connection that is dead."""
+        try:
+            found: dict[str, Any] | None = await asyncio.wait_for(queue.get(), _LIFE_SECONDS)
+        except TimeoutError:
+            return {**self._message(_GREETING, None), "reply": False}
+        return found
 
     async def disconnect(self, *, at_once: bool) -> None:
         """End all connections, unless ``at_once`` after what is still to be written."""

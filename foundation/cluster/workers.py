@@ -196,7 +196,7 @@ class Cluster:
     def together(
         self,
         function: Callable[[Member[Item], int], Result],
-        item: Item,
+        item: Callable[[], Item],
         folder: Path,
         hear: Callable[[bytes], object] = lambda _: None,
         *,
@@ -212,7 +212,7 @@ class Cluster:
         function
             Called with the :class:`Member` that the worker is, and its threads.
         item
-            What all members get; must be possible to pickle, as ``function``.
+            Returns what all members get, whenever they begin; it must be possible to pickle, as ``function``.
         folder
             A folder that all workers must see.
         hear
@@ -230,7 +230,7 @@ class Cluster:
     def _together(
         self,
         function: Callable[[Member[Item], int], Result],
-        item: Item,
+        item: Callable[[], Item],
         folder: Path,
         hear: Callable[[bytes], object],
     ) -> Result:
@@ -241,9 +241,10 @@ class Cluster:
             self._engine.words(group)
             duty = Duty.begin(folder)
             calls: dict[int, int] = {}
+            given = item()
             try:
                 for number, worker in enumerate(here):
-                    member = Member(group, number, tuple(here), self._engine.join(), item)
+                    member = Member(group, number, tuple(here), self._engine.join(), given)
                     call = next(self._calls)
                     calls[call] = number
                     self._engine.start(call, worker, duty, function, member)
