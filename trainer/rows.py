@@ -184,7 +184,7 @@ class RankedRows:
             The bins have another number of rows or features: see :meth:`BlockedBins.from_batches`.
         """
         if not isinstance(self.bins, BlockedBins):
-            own = None if span is None or span.peers is None else (span.first, span.last)
+            own = None if span is None else (span.first, span.last)
             return BlockedBins.from_batches(self.bins, self.n_rows, n_bins, own=own)
         expected, found = (self.n_rows, len(n_bins)), (self.bins.n_rows, self.bins.n_features)
         if found != expected:
@@ -196,7 +196,7 @@ class RankedRows:
         if isinstance(self.bins, BlockedBins):
             raise TypeError("rows to be watched come in row-major batches")
         out = np.empty((self.n_rows, len(n_bins)), dtype=np.uint8)
-        before, last = (0, self.n_rows) if span is None or span.peers is None else (span.first, span.last)
+        before, last = (0, self.n_rows) if span is None else (span.first, span.last)
 
         def put(_: int, first: int, rows: Bins) -> None:
             out[before + first : before + first + len(rows)] = rows

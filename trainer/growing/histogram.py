@@ -61,12 +61,12 @@ def totals_of(arrays: Sequence[npt.NDArray[np.float64]], team: Team, span: Span 
     With a ``span`` only its part of the arrays (n_rows,) is read, and the others come from other processes: the sums of whole
     blocks, and the rows of blocks that lie in several of them.
     """
-    n_blocks = -(-len(arrays[0]) // _BLOCK)
+    n_rows = len(arrays[0])
+    n_blocks = -(-n_rows // _BLOCK)
     sums = np.zeros((len(arrays), n_blocks), dtype=np.float64)
-    first_whole, last_whole = 0, n_blocks
-    if span is not None and span.peers is not None:
-        first_whole = -(-span.first // _BLOCK)
-        last_whole = max(first_whole, n_blocks if span.last == span.n_rows else span.last // _BLOCK)
+    first_row, last_row = (0, n_rows) if span is None else (span.first, span.last)
+    first_whole = -(-first_row // _BLOCK)
+    last_whole = max(first_whole, n_blocks if last_row == n_rows else last_row // _BLOCK)
 
     def share(first: int, last: int, _: int) -> None:
         for values, own in zip(arrays, sums, strict=True):
@@ -74,13 +74,11 @@ def totals_of(arrays: Sequence[npt.NDArray[np.float64]], team: Team, span: Span 
 
     team.share(last_whole - first_whole, 4, share)
     if span is not None and span.peers is not None:
-        loose = (
-            slice(span.first, min(span.last, first_whole * _BLOCK)),
-            slice(min(span.last, max(span.first, last_whole * _BLOCK)), span.last),
-        )
-        facts = [np.array([first_whole, last_whole, span.first, loose[0].stop - span.first], dtype=np.float64)]
+        before = slice(first_row, min(last_row, first_whole * _BLOCK))
+        after = slice(min(last_row, last_whole * _BLOCK), last_row)
+        facts = [np.array([first_whole, last_whole, first_row, before.stop - first_row], dtype=np.float64)]
         for values, own in zip(arrays, sums, strict=True):
-            facts += [own[first_whole:last_whole], values[loose[0]], values[loose[1]]]
+            facts += [own[first_whole:last_whole], values[before], values[after]]
         _join_sums(span.peers.gather(np.concatenate(facts)), sums)
     totals = []
     for own in sums:
