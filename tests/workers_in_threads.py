@@ -120,6 +120,10 @@ class Threads:
             group.barrier.abort()
             thread.join()
 
+    def is_told_to_stop(self) -> bool:
+        """Whether a group was given up."""
+        return any(group.barrier.broken for group in list(self.groups.values()))
+
     def close(self) -> None:
         pass
 

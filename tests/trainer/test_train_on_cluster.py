@@ -122,7 +122,7 @@ def test_a_worker_that_joins_gets_its_share(
     def add(who: str, step: int) -> None:
         if step == 40 and "c" not in engine.here:
             engine.here.append("c")
-            time.sleep(0.1)
+            until_true(engine.is_told_to_stop, 30.0)
 
     cluster, engine = in_threads("a", "b", at_step=add)
     check_same(train_on_cluster(dataset, SHORT, OPTIONS, None, cluster, "key"), expected)
