@@ -87,6 +87,24 @@ class Memory:
         pass
 
 
+def lose_each_call_once(engine: Memory) -> set[Any]:
+    """Let every call be done, lost and done again; return the functions and numbers of the calls that were lost."""
+    start, lost = engine.start, set()
+
+    def losing(call: int, worker: str, duty: Duty, function: Callable[[Any, int], Any], item: Any) -> None:
+        def work(item: Any, threads: int) -> Any:
+            result = function(item, threads)
+            if (function, item.number) not in lost:
+                lost.add((function, item.number))
+                raise Killed
+            return result
+
+        start(call, worker, duty, work, item)
+
+    engine.start = losing  # type: ignore[method-assign]
+    return lost
+
+
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a cluster look after every call which workers are there."""
     monkeypatch.setattr("rankmill.foundation.cluster.workers._LOOK_SECONDS", 0.0)

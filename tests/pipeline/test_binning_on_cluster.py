@@ -17,7 +17,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.memory_plans import BinPlan
 from rankmill.pipeline.options import ReadOptions
-from tests.clusters import Killed, killing_in, look_often, on, opened_by
+from tests.clusters import killing_in, look_often, lose_each_call_once, on, opened_by
 from tests.pipeline.test_any_order import judgments, parquet
 
 BINNING = "rankmill.pipeline.binning"
@@ -66,19 +66,7 @@ def test_the_bytes_are_those_of_one_process(made: Path, tmp_path: Path, sampled_
 def test_work_that_was_done_and_lost_is_done_again(made: Path, tmp_path: Path) -> None:
     expected = binned(made, tmp_path / "alone", 200)
     with on(BINNING, "a b") as engine:
-        start, lost = engine.start, set()
-
-        def losing(call, worker, duty, function, item) -> None:
-            def work(item, threads):
-                result = function(item, threads)
-                if (function, item.number) not in lost:
-                    lost.add((function, item.number))
-                    raise Killed
-                return result
-
-            start(call, worker, duty, work, item)
-
-        engine.start = losing
+        lost = lose_each_call_once(engine)
         assert binned(made, tmp_path / "out", 200, cluster="local:2") == expected
     assert len(lost) * 2 == len(engine.started)
 

@@ -27,7 +27,7 @@ from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.rejects import read_rejects
 from rankmill.pipeline.sources import file_ranges
 from rankmill.pipeline.sources.batch import RowBatch
-from tests.clusters import Killed, killing_in, look_often, on, opened_by
+from tests.clusters import killing_in, look_often, lose_each_call_once, on, opened_by
 from tests.pipeline.test_any_order import KINDS, WRITERS, judgments
 from tests.refusals import refused
 from tests.waiting import until
@@ -245,19 +245,7 @@ def test_work_that_was_done_and_lost_is_done_again(tmp_path: Path) -> None:
     options = IngestOptions(buckets=5, read=ReadOptions(categorical=("x1",)))
     ingest(paths, tmp_path / "alone", options=options)
     with on(RUN, "a b") as engine:
-        start, lost = engine.start, set()
-
-        def losing(call, worker, duty, function, item) -> None:
-            def work(item, threads):
-                result = function(item, threads)
-                if (function, item.number) not in lost:
-                    lost.add((function, item.number))
-                    raise Killed
-                return result
-
-            start(call, worker, duty, work, item)
-
-        engine.start = losing
+        lost = lose_each_call_once(engine)
         ingest(paths, tmp_path / "out", options=on_a_cluster(options))
     assert len(lost) * 2 == len(engine.started)
     assert tree_of(tmp_path / "out") == tree_of(tmp_path / "alone")

@@ -8,6 +8,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from rankmill.foundation.kernels.elementary import exp_precise
+from rankmill.scorer import scoring
 from tests import naive_links
 
 
@@ -33,6 +34,22 @@ def write_letor(path, rows, base=1):
             comment = "" if doc_id is None else f" #docid = {doc_id}"
             file.write(f"{grade} qid:{qid} {features}{comment}\n")
     return path
+
+
+def scored_infinite_in_two_files(folder, monkeypatch):
+    """Write four files of 100 candidates; the scores of row 57 of the third and of row 2 of the fourth become infinite."""
+    original = scoring._scores
+
+    def scores(predictor, batch, layout, absent):
+        return np.where(
+            batch.qid.to_numpy(zero_copy_only=False) == "bad", np.inf, original(predictor, batch, layout, absent)
+        )
+
+    monkeypatch.setattr(scoring, "_scores", scores)
+    rows = [random_candidates(number, n_rows=100) for number in range(4)]
+    rows[2][57] = (1, "bad", *rows[2][57][2:])
+    rows[3][2] = (1, "bad", *rows[3][2][2:])
+    return [write_letor(folder / f"{number}.txt", part) for number, part in enumerate(rows)]
 
 
 def as_table(rows, names=None):

@@ -18,12 +18,17 @@ from rankmill.foundation.errors import CandidatesRejected, InputError, NotFinite
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources import file_ranges
-from rankmill.scorer import scoring
 from rankmill.scorer.compare import Ranking, compare
 from rankmill.scorer.evaluate import evaluate
 from tests.clusters import killing_in, look_often, on, opened_by
 from tests.refusals import refused
-from tests.scorer.candidate_files import as_table, random_candidates, write_csv, write_letor
+from tests.scorer.candidate_files import (
+    as_table,
+    random_candidates,
+    scored_infinite_in_two_files,
+    write_csv,
+    write_letor,
+)
 from tests.scorer.forests import random_forest
 
 SCORING = "rankmill.scorer.score_on_cluster"
@@ -98,18 +103,7 @@ def test_errors_are_those_of_one_process(forest, tmp_path: Path, monkeypatch: py
     (tmp_path / "narrow.txt").write_text("1 qid:1 1:2\n")
     with on(SCORING, "a"), refused(CandidatesRejected, "n_features"):
         evaluate(tmp_path / "narrow.txt", model=forest, cluster="local:1")
-    original = scoring._scores
-
-    def scores(predictor, batch, layout, absent):
-        return np.where(
-            batch.qid.to_numpy(zero_copy_only=False) == "bad", np.inf, original(predictor, batch, layout, absent)
-        )
-
-    monkeypatch.setattr(scoring, "_scores", scores)
-    rows = [random_candidates(number, n_rows=100) for number in range(4)]
-    rows[2][57] = (1, "bad", *rows[2][57][2:])
-    rows[3][2] = (1, "bad", *rows[3][2][2:])
-    paths = [write_letor(tmp_path / f"{number}.txt", part) for number, part in enumerate(rows)]
+    paths = scored_infinite_in_two_files(tmp_path, monkeypatch)
     with refused(NotFiniteScore, "2.txt", "row 258", "inf") as alone:
         evaluate(paths, model=forest)
     for seed in range(3):

@@ -16,13 +16,19 @@ from rankmill.cli import execute
 from rankmill.foundation.cluster.workers import Cluster, open_cluster
 from rankmill.foundation.errors import CandidatesRejected, InputError, NotFiniteScore, WorkerLost
 from rankmill.pipeline.sources import file_ranges
-from rankmill.scorer import ranked_writer, scoring, sorting
+from rankmill.scorer import ranked_writer, sorting
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.query_counts import QUERY_COUNT, count_queries, ranges_of_queries
 from rankmill.scorer.rerank import rerank, rerank_several
 from tests.clusters import killing_in, look_often, on, opened_by
 from tests.refusals import refused
-from tests.scorer.candidate_files import as_table, random_candidates, write_csv, write_letor
+from tests.scorer.candidate_files import (
+    as_table,
+    random_candidates,
+    scored_infinite_in_two_files,
+    write_csv,
+    write_letor,
+)
 from tests.scorer.forests import random_forest
 from tests.scorer.test_rerank import tree_of
 
@@ -120,18 +126,7 @@ def test_a_run_that_lost_all_workers_resumes(forest, inputs, tmp_path: Path) -> 
 def test_a_score_that_is_not_finite_is_named_by_its_row_in_the_whole_input(
     forest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = scoring._scores
-
-    def scores(predictor, batch, layout, absent):
-        return np.where(
-            batch.qid.to_numpy(zero_copy_only=False) == "bad", np.inf, original(predictor, batch, layout, absent)
-        )
-
-    monkeypatch.setattr(scoring, "_scores", scores)
-    rows = [random_candidates(number, n_rows=100) for number in range(4)]
-    rows[2][57] = (1, "bad", *rows[2][57][2:])
-    rows[3][2] = (1, "bad", *rows[3][2][2:])
-    paths = [write_letor(tmp_path / f"{number}.txt", part) for number, part in enumerate(rows)]
+    paths = scored_infinite_in_two_files(tmp_path, monkeypatch)
     with refused(NotFiniteScore, "2.txt", "row 258", "inf") as alone:
         rerank(paths, forest, tmp_path / "out")
     for seed in range(3):
