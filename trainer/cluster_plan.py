@@ -9,7 +9,7 @@ from math import log2
 import numpy as np
 
 from rankmill.pipeline.dataset import Dataset
-from rankmill.trainer.train_on_dataset import TrainingPlan
+from rankmill.trainer.train_on_dataset import BYTES_OF_METRICS, TrainingPlan
 
 # measured: docs/benchmarks/training.md and docs/benchmarks/cluster.md
 _SECONDS_A_VALUE = 4.6e-10  # of one thread, for each row, feature and level of a tree; all phases of a round
@@ -18,7 +18,6 @@ _POWER_OF_THREADS = 0.6  # 16 threads do the work of 5 on 720,000 rows
 _SECONDS_AN_EXCHANGE = 0.0007  # for each worker: 2 to 16 of them on 16 cores
 _BYTES_A_SECOND = 400e6  # of one worker, from memory to memory
 _BYTES_OF_DASK = 60 << 20  # messages, and heaps of more threads
-_BYTES_OF_METRICS = 29  # what metrics keep of a row, also of those of other workers
 _OTHER_EXCHANGES = 5  # of a tree: scales, the root, leaf values, metrics of the train and the valid split
 _EXCHANGES_A_LEAF, _FIRST_EXCHANGES = 0.58, 7  # of a tree that is grown node by node, 8 to 255 leaves
 _PREPARED = 1.18  # histograms of such a tree that are added up, to those that it needs
@@ -86,5 +85,6 @@ def _bytes_of_share(plan: TrainingPlan, n_workers: int) -> int:
     )
     of_all = plan.column_bytes * (plan.train_rows + plan.valid_rows) // plan.train_rows
     rows = plan.train_rows + plan.valid_rows
-    of_metrics = _BYTES_OF_METRICS * (rows - share.train_rows - share.valid_rows)
+    # also of the rows of other workers
+    of_metrics = BYTES_OF_METRICS * (rows - share.train_rows - share.valid_rows)
     return share.bytes_needed + of_all + 4 * rows + of_metrics + plan.objective_bytes + _BYTES_OF_DASK

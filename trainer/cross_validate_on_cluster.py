@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 from rankmill.foundation.cluster.duty import stopper
 from rankmill.foundation.cluster.workers import Cluster
-from rankmill.foundation.errors import InputError, InvalidParameter
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.cross_validation import Fold, cross_validated, folds_of, naming
 from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import shape_of_dataset, with_preset
+from rankmill.trainer.shared_dataset import SharedDataset
 from rankmill.trainer.train_on_dataset import data_of
 from rankmill.trainer.train_on_rows import train_fold
 from rankmill.trainer.training_options import TrainingOptions
@@ -29,9 +29,7 @@ _Asked = tuple[Fold, int | None, TrainingResult | None]
 class FoldTask:
     """Train without a fold; ``rounds`` and ``before`` are those of :func:`rankmill.trainer.train_on_rows.train_fold`."""
 
-    dataset: Path
-    digest: str
-    binspec: str  # digest of the bins
+    dataset: SharedDataset
     parameters: TrainParameters
     eval_metrics: tuple[str, ...]
     histogram_memory: int
@@ -64,13 +62,12 @@ def cross_validate_on_cluster(
     parameters = with_preset(parameters, shape_of_dataset(dataset).in_folds())
     rows = read_columns(dataset, "train", parameters)
     measure = stop_measure(parameters, graded=rows.graded)
+    shared = SharedDataset.of(dataset)
 
     def together(asked: Sequence[_Asked]) -> list[TrainingResult]:
         tasks = [
             FoldTask(
-                dataset=dataset.path.absolute(),
-                digest=dataset.digest,
-                binspec=dataset.bin_set().binspec,
+                dataset=shared,
                 parameters=parameters,
                 eval_metrics=tuple(options.eval_metrics),
                 histogram_memory=options.histogram_memory,
@@ -108,18 +105,14 @@ def _train_fold(task: FoldTask, threads: int) -> TrainingResult:
     def after_round(_: RoundRecord) -> None:
         stop_if_unwanted()
 
-    dataset, parameters = Dataset.open(task.dataset), task.parameters
-    if (dataset.digest, dataset.bin_set().binspec) != (task.digest, task.binspec):
-        raise InputError(
-            f"{task.dataset}: a worker sees another dataset or other bins under this path; share one folder, and bin before"
-        )
+    parameters = task.parameters
     options = TrainingOptions(
         eval_metrics=task.eval_metrics,
         histogram_memory=task.histogram_memory,
         n_threads=threads,
         on_round=after_round,
     )
-    data = data_of(dataset, parameters, options).blocked()
+    data = data_of(task.dataset.opened(), parameters, options).blocked()
     fold = folds_of(data.train.query_names, parameters.folds, parameters.seed)[task.fold - 1]
     with naming(fold, parameters.folds):
         return train_fold(

@@ -13,13 +13,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
-from pathlib import Path
 
 import numpy as np
 
 from rankmill.foundation.cluster.peers import Peers
 from rankmill.foundation.cluster.workers import Cluster, Member
-from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.boosting import boost
@@ -28,6 +26,7 @@ from rankmill.trainer.divided import check_divided
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import shape_of_dataset, with_preset
 from rankmill.trainer.shard import RowShard
+from rankmill.trainer.shared_dataset import SharedDataset
 from rankmill.trainer.train_on_dataset import data_of
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import RoundRecord, TrainingResult
@@ -39,9 +38,7 @@ _WHOLE = "whole"  # the checkpoint of a training of all rows
 class _Task:
     """What every worker is given."""
 
-    dataset: Path
-    digest: str
-    binspec: str  # digest of the bins
+    dataset: SharedDataset
     parameters: TrainParameters
     eval_metrics: tuple[str, ...]
     histogram_memory: int
@@ -107,9 +104,7 @@ def train_on_cluster(
     saved = None if checkpoints is None else checkpoints.of(_WHOLE)
     found = None if saved is None else saved.read()
     task = _Task(
-        dataset=dataset.path.absolute(),
-        digest=dataset.digest,
-        binspec=dataset.bin_set().binspec,
+        dataset=SharedDataset.of(dataset),
         parameters=parameters,
         eval_metrics=tuple(options.eval_metrics),
         histogram_memory=options.histogram_memory,
@@ -157,16 +152,15 @@ class _Listener:
         return False
 
 
-_kept: dict[
-    str, tuple[int, bytes]
-] = {}  # of trainings that were interrupted in this process: rounds and a model file, by key
+_kept: dict[str, tuple[int, bytes]] = {}
+"""Of trainings that were interrupted in this process: rounds and a model file, by key."""
 
 
 class _Keeper(Checkpoint):
     """The checkpoint of one worker: in memory, and told by the first worker now and then."""
 
     def __init__(self, task: _Task, peers: Peers) -> None:
-        super().__init__(task.dataset, task.every if peers.number == 0 else inf)
+        super().__init__(task.dataset.path, task.every if peers.number == 0 else inf)
         self._task, self._peers = task, peers
 
     def read(self) -> Forest | None:
@@ -202,11 +196,7 @@ class _Keeper(Checkpoint):
 def _train_part(member: Member[_Task], threads: int) -> TrainingResult | None:
     """Train as one worker of several; the first returns the result."""
     task, began = member.item, time.perf_counter()
-    dataset = Dataset.open(task.dataset)
-    if (dataset.digest, dataset.bin_set().binspec) != (task.digest, task.binspec):
-        raise InputError(
-            f"{task.dataset}: a worker sees another dataset or other bins under this path; share one folder, and bin before the training"
-        )
+    dataset = task.dataset.opened()
     for key in [key for key in _kept if key != task.key]:
         _kept.pop(key, None)
     with member.peers() as peers:

@@ -48,8 +48,8 @@ from rankmill.trainer.training_rows import (
     what_is_learnt_from,
 )
 
-_BYTES_OF_METRICS = 29  # what metrics keep of a row, by the grade or by a goal
-_BYTES_A_ROW = 4 + _BYTES_OF_METRICS  # with the grade
+BYTES_OF_METRICS = 29  # what metrics keep of a row, by the grade or by a goal
+_BYTES_A_ROW = 4 + BYTES_OF_METRICS  # with the grade
 _BYTES_AN_OUTPUT = 24  # of a training row: score, gradient, hessian.  The grower and the objective add their own
 _BYTES_A_WEIGHTED_ROW = 56  # keys, chances and weights of the rows, and weighted gradients and hessians
 _BYTES_A_SAMPLED_ROW = 48  # keys of the rows, those that are drawn and the others, while a sample is drawn
@@ -123,7 +123,7 @@ class TrainingPlan:
         if p.rounds_by == "oob" or p.step_search == "line":
             a_row += 8 + 24 * self.n_outputs  # losses; scores before a round, trial scores, and their difference
         linked = 8 if self.n_outputs > 1 else 0  # scores made from the outputs
-        of_goals = _BYTES_OF_METRICS * self.measured_goals
+        of_goals = BYTES_OF_METRICS * self.measured_goals
         a_row += of_goals
         a_valid_row = _BYTES_A_ROW + of_goals + 8 * self.n_outputs + linked + self.n_features
         own, valid_columns = self.objective_bytes, self.valid_rows * columns // self.train_rows

@@ -23,10 +23,8 @@ Result = TypeVar("Result")
 _LOOK_SECONDS = 0.5  # between looks at which workers are there
 _PATIENCE_SECONDS = 30.0  # without any worker
 _MOST_LOSSES = 3  # of workers by one task
-_MOST_LOSSES_TOGETHER = 5  # of workers that work together, one soon after another
-_SETTLE_SECONDS = (
-    20.0  # before a worker that joins makes all others begin anew; losses are soon after one another within it
-)
+_MOST_LOSSES_TOGETHER = 5  # of workers that work together, one after another without progress
+_SETTLE_SECONDS = 20.0  # before a worker that joins makes all others begin anew
 
 
 @dataclass(frozen=True, slots=True)
