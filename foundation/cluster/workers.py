@@ -24,6 +24,7 @@ _LOOK_SECONDS = 0.5  # between looks at which workers are there
 _PATIENCE_SECONDS = 30.0  # without any worker
 _MOST_LOSSES = 3  # of workers by one task
 _MOST_LOSSES_TOGETHER = 5  # of workers that work together, one after another without progress
+_FAREWELL_SECONDS = 2.0  # of the others, when the first has its result
 _SETTLE_SECONDS = 20.0  # before a worker that joins makes all others begin anew
 
 
@@ -278,40 +279,43 @@ class Cluster:
     ) -> tuple[BaseException | None, bool]:
         """Wait for all calls of a group; return a failure, and whether a worker was lost or has joined."""
         names, began, looked = list(here), time.monotonic(), 0.0
+        done: float | None = None  # when the first had its result
         while True:
             ended = self._engine.ended(_LOOK_SECONDS)
             for word in self._engine.words(group):
                 hear(word)
             failures: dict[int, BaseException] = {}
+            lost = ""
             for end in ended:
                 number = calls.pop(end.call, None)
                 if number is None:
                     continue
                 if end.lost:
-                    self._on_loss(f"a worker of {self._name} was lost ({names[number]}); the others go on")
-                    return None, True
-                if isinstance(end.error, ConnectionError):
-                    self._on_loss(f"{end.error}; all workers begin anew")
-                    return None, True
-                if end.error is not None:
+                    lost = f"a worker of {self._name} was lost ({names[number]}); the others go on"
+                elif isinstance(end.error, ConnectionError):
+                    lost = f"{end.error}; all workers begin anew"
+                elif end.error is not None:
                     failures[number] = end.error
                 else:
                     results[number] = end.result
+            if 0 in results:  # whatever becomes of the others, which may still tidy up
+                done = done or time.monotonic()
+                if not calls or time.monotonic() - done > _FAREWELL_SECONDS:
+                    return None, False
+                continue
             if failures:
                 return failures[min(failures)], False
-            if not calls or 0 in results:  # nobody waits for the others any more
-                return None, False
-            if time.monotonic() - looked >= _LOOK_SECONDS:
+            if not lost and time.monotonic() - looked >= _LOOK_SECONDS:
                 looked = time.monotonic()
                 now = self._engine.workers()
-                gone = [names[number] for number in calls.values() if names[number] not in now]
-                if gone:
-                    self._on_loss(f"a worker of {self._name} was lost ({', '.join(gone)}); the others go on")
-                    return None, True
+                if gone := [names[number] for number in calls.values() if names[number] not in now]:
+                    lost = f"a worker of {self._name} was lost ({', '.join(gone)}); the others go on"
                 added = [name for name in now if name not in here]
-                if added and looked - began >= _SETTLE_SECONDS:
-                    self._on_loss(f"{', '.join(added)} joined {self._name}; all workers share the work anew")
-                    return None, True
+                if not lost and added and looked - began >= _SETTLE_SECONDS:
+                    lost = f"{', '.join(added)} joined {self._name}; all workers share the work anew"
+            if lost:
+                self._on_loss(lost)
+                return None, True
 
     def _wait_for_workers(self) -> Mapping[str, int]:
         """Return the workers once there are some; WorkerLost if there are none for long."""
