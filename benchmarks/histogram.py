@@ -28,7 +28,7 @@ from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import generate
 from rankmill.trainer.growing import _histogram_kernels
-from rankmill.trainer.growing._state_kernels import LOOK_AHEAD
+from rankmill.trainer.growing._state_kernels import LOOK_AHEAD, Bins
 from rankmill.trainer.layout import BIN, BINS_A_FEATURE, BLOCK_WIDTH, PACKED, ROW, BlockedBins, aligned_empty
 
 DENSITIES = (1, 8, 64)
@@ -62,11 +62,12 @@ def ours(bins: BlockedBins, node: Node, share: int, shares: int) -> Count:
     rows = np.concatenate([node.rows, np.zeros(LOOK_AHEAD, dtype=ROW)])  # padding for prefetching past the end
     histogram = aligned_empty((len(bins.n_bins), BINS_A_FEATURE), PACKED)
     edge = aligned_empty((bins.width, BINS_A_FEATURE), PACKED)
+    table = aligned_empty((bins.width + 1, BINS_A_FEATURE), PACKED)
     blocks = np.arange(len(bins.words))
+    laid_out = Bins(bins.words, bins.used_words, blocks, bins.n_bins, bins.lanes, bins.digits)
     return lambda: _histogram_kernels.count_share(
-        bins.words, bins.used_words, blocks, rows, node.packed, 0, len(node.rows), bins.n_bins, share, shares, histogram,
-        edge,
-    )  # fmt: skip
+        laid_out, rows, node.packed, 0, len(node.rows), share, shares, histogram, table, edge
+    )
 
 
 def plain(columns: npt.NDArray[np.uint8], node: Node, share: int, shares: int) -> Count:

@@ -115,6 +115,11 @@ class BinSpec:
         """SHA-256 of the canonical JSON, 64 hexadecimal digits."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
+    @cached_property
+    def n_bins(self) -> npt.NDArray[np.int32]:
+        """The bins of each feature, the missing one included, shape (F,)."""
+        return np.array([feature.n_bins for feature in self.features], dtype=np.int32)
+
     @property
     def categories(self) -> dict[str, tuple[str, ...]]:
         """The names of the categories of every categorical feature, in the order of its edges; empty: the codes."""

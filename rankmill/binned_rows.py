@@ -136,8 +136,7 @@ class BinnedRows:
 
     def blocked(self) -> BinnedRows:
         """Return the same in the layout of the trainer, to be read any number of times."""
-        n_bins = np.array([feature.n_bins for feature in self.binspec.features], dtype=np.int32)
-        return replace(self, rows=replace(self.rows, bins=self.rows.blocked(n_bins)))
+        return replace(self, rows=replace(self.rows, bins=self.rows.blocked(self.binspec.n_bins)))
 
     @property
     def feature_names(self) -> tuple[str, ...]:

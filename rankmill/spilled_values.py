@@ -21,7 +21,7 @@ from rankmill.arrays import Matrix
 from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins, checked_max_bins, feature_bins
 from rankmill.pipeline.grouping.query_splits import digest_of_rows
 from rankmill.pipeline.quantiles import EDGE, Values
-from rankmill.trainer.layout import BIN, BLOCK_WIDTH, WORD, BlockedBins, blocks_shape, padded
+from rankmill.trainer.layout import BIN, BLOCK_WIDTH, LANE, PLACE, WORD, BlockedBins, blocks_shape, lanes_of, n_lanes
 
 _CHUNK_BYTES = 16 << 20
 
@@ -93,16 +93,17 @@ class SpilledValues:
 
     def blocked(self, binspec: BinSpec, n_threads: int) -> BlockedBins:
         """Return the bins in the order of the rows, in the trainer's layout."""
-        out = np.zeros(blocks_shape(self.n_features, len(self), BLOCK_WIDTH), dtype=BIN)
+        lanes = lanes_of(binspec.n_bins)
+        out = np.zeros(blocks_shape(n_lanes(lanes), len(self), BLOCK_WIDTH), dtype=BIN)
 
-        def fill(f: int) -> None:
-            block, column = divmod(f, BLOCK_WIDTH)
-            feature = BinSpec((binspec.features[f],), binspec.max_bin)
-            out[block, :, column] = apply_bins(self._column(f)[:, None], feature)[self.order, 0]
+        def fill(lane: int) -> None:
+            codes = out[lane // BLOCK_WIDTH, :, lane % BLOCK_WIDTH]
+            for f in np.flatnonzero(lanes[:, LANE] == lane).tolist():
+                feature = BinSpec((binspec.features[f],), binspec.max_bin)
+                codes += BIN(lanes[f, PLACE]) * apply_bins(self._column(f)[:, None], feature)[self.order, 0]
 
-        Parallel(n_jobs=n_threads, require="sharedmem")(delayed(fill)(f) for f in range(self.n_features))
-        n_bins = np.array([feature.n_bins for feature in binspec.features], dtype=np.int32)
-        return BlockedBins(out.view(WORD), padded(n_bins, BLOCK_WIDTH), self.n_features)
+        Parallel(n_jobs=n_threads, require="sharedmem")(delayed(fill)(lane) for lane in range(n_lanes(lanes)))
+        return BlockedBins(out.view(WORD), binspec.n_bins)
 
     def column(self, f: int) -> Values:
         """Return a column (n,) in the order of the rows."""

@@ -181,3 +181,19 @@ def add_inside(first, second, hessian, leaf_of_row, inside):
         leaf = leaf_of_row[first[k]]
         if leaf >= 0 and leaf == leaf_of_row[second[k]]:
             inside[leaf] += hessian[k]
+
+
+@kernel
+def join_lanes(bins, lanes, codes):
+    """codes[row, lane] += place value * bin for each feature of ``bins`` (m, n_features); see ``layout.lanes_of``."""
+    for i in range(bins.shape[0]):
+        for f in range(bins.shape[1]):
+            codes[i, lanes[f, 0]] += np.uint8(lanes[f, 1]) * bins[i, f]
+
+
+@kernel
+def part_lanes(codes, lanes, digits, bins):
+    """bins[row, feature] = the bin that the code of its lane stands for: the inverse of :func:`join_lanes`."""
+    for i in range(bins.shape[0]):
+        for f in range(bins.shape[1]):
+            bins[i, f] = digits[f, codes[i, lanes[f, 0]]]

@@ -30,9 +30,19 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.storage.publish import publish_file
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
-from rankmill.trainer.layout import BIN, BLOCK_WIDTH, NO_RESERVE, WORD, BlockedBins, blocks_shape, fill_blocks, padded
+from rankmill.trainer.layout import (
+    BIN,
+    BLOCK_WIDTH,
+    NO_RESERVE,
+    WORD,
+    BlockedBins,
+    blocks_shape,
+    fill_blocks,
+    lanes_of,
+    n_lanes,
+)
 
-FORMAT = 1
+FORMAT = 2
 SUFFIX = ".bins"
 
 _ALIGNMENT = 4096
@@ -66,7 +76,7 @@ class CachedBins:
     n_features
         Features of the dataset.
     width
-        Features that share a block.
+        Lanes that share a block.
 
     Raises
     ------
@@ -109,11 +119,6 @@ class CachedBins:
         """The cache file."""
         name = f"{self.split}-{self.dataset_digest[:16]}-{self.binspec_digest[:16]}-w{self.width}-v{FORMAT}{SUFFIX}"
         return self.folder / name
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the array, without the header."""
-        return prod(blocks_shape(self.n_features, self.n_rows, self.width))
 
     def can_be_mapped(self) -> bool:
         """Return whether the file exists or could be written; only :meth:`load` checks its contents."""
@@ -166,22 +171,25 @@ class CachedBins:
                 raise
             say(
                 f"{self.folder}: cannot write the bin cache ({error.strerror}); holding"
-                f" {self.n_bytes / 1e6:,.0f} MB of bins in memory instead"
+                f" {prod(self._shape(n_bins)) / 1e6:,.0f} MB of bins in memory instead"
             )
         return BlockedBins.from_batches(batches(), self.n_rows, n_bins, self.width)
+
+    def _shape(self, n_bins: npt.NDArray[np.int32]) -> tuple[int, int, int]:
+        return blocks_shape(n_lanes(lanes_of(n_bins)), self.n_rows, self.width)
 
     def _open(self, n_bins: npt.NDArray[np.int32]) -> BlockedBins:
         """Check the file and map it; _Unusable if it cannot be used."""
         with self.path.open("rb") as file:
             start, position = self._header(n_bins)
-            expected, found = len(start) + self.n_bytes, os.fstat(file.fileno()).st_size
+            expected, found = len(start) + prod(self._shape(n_bins)), os.fstat(file.fileno()).st_size
             if found != expected:
                 raise _Unusable(f"has {found:,} bytes instead of {expected:,}")
             header = file.read(len(start))
             after = position + len(_UNKNOWN_DIGEST)
             if header[:position] != start[:position] or header[after:] != start[after:]:
                 raise _Unusable("is of another format, dataset or binning than its name says")
-            contents = _Contents(blocks_shape(self.n_features, self.n_rows, self.width)[0])
+            contents = _Contents(self._shape(n_bins)[0])
             buffer = memoryview(bytearray(_READ_BYTES))
             for block in range(len(contents.blocks)):
                 left = self.n_rows * self.width
@@ -202,7 +210,7 @@ class CachedBins:
             with staged.open("xb+") as file:
                 handle = file.fileno()
                 header, position = self._header(n_bins)
-                n_blocks, n_rows, width = blocks_shape(self.n_features, self.n_rows, self.width)
+                n_blocks, n_rows, width = self._shape(n_bins)
                 contents = _Contents(n_blocks)
 
                 def put(block: int, first: int, columns: npt.NDArray[np.uint8]) -> None:
@@ -229,7 +237,7 @@ class CachedBins:
             "binspec": self.binspec_digest,
             "split": self.split,
             "width": self.width,
-            "shape": blocks_shape(self.n_features, self.n_rows, self.width),
+            "shape": self._shape(n_bins),
             "n_bins": n_bins.tolist(),
         }
         text = json.dumps(fields, separators=(",", ":")).encode()
@@ -244,13 +252,13 @@ class CachedBins:
         """
         pages = mmap.mmap(
             handle,
-            offset + self.n_bytes,
+            offset + prod(self._shape(n_bins)),
             flags=mmap.MAP_PRIVATE | NO_RESERVE,
             prot=mmap.PROT_READ | mmap.PROT_WRITE,
         )
-        n_blocks, n_rows, width = blocks_shape(self.n_features, self.n_rows, self.width)
+        n_blocks, n_rows, width = self._shape(n_bins)
         bins = np.frombuffer(pages, dtype=BIN, offset=offset).reshape(n_blocks, n_rows, width)
-        return BlockedBins(words=bins.view(WORD), n_bins=padded(n_bins, width), n_features=self.n_features)
+        return BlockedBins(words=bins.view(WORD), n_bins=n_bins)
 
 
 class _Contents:

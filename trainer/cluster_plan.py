@@ -40,7 +40,7 @@ class ClusterPlan:
     ) -> ClusterPlan:
         """Return the costs of ``plan`` on workers with so many ``threads`` each, which may share ``one_machine``."""
         p, n_workers = plan.parameters, max(1, len(threads))
-        cells = sum(feature.n_bins for feature in dataset.binspec().features)
+        cells = int(dataset.binspec().n_bins.sum())
         trees = plan.n_outputs * p.members
         by_level = p.grow == "oblivious"
         histograms = 1 << max(0, p.depth - 1) if by_level else p.leaves

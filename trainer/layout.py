@@ -1,4 +1,11 @@
-"""Data types of the trainer, and its layout of the binned matrix: blocks of features, each in row-major order."""
+"""Data types of the trainer, and its layout of the binned matrix: blocks of lanes, each in row-major order.
+
+    feature    0     1     2     3     4     5          lane    0     1                      2
+    bins     256     3   256    14     5   256          code   f0    f3 + 14 f4 + 70 f1     f2  ..
+
+A lane is a byte of every row.  Narrow features share lanes, so that one addition counts all of them: the *code* of a lane is the
+number whose digits are their bins.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,7 @@ import mmap
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -14,9 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer import _kernels
 
 BIN = np.uint8  # 0 is "missing", 1..255 are value bins
-WORD = np.uint64  # eight bins of one row, read by one load
+WORD = np.uint64  # eight lanes of one row
 PACKED = np.int64  # gradient in the high, hessian in the low 32 bits: one add a (row, feature)
 ROW = np.int32  # row numbers inside one training set
 SCORE = np.float64  # scores, gradients before rounding, leaf values: bits must not depend on the order of sums
@@ -24,7 +32,7 @@ EDGE = np.float32  # bin edges, so that every exported threshold compares exactl
 
 BINS_A_FEATURE = 256  # stride of one feature in a histogram; a bin is one byte
 MOST_ROWS = 2**30  # with more, the mean |gradient| would be less than one step of a packed sum
-BLOCK_WIDTH = 16  # features that share a block: 16 histograms of 2 KiB stay in a 32 KiB L1 cache
+BLOCK_WIDTH = 16  # lanes that share a block: 16 histograms of 2 KiB stay in a 32 KiB L1 cache
 # Python before 3.13 has no name for the flag; these architectures use the generic number
 NO_RESERVE: int = getattr(
     mmap,
@@ -33,6 +41,8 @@ NO_RESERVE: int = getattr(
 )
 _LINE_BYTES = 128  # two lines: the processor fetches them in pairs
 _BATCH_ROWS = 65_536  # rows that are reassembled at a time
+_JOINED_ROWS = 8_192  # rows that are laid out at a time
+LANE, PLACE, CODES = range(3)  # columns of ``BlockedBins.lanes``
 
 Put = Callable[[int, int, npt.NDArray[np.uint8]], object]
 
@@ -54,22 +64,33 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[A
 
 @dataclass(frozen=True, slots=True)
 class BlockedBins:
-    """Bins as ``[block][row][feature]``, read eight at a time.
+    """Bins as ``[block][row][lane]``.
 
     Parameters
     ----------
     words
-        Shape (n_blocks, n_rows, width / 8), uint64; the first feature of a word is its lowest byte.
+        Shape (n_blocks, n_rows, width / 8), uint64; the first lane of a word is its lowest byte.
     n_bins
-        Bins of each feature, the missing one included, shape (n_blocks * width,) int32; 1 for the columns that pad
-        the last block.
-    n_features
-        Features without padding.
+        Bins of each feature, the missing one included, shape (n_features,) int32.
     """
 
     words: npt.NDArray[np.uint64]
     n_bins: npt.NDArray[np.int32]
-    n_features: int
+    lanes: npt.NDArray[np.int32] = field(init=False)
+    """See :func:`lanes_of`."""
+    digits: npt.NDArray[np.uint8] = field(init=False)
+    """Shape (n_features, 256): the bin of a feature for each code of its lane."""
+
+    def __post_init__(self) -> None:
+        lanes = lanes_of(self.n_bins)
+        places, n_bins = lanes[:, PLACE, None], np.maximum(self.n_bins, 1)[:, None]
+        object.__setattr__(self, "lanes", lanes)
+        object.__setattr__(self, "digits", (np.arange(BINS_A_FEATURE) // places % n_bins).astype(BIN))
+
+    @property
+    def n_features(self) -> int:
+        """Features of the matrix."""
+        return len(self.n_bins)
 
     @property
     def n_rows(self) -> int:
@@ -78,13 +99,13 @@ class BlockedBins:
 
     @property
     def width(self) -> int:
-        """Features that share a block."""
+        """Lanes that share a block."""
         return int(self.words.shape[2]) * 8
 
     @property
     def used_words(self) -> npt.NDArray[np.int64]:
-        """Words of a row that hold features, by block, shape (n_blocks,)."""
-        of_block = np.minimum(self.width, self.n_features - np.arange(len(self.words)) * self.width)
+        """Words of a row that hold lanes, by block, shape (n_blocks,)."""
+        of_block = np.minimum(self.width, n_lanes(self.lanes) - np.arange(len(self.words)) * self.width)
         return -(-of_block // 8)
 
     @classmethod
@@ -108,36 +129,75 @@ class BlockedBins:
         TrainingDataRejected
             There are more rows than ``MOST_ROWS``, or the batches hold another number of rows or features, or a bin at or above ``n_bins``.
         """
-        bins = _zeros(blocks_shape(len(n_bins), n_rows, width))
+        lanes = _zeros(blocks_shape(n_lanes(lanes_of(n_bins)), n_rows, width))
         before, last = own or (0, n_rows)
 
         def put(block: int, first: int, columns: npt.NDArray[np.uint8]) -> None:
-            bins[block, before + first : before + first + len(columns), : columns.shape[1]] = columns
+            lanes[block, before + first : before + first + len(columns), : columns.shape[1]] = columns
 
         fill_blocks(batches, last - before, n_bins, width, put)
-        return cls(words=bins.view(WORD), n_bins=padded(n_bins, width), n_features=len(n_bins))
+        return cls(words=lanes.view(WORD), n_bins=n_bins)
 
     def of_rows(self, rows: npt.NDArray[np.int64]) -> BlockedBins:
         """Return a copy with only these rows."""
-        return BlockedBins(np.take(self.words, rows, axis=1), self.n_bins, self.n_features)
+        return BlockedBins(np.take(self.words, rows, axis=1), self.n_bins)
 
     def with_columns(self, columns: Sequence[npt.NDArray[np.uint8]]) -> BlockedBins:
         """Return a copy in which the features are followed by ``columns`` (n_rows,) of bins, of up to 256 each."""
-        n_features = self.n_features + len(columns)
-        words = np.zeros((-(-n_features // self.width), *self.words.shape[1:]), dtype=WORD)
-        words[: len(self.words)] = self.words
-        bins = words.view(BIN)
-        for f, column in enumerate(columns, start=self.n_features):
-            bins[f // self.width, :, f % self.width] = column
-        counts = [*self.n_bins[: self.n_features].tolist(), *(int(column.max(initial=0)) + 1 for column in columns)]
-        return BlockedBins(words, padded(np.array(counts, dtype=np.int32), self.width), n_features)
+        counts = np.array([int(column.max(initial=0)) + 1 for column in columns], dtype=np.int32)
+        batches = self.batches(np.arange(self.n_rows))
+        added = (
+            np.column_stack([column[first : first + _BATCH_ROWS] for column in columns])
+            for first in range(0, self.n_rows, _BATCH_ROWS)
+        )
+        wider = (np.hstack(both) for both in zip(batches, added, strict=True))
+        return BlockedBins.from_batches(wider, self.n_rows, np.concatenate([self.n_bins, counts]), self.width)
 
     def batches(self, rows: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.uint8]]:
         """Yield these rows as row-major batches (m, n_features)."""
         for first in range(0, len(rows), _BATCH_ROWS):
             words = self.words[:, rows[first : first + _BATCH_ROWS]]
-            bins = words.view(BIN).transpose(1, 0, 2).reshape(words.shape[1], -1)
-            yield np.ascontiguousarray(bins[:, : self.n_features])
+            codes = np.ascontiguousarray(words.view(BIN).transpose(1, 0, 2)).reshape(words.shape[1], -1)
+            bins = np.empty((len(codes), self.n_features), dtype=BIN)
+            _kernels.part_lanes(codes, self.lanes, self.digits, bins)
+            yield bins
+
+
+def lanes_of(n_bins: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Return the lane, the value of the place, and the codes of the lane, for every feature, shape (n_features, 3) int32.
+
+    ``n_bins`` (n_features,) counts each feature's bins.  The code of a lane is the sum of place value times bin over its
+    features, below the product of their bins, which is at most 256.  Lanes are in the order of their lowest features.  Features
+    share lanes only if rows take fewer words then.
+
+    >>> lanes_of(np.array([256, 3, 14, 256, 5, 4, 4, 4, 4], dtype=np.int32)).tolist()[1:5]
+    [[1, 70, 210], [1, 1, 210], [2, 1, 256], [1, 14, 210]]
+    """
+    counts = [max(1, int(n)) for n in n_bins]
+    groups: list[list[int]] = []
+    products: list[int] = []
+    for f in sorted(range(len(counts)), key=lambda f: (-counts[f], f)):
+        fits = next((i for i, product in enumerate(products) if product * counts[f] <= BINS_A_FEATURE), len(groups))
+        if fits == len(groups):
+            groups.append([])
+            products.append(1)
+        groups[fits].append(f)
+        products[fits] *= counts[f]
+    if -(-len(groups) // 8) == -(-len(counts) // 8):
+        groups = [[f] for f in range(len(counts))]
+    lanes = np.zeros((len(counts), 3), dtype=np.int32)
+    for lane, group in enumerate(sorted(groups, key=min)):
+        place = 1
+        for f in group:
+            lanes[f, LANE], lanes[f, PLACE] = lane, place
+            place *= counts[f]
+        lanes[group, CODES] = place
+    return lanes
+
+
+def n_lanes(lanes: npt.NDArray[np.int32]) -> int:
+    """Return the number of lanes that features have."""
+    return int(lanes[:, LANE].max(initial=-1)) + 1
 
 
 def _zeros(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
@@ -146,30 +206,19 @@ def _zeros(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     return np.frombuffer(pages, dtype=BIN, count=prod(shape)).reshape(shape)
 
 
-def blocks_shape(n_features: int, n_rows: int, width: int) -> tuple[int, int, int]:
-    """Return the shape of the blocks in bytes, (n_blocks, n_rows, width); errors as :meth:`BlockedBins.from_batches`."""
+def blocks_shape(lanes: int, n_rows: int, width: int) -> tuple[int, int, int]:
+    """Return the shape of the blocks of so many lanes in bytes, (n_blocks, n_rows, width); errors as :meth:`BlockedBins.from_batches`."""
     if width < 8 or width % 8:
         raise InvalidParameter(f"the block width must be a multiple of 8, got {width}")
     if n_rows > MOST_ROWS:
         raise TrainingDataRejected(f"{n_rows:,} rows are too many; the maximum of a training is {MOST_ROWS:,}")
-    return -(-n_features // width), n_rows, width
+    return -(-lanes // width), n_rows, width
 
 
-def padded(n_bins: npt.NDArray[np.int32], width: int) -> npt.NDArray[np.int32]:
-    """Return ``n_bins`` with a 1 for each column that pads the last block, shape (n_blocks * width,)."""
-    filled = np.ones(-(-len(n_bins) // width) * width, dtype=np.int32)
-    filled[: len(n_bins)] = n_bins
-    return filled
-
-
-def fill_blocks(
-    batches: Iterable[npt.NDArray[np.uint8]], n_rows: int, n_bins: npt.NDArray[np.int32], width: int, put: Put
-) -> None:
-    """Check row-major ``batches`` and pass them on cut into blocks, a block's rows in ascending order.
-
-    ``put(block, first, columns)`` takes ``columns`` (m, width or fewer in the last block) of the rows from ``first``.
-    Errors as :meth:`BlockedBins.from_batches`.
-    """
+def checked(
+    batches: Iterable[npt.NDArray[np.uint8]], n_rows: int, n_bins: npt.NDArray[np.int32]
+) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+    """Yield the number of rows before each row-major batch, and the batch; errors as :meth:`BlockedBins.from_batches`."""
     n_features = len(n_bins)
     filled = 0
     for batch in batches:
@@ -183,8 +232,25 @@ def fill_blocks(
         if above.any():
             feature = int(np.argmax(above))
             raise TrainingDataRejected(f"feature {feature}: bin above its {n_bins[feature]} bins; bin the data again")
-        for block, left in enumerate(range(0, n_features, width)):
-            put(block, filled, batch[:, left : left + width])
+        yield filled, batch
         filled += len(batch)
     if filled != n_rows:
         raise TrainingDataRejected(f"expected the bins of {n_rows} rows, found {filled}")
+
+
+def fill_blocks(
+    batches: Iterable[npt.NDArray[np.uint8]], n_rows: int, n_bins: npt.NDArray[np.int32], width: int, put: Put
+) -> None:
+    """Check row-major ``batches``, join the features of a lane, and pass lanes on cut into blocks, a block's rows in ascending order.
+
+    ``put(block, first, codes)`` takes ``codes`` (m, width or fewer in the last block) of the rows from ``first``.
+    Errors as :meth:`BlockedBins.from_batches`.
+    """
+    lanes = lanes_of(n_bins)
+    for before, batch in checked(batches, n_rows, n_bins):
+        for first in range(0, len(batch), _JOINED_ROWS):
+            part = batch[first : first + _JOINED_ROWS]
+            codes = np.zeros((len(part), n_lanes(lanes)), dtype=BIN)
+            _kernels.join_lanes(part, lanes, codes)
+            for block, left in enumerate(range(0, codes.shape[1], width)):
+                put(block, before + first, codes[:, left : left + width])

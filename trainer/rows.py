@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
-from rankmill.trainer.layout import BlockedBins, fill_blocks
+from rankmill.trainer.layout import BlockedBins, checked
 from rankmill.trainer.shard import Span
 
 Bins = npt.NDArray[np.uint8]
@@ -198,10 +198,8 @@ class RankedRows:
         out = np.empty((self.n_rows, len(n_bins)), dtype=np.uint8)
         before, last = (0, self.n_rows) if span is None else (span.first, span.last)
 
-        def put(_: int, first: int, rows: Bins) -> None:
+        for first, rows in checked(self.bins, last - before, n_bins):
             out[before + first : before + first + len(rows)] = rows
-
-        fill_blocks(self.bins, last - before, n_bins, len(n_bins), put)  # one block, as wide as the rows
         return out
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 from pathlib import Path
 
-import numpy as np
-
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.records import JSON, as_json, left_out
 from rankmill.pipeline.binspec import BinSpec
@@ -25,7 +23,7 @@ from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.forced import check_forced_splits
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import HistogramPool
-from rankmill.trainer.layout import BLOCK_WIDTH, blocks_shape
+from rankmill.trainer.layout import BLOCK_WIDTH, blocks_shape, lanes_of, n_lanes
 from rankmill.trainer.objectives.protocol import ROWS, Objective, array_bytes
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.parameters import BOTH, GBDT, NONE, TrainParameters
@@ -69,6 +67,7 @@ class TrainingPlan:
     train_queries: int
     valid_rows: int
     n_features: int  # with the columns of encoded categories
+    n_lanes: int  # bytes of a row's bins: narrow features share one
     parameters: TrainParameters
     pool_bytes: int  # bound of the memory for histograms
     column_bytes: int  # of the columns read for the train split, except grades and bins
@@ -90,7 +89,7 @@ class TrainingPlan:
     @property
     def bin_bytes(self) -> int:
         """Bytes of the train split's bins, padded to whole blocks; in memory or memory-mapped."""
-        return prod(blocks_shape(self.n_features, self.train_rows, BLOCK_WIDTH))
+        return prod(blocks_shape(self.n_lanes, self.train_rows, BLOCK_WIDTH))
 
     @property
     def bytes_needed(self) -> int:
@@ -108,9 +107,8 @@ class TrainingPlan:
         if p.refit != NONE:  # a copy with the valid split
             columns += columns * (n + self.valid_rows) // n
             n += self.valid_rows
-            bins += prod(blocks_shape(self.n_features, n, BLOCK_WIDTH))
-        n_blocks, _, width = blocks_shape(self.n_features, n, BLOCK_WIDTH)
-        pool = HistogramPool.bytes_needed(n_blocks * width, p, self.pool_bytes)
+            bins += prod(blocks_shape(self.n_lanes, n, BLOCK_WIDTH))
+        pool = HistogramPool.bytes_needed(self.n_features, p, self.pool_bytes)
         a_row = _BYTES_A_ROW + Grower.BYTES_A_ROW + self.n_outputs * _BYTES_AN_OUTPUT
         if p.members > 1:  # scores of the others, and the mean of all
             a_row += 8 * self.n_outputs * p.members
@@ -189,7 +187,8 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
     bins = dataset.bin_set()
     base, bin_cache = _base_of(dataset, parameters, options), options.bin_cache
     mapped = bin_cache is not None and CachedBins.of(bin_cache, dataset, bins.binspec, "train").can_be_mapped()
-    encoded = features_to_encode(dataset.binspec(), parameters.encode_above)
+    binspec = dataset.binspec()
+    encoded = features_to_encode(binspec, parameters.encode_above)
     whole = read_columns(dataset, "train", parameters)
     own = resolved(whole, parameters)
     rows = rows_learnt_from(whole, own)
@@ -203,6 +202,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
         train_queries=len(train),
         valid_rows=valid.n_rows,
         n_features=len(dataset.feature_names) + len(encoded),
+        n_lanes=n_lanes(lanes_of(binspec.n_bins)) + len(encoded),
         parameters=parameters,
         pool_bytes=options.histogram_memory,
         column_bytes=array_bytes(whole)
@@ -331,10 +331,9 @@ def _training_data(
     if rows.n_rows == 0:
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
     if options.bin_cache is not None:
-        n_bins = np.array([feature.n_bins for feature in binspec.features], dtype=np.int32)
         cache = CachedBins.of(options.bin_cache, dataset, binspec.digest, "train")
         say = options.on_message or _warn
-        rows = replace(rows, bins=cache.load(lambda: bin_batches(dataset, "train", binspec), n_bins, say))
+        rows = replace(rows, bins=cache.load(lambda: bin_batches(dataset, "train", binspec), binspec.n_bins, say))
     return TrainingData(
         train=rows,
         edges=[feature.edges for feature in binspec.features],

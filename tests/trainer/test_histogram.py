@@ -13,8 +13,9 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer import _kernels as row_kernels
 from rankmill.trainer.growing import _histogram_kernels, _partition_kernels
 from rankmill.trainer.growing._state_kernels import LOOK_AHEAD as READ_PAST
+from rankmill.trainer.growing._state_kernels import Bins
 from rankmill.trainer.growing.histogram import scales_of
-from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.layout import LANE, BlockedBins, lanes_of
 from rankmill.trainer.workers import Team
 from tests import naive
 from tests.refusals import refused
@@ -30,19 +31,19 @@ def kernel_histogram(layout, rows, packed, shares=1):
     out = np.full((len(layout.n_bins), 256), 7, dtype=np.int64)  # 7: cells must be cleared first
     rows = np.concatenate([rows.astype(np.int32), LOOK_AHEAD])
     edges = np.full((shares, layout.width, 256), 7, dtype=np.int64)
+    table = np.full((layout.width + 1, 256), 7, dtype=np.int64)
     blocks = np.arange(len(layout.words))
+    bins = Bins(layout.words, layout.used_words, blocks, layout.n_bins, layout.lanes, layout.digits)
     partial = [
-        _histogram_kernels.count_share(
-            layout.words, layout.used_words, blocks, rows, packed, 0, len(packed), layout.n_bins, share, shares, out,
-            edges[share],
-        )
+        _histogram_kernels.count_share(bins, rows, packed, 0, len(packed), share, shares, out, table, edges[share])
         for share in range(shares)
-    ]  # fmt: skip
+    ]
     for share, block in enumerate(partial):
         if block >= 0:
-            for first in range(0, len(layout.n_bins), 5):  # in pieces, as several workers do it
-                _histogram_kernels.add_edge(edges[share], layout.n_bins, block, first, first + 5, out)
-    return out[: layout.n_features]
+            for first in range(0, layout.n_features, 5):  # in pieces, as several workers do it
+                last = min(first + 5, layout.n_features)
+                _histogram_kernels.hand_out(edges[share], block, bins, first, last, table[-1], out)
+    return np.where(np.arange(256) < layout.n_bins[:, None], out, 0)
 
 
 @pytest.mark.parametrize("width", [8, 16, 32])
@@ -71,9 +72,58 @@ def test_batches_of_any_size_fill_the_same_blocks():
     whole = BlockedBins.from_batches([bins], 64, n_bins)
     parts = BlockedBins.from_batches([bins[:1], bins[1:40], bins[40:40], bins[40:]], 64, n_bins)
     assert np.array_equal(whole.words, parts.words)
-    for feature in (0, 15, 16, 20):
-        column, stride = _histogram_kernels.column_of(whole.words, feature), whole.width
-        assert np.array_equal(column[::stride][:64], bins[:, feature])
+    assert np.array_equal(np.concatenate(list(whole.batches(np.arange(64)))), bins)
+
+
+def drawn(n_bins, n_rows, seed):
+    rng = np.random.default_rng(seed)
+    return np.stack([rng.integers(0, n, n_rows) for n in n_bins], axis=1).astype(np.uint8)
+
+
+COUNTS = {
+    "none": [256] * 17 + [129] * 3,
+    "some": [256, 3, 14, 1, 5] * 12,
+    "pairs": [16] * 20,
+    "many": [2] * 90,
+    "to the last code": [2] * 16 + [4] * 8,
+    "one": [1] * 9,
+}
+
+
+@pytest.mark.parametrize("shares", [1, 3])
+@pytest.mark.parametrize("width", [8, 16])
+@pytest.mark.parametrize("n_bins", COUNTS.values(), ids=COUNTS)
+def test_features_that_share_lanes_are_counted_as_if_they_did_not(n_bins, width, shares):
+    n_bins = np.array(n_bins, dtype=np.int32)
+    bins = drawn(n_bins, 90, width)
+    layout = BlockedBins.from_batches([bins[:40], bins[40:]], 90, n_bins, width)
+    rows = np.random.default_rng(shares).permutation(90)[:53]
+    packed = np.random.default_rng(1).integers(-(2**40), 2**40, size=53)
+    assert np.array_equal(kernel_histogram(layout, rows, packed, shares), naive.histogram(bins, rows, packed))
+    assert np.array_equal(np.concatenate(list(layout.batches(rows))), bins[rows])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(st.integers(1, 20), st.integers(1, 256)), min_size=1, max_size=60))
+def test_every_feature_has_a_place_in_a_lane_of_its_own_or_with_others(n_bins):
+    lanes = lanes_of(np.array(n_bins, dtype=np.int32))
+    used = sorted(set(lanes[:, LANE].tolist()))
+    assert used == list(range(len(used)))
+    assert len(used) == len(n_bins) or -(-len(used) // 8) < -(-len(n_bins) // 8)
+    for lane in used:
+        own = [tuple(row) for row, n in zip(np.c_[lanes, n_bins].tolist(), n_bins, strict=True) if row[0] == lane]
+        product = 1
+        for _, place, codes, n in sorted(own, key=lambda row: (row[1], row[3])):
+            assert place == product
+            product *= n
+            assert codes <= 256
+        assert product == own[0][2]
+
+
+def test_narrow_features_save_words():
+    layout = BlockedBins.from_batches([np.zeros((5, 32), np.uint8)], 5, np.array([256, 3, 3, 3] * 8, dtype=np.int32))
+    assert layout.words.shape == (1, 5, 2)  # 8 lanes of their own, and 5 lanes of up to 5 features
+    assert layout.used_words.tolist() == [2]
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def fixed_log(n_queries=400, sessions=60_000):
 
 def binned(x):
     spec = BinSpec(tuple(feature_bins(f"f{i}", x[:, i].copy()) for i in range(x.shape[1])))
-    n_bins = np.array([feature.n_bins for feature in spec.features], dtype=np.int32)
+    n_bins = spec.n_bins
     return BlockedBins.from_batches([apply_bins(x, spec)], len(x), n_bins), [f.edges for f in spec.features]
 
 

@@ -77,12 +77,12 @@ def test_counted_search_obeys_the_row_bound_exactly(seed):
     rules = state.Rules(min_rows=20, unit_g=1 / 1024, unit_h=1 / 1024)
     search_counted(
         state.Crew(0, 1, none, 1, -1, none, none, 0, none), 0, False, 0, 1,
-        state.Bins(layout.words, none, none, layout.n_bins, np.ones(16, np.uint8), np.zeros(16, np.int8), np.zeros(16, np.uint8),
+        state.Bins(layout.words, none, none, layout.n_bins, layout.lanes, layout.digits, np.ones(16, np.uint8), np.zeros(16, np.int8), np.zeros(16, np.uint8),
                    np.arange(16, dtype=np.int32), np.zeros((16, 0), np.uint64),
                    np.ones(16), np.zeros(16), np.zeros(16, np.uint8), np.zeros((0, 0), np.int64)),
         np.arange(50 + state.LOOK_AHEAD, dtype=np.int32), h, rules,
         state.Nodes(table, np.array([[-np.inf, np.inf, 0.0, 50.0]]), none, none, none, none, none, np.zeros((1, 0), np.uint64), np.zeros((1, 0), np.uint8), none, none),
-        state.Histograms(hist[None], none, none),
+        state.Histograms(hist[None], none, none, none),
         state.Search(gains, np.zeros((2, 1)), np.zeros((2, 1, 8), np.int64), np.full((1, 16), np.inf), np.empty((1, 8, 256)),
                      np.zeros((1, 2, 256), np.int64), np.zeros((1, 16), np.uint8), np.zeros((1, 16), np.uint64), np.zeros(2), np.zeros((2, 8), np.int64)),
     )  # fmt: skip

@@ -56,8 +56,7 @@ def fit_regression_em(
         raise InputError("the log has no result list")
     (counts,) = count_clicks(log, ranks)
     spec = dataset.binspec()
-    n_bins = np.array([feature.n_bins for feature in spec.features], dtype=np.int32)
-    bins = BlockedBins.from_batches(dataset.bin_batches(None, spec.digest), dataset.manifest.rows, n_bins)
+    bins = BlockedBins.from_batches(dataset.bin_batches(None, spec.digest), dataset.manifest.rows, spec.n_bins)
     edges = [feature.edges for feature in spec.features]
     categories = {name: list(dataset.vocabulary.texts.get(name, {})) for name in spec.categories}
     return regression_em(

@@ -79,12 +79,12 @@ def prepare_batch(crew, bins, rows, rules, nodes, histograms):
     for i in range(state[N_BATCH]):
         node = batch[i]
         if crew.size > 1 and table[node, LAST] - table[node, FIRST] >= rules.shared_rows:
-            if not (partition_node(crew, node, bins.words, rows, table) and meet(crew)):
+            if not (partition_node(crew, node, bins, rows, table) and meet(crew)):
                 return False
             if crew.worker == 0:
                 table[node, OWN_LEFT] = rows_left(crew, rows)
         elif crew.worker == 0:
-            table[node, OWN_LEFT] = partition_alone(crew, node, bins.words, rows, table)
+            table[node, OWN_LEFT] = partition_alone(crew, node, bins, rows, table)
         if not meet(crew):
             return False
     if crew.worker == 0:
@@ -116,7 +116,7 @@ def prepare_batch(crew, bins, rows, rules, nodes, histograms):
         )
         if not count_rows(crew, first, last, slot, bins, rows, histograms):
             return False
-        add_edges(crew, slot, bins.n_bins, histograms)
+        add_edges(crew, slot, bins, histograms)
         if not meet(crew):  # the next count uses the same buffers for edges
             return False
     if crew.worker == 0:

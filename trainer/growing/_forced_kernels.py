@@ -87,7 +87,7 @@ def _large_enough(crew, node, f, threshold, bits, missing_left, bins, rows, hess
     n_bins, with_hessians = bins.n_bins[f], not rules.by_h
     counts[1] = 0
     count_sides(
-        crew, f, bins.words, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians, counts
+        crew, f, bins, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians, counts
     )  # fmt: skip
     left = _left_of(counts[0], n_bins, threshold, bits) + (counts[0, 0] if missing_left else np.int64(0))
     h = _left_of(counts[1], n_bins, threshold, bits) + (counts[1, 0] if missing_left else np.int64(0))

@@ -97,7 +97,7 @@ def _count(crew, node, bins, rows, table, histograms):
     """Count the histogram of a node for the features that this worker searches.  False: stop."""
     if not count_node(crew, node, table[node, SLOT], bins, rows, table, histograms):
         return False
-    add_edges(crew, table[node, SLOT], bins.n_bins, histograms)
+    add_edges(crew, table[node, SLOT], bins, histograms)
     return add_up_histograms(crew, table[node, SLOT], 1)
 
 
@@ -271,7 +271,7 @@ def _judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, 
     light = not few and not sides_have_hessian(
         crew, node, table[node, FIRST] + own_left, n_left, rows.rows, derivatives.hessians, rules, table
     )
-    worth_it = rules.paired or gains_something(crew, node, n_left, n_right, bins.words, rows, derivatives, rules, table)
+    worth_it = rules.paired or gains_something(crew, node, n_left, n_right, bins, rows, derivatives, rules, table)
     undone = (few or light or not worth_it) and has_forced(node, bins, nodes)
     if undone:
         forget_forced(node, bins, nodes)
@@ -292,7 +292,7 @@ def _judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, 
     else:
         _split(node, own_left, n_left, bins, rules, nodes)
         if rules.paired and state[SMALL] >= 0:
-            divide_pairs(node, bins.words, rows, table, pairs, search.splits[0, 0])
+            divide_pairs(node, bins, rows, table, pairs, search.splits[0, 0])
 
 
 @kernel
@@ -344,11 +344,11 @@ def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search
                 return
             continue
         if crew.size > 1 and table[node, LAST] - table[node, FIRST] >= rules.shared_rows:
-            if not (partition_node(crew, node, bins.words, rows, table) and meet(crew)):
+            if not (partition_node(crew, node, bins, rows, table) and meet(crew)):
                 return
         elif crew.worker == 0:
             rows.lefts[:] = 0
-            rows.lefts[0] = partition_alone(crew, node, bins.words, rows, table)
+            rows.lefts[0] = partition_alone(crew, node, bins, rows, table)
         if crew.worker == 0:
             tick(crew, PARTING)
             n_left = rows_left(crew, rows)
@@ -374,7 +374,7 @@ def _count_level(crew, level, bins, rows, table, histograms):
         small = other if first_node > 0 and table[other, ROWS] < table[node, ROWS] else node
         if not count_node(crew, small, first_slot + pair, bins, rows, table, histograms):
             return False
-        add_edges(crew, first_slot + pair, bins.n_bins, histograms)
+        add_edges(crew, first_slot + pair, bins, histograms)
         if not meet(crew):  # the next count uses the same buffers for edges
             return False
     if not add_up_histograms(crew, first_slot, n_pairs):
@@ -441,18 +441,18 @@ def _choose_level_split(crew, level, bins, rules, nodes, histograms, search):
 
 
 @kernel(inline="always")
-def _partition_level(crew, level, words, rows, rules, table):
+def _partition_level(crew, level, bins, rows, rules, table):
     """Partition all leaves of a level, large ones with all workers, and create their children.  False: stop."""
     for node in range(level[0], level[1]):
         if crew.size > 1 and table[node, LAST] - table[node, FIRST] >= rules.shared_rows:
-            if not partition_node(crew, node, words, rows, table):
+            if not partition_node(crew, node, bins, rows, table):
                 return False
             if crew.worker == 0:
                 table[2 * node + 1, ROWS] = rows_left(crew, rows)
             if not meet(crew):
                 return False
         elif node % crew.size == crew.worker:
-            table[2 * node + 1, ROWS] = partition_alone(crew, node, words, rows, table)
+            table[2 * node + 1, ROWS] = partition_alone(crew, node, bins, rows, table)
     if not meet(crew):
         return False
     if crew.worker == 0:
@@ -500,13 +500,13 @@ def _write_level_gains(crew, level, rows, hessians, bins, rules, nodes):
 
 
 @kernel(inline="always")
-def _level_gains_something(crew, level, words, rows, derivatives, rules, nodes):
+def _level_gains_something(crew, level, bins, rows, derivatives, rules, nodes):
     """Return whether the split of a partitioned level gains more than rounding in at least one leaf."""
     table = nodes.table
     for node in range(level[0], level[1]):
         n_left, n_right = table[2 * node + 1, ROWS], table[2 * node + 2, ROWS]
         if nodes.gains[node] > 0.0:
-            if gains_something(crew, node, n_left, n_right, words, rows, derivatives, rules, table):
+            if gains_something(crew, node, n_left, n_right, bins, rows, derivatives, rules, table):
                 return True
     return False
 
@@ -546,14 +546,14 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
                 return
             if state[NODE] < 0:
                 return
-            if not _partition_level(crew, level, bins.words, rows, rules, table):
+            if not _partition_level(crew, level, bins, rows, rules, table):
                 return
             if crew.worker == 0:
                 tick(crew, PARTING)
                 seen = _write_level_gains(crew, level, rows.rows, derivatives.hessians, bins, rules, nodes)
                 state[REFUSED] = first_node if not (seen or counted) else -1
                 if state[REFUSED] < 0 and not _level_gains_something(
-                    crew, level, bins.words, rows, derivatives, rules, nodes
+                    crew, level, bins, rows, derivatives, rules, nodes
                 ):
                     if has_forced(first_node, bins, nodes):
                         forget_forced(first_node, bins, nodes)

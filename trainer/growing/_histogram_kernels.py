@@ -1,9 +1,11 @@
 """Count histograms: for every feature and bin of a node the sum of packed gradients and hessians of its rows.
 
-    block 0                          block 1                    histogram[feature, bin] int64
-    words[0, row] = 16 bins          words[1, row] = 16 bins      bin      0 (missing)  1     2    ..
-    row 0 |3|0|7|..|                 row 0 |2|2|9|..|             feature 0    .        .     .
-    row 1 |1|4|7|..|                 row 1 |5|2|0|..|             feature 1    .        .     .
+    block 0                          block 1                    table[lane, code] int64
+    words[0, row] = 16 lanes         words[1, row] = 16 lanes     code     0    1     2    ..
+    row 0 |3|0|7|..|                 row 0 |2|2|9|..|             lane 0   .    .     .
+    row 1 |1|4|7|..|                 row 1 |5|2|0|..|             lane 1   .    .     .
+
+    table -> histogram[feature, bin]: the sums of all codes whose digit for the feature is the bin, see ``layout``
 
 A *packed* value holds a gradient in its high and a hessian in its low 32 bits; the hessian is never negative and its
 sum over all rows fits 32 bits, so sums never carry between the two.  All sums are integer sums, so threads, blocks and
@@ -28,78 +30,102 @@ from rankmill.trainer.growing._state_kernels import (
     meet,
     own_features,
 )
+from rankmill.trainer.layout import CODES, LANE, PLACE
 
 FAR = np.int64(LOOK_AHEAD)
 
 
 @kernel
 def _accumulate(words, used, rows, packed, first, last, out):
-    """out[256 * lane + bin of lane] += packed[i] for the rows[i] of one block, i in first .. last.
+    """out[256 * lane + code of lane] += packed[i] for the rows[i] of one block, i in first .. last.
 
-    A load, an addition and a store for each bin, which is one more load: processors do more loads in a cycle than shifts and masks
+    A load, an addition and a store for each code, which is one more load: processors do more loads in a cycle than shifts and masks
     of a word would take.
     """
     width = words.shape[1] * 8
-    bins = words.view(np.uint8).reshape(-1)
+    codes = words.view(np.uint8).reshape(-1)
     if width == 16 and used == 2:  # of constant length, which the compiler unrolls
         for i in range(first, last):
             at = np.uint64(rows[i]) * np.uint64(16)
-            prefetch(bins, rows[i + FAR] * 16)
+            prefetch(codes, rows[i + FAR] * 16)
             value = packed[i]
             for lane in range(16):
-                out[np.uint64(256 * lane) + np.uint64(bins[at + np.uint64(lane)])] += value
+                out[np.uint64(256 * lane) + np.uint64(codes[at + np.uint64(lane)])] += value
         return
     for i in range(first, last):
         at = np.uint64(rows[i]) * np.uint64(width)
-        prefetch(bins, rows[i + FAR] * width)
+        prefetch(codes, rows[i + FAR] * width)
         value = packed[i]
         for word in range(used):
             for lane in range(8 * word, 8 * word + 8):
-                out[np.uint64(256 * lane) + np.uint64(bins[at + np.uint64(lane)])] += value
+                out[np.uint64(256 * lane) + np.uint64(codes[at + np.uint64(lane)])] += value
 
 
 @kernel
-def count_share(words, used_words, blocks, rows, packed, first, last, n_bins, share, shares, histogram, edge):
+def marginal(counts, place, n, codes, out):
+    """out[bin] = sum of ``counts`` (codes,) over the codes whose digit is the bin; ``out`` may be ``counts`` itself.
+
+    What is written is not read again, as ``place`` * bin is at least the bin.
+    """
+    for b in range(n):
+        total = np.int64(0)
+        for high in range(b * place, codes, place * n):
+            for code in range(high, high + place):
+                total += counts[code]
+        out[b] = total
+
+
+@kernel
+def hand_out(table, block, bins, first_feature, last_feature, sums, histogram):
+    """Add a block's ``table`` (width, 256) to ``histogram`` (n_features, 256), for features in the range; ``sums`` (256,) is scratch."""
+    width = table.shape[0]
+    for f in range(first_feature, last_feature):
+        lane, place, codes = bins.lanes[f, LANE], bins.lanes[f, PLACE], bins.lanes[f, CODES]
+        if lane // width != block:
+            continue
+        counted, n = table[lane % width], bins.n_bins[f]
+        if n != codes:
+            marginal(counted, place, n, codes, sums)
+            counted = sums
+        for b in range(n):
+            histogram[f, b] += counted[b]
+
+
+@kernel
+def count_share(bins, rows, packed, first, last, share, shares, histogram, table, edge):
     """Add one worker's share of (row, word) visits of rows[first:last] to ``histogram`` (n_features, 256).
 
     The blocks asked for are laid end to end, ``n`` rows of ``used_words[block]`` words each, and the line is cut into
-    ``shares`` parts of about equal length.  Where a part begins inside a block, that block's visits go to ``edge``
+    ``shares`` parts of about equal length.  Where a part begins inside a block, that block's visits stay in ``edge``
     (width, 256); returns the number of that block, -1 if there is none.  The part in which a block begins clears it.
+    ``table`` (width + 1, 256) is scratch.
     """
-    n, width = last - first, words.shape[2] * 8
+    n, width, n_features = last - first, bins.words.shape[2] * 8, bins.n_bins.shape[0]
     whole = np.int64(0)
-    for k in range(blocks.shape[0]):
-        whole += used_words[blocks[k]]
+    for k in range(bins.blocks.shape[0]):
+        whole += bins.used_words[bins.blocks[k]]
     start, stop = n * whole * share // shares, n * whole * (share + 1) // shares
     partial, offset = np.int64(-1), np.int64(0)
-    for k in range(blocks.shape[0]):
-        block = blocks[k]
-        used = used_words[block]
+    for k in range(bins.blocks.shape[0]):
+        block = bins.blocks[k]
+        used = bins.used_words[block]
         begin = max(start - offset, 0) // used
         end = min(max(stop - offset, 0) // used, n)
         offset += n * used
         if begin >= end:
             continue
-        if begin == 0:
-            for f in range(block * width, (block + 1) * width):
-                for b in range(n_bins[f]):
-                    histogram[f, b] = 0
-            target = histogram[block * width : (block + 1) * width]
-        else:
+        target = table[:width]
+        if begin > 0:
             partial = block
-            edge[:] = 0
             target = edge
-        _accumulate(words[block], used, rows, packed, first + begin, first + end, target.reshape(-1))
+        target[: 8 * used] = 0
+        _accumulate(bins.words[block], used, rows, packed, first + begin, first + end, target.reshape(-1))
+        if begin == 0:
+            for f in range(n_features):
+                if bins.lanes[f, LANE] // width == block:
+                    histogram[f, : bins.n_bins[f]] = 0
+            hand_out(target, block, bins, np.int64(0), n_features, table[width], histogram)
     return partial
-
-
-@kernel
-def add_edge(edge, n_bins, block, first_feature, last_feature, histogram):
-    """Add a block's histogram ``edge`` (width, 256) to the features of ``histogram`` in the range."""
-    width = edge.shape[0]
-    for f in range(max(first_feature, block * width), min(last_feature, (block + 1) * width)):
-        for b in range(n_bins[f]):
-            histogram[f, b] += edge[f - block * width, b]
 
 
 @kernel
@@ -112,7 +138,7 @@ def subtract(from_parent, child, n_bins, first_feature, last_feature):
 
 @kernel
 def count_bins(column, stride, rows, first, last, counts):
-    """counts[bin] = number of rows[first:last] with that bin of one feature."""
+    """counts[code] = number of rows[first:last] with that code of a lane; see :func:`to_bins`."""
     counts[:] = 0
     for i in range(first, last):
         prefetch(column, rows[i + FAR] * stride)
@@ -121,10 +147,19 @@ def count_bins(column, stride, rows, first, last, counts):
 
 @kernel
 def sum_hessians(column, stride, rows, first, last, hessians, scale, sums):
-    """sums[bin] = sum of round(hessian * scale) over rows[first:last] with that bin of one feature."""
+    """sums[code] = sum of round(hessian * scale) over rows[first:last] with that code of a lane; see :func:`to_bins`."""
     sums[:] = 0
     for i in range(first, last):
         sums[column[rows[i] * stride]] += np.int64(np.rint(hessians[rows[i]] * scale))
+
+
+@kernel
+def to_bins(bins, feature, counts):
+    """Turn sums by the codes of a feature's lane, ``counts`` (256,), into sums by its bins."""
+    n, codes = bins.n_bins[feature], bins.lanes[feature, CODES]
+    if n != codes:
+        marginal(counts, bins.lanes[feature, PLACE], n, codes, counts)
+        counts[n:codes] = 0
 
 
 @kernel
@@ -138,10 +173,10 @@ def total_and_least(packed):
 
 
 @kernel
-def column_of(words, feature):
-    """Return the bins of ``feature``, uint8: the bin of row r is at r * width."""
-    width = words.shape[2] * 8
-    return words[feature // width].view(np.uint8).reshape(-1)[feature % width :]
+def column_of(bins, feature):
+    """Return the codes of the lane of ``feature``, uint8: that of row r is at r * width."""
+    width, lane = bins.words.shape[2] * 8, bins.lanes[feature, LANE]
+    return bins.words[lane // width].view(np.uint8).reshape(-1)[lane % width :]
 
 
 @kernel
@@ -159,32 +194,37 @@ def count_rows(crew, first, last, slot, bins, rows, histograms):
         histograms.edge_blocks[crew.worker * LINE] = -1
         return meet(crew)
     histograms.edge_blocks[crew.worker * LINE] = count_share(
-        bins.words, bins.used_words, bins.blocks, rows.rows, rows.packed, first, last, bins.n_bins,
-        crew.worker, crew.size, histograms.pool[slot], histograms.edges[crew.worker],
+        bins, rows.rows, rows.packed, first, last, crew.worker, crew.size, histograms.pool[slot],
+        histograms.tables[crew.worker], histograms.edges[crew.worker],
     )  # fmt: skip
     return meet(crew)
 
 
 @kernel
-def add_edges(crew, slot, n_bins, histograms):
+def add_edges(crew, slot, bins, histograms):
     """Add partial counts, of shares that begin inside a block, to the features of this worker."""
-    first_feature, last_feature = own_features(crew, n_bins.shape[0])
+    first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
+    sums = histograms.tables[crew.worker, bins.words.shape[2] * 8]
     for worker in range(crew.size):
         block = histograms.edge_blocks[worker * LINE]
         if block >= 0:
-            add_edge(histograms.edges[worker], n_bins, block, first_feature, last_feature, histograms.pool[slot])
+            hand_out(
+                histograms.edges[worker], block, bins, first_feature, last_feature, sums, histograms.pool[slot]
+            )  # fmt: skip
 
 
 @kernel
-def count_sides(crew, feature, words, rows, first, last, hessians, scale, with_hessians, counts):
+def count_sides(crew, feature, bins, rows, first, last, hessians, scale, with_hessians, counts):
     """Write to ``counts`` (2, 256) the number of rows of each bin of a feature and, if asked, their hessians in fine steps.
 
     Rows of all processes count.
     """
-    column, stride = column_of(words, feature), words.shape[2] * 8
+    column, stride = column_of(bins, feature), bins.words.shape[2] * 8
     count_bins(column, stride, rows, first, last, counts[0])
+    to_bins(bins, feature, counts[0])
     if with_hessians:
         sum_hessians(column, stride, rows, first, last, hessians, scale, counts[1])
+        to_bins(bins, feature, counts[1])
     if crew.peers != 0:
         sums = crew.sums[:SIDES].reshape(2, 256)
         sums[:] = counts

@@ -19,7 +19,7 @@ from rankmill.foundation.kernels.elementary import MAGIC
 from rankmill.foundation.kernels.instructions import bits_of, float_of
 from rankmill.trainer.growing._control_kernels import usable_features
 from rankmill.trainer.growing._gain_kernels import highest_of, left_is_heavier
-from rankmill.trainer.growing._histogram_kernels import column_of, count_bins
+from rankmill.trainer.growing._histogram_kernels import column_of, count_bins, to_bins
 from rankmill.trainer.growing._state_kernels import FIRST, INSIDE, LAST, LOW, PAIRS_FIRST, PAIRS_LAST, SLOT, TOTAL
 
 PAIR_STEPS = 1048576.0  # steps of a pair's hessian to one of packed hessian: sums of 2 ** 31 of these fit a double
@@ -42,24 +42,24 @@ def pack_pairs(first, second, hessian, scale, drawn, pairs):
 
 
 @kernel
-def _count_pairs(column, stride, pairs, first, last, highest, lowest):
+def _count_pairs(column, stride, digits, pairs, first, last, highest, lowest):
     """Add the hessian of pairs[first:last] to highest[the greater bin of its two rows] and to lowest[the lesser]."""
     highest[:] = 0
     lowest[:] = 0
     for k in range(first, last):
         both = pairs[k, 0]
-        a, b = column[(both >> np.int64(32)) * stride], column[(both & LOW) * stride]
+        a, b = digits[column[(both >> np.int64(32)) * stride]], digits[column[(both & LOW) * stride]]
         c = pairs[k, 1]
         highest[max(a, b)] += c
         lowest[min(a, b)] += c
 
 
 @kernel
-def _move_missing(column, stride, pairs, first, last, highest, lowest):
+def _move_missing(column, stride, digits, pairs, first, last, highest, lowest):
     """Convert the counts of ``_count_pairs``, where missing is the lowest bin, to counts where it is the highest."""
     for k in range(first, last):
         both = pairs[k, 0]
-        a, b = column[(both >> np.int64(32)) * stride], column[(both & LOW) * stride]
+        a, b = digits[column[(both >> np.int64(32)) * stride]], digits[column[(both & LOW) * stride]]
         if min(a, b) == 0:
             c, other = pairs[k, 1], max(a, b)
             highest[other] -= c
@@ -124,16 +124,17 @@ def _forbid_unsound_sides(
 
 @kernel
 def search_paired(
-    f, column, stride, hist, last, rows, first_row, last_row, pairs, first_pair, last_pair, total, inside, rules, counts, keyed, work, gain_out, split_out,
+    f, bins, hist, rows, first_row, last_row, pairs, first_pair, last_pair, total, inside, rules, counts, keyed, work, gain_out, split_out,
 ):  # fmt: skip
     """Find the best split of one node by one feature, by the exact change of the loss.
 
-    ``hist`` (256,) holds the node's packed sums of the feature by bin, below ``last``; pairs[first_pair:last_pair] have
+    ``hist`` (256,) holds the node's packed sums of the feature by bin; pairs[first_pair:last_pair] have
     both their rows in the node.  Inside the left of bin b are the pairs whose greater key is at most b, inside the
     right those whose lesser one is above it.  What is better than ``gain_out[0]``, or as good by a lower feature, is
     written there and to ``split_out``.  Rows are counted, a pass over all of them, only where the feature would win if
     their number did not matter.  ``keyed`` (4, KEYS) int64 and ``work`` (4, 256) float64 are scratch space.
     """
+    column, stride, digits, last = column_of(bins, f), bins.words.shape[2] * 8, bins.digits[f], bins.n_bins[f]
     total_g, total_h = np.float64(total >> np.int64(32)), np.float64(total & LOW)
     n_rows, missing = last_row - first_row, hist[0]
     least = rules.least_h
@@ -149,11 +150,11 @@ def search_paired(
     for b in range(1, last):
         present += hist[b]
         prefix[b] = present
-    _count_pairs(column, stride, pairs, first_pair, last_pair, highest, lowest)
+    _count_pairs(column, stride, digits, pairs, first_pair, last_pair, highest, lowest)
     counted = False
     for side in range(1, -1 if missing != 0 else 0, -1):  # 1: the missing left, 0: right
         if side == 0:
-            _move_missing(column, stride, pairs, first_pair, last_pair, highest, lowest)
+            _move_missing(column, stride, digits, pairs, first_pair, last_pair, highest, lowest)
         extra, out = missing if side == 1 else np.int64(0), work[1]
         _insides(highest, lowest, inside, last, inside_left, inside_right)
         _paired_gains(prefix, extra, inside_left, inside_right, last, total_g, total_h, least, rules, parent, out)
@@ -162,6 +163,7 @@ def search_paired(
             continue
         if not counted:
             count_bins(column, stride, rows, first_row, last_row, counts)
+            to_bins(bins, f, counts)
             counted = True
         _forbid_unsound_sides(
             prefix, extra, inside_left, inside_right, counts, side == 1, missing == 0, last, n_rows, total_g,
@@ -206,7 +208,7 @@ def choose_features(screen, enabled, many, chosen):
 @kernel
 def search_node_by_pairs(crew, child, node, bins, rows, rules, nodes, histograms, pairs, search):
     """Search this worker's share of the features that are best in the first search, as :func:`search_paired`."""
-    table, worker, slot, words = nodes.table, crew.worker, nodes.table[node, SLOT], bins.words
+    table, worker, slot = nodes.table, crew.worker, nodes.table[node, SLOT]
     search.gains[child, worker] = 0.0
     search.splits[child, worker, 0] = -1
     chosen = pairs.chosen[worker]
@@ -215,8 +217,7 @@ def search_node_by_pairs(crew, child, node, bins, rows, rules, nodes, histograms
     for i in range(worker, n_chosen, crew.size):
         f = chosen[i]
         search_paired(
-            f, column_of(words, f), words.shape[2] * 8, histograms.pool[slot, f], bins.n_bins[f], rows.rows,
-            table[node, FIRST], table[node, LAST], pairs.pairs, table[node, PAIRS_FIRST], table[node, PAIRS_LAST],
+            f, bins, histograms.pool[slot, f], rows.rows, table[node, FIRST], table[node, LAST], pairs.pairs, table[node, PAIRS_FIRST], table[node, PAIRS_LAST],
             table[node, TOTAL], table[node, INSIDE], rules, search.counts[worker, 0], pairs.keyed[worker],
             search.work[worker], search.gains[child, worker:], search.splits[child, worker],
         )  # fmt: skip

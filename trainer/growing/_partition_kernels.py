@@ -31,22 +31,23 @@ from rankmill.trainer.growing._state_kernels import (
     THRESHOLD,
     meet,
 )
+from rankmill.trainer.layout import LANE
 
 _BYTE = np.uint64(255)
 _U8 = np.uint64(8)
 
 
 @kernel
-def write_sides(node, table, sides):
-    """sides[b] = 1 if the split of the node sends bin b to the left, else 0."""
-    threshold = table[node, THRESHOLD]
-    if threshold > 0:
-        for b in range(256):
-            sides[b] = b <= threshold
-        sides[0] = table[node, MISSING_LEFT] != 0
-    else:
-        for b in range(256):
-            sides[b] = is_in(table[node, SET:], b)
+def write_sides(node, bins, table, sides):
+    """sides[code] = 1 if the split of the node sends rows with that code in the lane of its feature to the left, else 0."""
+    threshold, digits = table[node, THRESHOLD], bins.digits[table[node, FEATURE]]
+    missing_left = table[node, MISSING_LEFT] != 0
+    for code in range(256):
+        b = digits[code]
+        if threshold > 0:
+            sides[code] = b <= threshold and (b != 0 or missing_left)
+        else:
+            sides[code] = is_in(table[node, SET:], b)
     return sides
 
 
@@ -54,7 +55,7 @@ def write_sides(node, table, sides):
 def partition(column, stride, sides, rows, packed, first, last, spare_rows, spare_packed):
     """Reorder rows[first:last] (and packed with them) so that the left child comes first; both keep their order.
 
-    ``column[row * stride]`` is the bin of the split feature, ``sides[bin]`` 1 if it goes left.  Returns the number of rows
+    ``column[row * stride]`` is the code of the split feature's lane, ``sides[code]`` 1 if it goes left.  Returns the number of rows
     on the left.
     """
     left, right = first, 0
@@ -137,19 +138,19 @@ def part_pairs(column, stride, sides, pairs, first, last, spare, out):
 
 
 @kernel
-def partition_node(crew, node, words, rows, table):
+def partition_node(crew, node, bins, rows, table):
     """Partition a node by its split, the share of one worker; another barrier must follow.  False: stop.
 
     The numbers of rows that go left are in ``rows.lefts``, see :func:`rows_left`.
     """
-    column, stride = column_of(words, table[node, FEATURE]), words.shape[2] * 8
+    column, stride = column_of(bins, table[node, FEATURE]), bins.words.shape[2] * 8
     first, n, worker, size = table[node, FIRST], table[node, LAST] - table[node, FIRST], crew.worker, crew.size
     begin, end = first + worker * n // size, first + (worker + 1) * n // size
     lefts = rows.lefts
     lefts[worker * LINE] = deal_out(
         column,
         stride,
-        write_sides(node, table, rows.sides[worker]),
+        write_sides(node, bins, table, rows.sides[worker]),
         rows.rows,
         rows.packed,
         begin,
@@ -179,21 +180,21 @@ def rows_left(crew, rows):
 
 
 @kernel
-def partition_alone(crew, node, words, rows, table):
+def partition_alone(crew, node, bins, rows, table):
     """Partition a node by its split; returns the number of rows on the left."""
     first = table[node, FIRST]
     return partition(
-        column_of(words, table[node, FEATURE]), words.shape[2] * 8, write_sides(node, table, rows.sides[crew.worker]),
+        column_of(bins, table[node, FEATURE]), bins.words.shape[2] * 8, write_sides(node, bins, table, rows.sides[crew.worker]),
         rows.rows, rows.packed, first, table[node, LAST], rows.spare_rows[first:], rows.spare_packed[first:],
     )  # fmt: skip
 
 
 @kernel
-def divide_pairs(node, words, rows, table, pairs, out):
+def divide_pairs(node, bins, rows, table, pairs, out):
     """Assign the pairs of a split node to its children, by worker 0."""
     left, first = table[node, LEFT], table[node, PAIRS_FIRST]
     part_pairs(
-        column_of(words, table[node, FEATURE]), words.shape[2] * 8, write_sides(node, table, rows.sides[0]),
+        column_of(bins, table[node, FEATURE]), bins.words.shape[2] * 8, write_sides(node, bins, table, rows.sides[0]),
         pairs.pairs, first, table[node, PAIRS_LAST], pairs.spare, out,
     )  # fmt: skip
     table[left, PAIRS_FIRST] = first
@@ -205,15 +206,17 @@ def divide_pairs(node, words, rows, table, pairs, out):
 
 
 @kernel
-def add_tree_blocked(words, feature, threshold, missing_left, sets, left, right, value, rows, first, last, scores):
+def add_tree_blocked(
+    words, lanes, digits, feature, threshold, missing_left, sets, left, right, value, rows, first, last, scores
+):
     """scores[row] += value of the leaf that the bins of the row lead to, for rows[first:last]."""
     width = words.shape[2] * 8
     for i in range(first, last):
         row, node = np.int64(rows[i]), 0
         while feature[node] >= 0:
             f = np.int64(feature[node])
-            block, lane = f // width, np.uint64(f % width)
+            block, lane = np.int64(lanes[f, LANE]) // width, np.uint64(lanes[f, LANE] % width)
             word = words[block, row, np.int64(lane >> np.uint64(3))]
-            b = np.int64((word >> ((lane & np.uint64(7)) * _U8)) & _BYTE)
+            b = np.int64(digits[f, (word >> ((lane & np.uint64(7)) * _U8)) & _BYTE])
             node = left[node] if goes_left(b, threshold[node], missing_left[node], sets[node]) else right[node]
         scores[row] += value[node]

@@ -221,7 +221,7 @@ def search_counted(
         uppers[f] = -np.inf
         last, missing = bins.n_bins[f], histogram[f, 0]
         count_sides(
-            crew, f, bins.words, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians, counts
+            crew, f, bins, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians, counts
         )  # fmt: skip
         if total_h == 0.0:
             continue
@@ -471,7 +471,7 @@ def search_level_counted(
         uppers[f] = -np.inf
         for node in range(first_node, last_node):
             count_sides(
-                crew, f, bins.words, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians,
+                crew, f, bins, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians,
                 counts[node - first_node],
             )  # fmt: skip
         last, both_sides = _level_gains(f, level, counts, YES, least_h, bins, rules, nodes, histograms.pool, work)
@@ -550,13 +550,13 @@ def fine_means_differ(crew, column, stride, sides, rows, first, last, gradients,
 
 
 @kernel
-def gains_something(crew, node, n_left, n_right, words, rows, derivatives, rules, table):
+def gains_something(crew, node, n_left, n_right, bins, rows, derivatives, rules, table):
     """Return whether the gain of the node's split is more than rounding; fine steps decide if packed ones cannot.  By worker 0."""
     if _packed_means_differ(table[node, LEFT_SUM], table[node, TOTAL], n_left, n_right):
         return True
     f = table[node, FEATURE]
     return fine_means_differ(
-        crew, column_of(words, f), words.shape[2] * 8, write_sides(node, table, rows.sides[0]), rows.rows,
+        crew, column_of(bins, f), bins.words.shape[2] * 8, write_sides(node, bins, table, rows.sides[0]), rows.rows,
         table[node, FIRST], table[node, LAST], derivatives.gradients, derivatives.weights, rules.fine_g, rules.fine_w,
     )  # fmt: skip
 

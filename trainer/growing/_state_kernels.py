@@ -152,21 +152,23 @@ class Crew(NamedTuple):
 
 
 class Bins(NamedTuple):
-    """``words[block, row, w]`` holds the bins of features ``8 w .. 8 w + 7`` of a block, the first in the lowest byte."""
+    """``words[block, row, w]`` holds the lanes ``8 w .. 8 w + 7`` of a block, the first in the lowest byte; see ``layout``.  Counting needs no more than the first six."""
 
     words: Any  # (n_blocks, n_rows, width / 8) uint64
-    used_words: Any  # (n_blocks,) int64: words that hold features
+    used_words: Any  # (n_blocks,) int64: words that hold lanes
     blocks: Any  # numbers of the blocks with an enabled feature
     n_bins: Any  # (n_features,) int32
-    enabled: Any  # (n_features,) uint8: 1 if the feature may be used
-    monotone: Any  # (n_features,) int8: direction of the scores, 0: any
-    categorical: Any  # (n_features,) uint8: 1 if its bins are categories, the last one all others
-    sources: Any  # (n_features,) int32: the feature that a column is made from, itself if none
-    groups: Any  # (n_features, n_words) uint64: bits of the groups that have the feature; no words: no groups
-    weights: Any  # (n_features,) float64: factors of gains
-    costs: Any  # (n_features,) float64: of the first use of a feature
-    used: Any  # (n_features,) uint8: 1 if a tree uses the feature already; only worker 0 reads and writes it
-    forced: Any  # (n_splits, FORCED_FIELDS) int64: splits that every tree begins with, the root first
+    lanes: Any  # (n_features, 3) int32: lane, place value, codes of the lane
+    digits: Any  # (n_features, 256) uint8: the bin that a code of the lane stands for
+    enabled: Any = None  # (n_features,) uint8: 1 if the feature may be used
+    monotone: Any = None  # (n_features,) int8: direction of the scores, 0: any
+    categorical: Any = None  # (n_features,) uint8: 1 if its bins are categories, the last one all others
+    sources: Any = None  # (n_features,) int32: the feature that a column is made from, itself if none
+    groups: Any = None  # (n_features, n_words) uint64: bits of the groups that have the feature; no words: no groups
+    weights: Any = None  # (n_features,) float64: factors of gains
+    costs: Any = None  # (n_features,) float64: of the first use of a feature
+    used: Any = None  # (n_features,) uint8: 1 if a tree uses the feature already; only worker 0 reads and writes it
+    forced: Any = None  # (n_splits, FORCED_FIELDS) int64: splits that every tree begins with, the root first
 
 
 class Rows(NamedTuple):
@@ -177,7 +179,7 @@ class Rows(NamedTuple):
     spare_rows: Any
     spare_packed: Any
     lefts: Any  # a cache line per worker: number of its rows that go left
-    sides: Any  # (size, 256) uint8, of each worker: 1 for the bins that go left
+    sides: Any  # (size, 256) uint8, of each worker: 1 for the codes that go left
 
 
 class Derivatives(NamedTuple):
@@ -205,10 +207,11 @@ class Nodes(NamedTuple):
 
 
 class Histograms(NamedTuple):
-    """``pool[slot, feature, bin]`` int64, and partial counts of workers."""
+    """``pool[slot, feature, bin]`` int64, and counts of a block, by lane and code, of each worker."""
 
     pool: Any
-    edges: Any  # (size, width, 256)
+    tables: Any  # (size, width + 1, 256): a block that is being counted, and scratch
+    edges: Any  # (size, width, 256): a block of which others count the first rows
     edge_blocks: Any  # a cache line per worker
 
 

@@ -66,17 +66,6 @@ class Controls:
         groups = _groups(parameters.interaction_constraints, names)
         return cls(sources, groups[sources], weights[sources], costs[sources], parameters.split_cost)
 
-    def padded(self, n_columns: int) -> Controls:
-        """Return the same for more columns, which have no source."""
-        more = n_columns - len(self.sources)
-        return Controls(
-            np.concatenate([self.sources, np.full(more, -1, dtype=np.int32)]),
-            np.pad(self.groups, ((0, more), (0, 0))),
-            np.concatenate([self.weights, np.ones(more)]),
-            np.concatenate([self.costs, np.zeros(more)]),
-            self.split_cost,
-        )
-
 
 def _by_feature(
     option: str, values: Mapping[str, float], names: Sequence[str], default: float

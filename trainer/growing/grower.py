@@ -20,7 +20,7 @@ from rankmill.trainer.growing._pair_search_kernels import KEYS, PAIR_STEPS, pack
 from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool, PackingScale, scales_of, total_of
 from rankmill.trainer.growing.tree import Tree, add_tree
-from rankmill.trainer.layout import BIN, BINS_A_FEATURE, PACKED, ROW, SCORE, BlockedBins, aligned_empty
+from rankmill.trainer.layout import BIN, BINS_A_FEATURE, LANE, PACKED, ROW, SCORE, BlockedBins, aligned_empty
 from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.shard import Span
@@ -111,7 +111,7 @@ class Grower:
     ) -> None:
         self._bins, self._parameters, self._team = bins, parameters, team
         self._span = span or Span(0, bins.n_rows, 0, 0, bins.n_rows)
-        n, n_features, size, p = self._span.size, len(bins.n_bins), team.size, parameters
+        n, n_features, size, p = self._span.size, bins.n_features, team.size, parameters
         self._oblivious = p.grow == "oblivious"
         pool = HistogramPool(n_features, p, pool_bytes)
         self._enabled = np.ones(n_features, dtype=np.uint8)
@@ -121,7 +121,7 @@ class Grower:
         self._categorical = np.zeros(n_features, dtype=np.uint8)
         if categorical is not None:
             self._categorical[: len(categorical)] = categorical
-        self._controls = (controls or Controls.none(bins.n_features)).padded(n_features)
+        self._controls = controls or Controls.none(n_features)
         self._forced = np.zeros((0, table.FORCED_FIELDS), dtype=np.int64) if forced is None else forced
         self._used = np.zeros(n_features, dtype=np.uint8)  # features of the trees so far
         self._blocks = np.arange(bins.words.shape[0], dtype=np.int64)
@@ -137,6 +137,7 @@ class Grower:
         )
         self._histograms = table.Histograms(
             pool=pool.cells,
+            tables=aligned_empty((size, bins.width + 1, BINS_A_FEATURE), PACKED),
             edges=aligned_empty((size, bins.width, BINS_A_FEATURE), PACKED),
             edge_blocks=aligned_empty((size * table.LINE,), np.int64),
         )
@@ -284,11 +285,10 @@ class Grower:
         self._chosen_blocks = self._blocks
         self._enabled[:] = 1
         if features is not None:
-            self._enabled[: len(features)] = features
-            self._enabled[len(features) :] = 0
+            self._enabled[:] = features
             needed = self._enabled.copy()
             needed[self._forced[:, table.FORCED_FEATURE]] = 1  # also where it is not in the sample
-            self._chosen_blocks = np.flatnonzero(needed.reshape(-1, self._bins.width).any(axis=1))
+            self._chosen_blocks = np.unique(self._bins.lanes[needed != 0, LANE] // self._bins.width).astype(np.int64)
         if self._peers:
             of_feature = self._bins.n_bins if features is None else np.where(needed, self._bins.n_bins, 0)
             self._sent = np.flatnonzero(np.arange(BINS_A_FEATURE) < of_feature[:, None])
@@ -434,6 +434,8 @@ class Grower:
             self._used_words,
             self._chosen_blocks,
             layout.n_bins,
+            layout.lanes,
+            layout.digits,
             self._enabled,
             self._monotone,
             self._categorical,

@@ -51,7 +51,7 @@ def add_tree(
         len(rows),
         _LEAST_WALKED,
         lambda first, last, _: _partition_kernels.add_tree_blocked(
-            bins.words, tree.feature, tree.threshold, tree.missing_left, tree.sets, tree.left, tree.right, tree.value,
-            rows, first, last, scores,
+            bins.words, bins.lanes, bins.digits, tree.feature, tree.threshold, tree.missing_left, tree.sets, tree.left,
+            tree.right, tree.value, rows, first, last, scores,
         ),
     )  # fmt: skip
