@@ -13,6 +13,8 @@ from rankmill.foundation.kernels.elementary import MAGIC, exp_clipped, log_posit
 from rankmill.foundation.kernels.instructions import bits_of, load_acquire, store_release
 from rankmill.foundation.kernels.randoms import uniform
 
+LANE, PLACE, CODES = range(3)  # columns of ``lanes``, see ``layout.lanes_of``
+
 
 @kernel
 def post(flags, index, value):
@@ -188,7 +190,7 @@ def join_lanes(bins, lanes, codes):
     """codes[row, lane] += place value * bin for each feature of ``bins`` (m, n_features); see ``layout.lanes_of``."""
     for i in range(bins.shape[0]):
         for f in range(bins.shape[1]):
-            codes[i, lanes[f, 0]] += np.uint8(lanes[f, 1]) * bins[i, f]
+            codes[i, lanes[f, LANE]] += np.uint8(lanes[f, PLACE]) * bins[i, f]
 
 
 @kernel
@@ -196,4 +198,4 @@ def part_lanes(codes, lanes, digits, bins):
     """bins[row, feature] = the bin that the code of its lane stands for: the inverse of :func:`join_lanes`."""
     for i in range(bins.shape[0]):
         for f in range(bins.shape[1]):
-            bins[i, f] = digits[f, codes[i, lanes[f, 0]]]
+            bins[i, f] = digits[f, codes[i, lanes[f, LANE]]]

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer import _kernels
+from rankmill.trainer._kernels import CODES, LANE, PLACE
 
 BIN = np.uint8  # 0 is "missing", 1..255 are value bins
 WORD = np.uint64  # eight lanes of one row
@@ -42,7 +43,6 @@ NO_RESERVE: int = getattr(
 _LINE_BYTES = 128  # two lines: the processor fetches them in pairs
 _BATCH_ROWS = 65_536  # rows that are reassembled at a time
 _JOINED_ROWS = 8_192  # rows that are laid out at a time
-LANE, PLACE, CODES = range(3)  # columns of ``BlockedBins.lanes``
 
 Put = Callable[[int, int, npt.NDArray[np.uint8]], object]
 

@@ -15,7 +15,7 @@ from rankmill.trainer.growing import _histogram_kernels, _partition_kernels
 from rankmill.trainer.growing._state_kernels import LOOK_AHEAD as READ_PAST
 from rankmill.trainer.growing._state_kernels import Bins
 from rankmill.trainer.growing.histogram import scales_of
-from rankmill.trainer.layout import LANE, BlockedBins, lanes_of
+from rankmill.trainer.layout import BlockedBins, lanes_of
 from rankmill.trainer.workers import Team
 from tests import naive
 from tests.refusals import refused
@@ -107,7 +107,7 @@ def test_features_that_share_lanes_are_counted_as_if_they_did_not(n_bins, width,
 @given(st.lists(st.one_of(st.integers(1, 20), st.integers(1, 256)), min_size=1, max_size=60))
 def test_every_feature_has_a_place_in_a_lane_of_its_own_or_with_others(n_bins):
     lanes = lanes_of(np.array(n_bins, dtype=np.int32))
-    used = sorted(set(lanes[:, LANE].tolist()))
+    used = sorted(set(lanes[:, row_kernels.LANE].tolist()))
     assert used == list(range(len(used)))
     assert len(used) == len(n_bins) or -(-len(used) // 8) < -(-len(n_bins) // 8)
     for lane in used:

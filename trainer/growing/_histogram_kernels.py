@@ -18,6 +18,7 @@ import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.instructions import prefetch
+from rankmill.trainer._kernels import CODES, LANE, PLACE
 from rankmill.trainer.growing._state_kernels import (
     FIRST,
     LAST,
@@ -30,7 +31,6 @@ from rankmill.trainer.growing._state_kernels import (
     meet,
     own_features,
 )
-from rankmill.trainer.layout import CODES, LANE, PLACE
 
 FAR = np.int64(LOOK_AHEAD)
 
@@ -44,7 +44,9 @@ def _accumulate(words, used, rows, packed, first, last, out):
     """
     width = words.shape[1] * 8
     codes = words.view(np.uint8).reshape(-1)
-    if width == 16 and used == 2:  # of constant length, which the compiler unrolls; two rows at a time wait less for each other
+    if (
+        width == 16 and used == 2
+    ):  # of constant length, which the compiler unrolls; two rows at a time wait less for each other
         for i in range(first, last - 1, 2):
             at, next_at = np.uint64(rows[i]) * np.uint64(16), np.uint64(rows[i + 1]) * np.uint64(16)
             prefetch(codes, rows[i + FAR] * 16)

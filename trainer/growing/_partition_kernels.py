@@ -14,7 +14,7 @@ import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.instructions import prefetch
-from rankmill.trainer._kernels import goes_left, is_in
+from rankmill.trainer._kernels import LANE, goes_left, is_in
 from rankmill.trainer.growing._histogram_kernels import FAR, column_of
 from rankmill.trainer.growing._state_kernels import (
     FEATURE,
@@ -31,7 +31,6 @@ from rankmill.trainer.growing._state_kernels import (
     THRESHOLD,
     meet,
 )
-from rankmill.trainer.layout import LANE
 
 _BYTE = np.uint64(255)
 _U8 = np.uint64(8)

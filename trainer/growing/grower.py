@@ -20,7 +20,7 @@ from rankmill.trainer.growing._pair_search_kernels import KEYS, PAIR_STEPS, pack
 from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool, PackingScale, scales_of, total_of
 from rankmill.trainer.growing.tree import Tree, add_tree
-from rankmill.trainer.layout import BIN, BINS_A_FEATURE, LANE, PACKED, ROW, SCORE, BlockedBins, aligned_empty
+from rankmill.trainer.layout import BIN, BINS_A_FEATURE, PACKED, ROW, SCORE, BlockedBins, aligned_empty
 from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.shard import Span
@@ -288,7 +288,9 @@ class Grower:
             self._enabled[:] = features
             needed = self._enabled.copy()
             needed[self._forced[:, table.FORCED_FEATURE]] = 1  # also where it is not in the sample
-            self._chosen_blocks = np.unique(self._bins.lanes[needed != 0, LANE] // self._bins.width).astype(np.int64)
+            self._chosen_blocks = np.unique(self._bins.lanes[needed != 0, row_kernels.LANE] // self._bins.width).astype(
+                np.int64
+            )
         if self._peers:
             of_feature = self._bins.n_bins if features is None else np.where(needed, self._bins.n_bins, 0)
             self._sent = np.flatnonzero(np.arange(BINS_A_FEATURE) < of_feature[:, None])
