@@ -64,7 +64,9 @@ def ours(bins: BlockedBins, node: Node, share: int, shares: int) -> Count:
     edge = aligned_empty((bins.width, BINS_A_FEATURE), PACKED)
     table = aligned_empty((bins.width + 1, BINS_A_FEATURE), PACKED)
     blocks = np.arange(len(bins.words))
-    laid_out = Bins(bins.words, bins.used_words, blocks, bins.n_bins, bins.lanes, bins.digits)
+    laid_out = Bins(
+        bins.words, bins.used_words, blocks, bins.n_bins, bins.lanes, bins.digits, bins.by_lane, bins.block_starts
+    )
     return lambda: _histogram_kernels.count_share(
         laid_out, rows, node.packed, 0, len(node.rows), share, shares, histogram, table, edge
     )

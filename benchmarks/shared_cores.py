@@ -10,7 +10,7 @@ one core      the process may use one core only
 quota 1, 1.5  the process gets so many cores' CPU time in every 100 ms and is then stopped until the next, as in a container with such a
               limit; the process does not know it, which is the worst case
 
-The last column is how much longer a round takes than with the better of both numbers of threads.
+The last column is how much longer a round takes with two threads than with the better of one and two.
 """
 
 from __future__ import annotations
@@ -76,13 +76,18 @@ def neighbour() -> Iterator[None]:
 
 
 def seconds_a_round(condition: str, folder: Path, system: str, task: Task) -> float:
+    """Return the seconds of a round of ``system`` in a process of its own, under one of the conditions."""
     command = [sys.executable, "-m", "benchmarks.runs", str(folder.resolve()), system, json.dumps(asdict(task))]
     if condition == "one core":
         command = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), *command]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
-    if condition.startswith("quota"):
-        keep_within(process, float(condition.split()[1]))
-    out, _ = process.communicate()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as process:
+        try:
+            if condition.startswith("quota"):
+                keep_within(process, float(condition.split()[1]))
+            out, _ = process.communicate()
+        except BaseException:
+            process.kill()  # also if it is stopped
+            raise
     if process.returncode:
         raise SystemExit(f"{system} failed")
     return float(json.loads(out.splitlines()[-1])["round_s"])
@@ -97,6 +102,7 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=["rankmill"])
     parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=list(CONDITIONS))
     given = parser.parse_args()
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # all conditions are about two cores
     folder = prepare(CASES["mslr"].sized(given.queries, None), 1, given.data)
     taken: dict[tuple[str, str, int], list[float]] = {}
     for _ in range(given.pairs):

@@ -98,7 +98,7 @@ class SpilledValues:
         out = np.zeros(blocks_shape(n_lanes(lanes), len(self), BLOCK_WIDTH), dtype=BIN)
 
         def fill(lane: int) -> None:
-            codes = out[lane // BLOCK_WIDTH, :, lane % BLOCK_WIDTH]
+            codes = out[lane // BLOCK_WIDTH, :, lane % BLOCK_WIDTH]  # as join_lanes, by column
             for f in np.flatnonzero(lanes[:, LANE] == lane).tolist():
                 feature = BinSpec((binspec.features[f],), binspec.max_bin)
                 codes += BIN(lanes[f, PLACE]) * apply_bins(self._column(f)[:, None], feature)[self.order, 0]

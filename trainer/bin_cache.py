@@ -213,9 +213,9 @@ class CachedBins:
                 n_blocks, n_rows, width = self._shape(n_bins)
                 contents = _Contents(n_blocks)
 
-                def put(block: int, first: int, columns: npt.NDArray[np.uint8]) -> None:
-                    rows = np.zeros((len(columns), width), dtype=BIN)
-                    rows[:, : columns.shape[1]] = columns
+                def put(block: int, first: int, codes: npt.NDArray[np.uint8]) -> None:
+                    rows = np.zeros((len(codes), width), dtype=BIN)
+                    rows[:, : codes.shape[1]] = codes
                     data = rows.data.cast("B")
                     contents.add(block, data)
                     # write, not store through a map: on a full disk a map raises a signal, not an exception
@@ -239,6 +239,7 @@ class CachedBins:
             "width": self.width,
             "shape": self._shape(n_bins),
             "n_bins": n_bins.tolist(),
+            "lanes": lanes_of(n_bins)[:, :2].tolist(),
         }
         text = json.dumps(fields, separators=(",", ":")).encode()
         size = -(-(len(text) + 1) // _ALIGNMENT) * _ALIGNMENT

@@ -1,7 +1,7 @@
 """Data types of the trainer, and its layout of the binned matrix: blocks of lanes, each in row-major order.
 
-    feature    0     1     2     3     4     5          lane    0     1                      2
-    bins     256     3   256    14     5   256          code   f0    f3 + 14 f4 + 70 f1     f2  ..
+    feature    0     1     2     3     4   ..           lane    0     1                      2   ..
+    bins     256     3   256    14     5   ..           code   f0    f3 + 14 f4 + 70 f1     f2  ..
 
 A lane is a byte of every row.  Narrow features share lanes, so that one addition counts all of them: the *code* of a lane is the
 number whose digits are their bins.
@@ -14,6 +14,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from math import prod
 from typing import Any
 
@@ -26,7 +27,7 @@ from rankmill.trainer._kernels import CODES, LANE, PLACE
 
 BIN = np.uint8  # 0 is "missing", 1..255 are value bins
 WORD = np.uint64  # eight lanes of one row
-PACKED = np.int64  # gradient in the high, hessian in the low 32 bits: one add a (row, feature)
+PACKED = np.int64  # gradient in the high, hessian in the low 32 bits: one add a (row, lane)
 ROW = np.int32  # row numbers inside one training set
 SCORE = np.float64  # scores, gradients before rounding, leaf values: bits must not depend on the order of sums
 EDGE = np.float32  # bin edges, so that every exported threshold compares exactly
@@ -80,12 +81,20 @@ class BlockedBins:
     """See :func:`lanes_of`."""
     digits: npt.NDArray[np.uint8] = field(init=False)
     """Shape (n_features, 256): the bin of a feature for each code of its lane."""
+    by_lane: npt.NDArray[np.int32] = field(init=False)
+    """Shape (n_features,): the features in the order of their lanes."""
+    block_starts: npt.NDArray[np.int32] = field(init=False)
+    """Shape (n_blocks + 1,): where those of each block begin in ``by_lane``."""
 
     def __post_init__(self) -> None:
         lanes = lanes_of(self.n_bins)
         places, n_bins = lanes[:, PLACE, None], np.maximum(self.n_bins, 1)[:, None]
         object.__setattr__(self, "lanes", lanes)
         object.__setattr__(self, "digits", (np.arange(BINS_A_FEATURE) // places % n_bins).astype(BIN))
+        order = np.argsort(lanes[:, LANE], kind="stable")
+        first_lanes = self.width * np.arange(len(self.words) + 1)
+        object.__setattr__(self, "by_lane", order.astype(np.int32))
+        object.__setattr__(self, "block_starts", np.searchsorted(lanes[order, LANE], first_lanes).astype(np.int32))
 
     @property
     def n_features(self) -> int:
@@ -132,8 +141,8 @@ class BlockedBins:
         lanes = _zeros(blocks_shape(n_lanes(lanes_of(n_bins)), n_rows, width))
         before, last = own or (0, n_rows)
 
-        def put(block: int, first: int, columns: npt.NDArray[np.uint8]) -> None:
-            lanes[block, before + first : before + first + len(columns), : columns.shape[1]] = columns
+        def put(block: int, first: int, codes: npt.NDArray[np.uint8]) -> None:
+            lanes[block, before + first : before + first + len(codes), : codes.shape[1]] = codes
 
         fill_blocks(batches, last - before, n_bins, width, put)
         return cls(words=lanes.view(WORD), n_bins=n_bins)
@@ -175,14 +184,17 @@ def lanes_of(n_bins: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     """
     counts = [max(1, int(n)) for n in n_bins]
     groups: list[list[int]] = []
-    products: list[int] = []
-    for f in sorted(range(len(counts)), key=lambda f: (-counts[f], f)):
-        fits = next((i for i, product in enumerate(products) if product * counts[f] <= BINS_A_FEATURE), len(groups))
-        if fits == len(groups):
+    open_groups: dict[int, list[int]] = {}  # numbers of groups, a heap for every product of bins
+    for f in sorted(range(len(counts)), key=lambda f: (-counts[f], f)):  # first fit, in descending order
+        most = BINS_A_FEATURE // counts[f]
+        number, product = min(((heap[0], p) for p, heap in open_groups.items() if heap and p <= most), default=(-1, 1))
+        if number < 0:
+            number = len(groups)
             groups.append([])
-            products.append(1)
-        groups[fits].append(f)
-        products[fits] *= counts[f]
+        else:
+            heappop(open_groups[product])
+        groups[number].append(f)
+        heappush(open_groups.setdefault(product * counts[f], []), number)
     if -(-len(groups) // 8) == -(-len(counts) // 8):
         groups = [[f] for f in range(len(counts))]
     lanes = np.zeros((len(counts), 3), dtype=np.int32)

@@ -197,7 +197,6 @@ class RankedRows:
             raise TypeError("rows to be watched come in row-major batches")
         out = np.empty((self.n_rows, len(n_bins)), dtype=np.uint8)
         before, last = (0, self.n_rows) if span is None else (span.first, span.last)
-
         for first, rows in checked(self.bins, last - before, n_bins):
             out[before + first : before + first + len(rows)] = rows
         return out

@@ -31,7 +31,7 @@ def sort_descending(keys, slots, spare_keys, spare_slots, n):
     Short lists by counting the keys above each: n * n comparisons, but eight at a time and without branches that depend on keys.
     """
     if n <= COUNTED:
-        n_at = spare_slots  # how many equal keys stand at the place of the first of them, or behind it
+        n_at = spare_slots  # how many keys equal to the one at this place have been put there and behind it
         spare_keys[:n] = keys[:n]
         n_at[:n] = 0
         for i in range(n):

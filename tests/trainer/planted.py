@@ -39,7 +39,7 @@ def small_data():
 
 
 def rows_of(part, binspec, batch=10**6, weights=None, width=None) -> RankedRows:
-    """In batches of so many rows, or in the trainer's own layout with so many features a block."""
+    """In batches of so many rows, or in the trainer's own layout with so many lanes a block."""
     bins = apply_bins(part[0], binspec)
     if width is not None:
         n_bins = binspec.n_bins

@@ -33,7 +33,16 @@ def kernel_histogram(layout, rows, packed, shares=1):
     edges = np.full((shares, layout.width, 256), 7, dtype=np.int64)
     table = np.full((layout.width + 1, 256), 7, dtype=np.int64)
     blocks = np.arange(len(layout.words))
-    bins = Bins(layout.words, layout.used_words, blocks, layout.n_bins, layout.lanes, layout.digits)
+    bins = Bins(
+        layout.words,
+        layout.used_words,
+        blocks,
+        layout.n_bins,
+        layout.lanes,
+        layout.digits,
+        layout.by_lane,
+        layout.block_starts,
+    )
     partial = [
         _histogram_kernels.count_share(bins, rows, packed, 0, len(packed), share, shares, out, table, edges[share])
         for share in range(shares)
@@ -42,7 +51,7 @@ def kernel_histogram(layout, rows, packed, shares=1):
         if block >= 0:
             for first in range(0, layout.n_features, 5):  # in pieces, as several workers do it
                 last = min(first + 5, layout.n_features)
-                _histogram_kernels.hand_out(edges[share], block, bins, first, last, table[-1], out)
+                _histogram_kernels.hand_out(edges[share], block, bins, first, last, np.bool_(False), table[-1], out)
     return np.where(np.arange(256) < layout.n_bins[:, None], out, 0)
 
 

@@ -77,7 +77,7 @@ def test_counted_search_obeys_the_row_bound_exactly(seed):
     rules = state.Rules(min_rows=20, unit_g=1 / 1024, unit_h=1 / 1024)
     search_counted(
         state.Crew(0, 1, none, 1, -1, none, none, 0, none), 0, False, 0, 1,
-        state.Bins(layout.words, none, none, layout.n_bins, layout.lanes, layout.digits, np.ones(16, np.uint8), np.zeros(16, np.int8), np.zeros(16, np.uint8),
+        state.Bins(layout.words, none, none, layout.n_bins, layout.lanes, layout.digits, layout.by_lane, layout.block_starts, np.ones(16, np.uint8), np.zeros(16, np.int8), np.zeros(16, np.uint8),
                    np.arange(16, dtype=np.int32), np.zeros((16, 0), np.uint64),
                    np.ones(16), np.zeros(16), np.zeros(16, np.uint8), np.zeros((0, 0), np.int64)),
         np.arange(50 + state.LOOK_AHEAD, dtype=np.int32), h, rules,

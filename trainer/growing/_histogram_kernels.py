@@ -25,8 +25,10 @@ from rankmill.trainer.growing._state_kernels import (
     LINE,
     LOOK_AHEAD,
     LOW,
+    NO,
     SIDES,
     SUMS,
+    YES,
     add_up,
     meet,
     own_features,
@@ -80,19 +82,25 @@ def marginal(counts, place, n, codes, out):
 
 
 @kernel
-def hand_out(table, block, bins, first_feature, last_feature, sums, histogram):
-    """Add a block's ``table`` (width, 256) to ``histogram`` (n_features, 256), for features in the range; ``sums`` (256,) is scratch."""
+def hand_out(table, block, bins, first_feature, last_feature, anew, sums, histogram):
+    """Add a block's ``table`` (width, 256) to ``histogram`` (n_features, 256), for features in the range.
+
+    ``anew``: the histogram holds nothing yet.  ``sums`` (256,) is scratch.
+    """
     width = table.shape[0]
-    for f in range(first_feature, last_feature):
-        lane, place, codes = bins.lanes[f, LANE], bins.lanes[f, PLACE], bins.lanes[f, CODES]
-        if lane // width != block:
+    for k in range(bins.block_starts[block], bins.block_starts[block + 1]):
+        f = bins.by_lane[k]
+        if f < first_feature or f >= last_feature:
             continue
-        counted, n = table[lane % width], bins.n_bins[f]
+        counted, n, codes = table[bins.lanes[f, LANE] - block * width], bins.n_bins[f], bins.lanes[f, CODES]
         if n != codes:
-            marginal(counted, place, n, codes, sums)
+            marginal(counted, bins.lanes[f, PLACE], n, codes, sums)
             counted = sums
-        for b in range(n):
-            histogram[f, b] += counted[b]
+        if anew:
+            histogram[f, :n] = counted[:n]
+        else:
+            for b in range(n):
+                histogram[f, b] += counted[b]
 
 
 @kernel
@@ -101,7 +109,7 @@ def count_share(bins, rows, packed, first, last, share, shares, histogram, table
 
     The blocks asked for are laid end to end, ``n`` rows of ``used_words[block]`` words each, and the line is cut into
     ``shares`` parts of about equal length.  Where a part begins inside a block, that block's visits stay in ``edge``
-    (width, 256); returns the number of that block, -1 if there is none.  The part in which a block begins clears it.
+    (width, 256); returns the number of that block, -1 if there is none.  The part in which a block begins clears the block.
     ``table`` (width + 1, 256) is scratch.
     """
     n, width, n_features = last - first, bins.words.shape[2] * 8, bins.n_bins.shape[0]
@@ -125,10 +133,7 @@ def count_share(bins, rows, packed, first, last, share, shares, histogram, table
         target[: 8 * used] = 0
         _accumulate(bins.words[block], used, rows, packed, first + begin, first + end, target.reshape(-1))
         if begin == 0:
-            for f in range(n_features):
-                if bins.lanes[f, LANE] // width == block:
-                    histogram[f, : bins.n_bins[f]] = 0
-            hand_out(target, block, bins, np.int64(0), n_features, table[width], histogram)
+            hand_out(target, block, bins, np.int64(0), n_features, YES, table[width], histogram)
     return partial
 
 
@@ -213,7 +218,7 @@ def add_edges(crew, slot, bins, histograms):
         block = histograms.edge_blocks[worker * LINE]
         if block >= 0:
             hand_out(
-                histograms.edges[worker], block, bins, first_feature, last_feature, sums, histograms.pool[slot]
+                histograms.edges[worker], block, bins, first_feature, last_feature, NO, sums, histograms.pool[slot]
             )  # fmt: skip
 
 

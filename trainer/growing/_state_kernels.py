@@ -152,7 +152,10 @@ class Crew(NamedTuple):
 
 
 class Bins(NamedTuple):
-    """``words[block, row, w]`` holds the lanes ``8 w .. 8 w + 7`` of a block, the first in the lowest byte; see ``layout``.  Counting needs no more than the first six."""
+    """``words[block, row, w]`` holds the lanes ``8 w .. 8 w + 7`` of a block, the first in the lowest byte; see ``layout``.
+
+    Counting needs no others than those without a default.
+    """
 
     words: Any  # (n_blocks, n_rows, width / 8) uint64
     used_words: Any  # (n_blocks,) int64: words that hold lanes
@@ -160,6 +163,8 @@ class Bins(NamedTuple):
     n_bins: Any  # (n_features,) int32
     lanes: Any  # (n_features, 3) int32: lane, place value, codes of the lane
     digits: Any  # (n_features, 256) uint8: the bin that a code of the lane stands for
+    by_lane: Any  # (n_features,) int32: the features in the order of their lanes
+    block_starts: Any  # (n_blocks + 1,) int32: where those of each block begin
     enabled: Any = None  # (n_features,) uint8: 1 if the feature may be used
     monotone: Any = None  # (n_features,) int8: direction of the scores, 0: any
     categorical: Any = None  # (n_features,) uint8: 1 if its bins are categories, the last one all others

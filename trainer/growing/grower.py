@@ -438,6 +438,8 @@ class Grower:
             layout.n_bins,
             layout.lanes,
             layout.digits,
+            layout.by_lane,
+            layout.block_starts,
             self._enabled,
             self._monotone,
             self._categorical,

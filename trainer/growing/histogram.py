@@ -118,9 +118,8 @@ def _scale(total: float, n_rows: int, bits: int) -> float:
 class HistogramPool:
     """``cells`` of shape (n_slots, n_features, 256) int64, for trees of ``parameters``.
 
-    Fewer ``n_slots`` than nodes cost time, but do not change the result: the
-    histogram of the waiting node with the lowest priority is evicted and counted again later.  Memory is used when a slot
-    is first written.
+    Fewer ``n_slots`` than nodes cost time, but do not change the result: the histogram of the waiting node with the lowest
+    priority is evicted and counted again later.  Memory is used when a slot is first written.
     """
 
     def __init__(self, n_features: int, parameters: TrainParameters, most_bytes: int = DEFAULT_POOL_BYTES) -> None:
