@@ -37,7 +37,7 @@ TRAIN = [
 ]  # fmt: skip
 
 # of the model: measured figures, see docs/benchmarks/cluster.md
-ROUND_OF_16_CORES = 0.046  # s, 720,000 rows x 136 features, 31 leaves, 16 threads (docs/benchmarks/training.md)
+ROUND_OF_16_CORES = 0.046  # s, 720,000 rows x 136 features, 31 leaves, 16 threads (docs/benchmarks/training-rounds.md)
 FIXED = 0.008  # s of it that do not depend on rows: the search of 60 nodes, decisions, meetings of threads
 MEASURED_ROWS = 720_000
 EXCHANGES = 31  # a round

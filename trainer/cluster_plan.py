@@ -11,7 +11,7 @@ import numpy as np
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.train_on_dataset import BYTES_OF_METRICS, TrainingPlan
 
-# measured: docs/benchmarks/training.md and docs/benchmarks/cluster.md
+# measured: docs/benchmarks/training-rounds.md and docs/benchmarks/cluster.md
 _SECONDS_A_VALUE = 4.6e-10  # of one thread, for each row, feature and level of a tree; all phases of a round
 _SECONDS_A_TREE = 0.008  # that do not depend on rows
 _POWER_OF_THREADS = 0.6  # 16 threads do the work of 5 on 720,000 rows
