@@ -46,9 +46,8 @@ def _accumulate(words, used, rows, packed, first, last, out):
     """
     width = words.shape[1] * 8
     codes = words.view(np.uint8).reshape(-1)
-    if (
-        width == 16 and used == 2
-    ):  # of constant length, which the compiler unrolls; two rows at a time wait less for each other
+    if width == 16 and used == 2:
+        # of constant length, which the compiler unrolls; two rows at a time wait less for each other
         for i in range(first, last - 1, 2):
             at, next_at = np.uint64(rows[i]) * np.uint64(16), np.uint64(rows[i + 1]) * np.uint64(16)
             prefetch(codes, rows[i + FAR] * 16)

@@ -32,9 +32,6 @@ from rankmill.trainer.growing._state_kernels import (
     meet,
 )
 
-_BYTE = np.uint64(255)
-_U8 = np.uint64(8)
-
 
 @kernel
 def write_sides(node, bins, table, sides):
@@ -209,13 +206,12 @@ def add_tree_blocked(
     words, lanes, digits, feature, threshold, missing_left, sets, left, right, value, rows, first, last, scores
 ):
     """scores[row] += value of the leaf that the bins of the row lead to, for rows[first:last]."""
-    width = words.shape[2] * 8
+    codes, width = words.view(np.uint8), words.shape[2] * 8
     for i in range(first, last):
         row, node = np.int64(rows[i]), 0
         while feature[node] >= 0:
-            f = np.int64(feature[node])
-            block, lane = np.int64(lanes[f, LANE]) // width, np.uint64(lanes[f, LANE] % width)
-            word = words[block, row, np.int64(lane >> np.uint64(3))]
-            b = np.int64(digits[f, (word >> ((lane & np.uint64(7)) * _U8)) & _BYTE])
+            f = feature[node]
+            lane = lanes[f, LANE]
+            b = np.int64(digits[f, codes[lane // width, row, lane % width]])
             node = left[node] if goes_left(b, threshold[node], missing_left[node], sets[node]) else right[node]
         scores[row] += value[node]
