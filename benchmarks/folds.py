@@ -66,9 +66,8 @@ def binned(train: Split, valid: Split | None, test: Split, policy: Policy) -> Bi
     """Bin ``train`` and ``valid`` by the quantiles of ``train``."""
     names = [f"f{i}" for i in range(train.x.shape[1])]
     spec = matrix_bins(names, train.x)
-    n_bins = spec.n_bins
     bins = apply_bins(train.x, spec)
-    blocked = BlockedBins.from_batches([bins], len(train.grades), n_bins)
+    blocked = BlockedBins.from_batches([bins], len(train.grades), spec.n_bins)
     watched = None if valid is None else RankedRows(valid.grades, valid.starts, [apply_bins(valid.x, spec)])
     queries = PreparedQueries(test.grades, test.starts, policy)
     return BinnedFold(

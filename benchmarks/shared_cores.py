@@ -35,7 +35,6 @@ from benchmarks.systems import SYSTEMS, Task
 
 PERIOD = 0.1  # seconds, that of a container's quota
 CONDITIONS = ("alone", "neighbour", "one core", "quota 1", "quota 1.5")
-Process = subprocess.Popen[str]
 
 
 def cpu_seconds(pid: int) -> float:
@@ -49,7 +48,7 @@ def cpu_seconds(pid: int) -> float:
     return used / 1e9
 
 
-def keep_within(process: Process, cores: float) -> None:
+def keep_within(process: subprocess.Popen[str], cores: float) -> None:
     """Stop the process whenever it has used the CPU time of so many cores in a period, until the period ends."""
     while process.poll() is None:
         end = time.monotonic() + PERIOD

@@ -182,14 +182,15 @@ class CachedBins:
         """Check the file and map it; _Unusable if it cannot be used."""
         with self.path.open("rb") as file:
             start, position = self._header(n_bins)
-            expected, found = len(start) + prod(self._shape(n_bins)), os.fstat(file.fileno()).st_size
+            shape = self._shape(n_bins)
+            expected, found = len(start) + prod(shape), os.fstat(file.fileno()).st_size
             if found != expected:
                 raise _Unusable(f"has {found:,} bytes instead of {expected:,}")
             header = file.read(len(start))
             after = position + len(_UNKNOWN_DIGEST)
             if header[:position] != start[:position] or header[after:] != start[after:]:
                 raise _Unusable("is of another format, dataset or binning than its name says")
-            contents = _Contents(self._shape(n_bins)[0])
+            contents = _Contents(shape[0])
             buffer = memoryview(bytearray(_READ_BYTES))
             for block in range(len(contents.blocks)):
                 left = self.n_rows * self.width
@@ -251,15 +252,15 @@ class CachedBins:
         A writeable private map counts as memory that will be needed, and Linux refuses one larger than all memory, unless it
         is told to reserve nothing.
         """
+        shape = self._shape(n_bins)
         pages = mmap.mmap(
             handle,
-            offset + prod(self._shape(n_bins)),
+            offset + prod(shape),
             flags=mmap.MAP_PRIVATE | NO_RESERVE,
             prot=mmap.PROT_READ | mmap.PROT_WRITE,
         )
-        n_blocks, n_rows, width = self._shape(n_bins)
-        bins = np.frombuffer(pages, dtype=BIN, offset=offset).reshape(n_blocks, n_rows, width)
-        return BlockedBins(words=bins.view(WORD), n_bins=n_bins)
+        lanes = np.frombuffer(pages, dtype=BIN, offset=offset).reshape(shape)
+        return BlockedBins(words=lanes.view(WORD), n_bins=n_bins)
 
 
 class _Contents:

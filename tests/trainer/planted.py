@@ -42,8 +42,7 @@ def rows_of(part, binspec, batch=10**6, weights=None, width=None) -> RankedRows:
     """In batches of so many rows, or in the trainer's own layout with so many lanes a block."""
     bins = apply_bins(part[0], binspec)
     if width is not None:
-        n_bins = binspec.n_bins
-        return RankedRows(part[1], part[2], BlockedBins.from_batches([bins], len(bins), n_bins, width), weights)
+        return RankedRows(part[1], part[2], BlockedBins.from_batches([bins], len(bins), binspec.n_bins, width), weights)
     return RankedRows(part[1], part[2], [bins[i : i + batch] for i in range(0, len(bins), batch)], weights)
 
 

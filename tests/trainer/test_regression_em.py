@@ -187,8 +187,7 @@ def fixed_log(n_queries=400, sessions=60_000):
 
 def binned(x):
     spec = BinSpec(tuple(feature_bins(f"f{i}", x[:, i].copy()) for i in range(x.shape[1])))
-    n_bins = spec.n_bins
-    return BlockedBins.from_batches([apply_bins(x, spec)], len(x), n_bins), [f.edges for f in spec.features]
+    return BlockedBins.from_batches([apply_bins(x, spec)], len(x), spec.n_bins), [f.edges for f in spec.features]
 
 
 def test_it_finds_examination_where_no_document_changes_its_rank():
