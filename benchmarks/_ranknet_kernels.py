@@ -40,7 +40,7 @@ def ranknet_forces(scores, grades, sigma, exponentials, out):
         out[i] -= total
 
 
-@kernel
+@kernel(allocates=True)
 def factored_gradient(x, grades, hidden, biases, top, sigma, to_hidden, to_biases, to_top):
     """Add the gradient of RankNet's loss of one query by one pass forward and one backward per document (Burges 2010, 2.1).
 

@@ -99,7 +99,7 @@ def _count_below(typingctx, value, before, begin, factor, table, steps, below):
     return signature, codegen
 
 
-@kernel
+@kernel(allocates=True)
 def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, buckets, origin, scale, other, codes):
     """Write ``codes[k, i]``: 0 if ``values[first + i, columns[k]]`` is NaN, else 1 + the number of cuts below it.
 
@@ -136,7 +136,7 @@ def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, bucket
                 codes[k, strip + i] = 0 if value[i] != value[i] else below[i] + 1
 
 
-@kernel
+@kernel(allocates=True)
 def bin_column(values, first, k, cuts, starts, steps, buckets, origin, scale, other, codes):
     """Do what `bin_rows` does, for slot ``k`` alone: ``values`` (m,) are those of its column, from row ``first`` on.
 

@@ -279,7 +279,7 @@ def sweep_trees(
         _add_values(value[leaf_starts[t] :], at, n_rows, scores, first)
 
 
-@kernel
+@kernel(allocates=True)
 def walk_trees(
     codes, n_rows, trees, sets, tree_starts, slot, bound, left, value, depth, scores, first
 ):  # fmt: skip

@@ -43,8 +43,13 @@ _ROOMS = ("foundation", "pipeline", "scorer", "trainer")
 _folders: dict[str, set[str]] = {}  # room -> cache folders of its kernels that have been imported
 
 
-def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+def kernel(function: Callable[..., Any] | None = None, *, allocates: bool = False, **options: Any) -> Any:
     """Compile ``function`` without the interpreter's lock and with NumPy's division; keep the machine code on disk.
+
+    A kernel that calls another one with arrays would add to and take from the counts of references to each of them, in atomic
+    steps of 5 ns: more than many kernels take themselves.  So references are not counted.  A kernel that makes arrays needs the
+    count and ``allocates``; it must not return them to a kernel, which would never free them.  A kernel that returns a part of
+    an array it was given has ``inline="always"``.
 
     >>> @kernel
     ... def twice(x):
@@ -53,8 +58,8 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     42
     """
     if function is None:
-        return lambda f: kernel(f, **options)
-    dispatcher = njit(nogil=True, error_model="numpy", **options)(function)
+        return lambda f: kernel(f, allocates=allocates, **options)
+    dispatcher = njit(nogil=True, error_model="numpy", _nrt=allocates, **options)(function)
     if dispatcher is not function and os.path.exists(function.__code__.co_filename):  # noqa: PTH110 - not for doctests
         dispatcher._cache = _KernelCache(function)  # noqa: SLF001 - what cache=True sets
     return dispatcher

@@ -155,7 +155,7 @@ _of_one_input = _tile_of(1, VECTORS, 1)
 _STEP = VECTORS * LANES
 
 
-@kernel
+@kernel(allocates=True)
 def dense(x, weights, bias, first, last, out):
     """out[r] = bias + x[r] @ weights, for the rows first <= r < last.
 

@@ -137,7 +137,7 @@ def merge_rows(list_start, place, mixed, rank, document, clicked, numbers, seen,
     return lists, at
 
 
-@kernel
+@kernel(allocates=True)
 def number_documents(query, start, document, number, found, document_start):
     """Give numbers to the documents of each query, which replace those in ``document`` (rows,); return how many there are.
 

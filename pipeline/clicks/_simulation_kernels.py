@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.randoms import random_bits, uniform
 
@@ -11,7 +12,7 @@ from rankmill.foundation.kernels.randoms import random_bits, uniform
 _QUERY, _KIND, _LOGGER, _PAIR, _SHUFFLE, _CLICKS = 1, 2, 3, 4, 5, 6
 
 
-@kernel
+@kernel(allocates=True)
 def draw_queries(seed, first, cumulative, out):
     """out[i] = the query of session ``first + i``: query q with probability (cumulative[q] - cumulative[q - 1]) / total."""
     total = cumulative[-1]
@@ -44,7 +45,7 @@ def draw_sessions(seed, session, query, start, document_start, rankings, shares,
             _shuffle(random_bits(key, _SHUFFLE), of_query, n, length, scratch, documents[at : at + length])
         else:
             policies[i] = logger
-            documents[at : at + length] = rankings[logger, of_query : of_query + length]
+            copy_to(documents[at : at + length], rankings[logger, of_query : of_query + length])
             if kind < shares[0] + shares[1]:
                 policies[i] = loggers + logger
                 if length > 1:

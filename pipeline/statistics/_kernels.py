@@ -117,7 +117,7 @@ def place(values, edges, low, high, out):
             out[k] = cell
 
 
-@kernel
+@kernel(allocates=True)
 def moments(cells, starts, counts, products, weighted):
     """Sum over the queries: counts of each cell c, products of counts, and counts times documents.
 

@@ -111,7 +111,7 @@ def _follows(code, e, conditions):
     return (conditions.low[e] <= code <= conditions.high[e]) or (code == 0 and conditions.missing[e] == 1)
 
 
-@kernel
+@kernel(allocates=True)
 def find_contributions(
     codes, first, last, conditions, share, value, output, points, weights, out
 ):  # fmt: skip
@@ -257,7 +257,7 @@ def _is_met(mask, e, d):
     return (mask[w] >> np.uint64(last - e)) & _ONE == _ONE
 
 
-@kernel
+@kernel(allocates=True)
 def find_interactions(codes, first, last, conditions, share, value, output, points, weights, out):
     """Add the SHAP interaction values of the rows ``first`` .. ``last`` - 1 of ``codes`` to ``out`` (n, outputs, slots, slots).
 

@@ -6,6 +6,7 @@ order.  Tie group g holds the ranks [bounds[g], bounds[g + 1]); if ties are brok
 
 import numpy as np
 
+from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
 
 SHARE, SUM, ERR, HITS, PRECISIONS, FIRST, PRECISIONS_OVER_HITS, PAIRS, ERRORS = range(9)  # kinds of metrics
@@ -32,7 +33,7 @@ def sort_descending(keys, slots, spare_keys, spare_slots, n):
     """
     if n <= COUNTED:
         n_at = spare_slots  # how many keys equal to the one at this place have been put there and behind it
-        spare_keys[:n] = keys[:n]
+        copy_to(spare_keys[:n], keys)
         n_at[:n] = 0
         for i in range(n):
             place = _n_above(spare_keys[:n], spare_keys[i])
@@ -376,7 +377,7 @@ def balanced_errors(scores, rows, base, n, relevant, p):
     return missed * p[1] + alarms * p[2]
 
 
-@kernel
+@kernel(allocates=True)
 def evaluate(
     scores, rows, starts, gains, relevant, stop, level, discounts, expected,
     kinds, cuts, sources, parameters, divisors, fills, first, last, out,
@@ -451,7 +452,7 @@ def ideal_dcg(gain, starts, discount, cut, out):
         out[query] = total
 
 
-@kernel
+@kernel(allocates=True)
 def count_tied(scores, starts):
     """Count documents that share their score with another one of their query."""
     tied = 0

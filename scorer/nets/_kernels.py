@@ -66,7 +66,7 @@ def interpolate(x, knots, heights, places, out):
         out[i] = heights[low] + share * (np.float64(heights[low + 1]) - heights[low])
 
 
-@kernel
+@kernel(allocates=True)
 def write_numbers(values, first, last, features, kind, centres, scales, knots, heights, indicators, out):
     """Write the inputs of the rows first <= r < last into ``out[r - first]``: scale (transform - centre), then indicators.
 

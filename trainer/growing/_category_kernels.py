@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.trainer._kernels import is_in
 from rankmill.trainer.growing._gain_kernels import first_of, gain_of, gains_bounded, gains_of, parent_of, sum_to
@@ -89,7 +90,7 @@ def tried_alone(n_bins, rules):
     return n_bins - 2 <= rules.one_vs_rest
 
 
-@kernel
+@kernel(inline="always")
 def order_counts(n_bins, last, counts, work):
     """Return the ``counts`` (2, 256) of rows and hessians by bin in the order of the categories, the rest first."""
     out = work[10:12].view(np.int64)
@@ -104,7 +105,7 @@ def sum_ordered(histogram, n_bins, last, total, rules, work):
     ordered, prefix = work[4].view(np.int64), work[0].view(np.int64)
     put_in_order(histogram, total, last, work, ordered)
     if tried_alone(n_bins, rules):
-        prefix[1:last] = ordered[1:last]
+        copy_to(prefix[1:last], ordered[1:])
         return rules.lambda_l2
     sum_to(ordered, last, prefix)
     return rules.lambda_l2 + rules.category_l2

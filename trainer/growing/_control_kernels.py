@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.randoms import random_bits, uniform
 from rankmill.trainer.growing._state_kernels import DEPTH, ROWS
@@ -42,13 +43,13 @@ def _keep_smallest(fraction, key, sources, usable, drawn):
             usable[f] = 0
 
 
-@kernel
+@kernel(inline="always")
 def usable_features(crew, node, bins, rules, nodes, search):
     """Return 1 for each feature by which ``node``, or the level that begins with it, may be split; (n_features,) uint8."""
     if not rules.restricted:
         return bins.enabled
     usable, drawn = search.usable[crew.worker], search.drawn[crew.worker]
-    usable[:] = bins.enabled
+    copy_to(usable, bins.enabled)
     if rules.by_level < 1.0:
         key = random_bits(random_bits(rules.tree_key, _OF_LEVEL), nodes.table[node, DEPTH])
         _keep_smallest(rules.by_level, key, bins.sources, usable, drawn)
@@ -106,7 +107,7 @@ def note_use(f, children, end, bins, rules, nodes):
         return
     bins.used[bins.sources[f]] = 1
     for child in range(children, end):
-        nodes.used[child] = bins.used
+        copy_to(nodes.used[child], bins.used)
 
 
 @kernel

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.trainer.growing._category_kernels import sum_of_set, tried_alone
 from rankmill.trainer.growing._gain_kernels import gains_bounded, gains_of, left_is_heavier, parent_of
@@ -118,7 +119,7 @@ def search_forced(
         lambda_l2 += rules.category_l2
     split[:] = 0
     split[0], split[1] = f, threshold
-    split[4:] = bits
+    copy_to(split[4:], bits)
     best = -np.inf
     for side in range(1 if by_set else 2):
         summed, left, missing = 0.0 if single else -rules.min_gain, np.int64(0), np.int64(0)

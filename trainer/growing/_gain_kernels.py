@@ -93,7 +93,7 @@ def gains_bounded(prefix, extra, last, total_g, total_h, needed, lambda_l2, min_
                 out[b] = gain_of(g, h, value) + gain_of(g_right, h_right, value_right) - parent
 
 
-@kernel
+@kernel(allocates=True)
 def bounded_gain_of(left, total, direction, limits, rules):
     """Return the gain of one split as :func:`gains_bounded`, without ``min_gain``; -inf where not allowed."""
     total_h = np.float64(total & LOW)

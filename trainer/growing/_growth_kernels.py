@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.trainer.growing._batch_kernels import choose_batch, prepare_batch
 from rankmill.trainer.growing._category_kernels import sum_of_set
@@ -123,7 +124,7 @@ def _settle(child, node, crew, bins, rules, nodes, search):
     table[node, THRESHOLD] = split[1]
     table[node, MISSING_LEFT] = split[2]
     table[node, LEFT_SUM] = split[3]
-    table[node, SET:] = split[4:]
+    copy_to(table[node, SET:], split[4:])
     nodes.gains[node] = gain + rules.min_gain  # the search returns the gain above min_gain
     if forced:
         nodes.priority[node] = np.inf
@@ -208,13 +209,13 @@ def _search_children(crew, bins, rows, derivatives, rules, nodes, histograms, pa
 def _bound_children(node, bins, rules, nodes):
     """Write value, rows and bounds of the children: the midpoint of the two values after a monotone split, else as the node."""
     if not rules.constrained:
-        nodes.ranges[nodes.table[node, LEFT]] = nodes.ranges[node]
-        nodes.ranges[nodes.table[node, LEFT] + 1] = nodes.ranges[node]
+        copy_to(nodes.ranges[nodes.table[node, LEFT]], nodes.ranges[node])
+        copy_to(nodes.ranges[nodes.table[node, LEFT] + 1], nodes.ranges[node])
         return
     table, ranges, direction = nodes.table, nodes.ranges, bins.monotone[nodes.table[node, FEATURE]]
     left, right = table[node, LEFT], table[node, LEFT] + 1
-    ranges[left] = ranges[node]
-    ranges[right] = ranges[node]
+    copy_to(ranges[left], ranges[node])
+    copy_to(ranges[right], ranges[node])
     low, high, own = ranges[node, 0], ranges[node, 1], ranges[node, 2]
     for child in range(left, left + 2):
         n_rows = np.float64(table[child, ROWS])
@@ -411,7 +412,7 @@ def _write_level_split(split, level, n_bins, table, pool):
         any_missing |= histogram[f, 0] != 0
         left = present + (histogram[f, 0] if missing_left else np.int64(0))
         table[node, FEATURE] = f
-        table[node, SET:] = split[4:]
+        copy_to(table[node, SET:], split[4:])
         table[node, THRESHOLD] = threshold
         table[node, LEFT_SUM] = left
         left_h += np.float64(left & LOW)

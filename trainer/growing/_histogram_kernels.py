@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.instructions import prefetch
 from rankmill.trainer._kernels import CODES, LANE, PLACE
@@ -96,7 +97,7 @@ def hand_out(table, block, bins, first_feature, last_feature, anew, sums, histog
             marginal(counted, bins.lanes[f, PLACE], n, codes, sums)
             counted = sums
         if anew:
-            histogram[f, :n] = counted[:n]
+            copy_to(histogram[f, :n], counted)
         else:
             for b in range(n):
                 histogram[f, b] += counted[b]
@@ -180,7 +181,7 @@ def total_and_least(packed):
     return total, least if packed.shape[0] > 0 else np.int64(0)
 
 
-@kernel
+@kernel(inline="always")
 def column_of(bins, feature):
     """Return the codes of the lane of ``feature``, uint8: that of row r is at r * width."""
     width, lane = bins.words.shape[2] * 8, bins.lanes[feature, LANE]
@@ -234,7 +235,6 @@ def count_sides(crew, feature, bins, rows, first, last, hessians, scale, with_he
         sum_hessians(column, stride, rows, first, last, hessians, scale, counts[1])
         to_bins(bins, feature, counts[1])
     if crew.peers != 0:
-        sums = crew.sums[:SIDES].reshape(2, 256)
-        sums[:] = counts
+        copy_to(crew.sums[:SIDES], counts.reshape(-1))
         add_up(crew, SUMS, np.int64(SIDES))
-        counts[:] = sums
+        copy_to(counts.reshape(-1), crew.sums)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.elementary import normal
 from rankmill.foundation.kernels.randoms import random_bits, uniform
@@ -387,7 +388,7 @@ def _level_gains(f, level, counts, counted, least_h, bins, rules, nodes, pool, w
         )
         highest = best_of_feature(work[1], work[2], YES, last)
         if highest <= best and attempt > 0:  # the order before was better
-            order[:last] = before[:last]
+            copy_to(order[:last], before)
             _level_gains_in_order(
                 f, level, last, whole, n_rows, summed, counts, counted, least_h, bins, rules, nodes, pool, work
             )
@@ -395,7 +396,7 @@ def _level_gains(f, level, counts, counted, least_h, bins, rules, nodes, pool, w
         if highest <= 0.0 or level[1] - level[0] == 1 or tried_alone(n_bins, rules) or attempt == refinements:
             break
         best = highest
-        before[:last] = order[:last]
+        copy_to(before[:last], order)
         _order_for_level(f, level, last, highest, summed, bins, rules, table, pool, work)
     if rules.random_splits:
         keep_drawn_split(f, level[0], np.int64(1), np.int64(last), rules, work)
@@ -522,7 +523,7 @@ def _packed_means_differ(left, total, n_left, n_right):
     )  # fmt: skip
 
 
-@kernel
+@kernel(allocates=True)
 def fine_means_differ(crew, column, stride, sides, rows, first, last, gradients, weights, scale_g, scale_w):
     """As ``_packed_means_differ``, with sums of fine steps, in one pass over rows[first:last] of all processes.
 
@@ -539,9 +540,9 @@ def fine_means_differ(crew, column, stride, sides, rows, first, last, gradients,
         size[side] += abs(steps)
         w[side] += np.int64(np.rint(weights[row] * scale_w))
     if crew.peers != 0:
-        crew.sums[:8] = sums.reshape(8)
+        copy_to(crew.sums[:8], sums.reshape(-1))
         add_up(crew, SUMS, np.int64(8))
-        sums[:] = crew.sums[:8].reshape(4, 2)
+        copy_to(sums.reshape(-1), crew.sums)
     off_g = 0.5 * n + 0.5 * EPSILON * (size + 0.5 * n)
     off_w = 0.5 * n + 0.5 * EPSILON * w
     return means_differ(

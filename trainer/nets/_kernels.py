@@ -385,7 +385,7 @@ def add_backward(x, slope, hidden, top, h, to_hidden, to_biases, to_top, factor)
         to_top[c] += factor * slope * h[c]
 
 
-@kernel
+@kernel(allocates=True)
 def pair_by_pair(x, grades, hidden, biases, top, sigma, to_hidden, to_biases, to_top, rate):
     """RankNet as it was first: for each pair, two passes forward and two backward.
 
@@ -449,7 +449,7 @@ def spread(values, kind, knots, heights, first, last):
     return base + mean, max(0.0, squares / n - mean * mean)
 
 
-@kernel
+@kernel(allocates=True)
 def scores_of_net(x, hidden, biases, top, scores):
     """scores[i] = the score of document i: see :func:`net_of_one`."""
     h = np.empty(hidden.shape[1], dtype=x.dtype)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.elementary import log_positive
 from rankmill.foundation.kernels.randoms import random_bits, uniform
@@ -42,7 +43,7 @@ def by_document(document, offsets, out):
     offsets[-1] = document.shape[0]
 
 
-@kernel
+@kernel(allocates=True)
 def number_rows(offsets, order, rank, last, ranks, seen, row_of, rows):
     """Give numbers to the distinct (document, rank, last click), in ascending order; return how many there are.
 
@@ -194,7 +195,7 @@ def maximise(rows, free, tolerance, parameters, scratch, trace):
             if free[cells + c]:
                 change = max(change, abs(x1[cells + c] - parameters[cells + c]) / max(parameters[cells + c], 1e-3))
         if change < tolerance:
-            parameters[:] = x2
+            copy_to(parameters, x2)
             trace[kept] = _step(rows, free, parameters, sums, x1)
             return kept + 1
         square_r = square_v = 0.0
@@ -205,7 +206,7 @@ def maximise(rows, free, tolerance, parameters, scratch, trace):
             square_v += v * v
         length = np.sqrt(square_r / square_v) if square_v > 0.0 else 1.0
         if length <= 1.0:
-            parameters[:] = x2
+            copy_to(parameters, x2)
             likelihood = _step(rows, free, parameters, sums, x1)
             continue
         for j in range(parameters.shape[0]):
@@ -220,10 +221,11 @@ def maximise(rows, free, tolerance, parameters, scratch, trace):
         there = _step(rows, free, ahead, sums, after)
         steps += 1
         if there >= between:
-            parameters[:], x1[:] = ahead, after
+            copy_to(parameters, ahead)
+            copy_to(x1, after)
             likelihood = there
         else:
-            parameters[:] = x2
+            copy_to(parameters, x2)
             likelihood = _step(rows, free, parameters, sums, x1)
     return -kept
 
@@ -255,7 +257,7 @@ def relevance_given(document, theta, trust, shown, clicks, prior, out):
         out[d] = 0.5 * (low + high)
 
 
-@kernel
+@kernel(allocates=True)
 def add_pairs(document, rank, shown, clicks, ranks, weighted, unclicked):
     """Add click-through rates of documents shown at two ranks to ``weighted[k, l]``, the rest to ``unclicked`` (ranks, ranks).
 

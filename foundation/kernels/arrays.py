@@ -1,0 +1,12 @@
+"""Copy arrays in kernels."""
+
+from __future__ import annotations
+
+from rankmill.foundation.kernels.compiling import kernel
+
+
+@kernel
+def copy_to(target, source):
+    """Do as ``target[:] = source`` for arrays (n,) that do not overlap, which Numba cannot do without allocating memory."""
+    for k in range(target.shape[0]):
+        target[k] = source[k]
