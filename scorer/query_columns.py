@@ -17,8 +17,9 @@ from rankmill.foundation.options import spelled
 from rankmill.pipeline.categories import code_name
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import Format, ReadOptions
-from rankmill.pipeline.sources.batch import Quarantine, Source
-from rankmill.pipeline.sources.delimited import DelimitedCells, DelimitedSource
+from rankmill.pipeline.sources.batch import Source
+from rankmill.pipeline.sources.delimited import DelimitedSource
+from rankmill.pipeline.sources.delimited_text import DelimitedText
 from rankmill.pipeline.sources.parquet import ParquetSource
 from rankmill.scorer.candidate_sources import open_sources
 from rankmill.scorer.scored_file import delimiter_of, scored_shards, text_columns
@@ -117,7 +118,7 @@ def _texts(codes: npt.NDArray[np.float32], names: dict[float, str]) -> pl.Series
 
 def _delimited(path: Path, separator: str, qid: str, name: str) -> pl.DataFrame:
     """Read two columns of delimited text: numbers if every non-empty cell is a number, else text."""
-    _check(DelimitedCells(path, separator, Quarantine()).header, name, str(path))
+    _check(DelimitedText(path, separator).header, name, str(path))
     names = list(dict.fromkeys((qid, name)))
     rows = _named(pl.DataFrame(text_columns(path, separator, names)), qid, name)
     rows = rows.with_columns(pl.when(pl.col("value") != "").then("value"))

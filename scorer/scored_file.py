@@ -21,11 +21,12 @@ from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import schema_of
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, path_in
-from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
+from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, shorten
 from rankmill.pipeline.sources.blocks import compression_of, damaged
 from rankmill.pipeline.sources.columns import TableColumns
-from rankmill.pipeline.sources.delimited import DelimitedCells, DelimitedSource
+from rankmill.pipeline.sources.delimited import DelimitedSource
+from rankmill.pipeline.sources.delimited_text import DelimitedText
 from rankmill.pipeline.sources.files import check_file, uncompressed
 from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.open_source import NarrowFile
@@ -109,9 +110,8 @@ def delimiter_of(path: Path) -> str | None:
 
 def text_columns(path: Path, separator: str, names: Sequence[str]) -> pa.Table:
     """Read some columns of delimited text with a header, plain or compressed, as text; DataRejected if it is malformed."""
-    cells = DelimitedCells(path, separator, Quarantine())
     schema = pa.schema([(name, pa.string()) for name in names])
-    return pa.Table.from_batches([batch.select(list(names)) for _, batch in cells.blocks(DEFAULT_BLOCK_BYTES)], schema)
+    return pa.Table.from_batches(DelimitedText(path, separator).texts(names), schema)
 
 
 def _read_delimited(path: Path, separator: str, goals: Sequence[str]) -> pa.Table:

@@ -59,7 +59,8 @@ def kernel(function: Callable[..., Any] | None = None, *, allocates: bool = Fals
     """
     if function is None:
         return lambda f: kernel(f, allocates=allocates, **options)
-    dispatcher = njit(nogil=True, error_model="numpy", _nrt=allocates, **options)(function)
+    options |= {"_nrt": allocates}  # not in Numba's annotations
+    dispatcher = njit(nogil=True, error_model="numpy", **options)(function)
     if dispatcher is not function and os.path.exists(function.__code__.co_filename):  # noqa: PTH110 - not for doctests
         dispatcher._cache = _KernelCache(function)  # noqa: SLF001 - what cache=True sets
     return dispatcher

@@ -1,4 +1,4 @@
-"""Byte-level parsing of LETOR text and of numbers.
+"""Byte-level parsing of LETOR text and of lines of words.
 
 Every loop over a token ends at a byte that is not part of it, and every text ends with a newline, so no bounds checks are needed.
 """
@@ -8,12 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
-
-# Results of number_at.
-NUMBER = 0
-MISSING = 1  # nan, null
-DEFERRED = 2  # a number whose last bit needs Python's float()
-MALFORMED = 3
+from rankmill.pipeline.sources._number_kernels import DEFERRED, MALFORMED, MISSING, NUMBER, number_at, plain_at
 
 # Results of parse_lines for the line at which it stopped.
 END = 0
@@ -33,125 +28,9 @@ STATE_CELLS = 10
 
 ASKED = -2  # a grade that the caller has to parse
 
-# 10^0 .. 10^308, each correctly rounded to float64; exact up to 10^22.
-POWERS = np.array([float(f"1e{k}") for k in range(309)], dtype=np.float64)
-
-# One rounded conversion of the first 18 digits, one rounded table entry and one rounded product (or quotient) give a value
-# within a relative error of 4 * 2^-53, and so is the correctly rounded float64.
-_SLACK = 2.0**-50
-
-
 # Positions are unsigned: signed indices cost a test at every access, as negative ones count from the end.
-_0, _1, _2, _3, _4, _5, _15 = (np.uint64(k) for k in (0, 1, 2, 3, 4, 5, 15))
-
-
-@kernel
-def number_at(text, i, out, cell, powers):
-    """Parse the number at ``text[i]`` into ``out[cell]`` as float32; return (verdict, end).
-
-    Grammar: sign? (digits [. digits] | . digits) ([eE] sign? digits)? | sign? (inf | infinity | nan) | null, letters in
-    any case.  The result is float32(float64(token)), both correctly rounded.  Up to 2^53 and with a power of ten up to 22
-    both factors are exact in float64, so one operation rounds correctly.  Otherwise the correctly rounded float64 is between
-    x - slack and x + slack, and rounding to float32 is monotone: if both ends round to the same float32, that is the result.
-    The rest (one in about ten million) is deferred, with an approximation without sign in ``out``.
-    """
-    c = text[i]
-    negative = c == 45
-    if c == 45 or c == 43:
-        i += _1
-        c = text[i]
-    mantissa = 0
-    kept = 0
-    power = 0
-    seen = 0
-    cut = False
-    while 48 <= c <= 57:
-        if kept < 18:
-            mantissa = mantissa * 10 + (np.int64(c) - 48)
-            kept += mantissa > 0
-        else:
-            power += 1
-            cut = True
-        seen += 1
-        i += _1
-        c = text[i]
-    if c == 46:
-        i += _1
-        c = text[i]
-        while 48 <= c <= 57:
-            if kept < 18:
-                mantissa = mantissa * 10 + (np.int64(c) - 48)
-                kept += mantissa > 0
-                power -= 1
-            else:
-                cut = True
-            seen += 1
-            i += _1
-            c = text[i]
-        if seen == 0:
-            return MALFORMED, i
-    if seen == 0:
-        return _word_at(text, i, out, cell, negative)
-    if c == 101 or c == 69:
-        i += _1
-        c = text[i]
-        below = c == 45
-        if c == 45 or c == 43:
-            i += _1
-            c = text[i]
-        if not 48 <= c <= 57:
-            return MALFORMED, i
-        exponent = 0
-        while 48 <= c <= 57:
-            if exponent < 100000000:
-                exponent = exponent * 10 + (np.int64(c) - 48)
-            i += _1
-            c = text[i]
-        power += -exponent if below else exponent
-    if mantissa == 0:
-        out[cell] = np.float32(-0.0) if negative else np.float32(0.0)
-        return NUMBER, i
-    if power < -308 or power > 308:
-        out[cell] = np.float32(0.0) if power < 0 else np.float32(np.inf)
-        return DEFERRED, i
-    x = np.float64(mantissa)
-    x = x * powers[power] if power >= 0 else x / powers[-power]
-    if cut or mantissa > 9007199254740992 or power > 22 or power < -22:
-        slack = x * _SLACK
-        if np.float32(x - slack) != np.float32(x + slack):
-            # x is infinite (inf - inf would be NaN), and float() returns inf too
-            if x < np.inf:
-                out[cell] = np.float32(x)
-                return DEFERRED, i
-    out[cell] = np.float32(-x) if negative else np.float32(x)
-    return NUMBER, i
-
-
-@kernel
-def _word_at(text, i, out, cell, negative):
-    """Parse inf, infinity, nan or null at ``text[i]``."""
-    a = text[i] | 32
-    if a == 110:  # n
-        b = text[i + _1] | 32
-        if b == 97 and text[i + _2] | 32 == 110:
-            out[cell] = np.float32(np.nan)
-            return MISSING, i + _3
-        if b == 117 and text[i + _2] | 32 == 108 and text[i + _3] | 32 == 108:
-            out[cell] = np.float32(np.nan)
-            return MISSING, i + _4
-    elif a == 105 and text[i + _1] | 32 == 110 and text[i + _2] | 32 == 102:
-        out[cell] = np.float32(-np.inf) if negative else np.float32(np.inf)
-        i += _3
-        if (
-            text[i] | 32 == 105
-            and text[i + _1] | 32 == 110
-            and text[i + _2] | 32 == 105
-            and text[i + _3] | 32 == 116
-            and text[i + _4] | 32 == 121
-        ):
-            i += _5
-        return NUMBER, i
-    return MALFORMED, i
+_1, _2, _3, _4, _5 = (np.uint64(k) for k in (1, 2, 3, 4, 5))
+_POINT = 46
 
 
 @kernel(inline="always")
@@ -164,7 +43,7 @@ def _ends_token(text, i):
 @kernel
 def parse_lines(
     text, stop, index_base, top, max_grade, ask, real, grouped, powers, last_line,
-    grade, label_from, label_to, scratch, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value, defer_entry, defer_from, defer_to, state,
+    grade, label_from, label_to, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value, defer_entry, defer_from, defer_to, state,
 ):  # fmt: skip
     """Parse the lines of ``text[state[AT]:stop]`` (the last one ends with a newline) into rows and sparse entries.
 
@@ -173,7 +52,7 @@ def parse_lines(
     (``state[STAMP]``) of the last line with feature ``f``, to detect duplicates.  ``entry_from`` has one entry more than there
     are rows.  A grade that is not a plain number, or any with ``ask``, is ASKED, and ``label_from`` and ``label_to`` are its
     position; ``state[GRADE_ASKED]`` says so for the line at which it stopped.  With ``real`` the first number is a label in the
-    range of float32 (``scratch`` has one cell), at the same positions, and grades are 0.  With ``grouped`` lines have no qid,
+    range of float32, at the same positions, and grades are 0.  With ``grouped`` lines have no qid,
     and ``qid_from`` is the start of the line.
     """
     i = np.uint64(state[AT])
@@ -205,13 +84,8 @@ def parse_lines(
         label = 0
         first = i
         if real:
-            verdict, i = number_at(text, first, scratch, _0, powers)
-            if (
-                verdict == MALFORMED
-                or verdict == MISSING
-                or not (np.abs(scratch[0]) < np.inf)
-                or not _ends_token(text, i)
-            ):
+            verdict, i, number = number_at(text, first, _POINT, powers)
+            if verdict == MALFORMED or verdict == MISSING or not (np.abs(number) < np.inf) or not _ends_token(text, i):
                 code = BAD_LABEL
                 break
             label_from[row] = first
@@ -286,31 +160,13 @@ def parse_lines(
             last_line[np.uint64(index)] = stamp
             i += _1
 
-            # Most values have few digits and a point: one division is exact (see number_at).
             begin = i
-            mantissa = 0
-            c = text[i]
-            while 48 <= c <= 57:
-                mantissa = mantissa * 10 + (np.int64(c) - 48)
-                i += _1
-                c = text[i]
-            length = i - begin
-            decimals = _0
-            if c == 46:
-                i += _1
-                point = i
-                c = text[i]
-                while 48 <= c <= 57:
-                    mantissa = mantissa * 10 + (np.int64(c) - 48)
-                    i += _1
-                    c = text[i]
-                decimals = i - point
-                length += decimals
-            if _0 < length <= _15 and (c == 32 or c == 10):
-                value[entry] = np.float32(np.float64(mantissa) / powers[decimals])
+            x, i = plain_at(text, begin, _POINT, powers)
+            if x == x and (text[i] == 32 or text[i] == 10):  # not NaN
+                value[entry] = np.float32(x)
                 verdict = NUMBER
             else:
-                verdict, i = number_at(text, begin, value, entry, powers)
+                verdict, i, value[entry] = number_at(text, begin, _POINT, powers)
                 if verdict == MALFORMED or not _ends_token(text, i):
                     code = BAD_VALUE
                     break

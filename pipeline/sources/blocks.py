@@ -27,6 +27,7 @@ COMPRESSED: dict[str, Compression] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zst
 _BOM = b"\xef\xbb\xbf"
 _MARKS_OF_OTHERS = (b"\xff\xfe", b"\xfe\xff")  # byte-order marks of UTF-16 and UTF-32
 _NEWLINE = 10
+_CR = 13
 _COUNTED = 1 << 18  # bytes compared at a time, so that the result stays in cache
 _LONE_CR = re.compile(rb"\r(?!\n)")
 
@@ -164,11 +165,14 @@ def read_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
         yield block
 
 
-def unchecked_blocks(path: Path, block_bytes: int, spare: list[bytearray] | None = None) -> Iterator[Block]:
+def unchecked_blocks(
+    path: Path, block_bytes: int, spare: list[bytearray] | None = None, *, cr_ends_lines: bool = False
+) -> Iterator[Block]:
     """Yield ``path`` as blocks of whole lines of about ``block_bytes``; a byte-order mark is skipped.
 
     The caller does the slow part, :meth:`Block.check` and parsing, possibly for several blocks in parallel, and may put the
-    buffers of finished blocks into ``spare`` for reuse.  Memory: one block more than the caller holds, or the longest line.
+    buffers of finished blocks into ``spare`` for reuse.  With ``cr_ends_lines`` a CR alone ends a line, too, and becomes a LF.
+    Memory: one block more than the caller holds, or the longest line.
 
     Raises
     ------
@@ -189,6 +193,8 @@ def unchecked_blocks(path: Path, block_bytes: int, spare: list[bytearray] | None
             data[: len(carried)] = carried
             filled = _fill(data, len(carried), size - 1, stream, path, compression)
             ended = filled == len(carried)
+            if cr_ends_lines:
+                _end_lines(data, max(0, len(carried) - 1), filled, ended=ended)
             if start is None and data.startswith(_MARKS_OF_OTHERS):
                 raise DataRejected(f"{path}: is text in UTF-16 or UTF-32; convert the file to UTF-8")
             if start is None:
@@ -232,6 +238,15 @@ def _fill(data: bytearray, start: int, stop: int, stream: pa.NativeFile, path: P
             raise
         raise damaged(path, error) from None
     return start
+
+
+def _end_lines(data: bytearray, start: int, stop: int, *, ended: bool) -> None:
+    """Turn each CR of ``data[start:stop]`` that no LF follows into a LF; what follows the last byte is known only if the file ``ended``."""
+    if data.find(b"\r", start, stop) >= 0:
+        text = np.frombuffer(data, dtype=np.uint8)[start:stop]
+        text[:-1][(text[:-1] == _CR) & (text[1:] != _NEWLINE)] = _NEWLINE
+        if ended and text[-1] == _CR:
+            text[-1] = _NEWLINE
 
 
 def damaged(path: Path, error: Exception) -> DataRejected:

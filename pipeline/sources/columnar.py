@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,6 @@ from rankmill.pipeline.sources.role_columns import (
     are_numbers,
     as_floats,
     category_numbers,
-    feature_numbers,
     read_parts,
 )
 from rankmill.pipeline.sources.table_rows import Mask, Problems, TableRows
@@ -222,6 +221,15 @@ class ColumnarSource(TableSource):
             self._quarantine.add(error, self._columns.parts.index(problem.part) + 1, "")
 
 
+class ParsedNumbers(NamedTuple):
+    """The features of some rows, read from text."""
+
+    values: npt.NDArray[np.float32]
+    """(n, n_features) NaN if missing; undefined for categories."""
+    bad: Sequence[tuple[str, Mask]]
+    """Names of features, and in which rows (n,) they are no numbers."""
+
+
 class RecordReader:
     """Converts record batches to rows, given the roles of the columns.  Keeps no state between batches."""
 
@@ -230,22 +238,20 @@ class RecordReader:
         self._needed = ("qid", "doc_id") if columns.needs_doc_id else ("qid",)
         self._rules = rules
 
-    def rows(self, batch: pa.RecordBatch) -> tuple[RowBatch, Problems]:
-        """Return the valid rows of ``batch``, and the problems of the others."""
+    def rows(self, batch: pa.RecordBatch, parsed: ParsedNumbers | None = None) -> tuple[RowBatch, Problems]:
+        """Return the valid rows of ``batch``, and the problems of the others; ``parsed`` are its features that are numbers."""
         features = self._columns.features
-        values = np.empty((len(batch), len(features)), dtype=np.float32)
+        values = np.empty((len(batch), len(features)), dtype=np.float32) if parsed is None else parsed.values
         narrow, problems = self._parts(batch)
         numbers: list[tuple[int, pa.Array[Any]]] = []
         categories: dict[str, dict[str, float]] = {}
         for number, name in enumerate(features):
-            column = batch.column(name)
             if name in self._columns.categorical:
-                values[:, number], categories[name] = category_numbers(column)
-            elif kinds.is_string(column.type):
-                values[:, number], bad = feature_numbers(column)
-                problems.refuse(bad, name, f"a number in column {name!r}", self._columns.cure_of_cell(name))
-            else:
-                numbers.append((number, column))
+                values[:, number], categories[name] = category_numbers(batch.column(name))
+            elif parsed is None:
+                numbers.append((number, batch.column(name)))
+        for name, bad in () if parsed is None else parsed.bad:
+            problems.refuse(bad, name, f"a number in column {name!r}", self._columns.cure_of_cell(name))
         with np.errstate(over="ignore"):
             # stored NaN have a single bit pattern; scores do not depend on it
             _fill(values, numbers, one_nan=self._columns.of_judgments)

@@ -1,36 +1,30 @@
 """CSV and TSV: the first line names ``qid``, ``grade``, perhaps ``doc_id`` and optional columns; all others are features.
 
-Arrow splits the text into cells, all read as strings.  Numbers are parsed with the grammar of LETOR text, so that a token is the
-same float32 in both formats.  Missing values are empty cells, ``nan``, ``null`` and the marks of other tools.  ``true`` and ``false``
-are 1 and 0, like booleans in Parquet.
+Numbers are parsed with the grammar of LETOR text, so that a token is the same float32 in both formats.  Missing values are empty
+cells, ``nan``, ``null`` and the marks of other tools.  ``true`` and ``false`` are 1 and 0, like booleans in Parquet.
 """
 
 from __future__ import annotations
 
-import codecs
-import csv
-import io
 from collections import Counter
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as arrow_csv
 
-from rankmill.foundation.errors import ColumnProblem, DataRejected, MalformedLine
+from rankmill.foundation.errors import ColumnProblem
 from rankmill.foundation.options import respelled, spelled
-from rankmill.foundation.storage.arriving import readable
 from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
-from rankmill.pipeline.sources.batch import Quarantine, RowBatch, shorten
-from rankmill.pipeline.sources.blocks import compression_of, damaged, read_blocks
+from rankmill.pipeline.sources.batch import Quarantine, ReadTask, RowBatch, shorten
 from rankmill.pipeline.sources.column_roles import OPTIONAL
-from rankmill.pipeline.sources.columnar import ColumnsOf, TableSource
+from rankmill.pipeline.sources.columnar import ColumnsOf, ParsedNumbers, TableSource
 from rankmill.pipeline.sources.columns import TableColumns, table_columns
+from rankmill.pipeline.sources.delimited_text import DelimitedRows, DelimitedText, Wanted
 from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.number_text import read_floats
 from rankmill.pipeline.sources.role_columns import feature_numbers
@@ -41,297 +35,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
+    from rankmill.pipeline.sources.blocks import Block
+
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}  # by format
-_LEAST_BLOCK = 1 << 20  # bytes; a row must fit in a block
-_READ_AHEAD = 4  # extra blocks that Arrow holds, as text and as cells
-_HEADER_LIMIT = 16 << 20
-_UNCLOSED_QUOTE = "a quoted cell does not end on its line; a row must be one line"
-
-
-class CellProblem(NamedTuple):
-    """A problem of a cell."""
-
-    column: int
-    expected: str
-    cure: str = ""
-
-
-class DelimitedCells:
-    """A file of delimited text, plain or compressed, read as blocks of string cells.
-
-    Attributes
-    ----------
-    header
-        Names of the columns.
-    """
-
-    def __init__(self, path: Path, delimiter: str, quarantine: Quarantine) -> None:
-        self.path = path
-        self._delimiter = delimiter
-        self._quarantine = quarantine
-        self.header = self._read_header()
-        self._ragged = 0
-        self._again = False
-        self._problems: dict[int, CellProblem] = {}  # by row number, not counting rows with a wrong number of cells
-
-    def blocks(self, block_bytes: int, *, again: bool = False) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (number of the first row, rows) with string cells; problems passed to `note` are reported after the last block.
-
-        Rows are numbered from 0.  Rows with a wrong number of cells are skipped, not numbered and, unless ``again``, reported.
-        """
-        self._ragged, self._problems, self._again = 0, {}, again
-        first = 0
-        for batch in self._cells(max(block_bytes // _READ_AHEAD, _LEAST_BLOCK, 64 * len(self.header))):
-            yield first, batch
-            first += len(batch)
-            if self._n_bad > self._quarantine.remaining:  # too many: report them now, which raises
-                self._report_all()
-        if self._n_bad:
-            self._report_all()
-
-    @property
-    def _n_bad(self) -> int:
-        """Number of rows to report."""
-        return len(self._problems) + (0 if self._again else self._ragged)
-
-    def sample(self) -> pa.RecordBatch | None:
-        """Return the first rows as strings; None if there are none or they are malformed."""
-        try:
-            alone = DelimitedCells(self.path, self._delimiter, Quarantine())  # problems are reported later
-            return next(alone._cells(max(_LEAST_BLOCK, 64 * len(self.header))), None)
-        except DataRejected:
-            return None
-
-    def lines_of(self, rows: Collection[int]) -> dict[int, int]:
-        """Return the line numbers, from 1, of ``rows``, which are numbered as in `sample`."""
-        lines: dict[int, int] = {}
-        with self._text() as file:
-            raw: list[str] = []
-            reader = csv.reader(_remembered(file, raw), delimiter=self._delimiter)
-            next(reader)
-            row, line = 0, reader.line_num + 1
-            raw.clear()
-            while len(lines) < len(rows) and (cells := self._next_row(reader, raw, line)) is not None:
-                if len(cells) == len(self.header):
-                    if row in rows:
-                        lines[row] = line
-                    row += 1
-                raw.clear()
-                line = reader.line_num + 1
-        return lines
-
-    def note(self, first: int, problems: Problems, column_of: Mapping[str, str]) -> None:
-        """Remember ``problems`` of the rows from number ``first`` on; ``column_of`` is the column of each role."""
-        for row, part, _, expected, cure in problems.sorted():
-            name = column_of.get(part, part)
-            self._problems[first + row] = CellProblem(self.header.index(name), expected, cure)
-
-    def _report_all(self) -> None:
-        """Quarantine the rows with a problem, and those with a wrong number of cells.
-
-        Takes another pass over the text to find line numbers.
-
-        Raises
-        ------
-        DataRejected
-            The number of rows differs from the first pass, or a quoted cell spans lines, so that the rest is ambiguous.
-        """
-        with self._text() as file:
-            raw: list[str] = []
-            reader = csv.reader(_remembered(file, raw), delimiter=self._delimiter)
-            next(reader)
-            row = found_rows = 0
-            line = reader.line_num + 1
-            raw.clear()
-            while (cells := self._next_row(reader, raw, line)) is not None:
-                text = "".join(raw).rstrip("\r\n")
-                raw.clear()
-                if cells and len(cells) != len(self.header) and self._again:
-                    pass
-                elif cells and len(cells) != len(self.header):
-                    found = f"{len(cells)} cells"
-                    wanted = f"{len(self.header)} cells as in the first line"
-                    found_rows += 1
-                    self._quarantine.add(MalformedLine(self.path, line, 1, found, wanted), 1, text)
-                elif cells:
-                    problem = self._problems.get(row)
-                    if problem is not None:
-                        column = _start_of_cell(text, problem.column, self._delimiter)
-                        found = shorten(cells[problem.column])
-                        error = MalformedLine(self.path, line, column, found, problem.expected, problem.cure)
-                        found_rows += 1
-                        self._quarantine.add(error, column, text)
-                    row += 1
-                line = reader.line_num + 1
-        if found_rows != self._n_bad:
-            # Arrow and the csv module disagree about rows
-            raise DataRejected(f"{self.path}: {_UNCLOSED_QUOTE}")
-
-    def _text(self) -> io.TextIOWrapper:
-        stream = pa.input_stream(readable(self.path), compression=cast("Any", compression_of(self.path)))
-        return io.TextIOWrapper(cast("Any", stream), encoding="utf-8-sig", newline="")
-
-    def _read_header(self) -> list[str]:
-        try:
-            with self._text() as file:
-                line = file.readline(_HEADER_LIMIT)
-        except UnicodeDecodeError:
-            raise self._no_text() from None
-        except (OSError, pa.ArrowInvalid) as error:
-            if compression_of(self.path) is None or getattr(error, "errno", None):
-                raise
-            raise damaged(self.path, error) from None
-        if line.startswith("\ufeff"):  # a second one: utf-8-sig has removed the first
-            raise DataRejected(f"{self.path}:1: begins with two byte-order marks; remove one")
-        if "\0" in line:
-            raise DataRejected(f"{self.path}:1: not a text file: it has a NUL byte")
-        cells = next(csv.reader([line], delimiter=self._delimiter), [])
-        if cells and cells[-1].endswith(("\n", "\r")):
-            raise self._unclosed_quote(1, line)
-        if not cells:
-            found = "an empty line" if line else "an empty file"
-            raise DataRejected(f"{self.path}:1: expected the names of the columns, found {found}")
-        return cells
-
-    def _cells(self, block_bytes: int) -> Iterator[pa.RecordBatch]:
-        """Yield blocks of rows as strings; rows with a wrong number of cells are skipped and counted."""
-
-        def skip(_: object) -> str:
-            self._ragged += 1
-            return "skip"
-
-        compression = compression_of(self.path)
-        try:
-            with (
-                pa.input_stream(readable(self.path), compression=cast("Any", compression)) as stream,
-                arrow_csv.open_csv(
-                    cast("Any", _CheckedStream(stream)),
-                    arrow_csv.ReadOptions(
-                        use_threads=False, block_size=block_bytes, skip_rows=1, column_names=self.header
-                    ),
-                    arrow_csv.ParseOptions(delimiter=self._delimiter, invalid_row_handler=cast("Any", skip)),
-                    arrow_csv.ConvertOptions(
-                        column_types={name: pa.string() for name in self.header}, strings_can_be_null=False
-                    ),
-                ) as reader,
-            ):
-                for batch in reader:
-                    if any(map(_has_line_end, batch.columns)):
-                        self._report_all()
-                    yield batch
-        except UnicodeError:
-            raise self._no_text() from None
-        except pa.ArrowInvalid as error:
-            reason = str(error).splitlines()[0]
-            if "Empty CSV file" in reason:
-                return
-            if "out of sync" in reason or "straddling" in reason:
-                self._report_all()
-            raise DataRejected(f"{self.path}: {_plainly(reason)}") from None
-        except OSError as error:
-            if compression is None or error.errno:
-                raise
-            raise damaged(self.path, error) from None
-
-    def _next_row(self, reader: Iterator[list[str]], raw: list[str], line: int) -> list[str] | None:
-        """Return the next cells of ``reader``, which begin in ``line``, or None at the end; their lines are put into ``raw``."""
-        try:
-            cells = next(reader, None)
-        except csv.Error:  # a cell of more than 128 KiB: usually an unclosed quote
-            if len(raw) > 1:
-                raise self._unclosed_quote(line, raw[0]) from None
-            limit = csv.field_size_limit()
-            raise DataRejected(f"{self.path}:{line}: a cell has more than {limit:,} characters") from None
-        if len(raw) > 1 or (cells and cells[-1].endswith("\n")):
-            raise self._unclosed_quote(line, raw[0])
-        return cells
-
-    def _unclosed_quote(self, line: int, text: str) -> DataRejected:
-        """Return the error for a quote that does not close in ``line``, whose content is ``text``."""
-        opened, quoted = 0, False
-        for place, letter in enumerate(text):
-            if letter == '"':
-                opened, quoted = (opened, False) if quoted else (place, True)
-        found = shorten(text[opened:].rstrip("\r\n"))
-        expected = "a cell that ends on its line"
-        return MalformedLine(self.path, line, opened + 1, found, expected, "close the quote; a row must be one line")
-
-    def _no_text(self) -> DataRejected:
-        """Return the error with the first line that is not UTF-8 text; takes another pass over the file."""
-        try:
-            for _ in read_blocks(self.path, _LEAST_BLOCK):
-                pass
-        except DataRejected as error:
-            return error
-        return DataRejected(f"{self.path}: not a text file in UTF-8; convert it to UTF-8")
-
-
-class _CheckedStream:
-    """Passes the bytes of ``stream`` to Arrow and checks all of them, as Arrow checks only cells that it keeps; UnicodeError if invalid."""
-
-    closed = False
-
-    def __init__(self, stream: pa.NativeFile) -> None:
-        self._stream = stream
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-
-    def read(self, size: int) -> bytes:
-        """Return the next bytes."""
-        data = self._stream.read(size)
-        if b"\0" in data:
-            raise UnicodeError("NUL")
-        if self._decoder.getstate()[0] or not data.isascii():
-            self._decoder.decode(data, final=not data)
-        return data
-
-    def close(self) -> None:
-        """Do nothing: the owner closes the stream."""
-
-
-def _has_line_end(column: pa.Array[Any]) -> bool:
-    """Whether a cell of ``column`` spans lines: Arrow allows it in quotes, up to the end of the block."""
-    offsets, data = parts_of(column)
-    return bool((data[offsets[0] : offsets[-1]] == ord("\n")).any())
-
-
-def _remembered(lines: Iterator[str], raw: list[str]) -> Iterator[str]:
-    """Yield ``lines`` and also append them to ``raw``."""
-    for line in lines:
-        raw.append(line)
-        yield line
-
-
-def _start_of_cell(text: str, cell: int, delimiter: str) -> int:
-    """Return the character position, from 1, where cell number ``cell`` of a line begins.
-
-    >>> _start_of_cell('a,"b,c",d', 2, ",")
-    9
-    """
-    quoted = False
-    for place, letter in enumerate(text):
-        if cell == 0:
-            return place + 1
-        if letter == '"':
-            quoted = not quoted
-        elif letter == delimiter and not quoted:
-            cell -= 1
-    return len(text) + 1
-
-
-def _plainly(reason: str) -> str:
-    if "straddling" in reason:
-        return f"a row is longer than a block; increase {spelled('block_size')}"
-    if "out of sync" in reason:
-        return _UNCLOSED_QUOTE
-    return f"not a table of delimited text: {reason}"
-
-
 _MOST_WORDS = 20  # grades in words that a message lists
 _RARE = 0.05  # a smaller share of bad cells are mistakes in a good column
 _WITH_COMMA = r"^\s*[+-]?\d*,\d+\s*$"
 _THOUSANDS = r"^\s*[+-]?\d{1,3}(,\d{3})+\s*$"
-_MOST_ROWS = 1 << 17  # read at a time: short cells take many times the memory of their text
 
 
 class DelimitedSource(TableSource):
@@ -347,40 +58,77 @@ class DelimitedSource(TableSource):
     ) -> None:
         super().__init__(path, quarantine)
         self.delimiter = delimiter
-        self._cells = DelimitedCells(path, delimiter, self._quarantine)
-        self.header = self._cells.header
+        self._text = DelimitedText(path, delimiter)
+        self.header = self._text.header
         self._rules = GradeRules.of(options)
         self._decimal_comma = options.decimal_comma
         columns_of = columns_of or table_columns
-        self._settle(columns_of(path, self._cells.header, options, self._problems_of_values), self._rules)
+        self._settle(columns_of(path, self.header, options, self._problems_of_values), self._rules)
+
+    def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
+        """Yield a task for each block of the file."""
+        spare: list[bytearray] = []
+        for block in self._text.blocks(block_bytes, spare):
+            yield ReadTask(partial(self._rows_of, block, spare), block.position)
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file."""
-        for first, batch in self._cells.blocks(block_bytes):
-            for low in range(0, len(batch), _MOST_ROWS):
-                part = self._with_points(batch.slice(low, _MOST_ROWS), self._columns)
-                rows, problems = self._reader.rows(part)
-                self._note(first + low, problems)
-                yield rows
-        self.position = self.path.stat().st_size
+        for task in self.tasks(block_bytes):
+            yield from task.rows()
+            self.position = task.position
 
     def table_rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:
-        """Yield the columns with a role, in the order of the file; problems are reported at its end."""
-        for first, batch in self._cells.blocks(block_bytes, again=again):
-            yield self._table_rows(batch, np.arange(first, first + len(batch)), partial(self._note, first))
-        self.position = self.path.stat().st_size
+        """Yield the columns with a role, in the order of the file; ``place`` is the line number."""
+        wanted = Wanted(texts=self._texts)
+        for block in self._text.blocks(block_bytes):
+            for rows in self._text.parse(block, wanted, self._quarantine.remaining):
+                yield self._table_rows(
+                    self._with_points(rows.texts, self._columns),
+                    rows.place,
+                    partial(self._put_aside, rows, again=again),
+                )
+            self.position = block.position
 
-    def _note(self, first: int, problems: Problems) -> None:
-        self._cells.note(first, problems, self._columns.column_of)
+    @property
+    def _texts(self) -> tuple[str, ...]:
+        """Columns that are read as text."""
+        return tuple(dict.fromkeys((*self._columns.column_of.values(), *sorted(self._columns.categorical))))
+
+    def _rows_of(self, block: Block, spare: list[bytearray]) -> Iterator[RowBatch]:
+        features = self._columns.features
+        wanted = Wanted(self._texts, tuple(features), self._decimal_comma)
+        for rows in self._text.parse(block, wanted, self._quarantine.remaining):
+            batch, problems = self._reader.rows(self._with_points(rows.texts, self._columns), self._numbers_of(rows))
+            self._put_aside(rows, problems)
+            yield batch
+        spare.append(block.data)
+
+    def _numbers_of(self, rows: DelimitedRows) -> ParsedNumbers:
+        """Return the features of ``rows``, with odd cells read by the rules for words."""
+        odd, bad = rows.odd, []
+        numbers, wrong = feature_numbers(_with_point(odd.text) if self._decimal_comma else odd.text)
+        for column in np.unique(odd.column).tolist():
+            name, here = self.header[column], odd.column == column
+            number = self._columns.features.index(name)
+            rows.numbers[odd.row[here], number] = numbers[here]
+            mask = np.zeros(len(rows), dtype=np.bool_)
+            mask[odd.row[here & wrong]] = True
+            if mask.any():
+                bad.append((number, name, mask))
+        return ParsedNumbers(rows.numbers, [(name, mask) for _, name, mask in sorted(bad, key=lambda each: each[0])])
+
+    def _put_aside(self, rows: DelimitedRows, problems: Problems, *, again: bool = False) -> None:
+        self._text.report(rows, problems, self._quarantine, self._columns.column_of, ragged=not again)
 
     def _problems_of_values(self, columns: TableColumns) -> list[ColumnProblem]:
         """Return the columns whose values in the first rows do not match their role.
 
         A few bad cells are not a problem of the column: reading the rows reports them.
         """
-        batch = self._cells.sample()
-        if batch is None:
+        sample = self._text.sample()
+        if sample is None:
             return []
+        batch = sample.texts
         bad_cells = self._bad_cells(self._with_points(batch, columns), columns)
         filled = {name: np.diff(parts_of(batch.column(name))[0]) > 0 for name in bad_cells}
         bad_cells = {name: (what, bad & filled[name]) for name, (what, bad) in bad_cells.items() if bad.any()}
@@ -394,13 +142,12 @@ class DelimitedSource(TableSource):
             return []
         n_rare = int(np.logical_or.reduce([bad_cells[name][1] for name in rare]).sum()) if rare else 0
         first_row = {name: int(np.argmax(bad)) for name, (_, bad) in bad_cells.items() if bad.any()}
-        lines = self._cells.lines_of(set(first_row.values()))
         problems = []
         grades = {columns.column_of.get(part) for part in columns.graded}
         for name, row in first_row.items():
             what, bad = bad_cells[name]
             cell, like_it = shorten(batch.column(name)[row].as_py()), f"{int(bad.sum()):,} of {len(bad):,} rows"
-            reason = f"column {name!r} must hold {what}, found {cell!r} in line {lines[row]} ({like_it} like it)"
+            reason = f"column {name!r} must hold {what}, found {cell!r} in line {sample.place[row]} ({like_it} like it)"
             options: tuple[tuple[str, str], ...]
             if name in grades and (name not in rare or not columns.of_judgments):
                 cells = batch.column(name).filter(as_array(bad))
@@ -421,11 +168,9 @@ class DelimitedSource(TableSource):
         """Return ``batch`` with decimal points in all numbers but grades, where the file has commas."""
         if self._decimal_comma:
             numbers = {*columns.features, *(name for part, name in columns.column_of.items() if part in OPTIONAL)}
-            for name in numbers - columns.categorical:
-                if self._cells.header.count(name) == 1:
-                    cells = pc.replace_substring(batch.column(name), ".", "point")  # which is no number
-                    place = self._cells.header.index(name)
-                    batch = batch.set_column(place, name, pc.replace_substring(cells, ",", "."))
+            for name in numbers.intersection(batch.schema.names) - columns.categorical:
+                place = batch.schema.get_field_index(name)
+                batch = batch.set_column(place, name, _with_point(batch.column(place)))
         return batch
 
     @staticmethod
@@ -441,14 +186,14 @@ class DelimitedSource(TableSource):
         """Yield what each column of grades, numbers and features must contain, and which rows (n,) of ``batch`` violate it."""
         found = {}
         for part, name in columns.column_of.items():
-            if self._cells.header.count(name) == 1:
+            if self.header.count(name) == 1:
                 if part in columns.graded:
                     rules = self._rules.for_goals if part in columns.goals else self._rules
                     found[name] = "grades", rules.read_words(batch.column(name))[1]
                 elif part in OPTIONAL:
                     found[name] = "numbers", ~OPTIONAL[part].fits(read_floats(batch.column(name))[0])
         for name in columns.features:
-            if self._cells.header.count(name) == 1 and name not in columns.categorical:
+            if self.header.count(name) == 1 and name not in columns.categorical:
                 found[name] = "numbers", feature_numbers(batch.column(name))[1]
         return found
 
@@ -471,6 +216,11 @@ class DelimitedSource(TableSource):
                     cure += f"; {word!r} is in {counts[word]:,} row{'s' * (counts[word] > 1)}: correct it if it means {right!r}"
             return cure, options
         return (self._rules.for_goals if of_goal else self._rules).expected(cells[0].as_py())[1], ()
+
+
+def _with_point(cells: pa.Array[Any]) -> pa.Array[Any]:
+    """Return numbers with a decimal comma as numbers with a point; those with a point become words."""
+    return pc.replace_substring(pc.replace_substring(cells, ".", "point"), ",", ".")
 
 
 def _misspelt(word: str, words: Collection[str], counts: Mapping[str, int]) -> str:

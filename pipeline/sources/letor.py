@@ -26,6 +26,7 @@ from rankmill.foundation.errors import InputError, MalformedLine
 from rankmill.pipeline.arrow import ScratchBuffer, as_array
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, MAX_FEATURES, ReadOptions
 from rankmill.pipeline.sources import _text_kernels as _kernels
+from rankmill.pipeline.sources._number_kernels import POWERS
 from rankmill.pipeline.sources.batch import BATCH_BYTES, Quarantine, ReadTask, RowBatch, shorten
 from rankmill.pipeline.sources.blocks import copy_tokens, read_blocks, unchecked_blocks
 from rankmill.pipeline.sources.column_roles import OPTIONAL
@@ -265,7 +266,6 @@ class _Parser:
         real = self._options.labels == "real"
         grade = np.empty(lines, dtype=np.int32)
         label_from, label_to = (np.empty(lines, dtype=np.int64) for _ in range(2))
-        scratch = np.empty(1, dtype=np.float32)
         qid_from, qid_to, doc_from, doc_to = (np.empty(lines, dtype=np.int64) for _ in range(4))
         entry_from = np.zeros(lines + 1, dtype=np.int64)
         state = np.zeros(_kernels.STATE_CELLS, dtype=np.int64)
@@ -279,8 +279,8 @@ class _Parser:
         room = self._quarantine.remaining
         while True:
             _kernels.parse_lines(
-                text, block.stop, self._options.index_base, self._top, self._options.highest_grade, self._rules.maps_numbers, real, self._grouped, _kernels.POWERS,
-                self._last_line, grade, label_from, label_to, scratch, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value,
+                text, block.stop, self._options.index_base, self._top, self._options.highest_grade, self._rules.maps_numbers, real, self._grouped, POWERS,
+                self._last_line, grade, label_from, label_to, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value,
                 defer_entry, defer_from, defer_to, state,
             )  # fmt: skip
             if state[_kernels.CODE] == _kernels.END:

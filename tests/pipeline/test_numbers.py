@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numba import njit
 
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources import _text_kernels as _kernels
+from rankmill.pipeline.sources import _number_kernels as _kernels
 from rankmill.pipeline.sources.letor import LetorSource
 from rankmill.pipeline.sources.number_text import read_floats
 from rankmill.pipeline.sources.role_columns import feature_numbers
@@ -24,7 +24,7 @@ from tests import naive
 @njit(nogil=True)
 def numbers_at(text, starts, values, verdicts, powers):
     for k in range(starts.shape[0]):
-        verdicts[k], end = _kernels.number_at(text, starts[k], values, k, powers)
+        verdicts[k], end, values[k] = _kernels.number_at(text, starts[k], 46, powers)
         if text[end] != 10:
             verdicts[k] = _kernels.MALFORMED
 

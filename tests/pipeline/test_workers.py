@@ -18,7 +18,7 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest.read_rows import read_all
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sources import blocks as blocks_module
-from rankmill.pipeline.sources import delimited as delimited_module
+from rankmill.pipeline.sources import delimited_text as delimited_module
 from rankmill.pipeline.sources import letor as letor_module
 from rankmill.pipeline.sources.batch import Quarantine, RowBatch
 from rankmill.pipeline.sources.blocks import LineNumbers
@@ -201,7 +201,7 @@ def test_pieces_of_a_table_are_read_as_the_table_is(tmp_path, monkeypatch):
     whole = rows()
     assert (len(whole[0]), len(whole[1])) == (48, 2)
     for most in (1, 7, 49):
-        monkeypatch.setattr(delimited_module, "_MOST_ROWS", most)
+        monkeypatch.setattr(delimited_module, "_MOST_LINES", most)
         assert rows() == whole
 
 

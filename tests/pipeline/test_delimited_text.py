@@ -1,0 +1,115 @@
+"""Lines of CSV are the cells that Python's csv module finds, and numbers those that float() reads."""
+
+import csv
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rankmill.foundation.errors import MalformedLine
+from rankmill.pipeline.options import ReadOptions
+from rankmill.pipeline.sources import delimited_text
+from rankmill.pipeline.sources.batch import Quarantine
+from rankmill.pipeline.sources.delimited import DelimitedSource
+from rankmill.pipeline.sources.delimited_text import DelimitedText, Wanted
+from tests import naive
+
+ENDS = ("\n", "\r\n", "\r")
+
+
+def rows_of(lines):
+    """The cells of ``lines``, each parsed alone by the csv module, as far as they have two cells; then what stops it, if anything."""
+    rows = []
+    for number, line in enumerate(lines, 2):
+        if not line:
+            continue
+        (cells,) = csv.reader([line + "\n"])
+        if cells[-1].endswith("\n"):
+            return rows, (number, line.index('"', sum(map(len, cells[:-1]))))
+        if len(cells) != 2:
+            return rows, (number, f"{len(cells)} cells")
+        rows.append(tuple(cells))
+    return rows, None
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_all_short_texts_have_the_cells_of_the_csv_module(tmp_path, end):
+    path = tmp_path / "a.csv"
+    for length in range(6):
+        for letters in itertools.product('1",\n', repeat=length):
+            text = "".join(letters)
+            path.write_bytes(("a,b\n" + text).replace("\n", end).encode())
+            expected, stopped = rows_of(text.split("\n"))
+            found, error = [], None
+            try:
+                for batch in DelimitedText(path, ",").texts(["a", "b"]):
+                    found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            except MalformedLine as raised:
+                error = raised
+            assert (None if error is None else error.line) == (None if stopped is None else stopped[0]), text
+            if error is None:
+                assert found == expected, text
+            elif isinstance(stopped[1], str):
+                assert error.found == stopped[1], text
+            else:
+                assert error.expected == "a cell that ends on its line", text
+
+
+TOKENS = ["1", "-2.50", "+3e2", ".5", "7.", "", '""', '"1.5"', '" 1 "', " 2\t", "nan", '"null"', "-inf", "TRUE", "n/a", "0.1" + "0" * 30]  # fmt: skip
+BAD = ["x", "1 2", "--1", '"1""2"', "1,5", '"1"2x']
+
+
+@pytest.mark.parametrize(("end", "room"), [("\n", 1 << 14), ("\r\n", 1)])
+def test_cells_are_numbers_wherever_they_stand(tmp_path, monkeypatch, end, room):
+    monkeypatch.setattr(delimited_text, "_ODD_CELLS", room)
+    path = tmp_path / "a.tsv"
+    rng = np.random.default_rng(3)
+    words = {"true": 1.0, "n/a": np.nan, "": np.nan}
+    rows = [[str(token) for token in rng.choice(TOKENS, 3)] for _ in range(500)]
+    # a tab in a cell needs quotes in this file
+    rows = [[f'"{token}"' if "\t" in token else token for token in row] for row in rows]
+    path.write_text("qid\tgrade\tx\ty\tz\n" + "".join("\t".join(["q", "1", *row]) + end for row in rows), newline="")
+    (batch,) = DelimitedSource(path, "\t", ReadOptions()).batches()
+    for row, values in zip(rows, batch.values, strict=True):
+        for token, value in zip(row, values, strict=True):
+            word = token.strip('"').strip(" \t").lower()
+            expected = np.float32(words[word]) if word in words else naive.number_of(word)
+            assert value.tobytes() == np.float32(expected).tobytes(), token
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_bad_cell_is_named_and_takes_only_its_row(tmp_path, bad):
+    path = tmp_path / "a.csv"
+    path.write_text(f"qid;grade;x;y\nq;1;2;3\nq;1;4;{bad}\nq;1;5;6\n")
+    quarantine = Quarantine(1)
+    (batch,) = DelimitedSource(path, ";", ReadOptions(), quarantine).batches()
+    assert batch.values.tolist() == [[2, 3], [5, 6]]
+    (reject,) = quarantine.rejects
+    assert (reject.line, reject.column, reject.text) == (3, 7, f"q;1;4;{bad}")
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("block_bytes", [1, 7, 64, 1 << 20])
+def test_rows_do_not_depend_on_blocks_or_line_ends(tmp_path, monkeypatch, end, block_bytes):
+    path, rng = tmp_path / "a.csv", np.random.default_rng(4)
+    monkeypatch.setattr(delimited_text, "_MOST_LINES", 5)
+    lines = [f'"d,{k}",{rng.integers(100)}' if k % 7 else "" for k in range(60)]
+    path.write_bytes(end.join(["doc,x", *lines]).encode())
+    text = DelimitedText(path, ",")
+    found = []
+    for block in text.blocks(block_bytes):
+        for rows in text.parse(block, Wanted(("doc",), ("x",))):
+            found += zip(rows.place.tolist(), rows.texts["doc"].to_pylist(), rows.numbers[:, 0].tolist(), strict=True)
+    expected = [(k, *next(csv.reader([line]))) for k, line in enumerate(lines, 2) if line]
+    assert found == [(place, doc, float(x)) for place, doc, x in expected]
+
+
+def test_columns_that_are_not_wanted_are_skipped(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('a,b,b,c\n1,"x""y",3,4\n,z,7,8\n')
+    text = DelimitedText(path, ",")
+    (block,) = text.blocks()
+    (rows,) = text.parse(block, Wanted(("b",), ("c", "a")))
+    assert rows.texts.equals(pa.record_batch({"b": ['x"y', "z"]}))
+    np.testing.assert_array_equal(rows.numbers, np.float32([[4, 1], [8, np.nan]]))
