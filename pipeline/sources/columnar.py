@@ -252,9 +252,10 @@ class RecordReader:
                 numbers.append((number, batch.column(name)))
         for name, bad in () if parsed is None else parsed.bad:
             problems.refuse(bad, name, f"a number in column {name!r}", self._columns.cure_of_cell(name))
-        with np.errstate(over="ignore"):
-            # stored NaN have a single bit pattern; scores do not depend on it
-            _fill(values, numbers, one_nan=self._columns.of_judgments)
+        if parsed is None:
+            with np.errstate(over="ignore"):
+                # stored NaN have a single bit pattern; scores do not depend on it
+                _fill(values, numbers, one_nan=self._columns.of_judgments)
         rows = self._kept(narrow, values, problems.keep)
         if len(rows) < len(batch):  # the names of the rows that are left
             for name, names in categories.items():

@@ -211,10 +211,10 @@ def test_optional_columns_times_and_words(tmp_path):
         '{"qid":1,"grade":"good","weight":2,"at":"2026-01-01","x":1}\n{"qid":1,"grade":0,"weight":0.5,"at":60,"x":1}\n'
     )
     options = ReadOptions(time_column="at", grades=(("good", 3),))
-    (one, two) = JsonSource(path, options).batches()
-    assert (one.grade.tolist(), two.grade.tolist()) == ([3], [0])
-    assert [batch.extras["weight"].tolist() for batch in (one, two)] == [[2.0], [0.5]]
-    assert [batch.extras["time"].tolist() for batch in (one, two)] == [[1767225600 * 10**6], [60 * 10**6]]
+    (rows,) = JsonSource(path, options).batches()
+    assert rows.grade.tolist() == [3, 0]
+    assert rows.extras["weight"].tolist() == [2.0, 0.5]
+    assert rows.extras["time"].tolist() == [1767225600 * 10**6, 60 * 10**6]
     path.write_text('{"qid":1,"grade":0,"weight":2,"x":1}\n{"qid":1,"grade":0,"x":1}\n')
     with refused(MalformedLine, "a.jsonl:2:1", "weight", "1"):
         read(path)

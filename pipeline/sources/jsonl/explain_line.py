@@ -1,4 +1,4 @@
-"""Explain why Arrow refused a line: use the position from Python's JSON parser, or check the values."""
+"""Read unusual lines with Python's JSON parser, and explain what is wrong with a line: its position, or a value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rankmill.pipeline.sources.jsonl.json_keys import FEATURES
 from rankmill.pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from rankmill.pipeline.sources.columns import TableColumns
     from rankmill.pipeline.sources.jsonl.json_keys import Keys
@@ -47,13 +47,39 @@ class _Pairs(list[tuple[str, Any]]):
     """The keys and values of an object in order, including duplicate keys."""
 
 
-def explain(text: str, columns: TableColumns, keys: Keys, reason: str) -> LineExplanation:
-    """Explain the problem of the line ``text``; ``reason`` is Arrow's message."""
+class Values(NamedTuple):
+    """The values of a line, by key."""
+
+    top: Mapping[str, Any]
+    features: Mapping[str, Any]
+    """Of the object or array ``features``; if the file has none, the same as ``top``."""
+
+
+def read_line(text: str, columns: TableColumns, keys: Keys) -> Values | LineExplanation:
+    """Read the line ``text``, whatever its form, or explain its problem."""
+    found = _parsed(text)
+    if isinstance(found, LineExplanation):
+        return found
+    for explanation in _problems(text, found, columns, keys):
+        return explanation
+    top = dict(found)
+    if keys.form == "flat":
+        return Values(top, top)
+    return Values(top, dict(top[FEATURES] if keys.form == "object" else zip(keys.features, top[FEATURES], strict=True)))
+
+
+def explain(text: str, columns: TableColumns, keys: Keys) -> LineExplanation:
+    """Explain the problem of the line ``text``, which is not one object, or is nested too deeply."""
+    found = read_line(text, columns, keys)
+    return found if isinstance(found, LineExplanation) else LineExplanation(1, _word(text), _NOT_DEEPER)
+
+
+def _parsed(text: str) -> _Pairs | LineExplanation:
     if not text.startswith("{"):
         cure = "write one object a line instead of an array" if text.startswith("[") else ""
         return LineExplanation(1, _word(text), "an object: {..}", cure)
     try:
-        found = json.loads(text, object_pairs_hook=_Pairs)
+        found: _Pairs = json.loads(text, object_pairs_hook=_Pairs, parse_int=_whole)
     except json.JSONDecodeError as error:
         expected = _EXPECTED.get(error.msg, f"JSON ({error.msg})")
         cure = "" if text[error.pos :].strip() else "an object must end on its line"
@@ -62,9 +88,11 @@ def explain(text: str, columns: TableColumns, keys: Keys, reason: str) -> LineEx
         return LineExplanation(1, _word(text), _NOT_DEEPER)
     except ValueError as error:
         return LineExplanation(1, _word(text), f"JSON ({error})")
-    for explanation in _problems(text, found, columns, keys):
-        return explanation
-    return LineExplanation(1, _word(text), f"an object that Arrow reads ({reason})" if reason else _NOT_DEEPER)
+    return found
+
+
+def _whole(digits: str) -> float:
+    return -0.0 if digits == "-0" else int(digits)
 
 
 def place_of(text: str, key: str, start: int = 0) -> int:

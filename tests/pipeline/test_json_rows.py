@@ -1,0 +1,143 @@
+"""JSON lines are read as Python's parser reads each of them, however they are written."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from rankmill.pipeline.options import ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine
+from rankmill.pipeline.sources.jsonl.explain_line import Values, read_line
+from rankmill.pipeline.sources.jsonl.json_keys import read_keys
+from rankmill.pipeline.sources.jsonl.json_lines import JsonSource
+
+NUMBERS = [
+    "0",
+    "-0",
+    "7",
+    "-12.5",
+    "0.1",
+    "1e3",
+    "-2.5E-2",
+    "1234567890.12345678",
+    "0.30000001192092896",
+    "16777217",
+    "1" + "0" * 40,
+]
+ODD = [
+    "null",
+    "true",
+    "false",
+    "01",
+    ".5",
+    "5.",
+    "+1",
+    "nan",
+    "NaN",
+    '"3"',
+    "[1]",
+    "{}",
+    "tru",
+    "1 2",
+    "",
+    "--1",
+    "1e",
+    "-",
+]
+IDS = [
+    '"a"',
+    '"q\\u00e9"',
+    '"a\\nb"',
+    '"x\\"y"',
+    '"é"',
+    "17",
+    "0",
+    '""',
+    "null",
+    "1.5",
+    "-3",
+    '"\\ud800"',
+    '"\\q"',
+    '"a\tb"',
+    "true",
+]
+IGNORED = ['"t"', '"a\\\\"', "[1,{\"a\":[]}]", '{"x":{"qid":"}"}}', "null", "-1.5e9", '"]"', "tru", '"\\u00"', "[}"]  # fmt: skip
+
+
+def line_of(rng, form):
+    """A line, mostly valid, with its keys in any order and blanks in between."""
+
+    def value(usual, others, share=0.02):
+        return rng.choice(others if rng.random() < share else usual)
+
+    names = ["x1", "x2", "x3", "éé"]
+    rng.shuffle(names)
+    numbers = [(json.dumps(name), value(NUMBERS, ODD)) for name in names if rng.random() < 0.95]
+    if form == "array":
+        numbers = [("", value(NUMBERS, ODD)) for _ in range(value([4], [0, 3, 5]))]
+    fields = [
+        ('"qid"', value(IDS[:2] + IDS[5:7], IDS, 0.1)),
+        ('"doc_id"', value(IDS[:6], IDS, 0.1)),
+        ('"grade"', value(["0", "2", "3.0", '"1"', '"good"'], NUMBERS + ODD)),
+        ('"weight"', value(["1", "0.5", "12345678901234.5"], NUMBERS + ODD)),
+        ('"title"', value(IGNORED[:7], IGNORED)),
+    ]
+    blank = [rng.choice(["", " ", "\t"]) for _ in range(4)]
+    if form == "flat":
+        fields += numbers
+    else:
+        inner = [f"{key}{blank[0]}:{number}" if form == "object" else number for key, number in numbers]
+        both = "[]" if form == "array" else "{}"
+        fields.append(('"features"', both[0] + f"{blank[1]},{blank[2]}".join(inner) + both[1]))
+    if rng.random() < 0.5:
+        rng.shuffle(fields)
+    if rng.random() < 0.03:
+        fields.append(rng.choice(fields))
+    line = "{" + f"{blank[3]},".join(f"{key}:{blank[0]}{text}" for key, text in fields) + blank[1] + "}"
+    if rng.random() < 0.05:
+        place = rng.randrange(len(line))
+        line = line[:place] + rng.choice(["", "{", '"', "x", ",", "\\"]) + line[place + 1 :]
+    return line
+
+
+def first_line(form):
+    fields = {"qid": "q", "doc_id": "d", "grade": 1, "weight": 2, "title": "t"}
+    features = {"x1": 1, "x2": 2, "x3": 3, "éé": 4}
+    fields |= features if form == "flat" else {"features": features if form == "object" else list(features.values())}
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def as_row(values, source):
+    top = {key: value for key, value in values.top.items() if value is not None}
+    numbers = [values.features.get(key) for key in source.columns]
+    with np.errstate(over="ignore"):
+        numbers = np.array([np.nan if number is None else float(number) for number in numbers]).astype(np.float32)
+    return str(top["qid"]), str(top.get("doc_id", "")) or None, numbers.tobytes()
+
+
+@pytest.mark.parametrize("form", ["flat", "object", "array"])
+@pytest.mark.parametrize("seed", range(4))
+def test_lines_are_read_as_python_reads_them(tmp_path, form, seed):
+    rng = random.Random(seed)
+    lines = [first_line(form)] + [line_of(rng, form) for _ in range(1500)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    options = ReadOptions(ignore=("title",), grades=(("good", 3),))
+    quarantine = Quarantine(10_000)
+    source = JsonSource(path, options, quarantine)
+    found = []
+    for batch in source.batches(20_000):
+        doc_ids = [None] * len(batch) if batch.doc_id is None else batch.doc_id.to_pylist()
+        found += zip(batch.qid.to_pylist(), doc_ids, map(np.ndarray.tobytes, batch.values), strict=True)
+    rejected = {reject.line for reject in quarantine.rejects}
+    expected, unreadable, keys = [], set(), read_keys(path)
+    for number, line in enumerate(lines, 1):
+        values = read_line(line.strip(" \t"), source.roles, keys)
+        if not isinstance(values, Values):
+            unreadable.add(number)
+        elif number not in rejected:
+            expected.append(as_row(values, source))
+    assert unreadable <= rejected  # the others have an invalid id, grade or weight
+    assert 100 < len(rejected) < 1000
+    assert found == expected
