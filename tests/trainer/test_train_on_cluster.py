@@ -134,14 +134,18 @@ def test_a_worker_that_joins_gets_its_share(
 def test_when_all_workers_are_lost_the_checkpoint_stays(
     dataset: Dataset, expected: TrainingResult, tmp_path: Path
 ) -> None:
-    def lose(_: str, step: int) -> None:
-        if step == 70:
+    lost: set[str] = set()
+
+    def lose(who: str, step: int) -> None:
+        if step == 70 or lost - {who}:  # the other one, even if it is about to begin again with fewer steps
+            lost.add(who)
             raise Lost
 
     checkpoints = Checkpoints(tmp_path, "k" * 64, every=0.0)
     cluster, _ = in_threads("a", "b", at_step=lose)
     with pytest.raises(WorkerLost, match="resume"):
         train_on_cluster(dataset, SHORT, OPTIONS, checkpoints, cluster, "lost")
+    lost.clear()
     cluster, _ = in_threads("a", "b", at_step=lose)
     with pytest.raises(WorkerLost, match=r"run the same command again$"):
         train_on_cluster(dataset, SHORT, OPTIONS, None, cluster, "nothing is kept")
