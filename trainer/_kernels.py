@@ -124,6 +124,15 @@ def leaf_sums(gradients, hessians, gradient_scale, hessian_scale, rows, starts, 
 
 
 @kernel
+def add_children(left, sums):
+    """Add the sums of their two children to nodes, whose first child is ``left``, -1 for leaves; children come after parents."""
+    for node in range(left.shape[0] - 1, -1, -1):
+        if left[node] >= 0:
+            for k in range(sums.shape[1]):
+                sums[node, k] = sums[left[node], k] + sums[left[node] + 1, k]
+
+
+@kernel
 def add_leaves(rows, starts, values, first, last, scores):
     """scores[row] += values[leaf] for those of rows[first:last] in a leaf: rows[starts[leaf]:starts[leaf + 1]]."""
     for leaf in range(values.shape[0]):

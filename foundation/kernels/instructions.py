@@ -7,6 +7,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from rankmill.foundation.kernels.vectors import WORD, first_of, vector_at
+
 
 def _address(context, builder, signature, arguments):
     view = context.make_array(signature.args[0])(context, builder, value=arguments[0])
@@ -85,5 +87,32 @@ def store_release(typingctx, array, index, value):
     def codegen(context, builder, signature, arguments):
         builder.store_atomic(arguments[2], _address(context, builder, signature, arguments), "release", 8)
         return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def highest_in_blocks(typingctx, array, blocks):
+    """Return the highest of the first ``blocks`` * 32 of ``array``, contiguous float64, none of them NaN; -inf if there are none."""
+    signature = types.float64(array, types.intp)
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.VectorType(ir.DoubleType(), 32)
+        data = first_of(context, builder, signature.args[0], arguments[0])
+        highest = cgutils.alloca_once_value(builder, ir.Constant(kind, [float("-inf")] * 32))
+        with cgutils.for_range(builder, arguments[1]) as loop:
+            place = builder.mul(loop.index, ir.Constant(loop.index.type, 32))
+            found, before = builder.load(vector_at(builder, data, place, kind), align=8), builder.load(highest)
+            builder.store(builder.select(builder.fcmp_ordered(">", found, before), found, before), highest)
+        found = builder.load(highest)
+        for lanes in (16, 8, 4, 2, 1):
+            halves = [
+                builder.shuffle_vector(
+                    found, found, ir.Constant(ir.VectorType(WORD, lanes), list(range(low, low + lanes)))
+                )
+                for low in (0, lanes)
+            ]
+            found = builder.select(builder.fcmp_ordered(">", *halves), *halves)
+        return builder.extract_element(found, ir.Constant(WORD, 0))
 
     return signature, codegen

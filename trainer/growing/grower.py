@@ -474,8 +474,7 @@ class Grower:
         p, order = self._parameters, self._rows.rows
         nodes = self._nodes.table[: self._nodes.state[table.N_NODES]]
         first, left = nodes[:, table.FIRST], nodes[:, table.LEFT]
-        divided = left >= 0
-        leaves = np.flatnonzero(~divided)
+        leaves = np.flatnonzero(left < 0)
         leaves = leaves[np.lexsort((nodes[leaves, table.LAST], first[leaves]))]  # one may have no rows here
         starts = np.append(first[leaves], n)
         if rules.of_all is not None and rows is not None:
@@ -483,8 +482,7 @@ class Grower:
         sums = np.zeros((len(nodes), 2), dtype=np.int64)
         sums[leaves] = self._leaf_sums(gradients, hessians, scale, order, starts)
         self._span.add_up(sums.reshape(-1))  # in the order of nodes, which all processes share
-        for node in np.flatnonzero(divided)[::-1].tolist():  # children come after their parent
-            sums[node] = sums[left[node]] + sums[left[node] + 1]
+        row_kernels.add_children(left, sums)
         hessian = sums[:, 1] / scale.hessian + self._lambdas[1]
         # may be false in a tree of one leaf, or in oblivious trees
         enough = sums[:, 1] >= p.min_hessian_in_leaf * scale.hessian
