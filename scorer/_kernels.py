@@ -143,33 +143,22 @@ def bin_column(values, first, k, cuts, starts, steps, buckets, origin, scale, ot
     ``codes[tile, k, i]`` is the code of row ``tile * width + i``, with ``width`` documents per tile.
     """
     width = codes.shape[2]
-    below = np.empty(width, np.int32)
-    last = np.float32(buckets.shape[1] - 1)
+    value = np.zeros(STRIP, np.float32)
+    below = np.empty(STRIP, np.int32)
     table = cuts[starts[k] :]
-    before = buckets[k]
-    begin = origin[k]
-    factor = scale[k]
     done = 0
     while done < values.shape[0]:
         at = (first + done) % width
-        n = min(width - at, values.shape[0] - done)
-        value = values[done : done + n]
-        out = codes[(first + done) // width, k, at : at + n]
+        n = min(STRIP, width - at, values.shape[0] - done)
         for i in range(n):
-            place = (value[i] - begin) * factor
-            place = place if place > 0 else np.float32(0)  # NaN, too; and where all cuts are in the first bucket
-            below[i] = before[np.int32(place if place < last else last)]
-        for step in range(steps[k] - 1, 0, -1):
-            middle = (1 << step) - 1
-            for i in range(n):
-                below[i] += np.int32(table[below[i] + middle] < value[i]) << step
-        for i in range(n):
-            # the last step; beyond the cuts there is NaN, which no value exceeds
-            out[i] = 0 if value[i] != value[i] else below[i] + np.int32(table[below[i]] < value[i]) + 1
+            value[i] = values[done + i]  # what is behind is of the strip before
+        _count_below(value, buckets[k], origin[k], scale[k], table, steps[k], below)
         if other[k] > 0:
             for i in range(n):
-                if out[i] > 0 and table[out[i] - 1] != value[i]:
-                    out[i] = other[k]
+                below[i] = below[i] if table[below[i]] == value[i] else other[k] - 1
+        out = codes[(first + done) // width, k, at : at + n]
+        for i in range(n):
+            out[i] = 0 if value[i] != value[i] else below[i] + 1
         done += n
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba.core.errors import TypingError
 
 from rankmill.foundation.kernels.compiling import _LockedFiles
 from rankmill.foundation.kernels.randoms import uniform
@@ -73,6 +74,43 @@ def test_a_cache_that_may_not_be_written_is_read_and_what_it_lacks_is_compiled_w
             path.chmod(path.stat().st_mode | 0o200)
     assert json.loads(read.stdout or read.stderr) == {"values": [8, 3.0], "compiled": 1}
     assert {path: path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file()} == kept
+
+
+ARRAYS = """
+import numpy as np
+from rankmill.foundation.kernels.compiling import kernel
+
+@kernel(allocates=True)
+def made(n):
+    return np.zeros(n)
+
+@kernel
+def part(array, k):
+    return array[k:], k
+
+@kernel(inline="always")
+def part_of(array, k):
+    return array[k:]
+
+@kernel
+def twice(x):
+    return part_of(np_array, 1)[0] * x
+
+np_array = np.array([1, 2, 3])
+"""
+
+
+@pytest.mark.parametrize("name", ["made(3)", "part(np_array, 1)"])
+def test_no_kernel_returns_an_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Kernels count no references, so that they would never free what another one returned."""
+    (tmp_path / "returning.py").write_text(ARRAYS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "returning", raising=False)
+    import returning
+
+    assert returning.twice(3) == 6
+    with pytest.raises((TypeError, TypingError), match="array"):
+        eval(f"returning.{name}", {"returning": returning, "np_array": returning.np_array})
 
 
 PAIR = """

@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from numba import njit
+from numba import njit, types
 from numba.core import event
 from numba.core.caching import (
     CompileResultCacheImpl,
@@ -48,8 +48,8 @@ def kernel(function: Callable[..., Any] | None = None, *, allocates: bool = Fals
 
     A kernel that calls another one with arrays would add to and take from the counts of references to each of them, in atomic
     steps of 5 ns: more than many kernels take themselves.  So references are not counted.  A kernel that makes arrays needs the
-    count and ``allocates``; it must not return them to a kernel, which would never free them.  A kernel that returns a part of
-    an array it was given has ``inline="always"``.
+    count and ``allocates``.  No kernel returns an array: another one would not give it back.  One that returns a part of an array
+    that it was given has ``inline="always"``, which compiles it into its callers.
 
     >>> @kernel
     ... def twice(x):
@@ -143,6 +143,14 @@ class _KernelCache(FunctionCache):
         self._cache_file = _LockedFiles(self._cache_path, self._impl.filename_base, stamp)
         self.room = function.__module__.removeprefix("rankmill.").partition(".")[0]  # trainer, for one
         _folders.setdefault(self.room, set()).add(self._cache_path)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        returned = data.signature.return_type
+        if any(isinstance(part, types.Array) for part in (returned, *getattr(returned, "types", ()))):
+            raise TypeError(
+                f"{self._py_func.__qualname__} returns an array, which a kernel that calls it would not free"
+            )
+        super().save_overload(sig, data)
 
     @contextmanager
     def _guard_against_spurious_io_errors(self) -> Iterator[None]:

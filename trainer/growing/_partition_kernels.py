@@ -44,6 +44,12 @@ def write_sides(node, bins, table, sides):
             sides[code] = b <= threshold and (b != 0 or missing_left)
         else:
             sides[code] = is_in(table[node, SET:], b)
+
+
+@kernel(inline="always")
+def sides_of(node, bins, table, sides):
+    """Return ``sides`` (256,), written by :func:`write_sides`."""
+    write_sides(node, bins, table, sides)
     return sides
 
 
@@ -146,7 +152,7 @@ def partition_node(crew, node, bins, rows, table):
     lefts[worker * LINE] = deal_out(
         column,
         stride,
-        write_sides(node, bins, table, rows.sides[worker]),
+        sides_of(node, bins, table, rows.sides[worker]),
         rows.rows,
         rows.packed,
         begin,
@@ -180,7 +186,7 @@ def partition_alone(crew, node, bins, rows, table):
     """Partition a node by its split; returns the number of rows on the left."""
     first = table[node, FIRST]
     return partition(
-        column_of(bins, table[node, FEATURE]), bins.words.shape[2] * 8, write_sides(node, bins, table, rows.sides[crew.worker]),
+        column_of(bins, table[node, FEATURE]), bins.words.shape[2] * 8, sides_of(node, bins, table, rows.sides[crew.worker]),
         rows.rows, rows.packed, first, table[node, LAST], rows.spare_rows[first:], rows.spare_packed[first:],
     )  # fmt: skip
 
@@ -190,7 +196,7 @@ def divide_pairs(node, bins, rows, table, pairs, out):
     """Assign the pairs of a split node to its children, by worker 0."""
     left, first = table[node, LEFT], table[node, PAIRS_FIRST]
     part_pairs(
-        column_of(bins, table[node, FEATURE]), bins.words.shape[2] * 8, write_sides(node, bins, table, rows.sides[0]),
+        column_of(bins, table[node, FEATURE]), bins.words.shape[2] * 8, sides_of(node, bins, table, rows.sides[0]),
         pairs.pairs, first, table[node, PAIRS_LAST], pairs.spare, out,
     )  # fmt: skip
     table[left, PAIRS_FIRST] = first

@@ -45,7 +45,7 @@ from rankmill.trainer.growing._gain_kernels import (
     write_split,
 )
 from rankmill.trainer.growing._histogram_kernels import column_of, count_sides
-from rankmill.trainer.growing._partition_kernels import write_sides
+from rankmill.trainer.growing._partition_kernels import sides_of
 from rankmill.trainer.growing._state_kernels import (
     EPSILON,
     FEATURE,
@@ -557,7 +557,7 @@ def gains_something(crew, node, n_left, n_right, bins, rows, derivatives, rules,
         return True
     f = table[node, FEATURE]
     return fine_means_differ(
-        crew, column_of(bins, f), bins.words.shape[2] * 8, write_sides(node, bins, table, rows.sides[0]), rows.rows,
+        crew, column_of(bins, f), bins.words.shape[2] * 8, sides_of(node, bins, table, rows.sides[0]), rows.rows,
         table[node, FIRST], table[node, LAST], derivatives.gradients, derivatives.weights, rules.fine_g, rules.fine_w,
     )  # fmt: skip
 
