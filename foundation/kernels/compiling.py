@@ -145,8 +145,7 @@ class _KernelCache(FunctionCache):
         _folders.setdefault(self.room, set()).add(self._cache_path)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        returned = data.signature.return_type
-        if any(isinstance(part, types.Array) for part in (returned, *getattr(returned, "types", ()))):
+        if _has_array(data.signature.return_type):
             raise TypeError(
                 f"{self._py_func.__qualname__} returns an array, which a kernel that calls it would not free"
             )
@@ -157,6 +156,10 @@ class _KernelCache(FunctionCache):
         """Compile what cannot be read; what cannot be stored is compiled again next time."""
         with suppress(OSError):
             yield
+
+
+def _has_array(kind: types.Type) -> bool:
+    return isinstance(kind, types.Array) or any(map(_has_array, getattr(kind, "types", ())))
 
 
 @contextmanager

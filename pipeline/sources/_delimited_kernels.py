@@ -9,6 +9,7 @@ import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.pipeline.sources._number_kernels import MISSING, NUMBER, number_at, plain_at
+from rankmill.pipeline.sources.number_text import FEATURE_WORDS
 
 # Why parse_rows stopped.
 END = 0
@@ -17,11 +18,16 @@ UNCLOSED = 2  # a quote is open at the end of a line
 FULL = 3  # no room for further odd cells
 
 # Indices into ``state``.
-AT, ROWS, LINES, ODD, CODE, WHERE, CELLS = range(7)
-STATE_CELLS = 7
+AT, ROWS, LINES, ODD, CODE, WHERE, BAD_LINE, CELLS = range(8)
+STATE_CELLS = 8
 
 # Rows of ``odd``.
-ODD_ROW, ODD_CELL, ODD_FROM, ODD_TO = range(4)
+ODD_ROW, ODD_NUMBER, ODD_FROM, ODD_TO = range(4)
+
+# Words that are numbers.
+_LONGEST = np.uint64(max(map(len, FEATURE_WORDS)))
+_WORDS = np.array([int.from_bytes(word.encode(), "big") for word in FEATURE_WORDS])
+_MEANINGS = np.array(list(FEATURE_WORDS.values()), dtype=np.float32)
 
 IGNORED = -1  # kinds of columns: numbers have 0 or more
 
@@ -45,6 +51,17 @@ def _end_of_cell(text, i, delimiter):
 
 
 @kernel
+def _word_in(text, start, stop):
+    """Return the bytes text[start:stop], capital letters as small ones, as one number; 0 if they are more than 5."""
+    word = np.int64(0)
+    if stop - start <= _LONGEST:
+        for i in range(start, stop):
+            c = np.int64(text[i])
+            word = word * 256 + (c + 32 if 65 <= c <= 90 else c)
+    return word
+
+
+@kernel
 def _number_in(text, start, stop, point, powers):
     """Parse the cell ``text[start:stop]``, which may be in quotes and have blanks around the number; return (whether it is one, number)."""
     if stop - start > _1 and text[start] == _QUOTE and text[stop - _1] == _QUOTE:
@@ -56,6 +73,10 @@ def _number_in(text, start, stop, point, powers):
         stop -= _1
     if start == stop:
         return True, np.float32(np.nan)
+    word = _word_in(text, start, stop)
+    for k in range(_WORDS.shape[0]):
+        if word == _WORDS[k]:
+            return True, _MEANINGS[k]
     verdict, end, number = number_at(text, start, point, powers)
     return end == stop and (verdict == NUMBER or verdict == MISSING), number
 
@@ -67,11 +88,11 @@ def parse_rows(text, stop, delimiter, point, kinds, powers, values, cell_from, c
     Cell c of each line belongs to column c, whose kind is ``kinds[c]``: k >= 0 is a number, written to ``values[row, k]``, NaN if
     empty; IGNORED; and -2 - t is text, at ``text[cell_from[t, row]:cell_to[t, row]]``, with its quotes.  Row r is the line that
     begins at ``row_from[r]`` and has number ``line[r]``, from 0.  Empty lines are no rows.  Numbers that are not parsed here, such
-    as words, are in ``odd`` (4, room), as far as its ``state[ODD]`` columns say.
+    as unknown words, are in ``odd`` (4, room), as far as its ``state[ODD]`` columns say.
 
-    Stops with ``state[CODE]``: at the END; after a RAGGED line, which is no row, with its start in ``state[WHERE]``, its number in
-    ``state[LINES]`` - 1 and its ``state[CELLS]``; at a line with an UNCLOSED quote; or if ``odd`` may become FULL: the caller sets
-    ``state[ODD]`` to 0 and calls again.
+    Stops with ``state[CODE]``: at the END; after a RAGGED line, which is no row, or at a line with an UNCLOSED quote, with its start
+    in ``state[WHERE]``, its number in ``state[BAD_LINE]`` and its ``state[CELLS]``; or if ``odd`` may become FULL.  If the caller
+    takes what is in ``odd`` and sets ``state[ODD]`` to 0, it may call again.
     """
     i = np.uint64(state[AT])
     stop = np.uint64(stop)
@@ -109,7 +130,7 @@ def parse_rows(text, stop, delimiter, point, kinds, powers, values, cell_from, c
                         break
                     known, values[row, kind] = _number_in(text, first, i, point, powers)
                     if not known:
-                        odd[ODD_ROW, found], odd[ODD_CELL, found] = row, cell
+                        odd[ODD_ROW, found], odd[ODD_NUMBER, found] = row, kind
                         odd[ODD_FROM, found], odd[ODD_TO, found] = first, i
                         found += 1
             else:
@@ -124,7 +145,7 @@ def parse_rows(text, stop, delimiter, point, kinds, powers, values, cell_from, c
                 break
             i += _1
         if code == UNCLOSED:
-            state[WHERE] = begin
+            state[WHERE], state[BAD_LINE], state[CELLS] = begin, number, cell
             break
         while text[i] != _NEWLINE:
             i += _1
@@ -133,7 +154,7 @@ def parse_rows(text, stop, delimiter, point, kinds, powers, values, cell_from, c
         number += 1
         if cell != n_columns:
             found, code = found_before, RAGGED
-            state[WHERE], state[CELLS] = begin, cell
+            state[WHERE], state[BAD_LINE], state[CELLS] = begin, number - 1, cell
             break
         row += 1
     state[AT], state[ROWS], state[LINES], state[ODD], state[CODE] = i, row, number, found, code

@@ -226,7 +226,7 @@ class ParsedNumbers(NamedTuple):
 
     values: npt.NDArray[np.float32]
     """(n, n_features) NaN if missing; undefined for categories."""
-    bad: Sequence[tuple[str, Mask]]
+    bad: Iterable[tuple[str, Mask]]
     """Names of features, and in which rows (n,) they are no numbers."""
 
 

@@ -6,6 +6,7 @@ cells, ``nan``, ``null`` and the marks of other tools.  ``true`` and ``false`` a
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from difflib import get_close_matches
 from functools import partial
@@ -68,8 +69,9 @@ class DelimitedSource(TableSource):
     def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
         """Yield a task for each block of the file."""
         spare: list[bytearray] = []
+        wanted = self._text.wanted(self._texts, self._columns.features, decimal_comma=self._decimal_comma)
         for block in self._text.blocks(block_bytes, spare):
-            yield ReadTask(partial(self._rows_of, block, spare), block.position)
+            yield ReadTask(partial(self._rows_of, block, wanted, spare), block.position)
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file."""
@@ -79,9 +81,10 @@ class DelimitedSource(TableSource):
 
     def table_rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:
         """Yield the columns with a role, in the order of the file; ``place`` is the line number."""
-        wanted = Wanted(texts=self._texts)
+        wanted = self._text.wanted(self._texts)
         for block in self._text.blocks(block_bytes):
-            for rows in self._text.parse(block, wanted, self._quarantine.remaining):
+            room = sys.maxsize if again else self._quarantine.remaining
+            for rows in self._text.parse(block, wanted, room):
                 yield self._table_rows(
                     self._with_points(rows.texts, self._columns),
                     rows.place,
@@ -92,11 +95,9 @@ class DelimitedSource(TableSource):
     @property
     def _texts(self) -> tuple[str, ...]:
         """Columns that are read as text."""
-        return tuple(dict.fromkeys((*self._columns.column_of.values(), *sorted(self._columns.categorical))))
+        return *self._columns.column_of.values(), *sorted(self._columns.categorical)
 
-    def _rows_of(self, block: Block, spare: list[bytearray]) -> Iterator[RowBatch]:
-        features = self._columns.features
-        wanted = Wanted(self._texts, tuple(features), self._decimal_comma)
+    def _rows_of(self, block: Block, wanted: Wanted, spare: list[bytearray]) -> Iterator[RowBatch]:
         for rows in self._text.parse(block, wanted, self._quarantine.remaining):
             batch, problems = self._reader.rows(self._with_points(rows.texts, self._columns), self._numbers_of(rows))
             self._put_aside(rows, problems)
@@ -105,17 +106,21 @@ class DelimitedSource(TableSource):
 
     def _numbers_of(self, rows: DelimitedRows) -> ParsedNumbers:
         """Return the features of ``rows``, with odd cells read by the rules for words."""
-        odd, bad = rows.odd, []
+        odd = rows.odd
         numbers, wrong = feature_numbers(_with_point(odd.text) if self._decimal_comma else odd.text)
-        for column in np.unique(odd.column).tolist():
-            name, here = self.header[column], odd.column == column
-            number = self._columns.features.index(name)
-            rows.numbers[odd.row[here], number] = numbers[here]
-            mask = np.zeros(len(rows), dtype=np.bool_)
-            mask[odd.row[here & wrong]] = True
-            if mask.any():
-                bad.append((number, name, mask))
-        return ParsedNumbers(rows.numbers, [(name, mask) for _, name, mask in sorted(bad, key=lambda each: each[0])])
+        rows.numbers[odd.row, odd.number] = numbers
+        return ParsedNumbers(rows.numbers, self._bad_rows(odd.row[wrong], odd.number[wrong], len(rows)))
+
+    def _bad_rows(
+        self, row: npt.NDArray[np.int64], number: npt.NDArray[np.int64], n: int
+    ) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
+        """Yield each feature with bad cells, and in which of ``n`` rows; cell k is that of ``row[k]`` and feature ``number[k]``."""
+        order = np.argsort(number, kind="stable")
+        features, first = np.unique(number[order], return_index=True)
+        for feature, begin, end in zip(features.tolist(), first, [*first[1:], len(row)], strict=False):
+            bad = np.zeros(n, dtype=np.bool_)
+            bad[row[order[begin:end]]] = True
+            yield self._columns.features[feature], bad
 
     def _put_aside(self, rows: DelimitedRows, problems: Problems, *, again: bool = False) -> None:
         self._text.report(rows, problems, self._quarantine, self._columns.column_of, ragged=not again)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -36,24 +37,19 @@ Positions = npt.NDArray[np.int64]
 
 
 class Wanted(NamedTuple):
-    """The columns to read."""
+    """The columns to read; see `DelimitedText.wanted`."""
 
-    texts: tuple[str, ...] = ()
-    numbers: tuple[str, ...] = ()
-    decimal_comma: bool = False
-
-    def kinds(self, header: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return what the kernel does with each column of ``header``; of several with the same name, the first is read."""
-        kinds = np.full(len(header), _kernels.IGNORED)
-        for k, name in enumerate(self.numbers):
-            kinds[header.index(name)] = k
-        for t, name in enumerate(self.texts):
-            kinds[header.index(name)] = -2 - t
-        return kinds
+    kinds: npt.NDArray[np.int64]
+    """What the kernel does with each column of the header."""
+    texts: tuple[str, ...]
+    numbers: int
+    """How many columns are numbers."""
+    point: int
+    """The byte before decimals; 0: none, which no text has."""
 
 
-class RaggedLine(NamedTuple):
-    """A line with another number of cells than the header."""
+class BadLine(NamedTuple):
+    """A line with another number of cells than the header, or one that ends in a quote."""
 
     start: int
     line: int
@@ -65,8 +61,8 @@ class OddCells(NamedTuple):
     """Cells of columns of numbers that need a closer look, in the order of the file: words, or numbers with many digits."""
 
     row: Positions
-    column: Positions
-    """Of the header."""
+    number: Positions
+    """Its place among the columns of numbers."""
     text: pa.StringArray
 
 
@@ -84,8 +80,9 @@ class DelimitedRows:
     """(n,) where the line of each row begins."""
     line: Positions
     """(n,) the number of its line in the block, from 0."""
-    ragged: Sequence[RaggedLine]
-    unclosed: RaggedLine | None
+    ragged: Sequence[BadLine]
+    """Lines that are no rows."""
+    unclosed: BadLine | None
     """The first line that ends in a quote; nothing behind it was read."""
 
     def __len__(self) -> int:
@@ -110,6 +107,17 @@ class DelimitedText:
         self.path = path
         self.delimiter = delimiter
         self.header = self._read_header()
+        self._column_of = {name: column for column, name in reversed([*enumerate(self.header)])}
+
+    def wanted(self, texts: Iterable[str] = (), numbers: Sequence[str] = (), *, decimal_comma: bool = False) -> Wanted:
+        """Say which columns to read as text, and which as ``numbers``; a column in both is text.  Of several of a name, the first is read."""
+        kinds, texts = np.full(len(self.header), _kernels.IGNORED), tuple(dict.fromkeys(texts))
+        for k, name in enumerate(numbers):
+            kinds[self._column_of[name]] = k
+        for t, name in enumerate(texts):
+            kinds[self._column_of[name]] = -2 - t
+        point = "," if decimal_comma else "."
+        return Wanted(kinds, texts, len(numbers), 0 if point == self.delimiter else ord(point))
 
     def blocks(self, block_bytes: int = DEFAULT_BLOCK_BYTES, spare: list[bytearray] | None = None) -> Iterator[Block]:
         """Yield the lines as blocks to `parse`, the first one with the header."""
@@ -125,18 +133,21 @@ class DelimitedText:
             yield self._parse(piece, n, wanted, room)
 
     def texts(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the columns ``names``; DataRejected if the file is malformed."""
+        """Yield the columns ``names``, which differ; DataRejected if the file is malformed."""
+        wanted = self.wanted(names)
         for block in self.blocks():
-            for rows in self.parse(block, Wanted(texts=tuple(names))):
+            for rows in self.parse(block, wanted):
                 self.report(rows, Problems(len(rows)), Quarantine())
                 yield rows.texts
 
     def sample(self) -> DelimitedRows | None:
-        """Return the first rows, all columns as text; None if there are none or they are malformed."""
+        """Return the first rows, all columns as text; None if there are none or the text is malformed."""
+        wanted = self.wanted(self.header)
         try:
             for block in self.blocks(_FIRST_BYTES):
-                for rows in self.parse(block, Wanted(texts=tuple(dict.fromkeys(self.header)))):
-                    return None if rows.ragged or rows.unclosed or not len(rows) else rows
+                for rows in self.parse(block, wanted, sys.maxsize):
+                    if len(rows) or rows.unclosed:
+                        return None if rows.unclosed else rows
         except DataRejected:  # reading the rows reports it
             pass
         return None
@@ -162,7 +173,7 @@ class DelimitedText:
         names, found = column_of or {}, []
         for row, part, _, expected, cure in problems.sorted():
             text = _line_at(rows.block, int(rows.row_from[row]))
-            column, cell = _cell(text, self.header.index(names.get(part, part)), self.delimiter)
+            column, cell = _cell(text, self._column_of[names.get(part, part)], self.delimiter)
             number = rows.block.first_line + int(rows.line[row])
             found.append((MalformedLine(self.path, number, column, shorten(cell), expected, cure), column, text))
         for start, line, cells in rows.ragged if ragged else ():
@@ -178,49 +189,42 @@ class DelimitedText:
             )
 
     def _parse(self, block: Block, lines: int, wanted: Wanted, room: int) -> DelimitedRows:
-        text = block.bytes_view
-        kinds = wanted.kinds(self.header)
-        most = (
-            min(lines, (block.stop - block.start) // len(kinds)) + 1
-        )  # a row has a byte per cell, and one may be ragged
-        values = np.empty((most, len(wanted.numbers)), dtype=np.float32)
+        text, kinds = block.bytes_view, wanted.kinds
+        # a row has at least a byte for each cell, with the delimiter or line end behind it; a ragged line begins like a row
+        most = min(lines, (block.stop - block.start) // len(kinds)) + 1
+        values = np.empty((most, wanted.numbers), dtype=np.float32)
         cell_from, cell_to = (np.empty((len(wanted.texts), most), dtype=np.int64) for _ in range(2))
         row_from, line = (np.empty(most, dtype=np.int64) for _ in range(2))
         odd = np.empty((4, max(_ODD_CELLS, len(kinds))), dtype=np.int64)
         state = np.zeros(_kernels.STATE_CELLS, dtype=np.int64)
         state[_kernels.AT] = block.start
         found: list[npt.NDArray[np.int64]] = []
-        ragged: list[RaggedLine] = []
-        unclosed = None
-        point = ord("," if wanted.decimal_comma else ".")
-        while True:
+        ragged: list[BadLine] = []
+        code = _kernels.FULL
+        while code not in {_kernels.END, _kernels.UNCLOSED} and len(ragged) <= room:
             _kernels.parse_rows(
-                text, block.stop, ord(self.delimiter), point, kinds, POWERS, values, cell_from, cell_to, row_from, line, odd, state
+                text, block.stop, ord(self.delimiter), wanted.point, kinds, POWERS, values, cell_from, cell_to, row_from, line, odd,
+                state,
             )  # fmt: skip
-            code = state[_kernels.CODE]
-            if code in {_kernels.END, _kernels.FULL, _kernels.UNCLOSED}:
+            code = int(state[_kernels.CODE])
+            bad = BadLine(*(int(state[k]) for k in (_kernels.WHERE, _kernels.BAD_LINE, _kernels.CELLS)))
+            if code == _kernels.RAGGED:
+                ragged.append(bad)
+            if state[_kernels.ODD] or not found:
                 found.append(odd[:, : state[_kernels.ODD]].copy())
                 state[_kernels.ODD] = 0
-            if code == _kernels.UNCLOSED:
-                unclosed = RaggedLine(int(state[_kernels.WHERE]), int(state[_kernels.LINES]), 0)
-            if code == _kernels.RAGGED:
-                where, number, cells = (int(state[k]) for k in (_kernels.WHERE, _kernels.LINES, _kernels.CELLS))
-                ragged.append(RaggedLine(where, number - 1, cells))
-            if code in {_kernels.END, _kernels.UNCLOSED} or len(ragged) > room:
-                break
         n = int(state[_kernels.ROWS])
-        every = np.concatenate(found, axis=1) if found else odd[:, :0]
-        row, column, start, stop = every
+        row, number, start, stop = np.concatenate(found, axis=1)
         columns = [_cells(text, cell_from[t, :n], cell_to[t, :n]) for t in range(len(wanted.texts))]
         return DelimitedRows(
             block=block,
             texts=pa.RecordBatch.from_arrays(columns, list(wanted.texts)) if columns else _no_columns(n),
             numbers=values[:n],
-            odd=OddCells(row, column, _cells(text, start, stop)),
+            odd=OddCells(row, number, _cells(text, start, stop)),
             row_from=row_from[:n],
             line=line[:n],
             ragged=ragged,
-            unclosed=unclosed,
+            unclosed=bad if code == _kernels.UNCLOSED else None,
         )
 
     def _text(self) -> io.TextIOWrapper:

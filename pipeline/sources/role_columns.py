@@ -18,7 +18,7 @@ from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.categories import LARGEST_WHOLE, category_code, category_text, is_number
 from rankmill.pipeline.sources.column_roles import IDS, NUMBERS, OptionalColumn
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE, GradeRules
-from rankmill.pipeline.sources.number_text import read_floats
+from rankmill.pipeline.sources.number_text import FEATURE_WORDS, TRUTH, read_floats
 from rankmill.pipeline.sources.times import NO_TIME, TIME, TIME_RULE, times_of
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from rankmill.pipeline.sources.table_rows import Mask, Problems
 
 _GRADES = GradeRules()
-_TRUTH = {"true": 1.0, "false": 0.0}
-_WORDS = {**_TRUTH, **dict.fromkeys(("na", "n/a", "#n/a", "<na>", "none"), float("nan"))}
-"""Words allowed as features, in lower case: booleans, and missing values of pandas, R and spreadsheets."""
 
 
 def read_parts(
@@ -94,7 +91,7 @@ def read_parts(
 
 def feature_numbers(column: pa.Array[Any]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
     """Parse a column of strings as a feature (n,); return the values, NaN if missing, and which cells are not numbers."""
-    numbers, bad = _with_words(column, _WORDS)
+    numbers, bad = _with_words(column, FEATURE_WORDS)
     with np.errstate(over="ignore"):
         return numbers.astype(np.float32), bad
 
@@ -209,7 +206,7 @@ def _numbers(column: pa.Array[Any], part: str, problems: Problems, rule: Optiona
     """Return a column (n,) of numbers."""
     text = kinds.is_string(column.type)
     if text:
-        numbers, bad = _with_words(column, _TRUTH) if rule.words else read_floats(column)
+        numbers, bad = _with_words(column, TRUTH) if rule.words else read_floats(column)
     else:
         numbers, bad = as_floats(column).astype(np.float64), np.zeros(len(column), dtype=np.bool_)
     good = rule.fits(numbers)

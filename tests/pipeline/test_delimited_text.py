@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rankmill.foundation.errors import MalformedLine
+from rankmill.foundation.errors import DataRejected, MalformedLine
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources import delimited_text
 from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.delimited import DelimitedSource
-from rankmill.pipeline.sources.delimited_text import DelimitedText, Wanted
+from rankmill.pipeline.sources.delimited_text import DelimitedText
 from tests import naive
 
 ENDS = ("\n", "\r\n", "\r")
@@ -99,7 +99,7 @@ def test_rows_do_not_depend_on_blocks_or_line_ends(tmp_path, monkeypatch, end, b
     text = DelimitedText(path, ",")
     found = []
     for block in text.blocks(block_bytes):
-        for rows in text.parse(block, Wanted(("doc",), ("x",))):
+        for rows in text.parse(block, text.wanted(["doc"], ["x"])):
             found += zip(rows.place.tolist(), rows.texts["doc"].to_pylist(), rows.numbers[:, 0].tolist(), strict=True)
     expected = [(k, *next(csv.reader([line]))) for k, line in enumerate(lines, 2) if line]
     assert found == [(place, doc, float(x)) for place, doc, x in expected]
@@ -110,6 +110,44 @@ def test_columns_that_are_not_wanted_are_skipped(tmp_path):
     path.write_text('a,b,b,c\n1,"x""y",3,4\n,z,7,8\n')
     text = DelimitedText(path, ",")
     (block,) = text.blocks()
-    (rows,) = text.parse(block, Wanted(("b",), ("c", "a")))
+    (rows,) = text.parse(block, text.wanted(["b"], ["c", "a"]))
     assert rows.texts.equals(pa.record_batch({"b": ['x"y', "z"]}))
     np.testing.assert_array_equal(rows.numbers, np.float32([[4, 1], [8, np.nan]]))
+
+
+def test_a_second_pass_sees_the_rows_behind_ragged_lines_that_filled_the_quarantine(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("qid,grade,x\nq,1,1\nq,1\nq,1,2\nq\nq,1,3\n")
+    quarantine = Quarantine(2)
+    source = DelimitedSource(path, ",", ReadOptions(), quarantine)
+    for again in (False, True):
+        found = []
+        for rows in source.table_rows(again=again):
+            rows.put_aside(rows.problems)
+            found += rows.place.tolist()
+        assert found == [2, 4, 6]
+    assert [reject.line for reject in quarantine.rejects] == [3, 5]
+
+
+def test_a_decimal_comma_is_none_where_it_ends_cells(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('qid,grade,a,b\nq,1,3,4\nq,1,,5\nq,1,"1,5",-"2"\nq,1,2,3,4\n')
+    quarantine = Quarantine(2)
+    (batch,) = DelimitedSource(path, ",", ReadOptions(decimal_comma=True), quarantine).batches()
+    np.testing.assert_array_equal(batch.values, np.float32([[3, 4], [np.nan, 5]]))
+    assert [(reject.line, reject.column) for reject in quarantine.rejects] == [(4, 11), (5, 1)]
+
+
+def test_the_first_bad_line_is_named_whatever_is_wrong_with_it(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("qid,grade,x\n" + "q,1,1\n" * 100 + "q,1,oops\nq,1\n")
+    with pytest.raises(MalformedLine) as raised:
+        list(DelimitedSource(path, ",", ReadOptions()).batches())
+    assert (raised.value.line, raised.value.found) == (102, "oops")
+
+
+def test_a_ragged_line_does_not_hide_a_column_of_words(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("qid,grade,x\nq,1\n" + "q,good,bad\n" * 100)
+    with pytest.raises(DataRejected, match="grades"):
+        DelimitedSource(path, ",", ReadOptions(), Quarantine(3))

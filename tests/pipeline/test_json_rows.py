@@ -62,7 +62,7 @@ IDS = [
     '"a\tb"',
     "true",
 ]
-IGNORED = ['"t"', '"a\\\\"', "[1,{\"a\":[]}]", '{"x":{"qid":"}"}}', "null", "-1.5e9", '"]"', "tru", '"\\u00"', "[}"]  # fmt: skip
+IGNORED = ['"t"', '"a\\\\"', "[1,{\"a\":[]}]", '{"x":{"qid":"}"}}', "null", "-1.5e9", '"]"', "tru", '"\\u00"', "[}", "[]", "{}", '[ {"a" : [1, null]} , [[]] ]', "[1,]", '{"a"}', '{"a":1 "b":2}', "[1 2]", '{"a":NaN}', '["\\q"]']  # fmt: skip
 
 
 def line_of(rng, form):
@@ -141,3 +141,24 @@ def test_lines_are_read_as_python_reads_them(tmp_path, form, seed):
     assert unreadable <= rejected  # the others have an invalid id, grade or weight
     assert 100 < len(rejected) < 1000
     assert found == expected
+
+
+def test_categories_may_be_in_arrays(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"qid":"q","grade":1,"features":[1,{x}]}}\n' for x in ("2", "2.0", "16777217", "null")))
+    (batch,) = JsonSource(path, ReadOptions(categorical=frozenset({"f2"}))).batches()
+    two, same, large, missing = batch.values[:, 1].tolist()
+    assert (two, same) == (2.0, 2.0)
+    assert large == np.float32(batch.categories["f2"]["16777217"])
+    assert np.isnan(missing)
+
+
+@pytest.mark.parametrize("name", ["aa\\nb", 'a"b', "a\\", "a\nb"])
+def test_keys_with_escapes_are_themselves(tmp_path, name):
+    path, other = tmp_path / "a.jsonl", "aa\nb"
+    rows = [{"qid": "q", "grade": 1, name: 1.5}, {"qid": "q", "grade": 1, other: 2.5}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = JsonSource(path, ReadOptions())
+    (batch,) = source.batches()
+    expected = {name: [1.5, np.nan], other: [np.nan, 2.5]}
+    np.testing.assert_array_equal(batch.values.T, np.float32([expected[column] for column in source.columns]))

@@ -142,7 +142,7 @@ def forbid_small_sides(counts, prefix, total_h, weightless, missing_left, alone,
 
 @kernel
 def highest_of(values, last):
-    """Return the highest of values[1:last], -inf if empty: blocks of vectors, and four maxima that do not depend on each other."""
+    """Return the highest of values[1:last], -inf if ``last`` is 1: blocks of vectors, and four maxima that do not depend on each other."""
     blocks = (last - 1) // 32
     a = highest_in_blocks(values[1:], blocks)
     b = c = d = -np.inf

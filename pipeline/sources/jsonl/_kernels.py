@@ -275,13 +275,56 @@ def _value(text, i, powers):
 
 
 @kernel
-def _after_ignored(text, i, powers):
+def _after_simple(text, i, powers):
     """Return the end of the string, number or word at ``text[i]``; ``i`` itself if it is another value, or none."""
     if text[i] == 34:
         end, _, valid = _end_of_string(text, i)
         return end + _1 if valid else i
     end, _ = _value(text, i, powers)
     return end
+
+
+@kernel
+def _after_ignored(text, i, powers):
+    """Return the end of the value at ``text[i]``; ``i`` itself if it is unusual, or none.
+
+    ``within`` has a bit for each open bracket, the last one lowest: 1 in an object, 0 in an array.  They are DEEPEST at most.
+    """
+    begin, depth, within = i, 0, np.uint64(0)
+    while True:
+        key = depth > 0 and within & _1 != 0  # first a key
+        i = _after_blanks(text, i)
+        if key:
+            after = _after_simple(text, i, powers) if text[i] == 34 else i
+            if after == i:
+                return begin
+            i = _after_blanks(text, after)
+            if text[i] != 58:
+                return begin
+            i = _after_blanks(text, i + _1)
+        if text[i] == 123 or text[i] == 91:
+            depth += 1
+            within = within << _1 | np.uint64(text[i] == 123)
+            i = _after_blanks(text, i + _1)
+            if text[i] != (125 if within & _1 != 0 else 93):
+                continue  # with what is in it
+        else:
+            after = _after_simple(text, i, powers)
+            if after == i:
+                return begin
+            if depth == 0:
+                return after
+            i = _after_blanks(text, after)
+        while depth > 0 and text[i] == (125 if within & _1 != 0 else 93):
+            depth -= 1
+            within >>= _1
+            i += _1
+            if depth == 0:
+                return i
+            i = _after_blanks(text, i)
+        if text[i] != 44:
+            return begin
+        i += _1
 
 
 @kernel

@@ -69,7 +69,7 @@ def read_line(text: str, columns: TableColumns, keys: Keys) -> Values | LineExpl
 
 
 def explain(text: str, columns: TableColumns, keys: Keys) -> LineExplanation:
-    """Explain the problem of the line ``text``, which is not one object, or is nested too deeply."""
+    """Explain the problem of the line ``text``, which is not one object; what Python can read is nested too deeply."""
     found = read_line(text, columns, keys)
     return found if isinstance(found, LineExplanation) else LineExplanation(1, _word(text), _NOT_DEEPER)
 

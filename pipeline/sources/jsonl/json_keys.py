@@ -50,10 +50,6 @@ class Lines:
     def __len__(self) -> int:
         return len(self.number)
 
-    def data(self, first: int, after: int) -> bytes:
-        """Return the bytes of lines ``first`` to ``after`` - 1."""
-        return bytes(self.block.data[self.start[first] : self.stop[after - 1]])
-
     def text(self, k: int) -> str:
         """Return line ``k``."""
         return self.block.text(int(self.start[k]), int(self.stop[k]))

@@ -4,9 +4,8 @@ Features are next to the ids, or at the key ``features``: in an object, or in an
 If there is such a key, keys without a role are ignored.  A missing key or ``null`` is a missing value.  So the features of a file
 are all keys of any of its objects, sorted by name; several files have the features of all of them.
 
-Arrow reads many lines at once; if it fails, each half is tried separately, so that a line does not depend on the lines around
-it.  Ids, grades and times may be text or numbers; Python's json finds the type in a line, and the following lines are first tried
-with the same types.
+A line does not depend on the lines around it.  Ids, grades and times may be text or numbers.  Usual lines are read by a kernel, all
+others by Python's json.
 """
 
 from __future__ import annotations

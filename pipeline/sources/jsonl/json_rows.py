@@ -39,7 +39,7 @@ class Found(NamedTuple):
     lines: npt.NDArray[np.int64]
     """(n,) which of the lines of the block are these rows."""
     malformed: Mapping[int, LineExplanation]
-    """The lines of these that are no rows."""
+    """Other lines that were looked at, and are no rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,11 @@ class _KeyTable:
 
     @classmethod
     def of(cls, keys: Mapping[tuple[int, str], tuple[int, int]]) -> _KeyTable:
-        """Return the table of ``keys``, the kind and place of each by its depth and name."""
+        """Return the table of ``keys``, the kind and place of each by its depth and name.
+
+        Keys that need escapes are left out: the kernel compares names with the text as it is, and Python's parser reads such lines.
+        """
+        keys = {key: known for key, known in keys.items() if json.dumps(key[1], ensure_ascii=False) == f'"{key[1]}"'}
         texts = [name.encode() for _, name in keys]
         names = np.frombuffer(b"".join(texts) or b"\0", dtype=np.uint8)
         name_from = np.cumsum([0, *map(len, texts)], dtype=np.int64)
@@ -117,7 +121,8 @@ class LineReader:
         known = {(1, key): top.get(key, ignored) for key in keys.top}
         known |= {(2, key): features.get(key, ignored) for key in keys.features} if form == "object" else {}
         self._table = _KeyTable.of(known)
-        array = keys.features if form == "array" else ()
+        # of an array the kernel reads float32, which is not enough for categories: Python's parser reads those
+        array = keys.features if form == "array" and not categories else ()
         self._array = np.array([self._place.get(key, -1) for key in array], dtype=np.int64)
         self._rows = max(1, min(_MOST_ROWS, BATCH_BYTES // (8 * max(1, len(columns.features)))))
 
