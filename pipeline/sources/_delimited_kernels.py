@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
-from rankmill.pipeline.sources._number_kernels import MISSING, NUMBER, number_at, plain_at
-from rankmill.pipeline.sources.number_text import FEATURE_WORDS
+from rankmill.pipeline.sources._number_kernels import FEATURE_WORDS, MISSING, NUMBER, number_at, plain_at
 
 # Why parse_rows stopped.
 END = 0

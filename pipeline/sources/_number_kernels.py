@@ -15,6 +15,10 @@ MISSING = 1  # nan, null
 DEFERRED = 2  # a number whose last bit needs Python's float()
 MALFORMED = 3
 
+TRUTH = {"true": 1.0, "false": 0.0}
+FEATURE_WORDS = {**TRUTH, **dict.fromkeys(("na", "n/a", "#n/a", "<na>", "none"), float("nan"))}
+"""Words allowed as features, in lower case: booleans, and missing values of pandas, R and spreadsheets."""
+
 # 10^0 .. 10^308, each correctly rounded to float64; exact up to 10^22.
 POWERS = np.array([float(f"1e{k}") for k in range(309)], dtype=np.float64)
 

@@ -11,10 +11,6 @@ import pyarrow as pa
 
 from rankmill.pipeline.arrow import as_array
 
-TRUTH = {"true": 1.0, "false": 0.0}
-FEATURE_WORDS = {**TRUTH, **dict.fromkeys(("na", "n/a", "#n/a", "<na>", "none"), float("nan"))}
-"""Words allowed as features, in lower case: booleans, and missing values of pandas, R and spreadsheets."""
-
 _NUMBER = re.compile(
     r"[+-]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE
 )

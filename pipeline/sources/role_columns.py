@@ -16,9 +16,10 @@ import pyarrow.types as kinds
 
 from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.categories import LARGEST_WHOLE, category_code, category_text, is_number
+from rankmill.pipeline.sources._number_kernels import FEATURE_WORDS, TRUTH
 from rankmill.pipeline.sources.column_roles import IDS, NUMBERS, OptionalColumn
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE, GradeRules
-from rankmill.pipeline.sources.number_text import FEATURE_WORDS, TRUTH, read_floats
+from rankmill.pipeline.sources.number_text import read_floats
 from rankmill.pipeline.sources.times import NO_TIME, TIME, TIME_RULE, times_of
 
 if TYPE_CHECKING:
