@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.column_roles import IDS, TRUTHS
-from rankmill.pipeline.sources.jsonl._kernels import DEEPEST
+from rankmill.pipeline.sources.jsonl._line_kernels import DEEPEST
 from rankmill.pipeline.sources.jsonl.json_keys import FEATURES
 from rankmill.pipeline.sources.times import TIME
 

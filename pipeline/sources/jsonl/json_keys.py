@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.options import MAX_FEATURES
 from rankmill.pipeline.sources.blocks import Block, read_blocks
-from rankmill.pipeline.sources.jsonl import _kernels
+from rankmill.pipeline.sources.jsonl import _line_kernels as _kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -16,7 +16,7 @@ from rankmill.pipeline.sources.batch import BATCH_BYTES
 from rankmill.pipeline.sources.blocks import copy_tokens
 from rankmill.pipeline.sources.column_roles import IDS
 from rankmill.pipeline.sources.columnar import ParsedNumbers
-from rankmill.pipeline.sources.jsonl import _kernels
+from rankmill.pipeline.sources.jsonl import _value_kernels as _kernels
 from rankmill.pipeline.sources.jsonl.explain_line import LineExplanation, Values, explain, read_line
 from rankmill.pipeline.sources.jsonl.json_keys import FEATURES
 from rankmill.pipeline.sources.times import TIME
