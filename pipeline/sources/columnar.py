@@ -150,13 +150,9 @@ class ColumnarSource(TableSource):
         features = tuple(name for name in self._columns.features if name in wanted)
         self._settle(replace(self._columns, features=features), self._rules)
 
-    def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
-        """Yield a task for each part of the file."""
-        return self.tasks_from(block_bytes, self._begin)
-
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file."""
-        for task in self.tasks(block_bytes):
+        for task in self.tasks_from(block_bytes, self._begin):
             yield from task.rows()
             self.position = task.position
         self.position = self.path.stat().st_size
