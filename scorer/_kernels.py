@@ -99,6 +99,18 @@ def _count_below(typingctx, value, before, begin, factor, table, steps, below):
     return signature, codegen
 
 
+@kernel
+def _code_strip(value, k, cuts, starts, steps, buckets, origin, scale, other, below, out):
+    """Write the codes of ``value`` (STRIP,), of slot ``k``, to ``out`` (n,), as far as it goes; ``below`` (STRIP,) is scratch."""
+    table = cuts[starts[k] :]
+    _count_below(value, buckets[k], origin[k], scale[k], table, steps[k], below)
+    if other[k] > 0:
+        for i in range(STRIP):
+            below[i] = below[i] if table[below[i]] == value[i] else other[k] - 1
+    for i in range(out.shape[0]):
+        out[i] = 0 if value[i] != value[i] else below[i] + 1
+
+
 @kernel(allocates=True)
 def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, buckets, origin, scale, other, codes):
     """Write ``codes[k, i]``: 0 if ``values[first + i, columns[k]]`` is NaN, else 1 + the number of cuts below it.
@@ -127,13 +139,8 @@ def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, bucket
             else:
                 for i in range(STRIP):
                     value[i] = absent
-            table = cuts[starts[k] :]
-            _count_below(value, buckets[k], origin[k], scale[k], table, steps[k], below)
-            if other[k] > 0:
-                for i in range(STRIP):
-                    below[i] = below[i] if table[below[i]] == value[i] else other[k] - 1
-            for i in range(n):
-                codes[k, strip + i] = 0 if value[i] != value[i] else below[i] + 1
+            out = codes[k, strip : strip + n]
+            _code_strip(value, k, cuts, starts, steps, buckets, origin, scale, other, below, out)
 
 
 @kernel(allocates=True)
@@ -145,20 +152,14 @@ def bin_column(values, first, k, cuts, starts, steps, buckets, origin, scale, ot
     width = codes.shape[2]
     value = np.zeros(STRIP, np.float32)
     below = np.empty(STRIP, np.int32)
-    table = cuts[starts[k] :]
     done = 0
     while done < values.shape[0]:
         at = (first + done) % width
         n = min(STRIP, width - at, values.shape[0] - done)
         for i in range(n):
             value[i] = values[done + i]  # what is behind is of the strip before
-        _count_below(value, buckets[k], origin[k], scale[k], table, steps[k], below)
-        if other[k] > 0:
-            for i in range(n):
-                below[i] = below[i] if table[below[i]] == value[i] else other[k] - 1
         out = codes[(first + done) // width, k, at : at + n]
-        for i in range(n):
-            out[i] = 0 if value[i] != value[i] else below[i] + 1
+        _code_strip(value, k, cuts, starts, steps, buckets, origin, scale, other, below, out)
         done += n
 
 

@@ -31,7 +31,7 @@ _MEANINGS = np.array(list(FEATURE_WORDS.values()), dtype=np.float32)
 IGNORED = -1  # kinds of columns: numbers have 0 or more
 
 _1 = np.uint64(1)
-_BLANK, _TAB, _NEWLINE, _CR, _QUOTE, _PLUS, _MINUS = 32, 9, 10, 13, 34, 43, 45
+_BLANK, _TAB, _NEWLINE, _CR, _QUOTE, _MINUS = 32, 9, 10, 13, 34, 45
 
 
 @kernel

@@ -32,6 +32,17 @@ _0, _1, _2, _3, _4, _5, _15, _18 = (np.uint64(k) for k in (0, 1, 2, 3, 4, 5, 15,
 
 
 @kernel
+def _digits_at(text, i, mantissa):
+    """Append the digits at ``text[i]`` to those of ``mantissa``; return (mantissa, end)."""
+    c = text[i]
+    while 48 <= c <= 57:
+        mantissa = mantissa * 10 + (np.int64(c) - 48)
+        i += _1
+        c = text[i]
+    return mantissa, i
+
+
+@kernel
 def plain_at(text, i, point, powers):
     """Parse the digits at ``text[i]``, with at most one ``point`` between, before or after them; return (number, end).
 
@@ -39,22 +50,12 @@ def plain_at(text, i, point, powers):
     the token: it has no digits or more than 18, or is too close to the middle of two float32.
     """
     first = i
-    mantissa = 0
-    c = text[i]
-    while 48 <= c <= 57:
-        mantissa = mantissa * 10 + (np.int64(c) - 48)
-        i += _1
-        c = text[i]
+    mantissa, i = _digits_at(text, i, 0)
     digits = i - first
     decimals = _0
-    if c == point:
-        i += _1
-        first = i
-        c = text[i]
-        while 48 <= c <= 57:
-            mantissa = mantissa * 10 + (np.int64(c) - 48)
-            i += _1
-            c = text[i]
+    if text[i] == point:
+        first = i + _1
+        mantissa, i = _digits_at(text, first, mantissa)
         decimals = i - first
         digits += decimals
     if digits == _0 or digits > _18:

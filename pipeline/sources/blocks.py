@@ -141,6 +141,12 @@ class Block:
         """Return some of the text."""
         return self.data[start:stop].decode("utf-8", "replace")
 
+    def line_at(self, at: int) -> tuple[str, int]:
+        """Return the line of byte ``at``, without its end, and the position in characters, from 1."""
+        start = max(self.start, self.data.rfind(b"\n", self.start, at) + 1)
+        line = self.text(start, self.data.index(b"\n", at)).removesuffix("\r")
+        return line, len(self.text(start, at)) + 1
+
 
 def copy_tokens(
     text: npt.NDArray[np.uint8], start: npt.NDArray[np.int64], stop: npt.NDArray[np.int64]

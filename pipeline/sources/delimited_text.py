@@ -172,21 +172,19 @@ class DelimitedText:
         """
         names, found = column_of or {}, []
         for row, part, _, expected, cure in problems.sorted():
-            text = _line_at(rows.block, int(rows.row_from[row]))
+            text, _ = rows.block.line_at(int(rows.row_from[row]))
             column, cell = _cell(text, self._column_of[names.get(part, part)], self.delimiter)
             number = rows.block.first_line + int(rows.line[row])
             found.append((MalformedLine(self.path, number, column, shorten(cell), expected, cure), column, text))
         for start, line, cells in rows.ragged if ragged else ():
             number, wanted = rows.block.first_line + line, f"{len(self.header)} cells as in the first line"
-            found.append(
-                (MalformedLine(self.path, number, 1, f"{cells} cells", wanted), 1, _line_at(rows.block, start))
-            )
+            text, column = rows.block.line_at(start)
+            found.append((MalformedLine(self.path, number, column, f"{cells} cells", wanted), column, text))
         for error, column, text in sorted(found, key=lambda each: each[0].line):
             quarantine.add(error, column, text)
         if rows.unclosed is not None:
-            raise self._unclosed_quote(
-                rows.block.first_line + rows.unclosed.line, _line_at(rows.block, rows.unclosed.start)
-            )
+            text, _ = rows.block.line_at(rows.unclosed.start)
+            raise self._unclosed_quote(rows.block.first_line + rows.unclosed.line, text)
 
     def _parse(self, block: Block, lines: int, wanted: Wanted, room: int) -> DelimitedRows:
         text, kinds = block.bytes_view, wanted.kinds
@@ -283,10 +281,6 @@ def _cells(text: npt.NDArray[np.uint8], start: Positions, stop: Positions) -> pa
 
 def _no_columns(n: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(n)], [""]).select([])
-
-
-def _line_at(block: Block, start: int) -> str:
-    return block.text(start, block.data.index(b"\n", start)).removesuffix("\r")
 
 
 def _cell(line: str, number: int, delimiter: str) -> tuple[int, str]:

@@ -347,11 +347,8 @@ class _Parser:
 
     def _reject(self, block: Block, problem: _Problem) -> None:
         where, (expected, cure) = problem
-        line_start = max(block.start, block.data.rfind(b"\n", block.start, where) + 1)
-        line_end = block.data.index(b"\n", where)
-        line = block.text(line_start, line_end).rstrip("\r")
-        token = re.split("[ \t\r]", block.text(where, line_end), maxsplit=1)[0]
-        column = len(block.text(line_start, where)) + 1
+        line, column = block.line_at(where)
+        token = re.split("[ \t]", line[column - 1 :], maxsplit=1)[0]
         if token.startswith("\ufeff"):
             cure = "a byte-order mark may only begin a file; were two files joined?"
         error = MalformedLine(self._path, block.line_number(where), column, shorten(token), expected, cure)

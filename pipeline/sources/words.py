@@ -95,9 +95,7 @@ class _Lines(NamedTuple):
         for row, part, _, expected, cure in problems.sorted():
             block = self.block
             at = int(self.start[self.form.fields.index(part) if part else 0, row])
-            first = block.data.rfind(b"\n", block.start, at) + 1 or block.start
-            text = block.text(first, block.data.index(b"\n", at)).removesuffix("\r")
-            column = len(block.text(first, at)) + 1
+            text, column = block.line_at(at)
             words = f"{self.words[row]} word{'' if self.words[row] == 1 else 's'}"
             found = re.split("[ \t]", text[column - 1 :], maxsplit=1)[0] if part else words
             error = MalformedLine(block.path, int(self.line[row]), column, shorten(found), expected, cure)

@@ -129,7 +129,7 @@ def _after_ignored(text, i, powers):
 
 
 @kernel
-def hash_of(text, start, stop, depth):
+def _hash_of(text, start, stop, depth):
     """Return the hash of the key ``text[start:stop]`` in an object at ``depth``."""
     h = SEED
     for i in range(start, stop):
@@ -143,7 +143,7 @@ def enter_keys(names, name_from, depths, table):
     """Enter keys into the hash ``table``, filled with -1, whose size is a power of two; key k is names[name_from[k]:name_from[k + 1]]."""
     mask = np.uint64(table.shape[0] - 1)
     for k in range(depths.shape[0]):
-        place = hash_of(names, name_from[k], name_from[k + 1], depths[k]) & mask
+        place = _hash_of(names, name_from[k], name_from[k + 1], depths[k]) & mask
         while table[place] != _NO_KEY:
             place = (place + _1) & mask
         table[place] = k
@@ -169,7 +169,7 @@ def _find_key(text, i, depth, expected, names, name_from, depths, table):
     while text[stop] != 34 and text[stop] != 92 and text[stop] != 10:
         stop += _1
     mask = np.uint64(table.shape[0] - 1)
-    place = hash_of(text, i, stop, depth) & mask
+    place = _hash_of(text, i, stop, depth) & mask
     while table[place] != _NO_KEY:
         if depths[table[place]] == depth and _is_key(text, i, table[place], names, name_from):
             break
