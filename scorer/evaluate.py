@@ -30,6 +30,7 @@ from rankmill.scorer.candidate_sources import DatasetSource, PathLike, files_of,
 from rankmill.scorer.evaluation import Evaluation, EvaluationCounts, JudgedQueries
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics._kernels import count_tied
+from rankmill.scorer.metrics.arrangement import queries_that_differ
 from rankmill.scorer.metrics.conventions import Convention, as_convention, named_convention
 from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, REPLICATES, percentile_interval
 from rankmill.scorer.model import Model
@@ -351,7 +352,7 @@ def evaluate_lists(
             n_nothing_relevant=int(queries.nothing_relevant(Metric("err")).sum()),
             n_below_relevant_from=int(queries.nothing_relevant(Metric("map")).sum()),
             n_single_document=int(np.count_nonzero(sizes == 1)),
-            n_one_grade=_n_one_grade(lists.grades, lists.starts),
+            n_one_grade=int(np.count_nonzero((sizes > 1) & ~queries_that_differ(lists.grades, lists.starts))),
             n_tied_documents=n_tied,
             tied_share=n_tied / n_documents if n_documents else 0.0,
             n_unjudged_documents=lists.n_unjudged_documents,
@@ -380,15 +381,6 @@ def _facts(lists: ScoredLists, policy: Policy) -> JudgedQueries:
     relevant = np.bincount(query[grades >= policy.relevant_from], minlength=len(sizes))
     whole = np.maximum(sizes, n_known) if lists.ideal == "grade counts" else sizes
     return JudgedQueries(n_documents=whole, n_known=n_known, n_relevant=relevant, ideal=ideal)
-
-
-def _n_one_grade(grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> int:
-    """Count queries with two or more documents of equal grade: their order does not matter."""
-    filled = np.flatnonzero(np.diff(starts) > 1)
-    if filled.size == 0:
-        return 0
-    change = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.diff(grades) != 0, dtype=np.int64)])
-    return int(np.count_nonzero(change[starts[filled]] == change[starts[filled + 1] - 1]))
 
 
 def write_per_query(evaluation: Evaluation, path: Path) -> None:

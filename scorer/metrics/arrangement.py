@@ -83,6 +83,21 @@ def queries_of(starts: Offsets) -> npt.NDArray[np.int64]:
     return np.repeat(np.arange(starts.shape[0] - 1), np.diff(starts))
 
 
+def queries_that_differ(grades: Grades, starts: Offsets) -> npt.NDArray[np.bool_]:
+    """Return (q,) whether a query has two documents of different ``grades`` (n,); only then does their order matter.
+
+    `PreparedQueries.can_differ` is the same for a metric, which may take different grades for equal ones.
+
+    >>> queries_that_differ(np.array([2, 2, 0, 1, 3], np.int32), np.array([0, 2, 4, 4, 5])).tolist()
+    [False, True, False, False]
+    """
+    changes = np.concatenate([np.zeros(1, np.int64), np.cumsum(grades[1:] != grades[:-1], dtype=np.int64)])
+    filled = np.flatnonzero(np.diff(starts) > 0)
+    found = np.zeros(starts.shape[0] - 1, dtype=np.bool_)
+    found[filled] = changes[starts[filled]] < changes[starts[filled + 1] - 1]
+    return found
+
+
 def grade_levels(grades: Grades, starts: Offsets) -> npt.NDArray[np.int64]:
     """Return the level of each row's grade (n,): 0 for the best grade of its query, 1 for the second best, and so on."""
     query_of_row = queries_of(starts)

@@ -45,6 +45,8 @@ _BINARY = frozenset({"precision", "recall", "map", "mrr", "rbp"})
 POOLED = frozenset({"concordance_micro", "balanced_error"})
 """Metrics over all queries together: a query's value is its share of the metric, times the number of queries that count."""
 
+TIED = 1e-9  # differences up to this are rounding
+
 Scores = npt.NDArray[np.float64]
 ItemT = TypeVar("ItemT")
 
@@ -198,6 +200,24 @@ class PreparedQueries:
         elif metric.name in {"ndcg", "dcg"}:
             found = self._n_gaining
         return np.equal(found, 0)
+
+    def can_differ(self, metrics: Sequence[Metric]) -> dict[Metric, npt.NDArray[np.bool_]]:
+        """Return for each metric a mask (q,) of the queries that two rankings of these documents may tell apart.
+
+        These are the queries whose best and worst order have different values.  So they have two documents of different
+        grades, and the metric under the policy tells these apart: not ``map`` of two grades on one side of ``relevant_from``,
+        ``precision@10`` of ten documents, a gain that two grades share, or a query to which the policy gives 0 or 1 because
+        nothing is relevant.  The metrics over all queries together (`POOLED`) keep all queries that are part of them.
+        """
+        grades = np.empty(self.n_rows)
+        grades[self._rows] = self._grades
+        best, worst = self.evaluate(metrics, grades), self.evaluate(metrics, -grades)
+        return {
+            metric: ~self.nothing_relevant(metric)
+            if metric.name in POOLED
+            else np.abs(best[metric] - worst[metric]) > TIED
+            for metric in best
+        }
 
     def _checked(self, scores: Scores) -> Scores:
         scores = np.ascontiguousarray(scores, dtype=np.float64)

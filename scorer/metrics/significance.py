@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.scorer.metrics import _kernels
-from rankmill.scorer.metrics.per_query import mean_of
+from rankmill.scorer.metrics.per_query import TIED, mean_of
 
 FEW_QUERIES = 50  # below, a percentile interval is narrower than it should be: docs/gates.md has figures
 
@@ -24,7 +24,6 @@ FLIP_SEED = 19350101
 EXACT_UP_TO = 20  # queries that differ
 _BITS, _SUM_BITS = 40, 62  # of a difference, and of their sum
 
-TIED = 1e-9  # differences up to this are rounding
 MOST_SHOWN = 20  # queries that lost most
 _BELOW_ONE_IN_40, _BELOW_ONE_IN_5 = 1.959963984540054, 0.8416212335729143  # standard deviations of a normal variable
 _SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rankmill.scorer.metrics import TIES, Metric, Policy
+from rankmill.scorer.metrics.arrangement import queries_that_differ
 from rankmill.scorer.metrics.per_query import PreparedQueries, evaluate_queries
 from tests import naive_metrics
 from tests.scorer.small_lists import CONVENTIONS, METRICS, ORDERS, Orders, cases_up_to, lists, orders_up_to
@@ -140,3 +141,25 @@ def test_a_very_long_tie_stays_between_zero_and_one():
     values = evaluate_queries(metrics, np.zeros(n), grades, np.array([0, n]), policy)
     for value in values.values():
         assert 0.0 < value[0] < 1.0
+
+
+@pytest.mark.parametrize("nothing_relevant", ["skip", "zero", "one"])
+@pytest.mark.parametrize("rules", [{}, {"relevant_from": 2}, *CONVENTIONS], ids=str)
+def test_a_query_can_differ_if_two_orders_of_it_have_different_values(rules, nothing_relevant):
+    """Every list of up to four grades in all its orders, by every metric under every convention."""
+    policy = Policy(**rules, nothing_relevant=nothing_relevant, max_grade=3)
+    cases = [(grades, (0.0,) * len(grades)) for grades, scores in lists(4, (0, 1, 2, 3)) if len(set(scores)) == 1]
+    queries, _ = prepared(cases, policy)
+    orders = Orders(cases, "expected")
+    for metric, found in queries.can_differ(METRICS).items():
+        least, most = (orders.expected(metric, policy, summary) for summary in (np.minimum, np.maximum))
+        np.testing.assert_array_equal(found, most - least > 1e-9, err_msg=str(metric))  # NaN: skipped
+
+
+def test_the_order_of_a_query_matters_if_two_documents_have_different_grades():
+    cases = [*cases_up_to(4), ((), ())]
+    grades, starts = np.array([y for ys, _ in cases for y in ys], np.int32), np.cumsum([0] + [len(y) for y, _ in cases])
+    found = queries_that_differ(grades, starts)
+    assert found.tolist() == [len(set(ys)) > 1 for ys, _ in cases]
+    by_pairs = PreparedQueries(grades, starts, Policy(nothing_relevant="zero")).can_differ([Metric("concordance")])
+    np.testing.assert_array_equal(found, by_pairs[Metric("concordance")])
