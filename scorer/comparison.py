@@ -13,7 +13,8 @@ from rankmill.foundation.terminal import labelled, text_table
 from rankmill.scorer.evaluation import IDEAL_WORDS, Evaluation, EvaluationCounts, Figure
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
-from rankmill.scorer.metrics.significance import EXACT_UP_TO, FLIP_SEED, REPLICATES, TIED, Bootstrap, Paired
+from rankmill.scorer.metrics.per_query import TIED
+from rankmill.scorer.metrics.significance import EXACT_UP_TO, FLIP_SEED, REPLICATES, Bootstrap, Paired
 from rankmill.scorer.train_test_overlap import Scope
 
 _LEAST_SHOWN = 1e-5

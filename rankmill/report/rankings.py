@@ -20,7 +20,8 @@ from rankmill.report import Facts
 from rankmill.scorer.evaluate import evaluate_scored
 from rankmill.scorer.evaluation import Evaluation, Slices
 from rankmill.scorer.metrics import Metric
-from rankmill.scorer.metrics.significance import TIED, compare_paired, sign_flip_p
+from rankmill.scorer.metrics.per_query import TIED
+from rankmill.scorer.metrics.significance import compare_paired, sign_flip_p
 from rankmill.scorer.model_service import train_queries
 from rankmill.scorer.query_columns import column_of_dataset
 from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE, WITHOUT_SLICES, slices_of
