@@ -49,6 +49,7 @@ from rankmill.foundation.errors import UnusableColumns, known_code_of, one_line
 from rankmill.foundation.exit_codes import BUG, READER_GONE, USAGE
 from rankmill.foundation.options import spelled_for_a_command_line
 from rankmill.other_libraries import OURS
+from rankmill.removed import COMMAND, removal
 from rankmill.scorer.metrics import parse_metric
 
 if TYPE_CHECKING:
@@ -227,20 +228,21 @@ def usage_line(error: Any) -> str:
     if file := re.fullmatch(r"invalid value for '--registry'.* '(.*)' is a file", message):
         message = f"--registry (or RANKMILL_REGISTRY): {file[1]} is a file; name the folder of a registry"
         return f"{error.ctx.command_path.partition(' ')[2]}: {message}"
-    path, cure = error.ctx.command_path, ""
+    path, cure, gone = error.ctx.command_path, "", ""
+    where = path.partition(" ")[2]
     if hasattr(error, "possibilities"):  # unknown option
         flags = [name for param in error.ctx.command.params if param.param_type_name == "option" for name in param.opts]
         plain = {name.lstrip("-"): name for name in flags}
         asked = error.option_name.lstrip("-")
         ours = OURS.get(asked.replace("-", "_"), "").replace("_", "-")  # the name in other libraries
         near = [ours] if ours in plain else get_close_matches(asked, plain, n=1)
-        message = f"unknown option {error.option_name!r}"
+        message, gone = f"unknown option {error.option_name!r}", removal(error.option_name, where)
         cure = f"did you mean {plain[near[0]]!r}?" if near else _argument_for(error.ctx, asked)
     elif message.startswith("no such command"):
         name = message.split("'")[1]
         message, cure = f"unknown command {name!r}", _nearest_command(error.ctx, name)
-    where = path.partition(" ")[2]
-    return f"{where}: " * bool(where) + f"{message}; {cure or f'see {path} --help'}"
+        gone = removal(f"{where} {name}".strip(), COMMAND)
+    return f"{where}: " * bool(where) + (gone or f"{message}; {cure or f'see {path} --help'}")
 
 
 def _argument_for(ctx: Any, option: str) -> str:
@@ -381,12 +383,8 @@ def main() -> NoReturn:
 
 def execute(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; an error is one line on stderr, a bug also has a traceback."""
-    stderr = sys.stderr
-    try:
-        with spelled_for_a_command_line():
-            return _execute(arguments)
-    finally:
-        sys.stderr = stderr  # a command may have switched it to JSON lines
+    with spelled_for_a_command_line():
+        return _execute(arguments)
 
 
 def _execute(arguments: Sequence[str]) -> int:

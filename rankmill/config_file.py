@@ -21,6 +21,7 @@ from rankmill.other_libraries import unknown_name
 from rankmill.pipeline.goals import check_goal
 from rankmill.pipeline.sources.column_roles import check_columns
 from rankmill.registry.names import check_alias, check_name
+from rankmill.removed import removal
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.scorer.metrics.conventions import named_convention
 from rankmill.trainer.early_stopping import parse_measure
@@ -172,7 +173,6 @@ def _check_later_stages(path: Path, config: Config) -> None:
         ),
         ("train.eval_metrics:", lambda: check_measured(*config.train.machine.eval_metrics)),
         ("[evaluate]", lambda: named_convention(config.evaluate.convention).but(**config.evaluate.policy)),
-        ("[tell]", lambda: config.tell.keep_bytes),
         ("evaluate.metrics:", lambda: check_reported(config.evaluate.metrics)),
     ]
     if config.clicks is not None:
@@ -240,7 +240,7 @@ def _explain(error: ErrorDetails) -> str:
         *section, name = map(str, error["loc"])
         known = _keys_of(section)
         where = f"[{'.'.join(section)}]" if section else "the configuration"
-        return unknown_name("key", name, known, f" in {where}")
+        return removal(name, where) or unknown_name("key", name, known, f" in {where}")
     if kind == "missing":
         return f"{key} is missing" if len(error["loc"]) > 1 else f"section [{key}] is missing"
     if kind == "too_short":

@@ -1,0 +1,25 @@
+"""What earlier versions had and this one has not, with what to use instead: the answer to an old option, key, command or parameter."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+COMMAND, RANKER = "command", "Ranker"
+
+
+class Removed(NamedTuple):
+    """A name that was removed from some ``places``: commands, ``[sections]`` of rankmill.toml, `RANKER`; or itself a `COMMAND`."""
+
+    name: str
+    places: tuple[str, ...]
+    instead: str
+
+
+REMOVED: tuple[Removed, ...] = ()
+
+
+def removal(name: str, place: str) -> str:
+    """Return what to use instead of ``name``, which ``place`` does not know; nothing if it never had it."""
+    plain = name.lstrip("-").replace("-", "_")
+    instead = next((row.instead for row in REMOVED if row.name.replace("-", "_") == plain and place in row.places), "")
+    return instead and f"{name} was removed: {instead}"
