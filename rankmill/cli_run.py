@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,13 +17,6 @@ if TYPE_CHECKING:
     from rankmill.run.work import Work
 
 app = typer.Typer()
-
-
-class LogStyle(StrEnum):
-    """Format of the lines on stderr."""
-
-    text = "text"
-    json = "json"
 
 
 @app.command()
@@ -56,7 +48,6 @@ def run(
             "--rehash", help="Hash all files again, even if size, time and inode (of an object: ETag) have not changed."
         ),
     ] = False,
-    log: Annotated[LogStyle, typer.Option(help="Format of stderr: text for people, or JSON lines.")] = LogStyle.text,
     cache: CacheFolder = None,
     as_json: AsJson = False,
 ) -> None:
@@ -72,13 +63,10 @@ def run(
     """
     import json
 
-    from rankmill.run.json_stderr import speak_json
     from rankmill.run.observers import observer_of
     from rankmill.run.runner import RunRequest, plan_of
     from rankmill.run.runner import run as run_chain
 
-    if log is LogStyle.json:  # first, so that an error in the configuration is JSON too
-        speak_json()
     request = RunRequest(
         config=config,
         registry=registry_folder,
@@ -95,7 +83,7 @@ def run(
         return
 
     def observer(work: Work) -> Observer:
-        return observer_of(log.value, work.config, work.folder, work=work.path, files=not dry_run)
+        return observer_of(work.config, work.folder, work=work.path, files=not dry_run)
 
     report = run_chain(request, observer)
     typer.echo(report.render(json=as_json))

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -79,9 +79,8 @@ def schedule(
 
     command.check()
     machine = Machine()
-    tell = _tell_json if command.log_json else _log_text
-    tell(f"{command.config}: {ticks}", event="started", cron=cron, timezone=timezone)
-    scheduler = Scheduler(ticks, command.for_date, machine, tell, delay=delay, grace=timedelta(seconds=grace))
+    _say(f"{command.config}: {ticks}")
+    scheduler = Scheduler(ticks, command.for_date, machine, _say, delay=delay, grace=timedelta(seconds=grace))
     sys.exit(scheduler.keep(at_start=run_at_start))
 
 
@@ -124,14 +123,5 @@ def _next_times(ticks: Ticks, n: int, delay: timedelta, *, as_json: bool) -> str
     return "\n".join(f"{time['at'].replace('T', ' ')}  run of {time['date']}" for time in times)
 
 
-def _log_text(line: str, **_facts: Any) -> None:
+def _say(line: str) -> None:
     typer.echo(f"schedule: {line}", err=True)
-
-
-def _tell_json(line: str, *, event: str, level: str = "info", **facts: Any) -> None:
-    from datetime import UTC, datetime
-
-    from rankmill.run.plain_json import json_line, rfc3339
-
-    record = {"ts": rfc3339(datetime.now(UTC)), "level": level, "event": f"schedule_{event}", "message": line, **facts}
-    typer.echo(json_line(record), err=True, nl=False)

@@ -19,7 +19,6 @@ from rankmill.foundation.cluster.options import ClusterOptions, cluster_address
 from rankmill.foundation.errors import ConfigError, InvalidParameter
 from rankmill.foundation.options import ChangesOf, Without
 from rankmill.foundation.storage.url_arguments import url_of
-from rankmill.foundation.units import parse_size
 from rankmill.gate.gate_rules import GateOptions
 from rankmill.pipeline.clicks.judge_options import WITHOUT_PROPENSITIES, JudgeOptions
 from rankmill.pipeline.clicks.log_options import ClickLogOptions
@@ -36,7 +35,6 @@ from rankmill.trainer.parameters import TrainParameters
 
 STRICT = ConfigDict(strict=True, extra="forbid")
 PREVIOUS = "previous"  # instead of the path of an older dataset
-LEAST_KEPT = 64_000  # minimum of ``keep_bytes``
 RANKED = "ranked"
 OTHERS_IN_WORK = frozenset({"", "dataset", "model", "stages", "report", "drift", "dry-run", "lease", "clicks", "cache"})
 
@@ -243,23 +241,9 @@ class DriftSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Tell:
-    """``[tell]``: files in which a run reports its events to other programs.  Default: in the work folder; ``""`` turns one off.
-
-    A ``prometheus`` that does not end in ``.prom`` is a folder.
-    """
+    """``[tell]``: the log in which a run reports its events to other programs.  Default: in the work folder; ``""`` turns it off."""
 
     log: str | None = None
-    lineage: str | None = None
-    prometheus: str | None = None
-    keep: str = "16MB"
-
-    @property
-    def keep_bytes(self) -> int:
-        """Maximum size of the log and of the lineage; then the oldest runs are removed."""
-        size = parse_size(self.keep, "keep")
-        if size < LEAST_KEPT:
-            raise ConfigError(f"keep must be at least 64KB, got {self.keep}")
-        return size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)

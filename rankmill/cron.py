@@ -101,7 +101,6 @@ class RunCommand:
 
     arguments: tuple[str, ...]
     config: str
-    log_json: bool
 
     @classmethod
     def parse(cls, context: typer.Context) -> RunCommand:
@@ -120,7 +119,7 @@ class RunCommand:
         for name in ("date", "plan"):
             if parsed.get(name):
                 raise InputError(f"--{name} cannot be used with schedule: each run has the date of its scheduled time")
-        return cls(tuple(context.args), os.fspath(parsed["config"]), parsed.get("log") == "json")
+        return cls(tuple(context.args), os.fspath(parsed["config"]))
 
     def for_date(self, day: date) -> Sequence[str]:
         """Return the arguments of ``rankmill`` for the run of the date ``day``."""

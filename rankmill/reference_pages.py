@@ -141,9 +141,6 @@ KEYS = {
     "drift.against": "The dataset to compare with: `previous` is that of the last run that completed; or a path.",
     "drift.stop": "End the run before the training if features drifted. Otherwise the run continues and exits with 12.",
     "tell.log": "JSON lines of the last runs.",
-    "tell.lineage": "OpenLineage events.",
-    "tell.prometheus": "Prometheus metrics: a file that ends in `.prom`, or a folder.",
-    "tell.keep": "How large the log and the lineage grow before their oldest runs are removed.",
 }
 """Description of each key that is not an option of a group."""
 

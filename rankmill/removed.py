@@ -15,7 +15,12 @@ class Removed(NamedTuple):
     instead: str
 
 
-REMOVED: tuple[Removed, ...] = ()
+REMOVED = (
+    Removed("log", ("run",), "read the JSON lines of WORK/log.jsonl"),
+    Removed("lineage", ("[tell]",), "read inputs, outputs and digests in WORK/log.jsonl"),
+    Removed("prometheus", ("[tell]",), "alert with rankmill health, or read WORK/last_run.json and WORK/log.jsonl"),
+    Removed("keep", ("[tell]",), "rotate WORK/log.jsonl with a tool such as logrotate (copytruncate)"),
+)
 
 
 def removal(name: str, place: str) -> str:

@@ -16,16 +16,11 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 from rankmill.cron import Ticks
-from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED, INTERRUPTED, MEANINGS, TERMINATED
+from rankmill.foundation.exit_codes import MEANINGS
 from rankmill.foundation.units import spell
-
-Log = Callable[..., None]
-"""Called with a line of text and, as keyword arguments, JSON values for machines: ``event``, ``level``, and facts."""
 
 LOOK = timedelta(minutes=1)
 """Maximum wait between reads of the clock, which may be set, or stop while the machine sleeps."""
-
-_FORESEEN = {GATE_NOT_PASSED, DRIFT, INTERRUPTED, TERMINATED}
 
 
 @dataclass(slots=True)
@@ -47,7 +42,7 @@ class Scheduler:
     machine
         The clock, the signals and the processes.
     log
-        Receives what happens.
+        Receives what happens, a line of text each.
     delay
         Delay of each run after its tick.
     grace
@@ -59,7 +54,7 @@ class Scheduler:
         ticks: Ticks,
         command: Callable[[date], Sequence[str]],
         machine: Machine,
-        log: Log,
+        log: Callable[[str], None],
         *,
         delay: timedelta = timedelta(0),
         grace: timedelta = timedelta(minutes=1),
@@ -89,12 +84,7 @@ class Scheduler:
         now = self._machine.now()
         if now < self._seen - LOOK:
             back = self._seen - now
-            self._log(
-                f"the clock was set back by {spell(back)}",
-                event="clock_set_back",
-                level="warning",
-                seconds=back.total_seconds(),
-            )
+            self._log(f"the clock was set back by {spell(back)}")
             self._seen = now
             self._later, self._due = self._plan_next()
             self._log_next()
@@ -106,21 +96,10 @@ class Scheduler:
         if tick is None:
             return
         if left_out:
-            self._log(
-                f"skipped {left_out} scheduled times before {self._ticks.spell(tick)}",
-                event="left_out",
-                level="warning",
-                ticks=left_out,
-            )
+            self._log(f"skipped {left_out} scheduled times before {self._ticks.spell(tick)}")
         if self._run:
             since = self._ticks.spell(self._run.tick)
-            self._log(
-                f"skipped {self._ticks.spell(tick)}: the run of {since} is still in progress",
-                event="skipped",
-                level="warning",
-                tick=tick.isoformat(),
-                under_way=self._run.tick.isoformat(),
-            )
+            self._log(f"skipped {self._ticks.spell(tick)}: the run of {since} is still in progress")
             self._log_next()
         else:
             self._start(tick)
@@ -128,29 +107,20 @@ class Scheduler:
     def _start(self, tick: datetime) -> None:
         day, late = self._ticks.date(tick), self._seen - self._delay - tick
         behind = f", {spell(late)} late" if late > LOOK else ""
-        facts = {"tick": tick.isoformat(), "date": day.isoformat()}
         try:
             self._machine.start(self._command(day))
         except OSError as error:  # no memory or process available: the next tick may succeed
-            self._log(f"the run of {day} could not start: {error}", event="run_not_begun", level="error", **facts)
+            self._log(f"the run of {day} could not start: {error}")
             return
         self._run = _Run(tick, day, self._machine.elapsed())
-        self._log(f"run of {day} starts{behind}", event="run_begun", late=late.total_seconds(), **facts)
+        self._log(f"run of {day} starts{behind}")
 
     def _check_ended(self) -> None:
         """If the run has ended, log how."""
         if self._run is None or (code := self._machine.ended()) is None:
             return
         took = timedelta(seconds=self._machine.elapsed() - self._run.begun)
-        self._log(
-            f"run of {self._run.date} ended with exit code {_code(code)} after {spell(took)}",
-            event="run_ended",
-            level="info" if code == DONE else "warning" if code in _FORESEEN else "error",
-            tick=self._run.tick.isoformat(),
-            date=self._run.date.isoformat(),
-            exit_code=code,
-            seconds=round(took.total_seconds(), 3),
-        )
+        self._log(f"run of {self._run.date} ended with exit code {_code(code)} after {spell(took)}")
         self._run = None
         if not self._machine.signals():
             self._log_next()
@@ -161,16 +131,16 @@ class Scheduler:
         name = signal.Signals(signum).name
         self._check_ended()
         if self._run is None:
-            self._log(f"{name}: no run is in progress; exiting", event="leaving", signal=name)
+            self._log(f"{name}: no run is in progress; exiting")
             return signum
-        self._log(f"{name}: the run of {self._run.date} has {spell(self._grace)} to end", event="stopping", signal=name)
+        self._log(f"{name}: the run of {self._run.date} has {spell(self._grace)} to end")
         self._machine.send(signum)
         until = self._machine.elapsed() + self._grace.total_seconds()
         while self._run and len(self._machine.signals()) < 2 and (left := until - self._machine.elapsed()) > 0:
             self._machine.wait(left)
             self._check_ended()
         if self._run:
-            self._log("the run did not end in time: killed", event="killed", level="error")
+            self._log("the run did not end in time: killed")
             self._machine.kill()
             self._check_ended()
             for _ in range(10):  # a process that hangs in the kernel cannot be killed
@@ -187,7 +157,7 @@ class Scheduler:
     def _log_next(self) -> None:
         if self._run is None:
             at = self._due + self._delay
-            self._log(f"next run at {self._ticks.spell(at)}", event="waiting", until=at.isoformat())
+            self._log(f"next run at {self._ticks.spell(at)}")
 
 
 def _code(code: int) -> str:

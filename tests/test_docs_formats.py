@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 from rankmill.foundation.exit_codes import MEANINGS, READER_GONE
 from rankmill.foundation.training_facts import Circumstances, TrainingFacts
 from rankmill.pipeline.sources import files
-from rankmill.run import prometheus
 from rankmill.scorer.metrics.conventions import CONVENTIONS
 from rankmill.scorer.metrics.metric import METRIC_NAMES
 from tests.trainer.small_dataset import small_dataset
@@ -46,12 +45,6 @@ def test_every_file_column_and_key_of_a_dataset(tmp_path: Path) -> None:
 
 def test_every_suffix_of_input() -> None:
     assert set(files.SUFFIXES) - {""} - named_in("formats/input.md") == set()
-
-
-def test_every_series_for_prometheus() -> None:
-    series = set(prometheus._HELP) - {"rankmill_gate_difference_low", "rankmill_gate_difference_high"}
-    assert series - named_in("formats/run-files.md") == set()
-    assert {"_low", "_high"} <= {name.removeprefix("..") for name in named_in("formats/run-files.md")}
 
 
 def test_every_exit_code_has_something_to_do() -> None:

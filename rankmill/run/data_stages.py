@@ -13,7 +13,6 @@ from rankmill.foundation.options import values_of
 from rankmill.pipeline.binning import bin_dataset, bin_plan
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.sources.column_roles import type_of
 from rankmill.pipeline.sources.query_sizes import find_sizes
 from rankmill.run import CLICKS, JUDGMENTS, PEOPLE
 from rankmill.run.drift import drift_of
@@ -80,7 +79,7 @@ class IngestStage(Stage):
             rejected=manifest.rejected_rows,
         )
         counted = {"rows": facts.rows, "queries": facts.queries, "features": facts.features}
-        return Made(facts=facts, artefacts=(self.work.dataset_artefact(**counted, columns=_columns(dataset)),))
+        return Made(facts=facts, artefacts=(self.work.dataset_artefact(**counted),))
 
     def ingest_into(self, out: Path, judgments: tuple[Path, ...], say: Say) -> None:
         """Build the dataset ``out`` with the ``judgments`` that were made from clicks."""
@@ -115,13 +114,6 @@ def judgments_of(work: Work, name: str = JUDGMENTS) -> tuple[Path, ...]:
         return ()
     people = work.path / CLICKS / PEOPLE
     return (work.path / CLICKS / name, *([people] if people.is_file() else []))
-
-
-def _columns(dataset: Dataset) -> list[dict[str, str]]:
-    """Return names and types of the columns of a row, for the lineage."""
-    ours = {"qid": "string", "doc_id": "string", "grade": "int32"}
-    types = ours | {name: str(type_of(name)) for name in dataset.optional_columns}
-    return [{"name": name, "type": types.get(name, "float32")} for name in (*types, *dataset.feature_names)]
 
 
 class BinStage(Stage):

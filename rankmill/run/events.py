@@ -1,4 +1,4 @@
-"""The events of a run, for its observers: the terminal, the log, the metrics, the lineage.
+"""The events of a run, for its observers: the terminal and the log.
 
 Observers are called in the order of the events, by one thread, and the run waits for them; they must not raise.
 Events have no times, so that none gets into an artefact: observers read the clock.
@@ -28,10 +28,7 @@ class Artefact:
     digest: str | None = None
     """sha256 of the bytes in hexadecimal, or the digest of a dataset."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Sizes as JSON values: ``rows``, ``queries``, ``bytes``, ``files``, ``features`` (a number), ..
-
-    ``columns``, a list of ``{"name": .., "type": ..}``, goes to the lineage only.
-    """
+    """Sizes as JSON values: ``rows``, ``queries``, ``bytes``, ``files``, ``features`` (a number), .."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

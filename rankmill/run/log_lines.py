@@ -1,4 +1,4 @@
-"""Events as lines: text for people on stderr, JSON lines for log collectors, and ``WORK/log.jsonl``.
+"""Events as lines: text for people on stderr, and JSON lines in ``WORK/log.jsonl`` for log collectors.
 
 Every JSON line has the fields ``ts``, ``level``, ``event``, ``run_id``, ``message`` and ``peak_memory_bytes``; events of stages have
 ``stage``, final events ``seconds``, and each event its own fields (see docs/observing.md).
@@ -29,7 +29,7 @@ from rankmill.run.events import (
     StageSkipped,
     StageStarted,
 )
-from rankmill.run.jsonl_file import RunsFile
+from rankmill.run.jsonl_file import append_line
 from rankmill.run.plain_json import Clock, Stopwatch, json_line, rfc3339, whole_text
 from rankmill.run.stage_facts import (
     BinFacts,
@@ -126,9 +126,8 @@ def _found(facts: Facts) -> list[str]:
 
 
 Level = Literal["info", "warning", "error"]
-RUN_STARTED = "run_started"
 _NAMES: dict[type[Any], str] = {
-    RunStarted: RUN_STARTED,
+    RunStarted: "run_started",
     StageSkipped: "stage_skipped",
     StageStarted: "stage_started",
     StageSaid: "stage_said",
@@ -138,8 +137,7 @@ _NAMES: dict[type[Any], str] = {
 }
 _RUN = "run"
 _FINDINGS = {DRIFT, GATE_NOT_PASSED}
-_LINEAGE_ONLY = "columns"
-_MOST_LISTED = 100  # artefacts per line; the lineage has all
+_MOST_LISTED = 100  # artefacts per line
 
 
 def peak_memory() -> int:
@@ -282,8 +280,7 @@ def level(event: Event) -> Level:
 
 def artefact(given: Artefact) -> LoggedArtefact:
     """Return the log record of an artefact."""
-    facts = {name: value for name, value in given.facts.items() if name != _LINEAGE_ONLY}
-    return LoggedArtefact(kind=given.kind, name=given.name, sha256=given.digest, facts=facts or None)
+    return LoggedArtefact(kind=given.kind, name=given.name, sha256=given.digest, facts=given.facts or None)
 
 
 def _listed(given: Sequence[Artefact]) -> tuple[LoggedArtefact, ...]:
@@ -292,26 +289,6 @@ def _listed(given: Sequence[Artefact]) -> tuple[LoggedArtefact, ...]:
 
 def _not_listed(given: Sequence[Artefact]) -> int | None:
     return len(given) - _MOST_LISTED if len(given) > _MOST_LISTED else None
-
-
-class JsonLines:
-    """Observer that calls ``write`` with a JSON line, including its line feed, for each event."""
-
-    def __init__(self, write: Callable[[str], None], clock: Clock | None = None) -> None:
-        self._write = write
-        self._records = Records(clock)
-
-    @property
-    def run_id(self) -> str | None:
-        """The current run; None before the first event."""
-        return self._records.run_id
-
-    def __call__(self, event: Event) -> None:
-        """Write what happened."""
-        self._write(json_line(self._records.of(event)))
-
-
-_RUN = "run"
 
 
 class TextLines:
@@ -350,31 +327,13 @@ class TextLines:
         return lasting(self._watch.lasted(what))
 
 
-BOUND = 16 * 2**20
-
-
 class LogFile:
-    """Observer that appends the lines of `rankmill.run.log_lines` to ``path``.
+    """Observer that appends each event as a JSON line to ``path``."""
 
-    If the file exceeds ``bound`` bytes, the oldest runs are removed.  If a single run takes a quarter of that, further messages
-    of its stages are omitted, but no other events.
-    """
-
-    def __init__(self, path: Path, clock: Clock | None = None, bound: int = BOUND) -> None:
-        self._file = RunsFile(path, _begins, bound)
+    def __init__(self, path: Path, clock: Clock | None = None) -> None:
+        self._path = path
         self._records = Records(clock)
-        self._room = bound // 4
 
     def __call__(self, event: Event) -> None:
         """Append ``event``."""
-        record = self._records.of(event)
-        if isinstance(event, RunStarted):
-            self._file.drop_old_runs()
-        line = json_line(record)
-        self._room -= len(line)
-        if self._room >= 0 or not isinstance(event, StageSaid):
-            self._file.append(line)
-
-
-def _begins(record: Mapping[str, Any]) -> bool:
-    return record.get("event") == RUN_STARTED
+        append_line(self._path, json_line(self._records.of(event)))

@@ -1,6 +1,6 @@
-"""Choose the observers of a run from ``--log`` and ``[tell]``.
+"""Choose the observers of a run: lines of text on stderr, and the log file of ``[tell]``.
 
-Each observer (`rankmill.run.events`) is independent: text or JSON lines on stderr, a log file, metrics for Prometheus, OpenLineage.
+Each observer (`rankmill.run.events`) is independent of the others.
 """
 
 from __future__ import annotations
@@ -8,35 +8,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from rankmill.run.events import Event, Observer
-from rankmill.run.json_stderr import speak_json
-from rankmill.run.log_lines import JsonLines, LogFile, TextLines, error_line
-from rankmill.run.openlineage import LineageFile
-from rankmill.run.plain_json import Clock
-from rankmill.run.prometheus import PrometheusFile
+from rankmill.run.log_lines import LogFile, TextLines, error_line
 
 if TYPE_CHECKING:
     from rankmill.config import Config
 
-Log = Literal["text", "json"]
-
-LOG_NAME, LINEAGE_NAME, METRICS_NAME = "log.jsonl", "lineage.jsonl", "metrics.prom"
-METRICS_SUFFIX = ".prom"  # the collector reads only such files
+LOG_NAME = "log.jsonl"
 
 
-def observer_of(
-    log: Log, config: Config, folder: Path, *, work: Path | None = None, files: bool = True, clock: Clock | None = None
-) -> FanOut:
-    """Return the observer of a run, which writes to stderr and to the files of the configuration.
+def observer_of(config: Config, folder: Path, *, work: Path | None = None, files: bool = True) -> FanOut:
+    """Return the observer of a run, which writes to stderr and to the log.
 
     Parameters
     ----------
-    log
-        Text or JSON lines; with the latter, everything written to ``sys.stderr`` from now on becomes JSON.
     config
         The configuration.
     folder
@@ -45,63 +33,26 @@ def observer_of(
         The work folder, if it is not the one in ``config``.
     files
         False: only stderr, as for a dry run.
-    clock
-        The clock of the observers.
     """
-    observers: dict[str, Observer] = {"stderr": _on_stderr(log, clock)}
-    where = files_of(config, folder, work) if files else Files()
-    bound, model = config.tell.keep_bytes, config.name
-    if where.log is not None:
-        observers[f"log {where.log}"] = LogFile(where.log, clock, bound)
-    if where.lineage is not None:
-        observers[f"lineage {where.lineage}"] = LineageFile(where.lineage, model, clock, bound=bound)
-    if where.prometheus is not None:
-        observers[f"metrics {where.prometheus}"] = PrometheusFile(where.prometheus, model, clock)
+    observers: dict[str, Observer] = {"stderr": TextLines(write_line)}
+    log = log_of(config, folder, work) if files else None
+    if log is not None:
+        observers[f"log {log}"] = LogFile(log)
     return FanOut(observers, write_line)
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
-    """The files to which a run writes events; None: disabled."""
-
-    log: Path | None = None
-    lineage: Path | None = None
-    prometheus: Path | None = None
-
-
-def files_of(config: Config, folder: Path, work: Path | None = None) -> Files:
-    """Return the files of ``[tell]``: by default in the work folder; ``""`` disables one.
-
-    A path of metrics that does not end in ``.prom`` is a folder, such as that of the collector.
-    """
-    tell, work = config.tell, folder / config.work if work is None else work
-    metrics = _file(tell.prometheus, folder, work / METRICS_NAME)
-    if metrics is not None and metrics.suffix != METRICS_SUFFIX:
-        metrics /= f"rankmill_{config.name}{METRICS_SUFFIX}"
-    return Files(
-        log=_file(tell.log, folder, work / LOG_NAME),
-        lineage=_file(tell.lineage, folder, work / LINEAGE_NAME),
-        prometheus=metrics,
-    )
+def log_of(config: Config, folder: Path, work: Path | None = None) -> Path | None:
+    """Return the log of ``[tell]``: by default in the work folder; None if it is ``""``, which disables it."""
+    given = config.tell.log
+    if given is None:
+        return (folder / config.work if work is None else work) / LOG_NAME
+    return folder / given if given else None
 
 
 def write_line(line: str) -> None:
-    """Write ``line`` to stderr, as text or JSON."""
+    """Write ``line`` to stderr."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
-
-
-def _file(given: str | None, folder: Path, default: Path) -> Path | None:
-    return default if given is None else folder / given if given else None
-
-
-def _on_stderr(log: Log, clock: Clock | None) -> Observer:
-    if log == "text":
-        return TextLines(write_line, clock)
-    stream = speak_json(clock)
-    lines = JsonLines(stream.write_object, clock)
-    stream.run_id = lambda: lines.run_id
-    return lines
 
 
 class FanOut:

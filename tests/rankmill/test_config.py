@@ -13,7 +13,7 @@ from rankmill.foundation.errors import ConfigError, InputError
 from rankmill.foundation.options import values_of
 from rankmill.pipeline.grouping.query_splits import parse_split_time
 from rankmill.pipeline.options import IngestOptions
-from rankmill.run.observers import Files, files_of
+from rankmill.run.observers import log_of
 from rankmill.scorer.metrics import Policy
 from rankmill.trainer.parameters import TrainParameters
 from tests.refusals import refused
@@ -48,7 +48,7 @@ def test_the_smallest_file_means_the_defaults_of_the_commands(tmp_path: Path) ->
     assert config.gate is None
     assert config.rerank is None
     assert config.drift is None
-    assert config.tell == Tell(log=None, lineage=None, prometheus=None, keep="16MB")
+    assert config.tell == Tell(log=None)
 
 
 def test_a_file_of_forced_splits_is_found_beside_the_configuration(
@@ -68,14 +68,10 @@ def test_a_file_of_forced_splits_is_found_beside_the_configuration(
         read(tmp_path, train="forced_splits = [3]")
 
 
-def test_the_run_is_told_of_in_its_work_folder_unless_somebody_says_where(tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    found = files_of(read(tmp_path), tmp_path)
-    assert found == Files(log=work / "log.jsonl", lineage=work / "lineage.jsonl", prometheus=work / "metrics.prom")
-    elsewhere = '[tell]\nlog = ""\nlineage = "../l.jsonl"\nprometheus = "/metrics.d"\nkeep = "1MB"'
-    found = files_of(read(tmp_path, rest=elsewhere), tmp_path)
-    assert found == Files(log=None, lineage=tmp_path / "../l.jsonl", prometheus=Path("/metrics.d/rankmill_web.prom"))
-    assert files_of(read(tmp_path, rest='[tell]\nprometheus = "m.prom"'), tmp_path).prometheus == tmp_path / "m.prom"
+def test_the_log_is_in_the_work_folder_unless_somebody_says_where(tmp_path: Path) -> None:
+    assert log_of(read(tmp_path), tmp_path) == tmp_path / "work" / "log.jsonl"
+    assert log_of(read(tmp_path, rest='[tell]\nlog = "../l.jsonl"'), tmp_path) == tmp_path / "../l.jsonl"
+    assert log_of(read(tmp_path, rest='[tell]\nlog = ""'), tmp_path) is None
 
 
 def test_drift_is_against_the_previous_dataset_unless_another_is_named(tmp_path: Path) -> None:
@@ -212,10 +208,8 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         ("rest", "[gate]\nmax_ratio = 2", ("key", "'max_ratio'", "'max_cost_ratio'", "[gate]")),
         ("rest", "[drift]\nagainst = ''", ("drift.against", "''")),
         ("rest", "[drift]\nfail = true", ("key", "'fail'", "[drift]")),
-        ("rest", "[tell]\nprometeus = 'x'", ("key", "'prometeus'", "'prometheus'", "[tell]")),
+        ("rest", "[tell]\nlogs = 'x'", ("key", "'logs'", "'log'", "[tell]")),
         ("rest", "[tell]\nlog = false", ("tell.log", "False")),
-        ("rest", "[tell]\nkeep = 'all'", ("2GB", "512MiB", "'all'", "[tell]")),
-        ("rest", "[tell]\nkeep = '1KB'", ("64KB", "1KB", "[tell]", "keep")),
         ("rest", "[gate]\n[promote]", ("[promote]", "[gate]", "production")),
         ("ingest", "split = {train = 0.8, test = 0.1}", ("1", "0.9", "[ingest]")),
         ("ingest", "memory = '1MB'", ("512MB", "1,000,000", "[ingest]", "memory")),

@@ -71,8 +71,6 @@ OF_THE_RUN = {  # what it tells of itself, with times
     "last_run.json",
     "last_success.json",
     "log.jsonl",
-    "lineage.jsonl",
-    "metrics.prom",
 }
 
 

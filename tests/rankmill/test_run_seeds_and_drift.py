@@ -9,6 +9,7 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.registry import Registry
+from tests.rankmill.observers.story import read_lines
 from tests.rankmill.test_run import CONFIG, files_of, write_project
 from tests.refusals import unnamed
 
@@ -91,7 +92,7 @@ def test_drift_ends_the_run_before_the_training_where_it_is_told_to(project: Pat
     assert run(project, text.replace("stop = true", "stop = false"), capsys)[0] == 0
 
 
-def test_json_lines_on_stderr_and_one_object_on_stdout(project: Path, capsys) -> None:
+def test_one_object_on_stdout_and_json_lines_in_the_log(project: Path, capsys) -> None:
     (project / "rankmill.toml").write_text(CONFIG)
     command = [
         "run",
@@ -99,16 +100,10 @@ def test_json_lines_on_stderr_and_one_object_on_stdout(project: Path, capsys) ->
         "--registry",
         str(project / "registry"),
         "--json",
-        "--log",
-        "json",
     ]
     assert execute(command) == 0
-    out, err = capsys.readouterr()
-    json.loads(out)
-    lines = [json.loads(line) for line in err.splitlines()]
+    json.loads(capsys.readouterr().out)
+    lines = read_lines(project / "out" / "log.jsonl")
     stages = [line["stage"] for line in lines if line.get("stage")]
     assert list(dict.fromkeys(stages))[:2] == ["ingest", "bin"]
-    assert "rankmill_last_success_timestamp_seconds" in (project / "out" / "metrics.prom").read_text()
-    events = [json.loads(line) for line in (project / "out" / "lineage.jsonl").read_text().splitlines()]
-    assert [event["eventType"] for event in events][:1] == ["START"]
-    assert [event["eventType"] for event in events][-1:] == ["COMPLETE"]
+    assert (lines[0]["event"], lines[-1]["event"]) == ("run_started", "run_ended")

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
-from rankmill.cli_schedule import _tell_json
 from tests.waiting import LIMIT, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +52,7 @@ else:
     from rankmill.scheduler import Scheduler
     from rankmill.scheduler import Machine
     from rankmill.cron import Ticks
-    def tell(line, **facts):
+    def tell(line):
         print(line, flush=True)
     grace = timedelta(seconds=float(sys.argv[2]))
     keeper = Scheduler(Ticks("0 2 29 2 *"), lambda day: ["run", sys.argv[1]], Machine(), tell, grace=grace)
@@ -159,13 +158,6 @@ def test_the_delay_is_bounded_and_the_same_every_time(capsys: pytest.CaptureFixt
     assert 2 <= len(times) <= 3
     minutes = {int(row[14:16]) for text in times for row in text.splitlines()}
     assert minutes <= set(range(11))
-
-
-def test_lines_for_machines_are_whole_objects(capsys: pytest.CaptureFixture[str]) -> None:
-    _tell_json("two\nlines", event="run_ended", level="warning", exit_code=11)
-    told = json.loads(capsys.readouterr().err)
-    assert told.pop("ts").endswith("Z")
-    assert told == {"level": "warning", "event": "schedule_run_ended", "message": "two\nlines", "exit_code": 11}
 
 
 @pytest.mark.parametrize(

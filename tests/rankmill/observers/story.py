@@ -75,7 +75,6 @@ def stage(name: str, facts: Facts = INGESTED, **artefacts: tuple[Artefact, ...])
     ]
 
 
-COLUMNS = [{"name": "qid", "type": "string"}, {"name": "bm25", "type": "float32"}]
 DATASET = Artefact(kind="dataset", name="work/dataset", digest=SHA, facts={"rows": 1200, "queries": 60})
 MODEL = Artefact(kind="model", name="web@7", digest=SHA, facts={"bytes": 4096})
 
@@ -83,9 +82,7 @@ MODEL = Artefact(kind="model", name="web@7", digest=SHA, facts={"bytes": 4096})
 def night(folder: Path = Path("site"), *, passed: bool = True, exit_code: int = 0) -> list[Event]:
     """A run in which every kind of event happens and everything works."""
     source = Artefact(kind="file", name="judgments/a.txt", digest=SHA, facts={"bytes": 10, "rows": 1201})
-    made = Artefact(
-        kind="dataset", name="work/dataset", digest=SHA, facts={**DATASET.facts, "columns": COLUMNS, "bytes": 2048}
-    )
+    made = Artefact(kind="dataset", name="work/dataset", digest=SHA, facts={**DATASET.facts, "bytes": 2048})
     drift = DriftFacts(against="cd" * 32, psi_max=0.2, alarms=("f1",))
     metrics = {
         "ndcg@10": Figure(mean=0.4125, interval=(0.4, 0.5), n_queries=9),
