@@ -33,8 +33,8 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON, canonical_json
 from rankmill.pipeline.categories import category_code, is_number
 from rankmill.scorer import model_file
-from rankmill.scorer.links import link_fault
-from rankmill.scorer.model import Model
+from rankmill.scorer.links import class_values, link_fault
+from rankmill.scorer.model import Model, check_bound
 from rankmill.scorer.model_file import shortened
 
 NODE = np.int32  # node, cut and tree indices: 2^28 nodes at most
@@ -130,10 +130,9 @@ class Forest(Model):
             object.__setattr__(self, name, json.loads(canonical_json(dict(getattr(self, name)))))
         arrays = {name: getattr(self, name) for name, _ in ARRAYS + SETS}
         fault = self._fault() or model_file.array_fault(arrays, len(self.feature_names), self.categorical_features)
-        if fault is None and self.score_bound > model_file.MAX_SCORE:
-            fault = f"a score can reach {self.score_bound:g}, at most {model_file.MAX_SCORE:g} is allowed"
         if fault is not None:
             raise ValueError(fault)
+        check_bound(self._reach(np.abs(self.node_value)))  # of inner nodes, too, which other formats write as float32
 
     def _fault(self) -> str | None:
         """Return a fault outside of the arrays, or None."""
@@ -181,11 +180,20 @@ class Forest(Model):
 
     @property
     def score_bound(self) -> float:
-        """Upper bound of the absolute score of any document: absolute base score plus the greatest absolute leaf value of each tree."""
-        leaves = np.where(self.node_feature < 0, np.abs(self.node_value), 0.0)
+        """Upper bound of the absolute score of any document: that of its outputs, or the value of the highest grade."""
+        highest = 0.0 if self.link == "identity" else float(class_values(self.link, self.n_outputs)[-1])
+        return max(self.output_bound, highest)
+
+    @property
+    def output_bound(self) -> float:
+        """Upper bound of any output: absolute base score plus the greatest absolute leaf value of each tree."""
+        return self._reach(np.where(self.node_feature < 0, np.abs(self.node_value), 0.0))
+
+    def _reach(self, sizes: npt.NDArray[np.float64]) -> float:
+        """Return the absolute base score plus the greatest of the nodes' ``sizes`` in each tree times its weight."""
         starts = self.tree_starts[:-1]
         with np.errstate(over="ignore"):
-            reach = np.abs(self.tree_weights) * (np.maximum.reduceat(leaves, starts) if len(starts) else 0.0)
+            reach = np.abs(self.tree_weights) * (np.maximum.reduceat(sizes, starts) if len(starts) else 0.0)
             return abs(self.base_score) + float(np.sum(reach))
 
     @property

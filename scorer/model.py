@@ -12,9 +12,10 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from rankmill.foundation.errors import InputError, RankmillError
+from rankmill.foundation.errors import InputError, InvalidParameter, RankmillError
 from rankmill.foundation.records import JSON
 from rankmill.foundation.storage.publish import write_atomically
+from rankmill.scorer.model_file import MAX_SCORE
 
 DATASETS_OF_BASE = "base_dataset_digests"  # key of a model's info: what its base model, or its parts, were trained on
 
@@ -31,6 +32,11 @@ class Model(ABC):
     objective: str
     parameters: Mapping[str, JSON]
     info: Mapping[str, JSON]  # facts about the training; no times, no paths
+
+    @property
+    @abstractmethod
+    def score_bound(self) -> float:
+        """Upper bound of the absolute score of any document, and of any sum on the way to it."""
 
     @property
     @abstractmethod
@@ -97,6 +103,12 @@ class Model(ABC):
             It is not a sound model of this kind.
         """
         return cls.from_bytes(bytes_of_model(path), str(path))
+
+
+def check_bound(bound: float, most: float = MAX_SCORE) -> None:
+    """Raise InvalidParameter if scores bounded by ``bound`` may be above ``most``; every model calls this when it is made."""
+    if not bound <= most:
+        raise InvalidParameter(f"a score can reach {bound:g}, at most {most:g} is allowed")
 
 
 def bytes_of_model(path: str | os.PathLike[str]) -> bytes:

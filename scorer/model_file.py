@@ -51,7 +51,7 @@ MAX_FEATURES = 1 << 20
 MAX_TREES = 1 << 20
 MAX_NODES = 1 << 28
 MAX_CUTS_OF_A_FEATURE = 65_534  # a bin code, missing included, must fit 16 bits
-MAX_SCORE = 1e300  # bound of the score of any path, so that no score overflows into infinity or NaN
+MAX_SCORE = 1e300  # bound of the score of any document, so that no sum on the way overflows into infinity or NaN
 
 Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]

@@ -30,7 +30,7 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON, canonical_json
 from rankmill.scorer import model_file
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.model import Model, bytes_of_model
+from rankmill.scorer.model import Model, bytes_of_model, check_bound
 from rankmill.scorer.nets.net import Net
 from rankmill.scorer.nets.predict import NetPredictor
 from rankmill.scorer.predict import ForestPredictor
@@ -152,6 +152,7 @@ class Blend(Model):
             object.__setattr__(self, name, value)
         if (fault := self._fault()) is not None:
             raise ValueError(fault)
+        check_bound(self.score_bound)
 
     def _fault(self) -> str | None:
         if not 1 <= len(self.parts) <= MOST_PARTS:
@@ -169,6 +170,12 @@ class Blend(Model):
 
     def __repr__(self) -> str:
         return f"<Blend of {len(self.parts)} models, sha256 {self.sha256[:12]}>"
+
+    @property
+    def score_bound(self) -> float:
+        """Upper bound of the absolute score of any document: absolute base score plus those of the parts times their weights."""
+        sizes = [abs(w) * part.score_bound for w, part in zip(self.weights.tolist(), self.parts, strict=True)]
+        return abs(self.base_score) + sum(sizes)
 
     @property
     def used_features(self) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import CandidatesRejected, InputError, InvalidParameter
 from rankmill.foundation.options import spelled
+from rankmill.foundation.scaling import without_exponent
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.goals import check_goal
 from rankmill.scorer.inspect.combine import combine
@@ -248,6 +249,7 @@ def _spread(scores: Scores, starts: npt.NDArray[np.int64]) -> float:
     """Return the standard deviation of scores around the mean of their query; 1 if they are all equal there."""
     sizes = np.diff(starts)
     filled = sizes > 0
-    means = np.add.reduceat(scores, starts[:-1][filled]) / sizes[filled] if filled.any() else np.empty(0)
-    spread = float(np.sqrt(np.mean((scores - np.repeat(means, sizes[filled])) ** 2))) if len(scores) else 0.0
-    return spread if spread > _EQUAL * float(np.abs(scores).max(initial=0.0)) else 1.0
+    small, exponent = without_exponent(scores)
+    means = np.add.reduceat(small, starts[:-1][filled]) / sizes[filled] if filled.any() else np.empty(0)
+    spread = float(np.sqrt(np.mean((small - np.repeat(means, sizes[filled])) ** 2))) if len(scores) else 0.0
+    return float(np.ldexp(spread, exponent)) if spread > _EQUAL * float(np.abs(small).max(initial=0.0)) else 1.0

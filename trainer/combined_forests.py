@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import fsum, gcd, isfinite
+from math import fsum, gcd
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.records import JSON
 from rankmill.scorer.forest import COVER, Forest, NodeSets, compact_splits, used_names
-from rankmill.scorer.model import DATASETS_OF_BASE, Model, check_kinds
+from rankmill.scorer.model import DATASETS_OF_BASE, Model, check_bound, check_kinds
+from rankmill.scorer.model_file import MAX_SCORE
 from rankmill.scorer.predict import ForestPredictor
 from rankmill.trainer.layout import EDGE
 from rankmill.trainer.resuming import MERGED, check_whole
@@ -255,6 +256,8 @@ def merged(forests: Sequence[Forest], weights: Sequence[float] | None = None, *,
         absent, numbers of features, or a feature that is categorical in one and a number in another.
     """
     factors = _factors(len(forests), weights, mean=mean)
+    bounds = [max(forest.score_bound, float(np.abs(forest.tree_weights).max(initial=0.0))) for forest in forests]
+    check_bound(sum(abs(w) * bound for w, bound in zip(factors, bounds, strict=True)))
     first = forests[0]
     for number, forest in enumerate(forests, 1):
         if forest.link != "identity" or forest.n_outputs != 1:
@@ -314,8 +317,10 @@ def _factors(n: int, weights: Sequence[float] | None, *, mean: bool) -> list[flo
     found = [1.0] * n if weights is None else [float(weight) for weight in weights]
     if len(found) != n:
         raise InvalidParameter(f"weights: expected {n}, one for each model, found {len(found)}")
-    if not all(isfinite(weight) and weight != 0.0 for weight in found):
-        raise InvalidParameter(f"weights must be finite numbers other than 0, got {', '.join(f'{w:g}' for w in found)}")
+    if not all(0.0 < abs(weight) <= MAX_SCORE for weight in found):
+        raise InvalidParameter(
+            f"weights must be numbers other than 0, at most {MAX_SCORE:g}, got {', '.join(f'{w:g}' for w in found)}"
+        )
     total = fsum(found) if mean else 1.0
     if total <= 0.0:
         raise InvalidParameter(f"weights of a mean must have a sum above 0, got {total:g}")

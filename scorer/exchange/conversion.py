@@ -271,14 +271,14 @@ def float32_sums(forest: Forest) -> float:
     """
     n = forest.n_trees + 2
     share = n * FLOAT32_ROUNDING
-    return share / (1.0 - share) * forest.score_bound + n * FLOAT32_TINY
+    return share / (1.0 - share) * forest.output_bound + n * FLOAT32_TINY
 
 
 def float32_exactness(forest: Forest, target: str) -> str:
     """Return in words how float32 sums compare with ours; ConversionRefused if they could overflow."""
-    if forest.score_bound > FLOAT32_MAX / 2.0:
+    if forest.output_bound > FLOAT32_MAX / 2.0:
         raise ConversionRefused(
-            f"{target} adds in float32, and scores of this model reach {forest.score_bound:g}; convert it --to lightgbm or c"
+            f"{target} adds in float32, and scores of this model reach {forest.output_bound:g}; convert it --to lightgbm or c"
         )
     return f"sums in float32: within {float32_sums(forest):.2g} of the scores here, so near ties may swap"
 

@@ -230,6 +230,7 @@ class _Block:
             raise ModelFormatError(f"{self.where}: a value of {key} is no number: {shortened(error)}") from error
 
 
+@np.errstate(over="ignore")  # values beyond float32 become infinite, and are checked as such
 def read(data: bytes, where: str) -> ForeignForest:
     """Read a text model, as ``Booster.save_model`` writes it; ``where`` names the file in messages.
 

@@ -70,9 +70,9 @@ def _scores(forest: Forest, name: str) -> Scores:
     each enters two probabilities, and these are divided by their sum, at least 1.
     """
     terms = forest.n_trees + 2
-    outputs = forest.score_bound * (FLOAT32_ROUNDING + 2.0 * terms * FLOAT64_ROUNDING) + FLOAT32_TINY
+    outputs = forest.output_bound * (FLOAT32_ROUNDING + 2.0 * terms * FLOAT64_ROUNDING) + FLOAT32_TINY
     if forest.link == "identity":
-        return Scores(name, forest.score_bound, outputs)
+        return Scores(name, forest.output_bound, outputs)
     worth = class_values(forest.link, forest.n_outputs)
     highest = float(worth.max())
     return Scores(name, highest, highest * (2.0 * len(worth) * outputs + FLOAT32_ROUNDING + 1e-12))

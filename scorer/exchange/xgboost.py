@@ -129,7 +129,7 @@ def _tree_json(
         parents[child[inner]] = np.flatnonzero(inner)
     with np.errstate(over="ignore"):  # the float after the largest is infinite: all finite values are below it
         above = np.nextafter(tree.cut, CUT(np.inf))
-    conditions = np.where(inner, above, tree.value.astype(np.float32))
+        conditions = np.where(inner, above, tree.value.astype(np.float32))
     conditions[list(sets)] = 0.0
     split_type = np.zeros(n, dtype=np.int64)
     split_type[list(sets)] = 1
@@ -163,6 +163,7 @@ def _sides_changed(tree: PlainTree) -> PlainTree:
     return replace(tree, left=left, right=right, missing_left=tree.missing_left != by_set)
 
 
+@np.errstate(over="ignore")  # values beyond float32 become infinite, and are checked as such
 def read(data: bytes, where: str) -> ForeignForest:
     """Read the learner, as ``Booster.save_model`` writes it; ``where`` names the file in messages.
 
@@ -299,10 +300,9 @@ def _read_tree(tree: _Object) -> tuple[PlainTree, npt.NDArray[np.float64]]:
     inner = left >= 0
     by_set = (tree.array("split_type", np.int64, n, optional=True) != 0) & inner
     feature = tree.array("split_indices", np.int64, n)
-    with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are checked as such
-        condition = tree.array("split_conditions", np.float64, n).astype(CUT)
-        weight = tree.array("base_weights", np.float64, n, optional=True).astype(CUT)
-        gain = tree.array("loss_changes", np.float64, n, optional=True).astype(CUT)
+    condition = tree.array("split_conditions", np.float64, n).astype(CUT)
+    weight = tree.array("base_weights", np.float64, n, optional=True).astype(CUT)
+    gain = tree.array("loss_changes", np.float64, n, optional=True).astype(CUT)
     if np.any((feature < 0) | (feature > np.iinfo(NODE).max)):
         raise ModelFormatError(f"{tree.where}: {tree.path} uses a feature that does not exist")
     condition[by_set] = 0.0
@@ -314,8 +314,7 @@ def _read_tree(tree: _Object) -> tuple[PlainTree, npt.NDArray[np.float64]]:
     reached = _reached(left, right, inner)  # pruning leaves unreachable nodes behind
     sets = _read_sets(tree, np.flatnonzero(by_set & reached))
     place = np.cumsum(reached) - 1
-    with np.errstate(over="ignore"):
-        cover = tree.array("sum_hessian", np.float64, n, optional=True).astype(CUT)[reached].astype(np.float64)
+    cover = tree.array("sum_hessian", np.float64, n, optional=True).astype(CUT)[reached].astype(np.float64)
     found = PlainTree(
         feature=np.where(inner, feature, -1).astype(NODE)[reached],
         cut=np.where(inner, np.nextafter(condition, CUT(-np.inf)), CUT(np.nan)).astype(CUT)[reached],
@@ -336,7 +335,7 @@ def _read_sets(tree: _Object, nodes: npt.NDArray[np.int64]) -> dict[int, npt.NDA
         return {}
     of, starts, sizes = (tree.array(f"categories_{key}", np.int64) for key in ("nodes", "segments", "sizes"))
     numbers = tree.array("categories", np.int64)
-    if not len(of) == len(starts) == len(sizes) or np.any((starts < 0) | (sizes < 0) | (starts + sizes > len(numbers))):
+    if not len(of) == len(starts) == len(sizes) or np.any((starts < 0) | (sizes < 0) | (starts > len(numbers) - sizes)):
         raise ModelFormatError(f"{tree.where}: {tree.path} has sets of categories that do not fit its categories")
     if np.any(numbers < 0) or np.any(numbers > MOST_CATEGORIES):
         raise ModelFormatError(f"{tree.where}: {tree.path} has a category below 0 or above {MOST_CATEGORIES}")

@@ -35,6 +35,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import left_out
+from rankmill.foundation.scaling import without_exponent
 from rankmill.scorer.forest import Forest, feature_importance
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
@@ -399,11 +400,12 @@ class _Compared:
         highest = np.zeros(self.paths.forest.n_trees)
         np.maximum.at(highest, self.paths.tree, np.abs(self.paths.value))
         rounding = float(1e-12 * highest[self.output :: self.paths.forest.n_outputs].sum())
+        (numerator, exponent), (denominator, other) = without_exponent(numerator), without_exponent(denominator)
         n = counts.sum()
         above = numerator - (numerator * counts).sum() / n
         below = denominator - (denominator * counts).sum() / n
-        spread = np.sqrt((above**2 * counts).sum() / n)
-        scale = np.sqrt((below**2 * counts).sum() / n)
+        spread = np.ldexp(np.sqrt((above**2 * counts).sum() / n), exponent)
+        scale = np.ldexp(np.sqrt((below**2 * counts).sum() / n), other)
         if min(spread, scale) <= rounding:
             return 0.0, 0.0
         return float(spread / scale), float(spread)

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.scaling import without_exponent
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Paths, leaf_paths, on_threads
@@ -168,7 +169,8 @@ def local_optimality(
     value = trial.mean(moved.parameters)
     if math.isnan(value):
         raise InputError(f"no query counts in {metric}: none has a relevant document")
-    length = float(np.sqrt(math.fsum((moved.parameters**2).tolist())))
+    small, exponent = without_exponent(moved.parameters)
+    length = math.ldexp(math.sqrt(math.fsum((small**2).tolist())), exponent)
     n_directions = directions_needed(moves.p0, moves.delta)
     means = _means_along(trial, moves.step * length, moves.seed, n_directions, n_threads)
     changes = (1.0 if metric.higher_is_better else -1.0) * (means - value)

@@ -50,7 +50,8 @@ class NetInputs:
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, np.ndarray):
-                value = np.array(value, dtype=_DTYPES[each.name], order="C")
+                with np.errstate(over="ignore"):  # infinite: refused
+                    value = np.array(value, dtype=_DTYPES[each.name], order="C")
                 value.flags.writeable = False
                 object.__setattr__(self, each.name, value)
         fault = self._fault()

@@ -23,7 +23,7 @@ from rankmill.foundation.errors import ModelFormatError
 from rankmill.foundation.kernels.dense import PANEL, dense, in_panels
 from rankmill.foundation.records import JSON, canonical_json
 from rankmill.scorer import model_file
-from rankmill.scorer.model import Model
+from rankmill.scorer.model import Model, check_bound
 from rankmill.scorer.model_file import shortened
 from rankmill.scorer.nets import _kernels
 from rankmill.scorer.nets import inputs as net_inputs
@@ -94,6 +94,7 @@ class Net(Model):
         fault = self._fault()
         if fault is not None:
             raise ValueError(fault)
+        check_bound(self.score_bound, LARGEST_SCORE)
 
     def _fault(self) -> str | None:
         names = self.feature_names
@@ -108,25 +109,30 @@ class Net(Model):
                 return f"the categories of {name!r} are not a list of texts"
         if self.activation not in ACTIVATIONS:
             return f"unknown activation {self.activation!r}"
-        if float(np.float32(self.start)) != self.start:
-            return "the start is not a float32"
-        width, bound = self.inputs.n_inputs, self.inputs.largest
+        with np.errstate(over="ignore"):
+            if float(np.float32(self.start)) != self.start:
+                return "the start is not a float32"
+        width = self.inputs.n_inputs
         for weights, biases in self.layers:
             if weights.shape != (width, len(biases)) or not 1 <= len(biases) <= net_inputs.MAX_WIDTH:
                 return f"a layer of {width} inputs has weights of shape {weights.shape} and {len(biases)} biases"
-            reached = np.abs(weights).astype(np.float64).sum(axis=0) * bound + np.abs(biases)
-            width, bound = len(biases), float(reached.max(initial=0.0))
-            if not bound <= LARGEST_SCORE:
-                return f"an output can reach {bound:g}, at most {LARGEST_SCORE:g} is allowed"
-            bound = 1.0 if self.activation == TANH else bound
-        if self.top.shape != (width,):
-            return f"{len(self.top)} weights of the score for {width} outputs"
-        bound = float(np.abs(self.top).astype(np.float64).sum()) * bound + abs(self.start)
-        return None if bound <= LARGEST_SCORE else f"a score can reach {bound:g}, at most {LARGEST_SCORE:g} is allowed"
+            width = len(biases)
+        return None if self.top.shape == (width,) else f"{len(self.top)} weights of the score for {width} outputs"
 
     def __repr__(self) -> str:
         layers = " x ".join(map(str, self.widths)) or "no hidden layer"
         return f"<Net, {layers}, {self.objective}, sha256 {self.sha256[:12]}>"
+
+    @property
+    def score_bound(self) -> float:
+        """Upper bound of the absolute score of any document, and of any output of a layer on the way to it."""
+        bound, greatest = self.inputs.largest, abs(self.start)
+        for weights, biases in [*self.layers, (self.top[:, None], np.float32([self.start]))]:
+            reached = np.abs(weights).astype(np.float64).sum(axis=0) * bound + np.abs(biases)
+            bound = float(reached.max(initial=0.0))
+            greatest = max(greatest, bound)
+            bound = 1.0 if self.activation == TANH else bound
+        return greatest
 
     @property
     def used_features(self) -> tuple[int, ...]:
@@ -342,7 +348,8 @@ class _Scratch(NamedTuple):
 def _frozen(array: npt.NDArray[Any], dimensions: int) -> npt.NDArray[np.float32]:
     if array.ndim != dimensions:
         raise ValueError(f"expected an array of {dimensions} dimensions, found shape {array.shape}")
-    copy = np.array(array, dtype=INPUT, order="C")
+    with np.errstate(over="ignore"):  # infinite: refused
+        copy = np.array(array, dtype=INPUT, order="C")
     if not np.all(np.isfinite(copy)):
         raise ValueError("a weight is not finite")
     copy.flags.writeable = False
