@@ -108,7 +108,9 @@ class Model(ABC):
 def check_bound(bound: float, most: float = MAX_SCORE) -> None:
     """Raise InvalidParameter if scores bounded by ``bound`` may be above ``most``; every model calls this when it is made."""
     if not bound <= most:
-        raise InvalidParameter(f"a score can reach {bound:g}, at most {most:g} is allowed")
+        raise InvalidParameter(
+            f"a score can reach {bound:g}, at most {most:g} is allowed; use smaller weights or leaf values"
+        )
 
 
 def bytes_of_model(path: str | os.PathLike[str]) -> bytes:

@@ -174,8 +174,10 @@ class Blend(Model):
     @property
     def score_bound(self) -> float:
         """Upper bound of the absolute score of any document: absolute base score plus those of the parts times their weights."""
-        sizes = [abs(w) * part.score_bound for w, part in zip(self.weights.tolist(), self.parts, strict=True)]
-        return abs(self.base_score) + sum(sizes)
+        weights: list[float] = self.weights.tolist()
+        return abs(self.base_score) + sum(
+            abs(w) * part.score_bound for w, part in zip(weights, self.parts, strict=True)
+        )
 
     @property
     def used_features(self) -> tuple[int, ...]:

@@ -127,7 +127,7 @@ class Net(Model):
     def score_bound(self) -> float:
         """Upper bound of the absolute score of any document, and of any output of a layer on the way to it."""
         bound, greatest = self.inputs.largest, abs(self.start)
-        for weights, biases in [*self.layers, (self.top[:, None], np.float32([self.start]))]:
+        for weights, biases in [*self.layers, Layer(self.top[:, None], np.array([self.start], dtype=INPUT))]:
             reached = np.abs(weights).astype(np.float64).sum(axis=0) * bound + np.abs(biases)
             bound = float(reached.max(initial=0.0))
             greatest = max(greatest, bound)

@@ -79,7 +79,7 @@ def test_a_blend_is_refused_or_finite_made_and_loaded(weights, base_score, leave
     try:
         blend = Blend(parts=parts, weights=np.array(weights), base_score=base_score)
     except InvalidParameter as error:
-        assert "score" in str(error)
+        assert "score" in str(error)  # noqa: PT017 - either way is right
         with pytest.raises(ModelFormatError):
             read_model(blend_file(parts, weights, base_score))
     else:
@@ -130,7 +130,7 @@ def test_weights_of_trees_times_leaves_and_values_of_inner_nodes_are_bounded():
     forest = random_forest(3)
     assert all_finite(scaled(forest, 1e-100, 1e300))
     for leaves, weights in ((1e200, 1e200), (1e299, 1e5), (1.0, 1e305)):
-        with pytest.raises(ValueError, match="score|finite"):
+        with pytest.raises(ValueError, match=r"score|finite"):
             scaled(forest, leaves, weights)
     inner = np.where(forest.node_feature >= 0, 1e308, forest.node_value)
     with refused(InvalidParameter, "score"):
