@@ -162,4 +162,6 @@ def renamed(forest: Forest, names: Sequence[str]) -> Forest:
         if name in seen:
             raise InputError(f"two features have the name {name!r}")
         seen.add(name)
-    return replace(forest, feature_names=tuple(names))
+    new = dict(zip(forest.feature_names, names, strict=True))
+    categories = {new[name]: texts for name, texts in forest.categories.items()}
+    return replace(forest, feature_names=tuple(names), categories=categories)
