@@ -4,8 +4,7 @@ products: our kernels and numpy's matrix product on one core, GFLOP/s.
 epochs: seconds of an epoch on generated judgments (720,000 x 136, about 120 documents a query), and of PyTorch if --torch names
     an interpreter that has it.  Preparing the inputs, once a training, is given apart.
 factored: microseconds of one query of 10 .. 1,000 documents, pair by pair and factored, and the exponents fitted to them.
-scores: documents a second of ``Net.predict``, and of onnxruntime, if it is installed, with the same net: from values, and from
-    prepared inputs, where both only multiply matrices.
+scores: documents a second of ``Net.predict``: from values, and from prepared inputs, where it only multiplies matrices.
 
 Example: python benchmarks/nets.py products epochs --threads 1 2 --torch /opt/torch/bin/python
 """
@@ -29,9 +28,6 @@ import numpy as np
 
 from benchmarks import _ranknet_kernels
 from rankmill.foundation.kernels.dense import add_products, dense, in_panels
-from rankmill.scorer.exchange import onnx
-from rankmill.scorer.exchange.onnx_format import Graph
-from rankmill.scorer.nets.net import Net
 from rankmill.trainer.nets import _kernels
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.training import NetData, NetRows, train_net
@@ -174,54 +170,21 @@ def scores(given: argparse.Namespace) -> None:
     for transform in ("quantile", "log1p", "linear"):
         net = train_net(data, NetOptions(layers=WIDTHS, epochs=1, transform=transform)).net
         for threads in given.threads:
-            whole = {"values": (partial(net.predict, x, threads), onnx.write(net, "net").data, x)}
+            systems = {"values": partial(net.predict, x, threads)}
             if transform == "quantile":
                 inputs = np.empty((len(x), net.inputs.n_base), dtype=np.float32)
                 net.inputs.write_numbers(net_rows(x), 0, len(x), inputs)
                 none = np.zeros((len(x), 0), dtype=np.int32)
-                whole["inputs"] = partial(net.scores_of_inputs, inputs, none, threads), layers_alone(net), inputs
-            for what, (ours, graph, table) in whole.items():
-                systems = {"rankmill": ours} | on_onnxruntime(graph, table, threads)
-                found = alternating(systems)
-                cells = "; ".join(
-                    f"{name} {len(x) / wall:,.0f} documents a second ({1e6 * cores / len(x):.2f} us of a core)"
-                    for name, (wall, cores) in found.items()
-                )
-                print(f"  {transform}, from {what}, {threads} threads: {cells}", flush=True)
+                systems["inputs"] = partial(net.scores_of_inputs, inputs, none, threads)
+            for what, (wall, cores) in alternating(systems).items():
+                speed = f"{len(x) / wall:,.0f} documents a second ({1e6 * cores / len(x):.2f} us of a core)"
+                print(f"  {transform}, from {what}, {threads} threads: {speed}", flush=True)
 
 
 def net_rows(x: np.ndarray) -> np.ndarray:
     rows = x.view()
     rows.flags.writeable = False  # kernels are compiled for one type
     return rows
-
-
-def layers_alone(net: Net) -> bytes:
-    """Return the layers of ``net`` in ONNX, without what makes inputs of values."""
-    graph, h = Graph(), "features"
-    for number, (weights, biases) in enumerate(net.layers, 1):
-        matrices = graph.constant(f"weights_{number}", weights), graph.constant(f"biases_{number}", biases)
-        h = graph.node("Relu", [graph.node("Gemm", [h, *matrices], f"sums_{number}")], f"outputs_{number}")
-    start = graph.constant("start", np.array([net.start], dtype=np.float32))
-    graph.node("Gemm", [h, graph.constant("top", net.top[:, None]), start], "score")
-    return graph.model("layers", net.inputs.n_base, {})
-
-
-def on_onnxruntime(graph: bytes, table: np.ndarray, threads: int) -> dict[str, Callable[[], object]]:
-    """Return the scoring by onnxruntime in batches of 4,096 and in one, by name; nothing if it is not installed."""
-    try:
-        import onnxruntime
-    except ImportError:
-        return {}
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-
-    def score(rows: int) -> None:
-        for first in range(0, len(table), rows):
-            session.run(["score"], {"features": table[first : first + rows]})
-
-    return {f"onnxruntime {onnxruntime.__version__}, {rows:,} at once": partial(score, rows) for rows in (1024, 16384)}
 
 
 def alternating(systems: dict[str, Callable[[], object]], times: int = 7) -> dict[str, tuple[float, float]]:

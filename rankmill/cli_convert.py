@@ -31,8 +31,7 @@ def convert(
         typer.Option(
             "--to",
             metavar="FORMAT",
-            help="Output format: lightgbm, xgboost, ranklib, solr, onnx or c.  Default: by the suffix of -o: .txt lightgbm, .xml"
-            " ranklib, .onnx onnx, .c c.",
+            help="Output format: lightgbm, xgboost, solr or onnx.  Default: by the suffix of -o: .txt lightgbm, .onnx onnx.",
         ),
     ] = None,
     source: Annotated[
@@ -53,7 +52,7 @@ def convert(
 
     Example: rankmill convert web --to xgboost -o web.json
 
-    Example: rankmill convert web@7 --to ranklib -o web.xml --missing zero
+    Example: rankmill convert web@7 --to solr -o web.json --missing zero
 
     Example: rankmill convert old-model.json --from xgboost --name web
     """

@@ -17,7 +17,7 @@ from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.options import ConvertOptions
 
 SUFFIXES = {"xgboost": ".json"}  # required by tools that detect the format by name
-TARGETS = {".onnx": "onnx", ".c": "c", ".txt": "lightgbm", ".xml": "ranklib"}
+TARGETS = {".onnx": "onnx", ".txt": "lightgbm"}
 """Format by suffix of the output file, if it is unique; ``.json`` may be XGBoost or Solr."""
 
 

@@ -5,34 +5,8 @@ from __future__ import annotations
 import json
 import math
 import struct
-from xml.etree import ElementTree
 
 import numpy as np
-
-# ---- RankLib: Ensemble.eval and Split.eval, over DataPoint.getFeatureValue ------------------------------------------------
-
-
-def ranklib_scores(text, rows):
-    """Score rows by an ensemble in XML; a missing value is 0, all numbers are float32."""
-    lines = [line.strip() for line in text.splitlines()]
-    assert lines[0] == "## LambdaMART"  # by which the ranker is known
-    root = ElementTree.fromstring("".join(line for line in lines if not line.startswith("##")))
-    assert root.tag == "ensemble"
-    scores = []
-    for row in rows:
-        values = [np.float32(0.0) if math.isnan(x) else np.float32(x) for x in row]
-        total = np.float32(0.0)
-        for tree in root:
-            node = tree[0]
-            while node[0].tag == "feature":
-                value, threshold = values[int(node[0].text) - 1], np.float32(node[1].text)
-                assert (node[2].attrib["pos"], node[3].attrib["pos"]) == ("left", "right")
-                node = node[2] if value <= threshold else node[3]
-            leaf, weight = np.float32(node[0].text), np.float32(tree.attrib["weight"])
-            total = np.float32(float(total) + float(leaf) * float(weight))
-        scores.append(float(total))
-    return scores
-
 
 # ---- Solr: MultipleAdditiveTreesModel.scoreNode ---------------------------------------------------------------------------
 

@@ -12,10 +12,7 @@ from rankmill.foundation.errors import ConversionRefused
 from rankmill.pipeline.categories import LARGEST_WHOLE, category_code, category_codes, code_name
 from rankmill.scorer.exchange.conversion import PlainTree
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.model import Model
 from rankmill.scorer.model_file import shortened
-from rankmill.scorer.models import parts_of
-from rankmill.scorer.nets.net import Net
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,39 +29,27 @@ class CategoryNumbers:
         return sorted(self.numbers[code] for code in codes.tolist())
 
 
-def category_numbers(model: Model) -> dict[int, CategoryNumbers]:
+def category_numbers(forest: Forest) -> dict[int, CategoryNumbers]:
     """Return how to write the categories of each categorical feature, by its position.
 
     Codes that are all whole numbers from 0 on stay as they are.  Otherwise the texts are sorted and counted from 0.
     """
     found = {}
-    for f, codes in _codes_in(model).items():
+    for f in forest.categorical_features:
+        codes = forest.cuts[forest.cut_starts[f] : forest.cut_starts[f + 1]].tolist()
         if all(0 <= code <= LARGEST_WHOLE and code.is_integer() for code in codes):
             found[f] = CategoryNumbers((), {code: int(code) for code in codes})
             continue
-        names = {category_code(text): text for text in model.categories[model.feature_names[f]]}
+        names = {category_code(text): text for text in forest.categories[forest.feature_names[f]]}
         texts = {code: code_name(code, names) for code in codes}
         order = sorted(codes, key=texts.__getitem__)
         found[f] = CategoryNumbers(tuple(texts[code] for code in order), {code: i for i, code in enumerate(order)})
     return found
 
 
-def _codes_in(model: Model) -> dict[int, list[float]]:
-    """Return the codes of the categories that some part of ``model`` knows, ascending, by the position of the feature."""
-    found: dict[str, set[float]] = {name: set() for name in model.feature_names if name in model.categories}
-    for part in parts_of(model):
-        if isinstance(part, Forest):
-            for f in part.categorical_features:
-                found[part.feature_names[f]].update(part.cuts[part.cut_starts[f] : part.cut_starts[f + 1]].tolist())
-        elif isinstance(part, Net):
-            for j, f in enumerate(part.inputs.categorical.tolist()):
-                found[part.feature_names[f]].update(part.inputs.codes_of(j).tolist())
-    return {f: sorted(found[name]) for f, name in enumerate(model.feature_names) if name in found}
-
-
-def text_notes(model: Model) -> Iterator[str]:
+def text_notes(forest: Forest) -> Iterator[str]:
     """Yield how the categories are given to the other tool."""
-    numbered = {model.feature_names[f] for f, known in category_numbers(model).items() if known.texts}
+    numbered = {forest.feature_names[f] for f, known in category_numbers(forest).items() if known.texts}
     if numbered:
         yield f"the categories of {', '.join(sorted(numbered))} are numbers there: 0, 1, .. in the sorted order of their texts"
 
@@ -80,7 +65,7 @@ def need_no_categories(forest: Forest, target: str) -> None:
         name = forest.feature_names[forest.node_feature[np.flatnonzero(forest.splits_by_set)[0]]]
         raise ConversionRefused(
             f"{target} has only splits by thresholds, but this model splits {name!r} by sets of categories; convert it --to"
-            " lightgbm, xgboost, onnx or c, or train without categorical features"
+            " lightgbm, xgboost or onnx, or train without categorical features"
         )
 
 

@@ -24,11 +24,9 @@ CONVERTED_FROM = "converted_from"  # keys of a forest's info
 SOURCE_SHA256 = "source_sha256"
 
 FLOAT32_ROUNDING = 2.0**-24  # maximum relative error of a sum or a conversion
-FLOAT64_ROUNDING = 2.0**-53
 FLOAT32_TINY = 2.0**-150  # maximum absolute error near 0
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
-SAME_BITS = "the same float64 bits as here: sums in float64, in the order of the trees"
 _NODES: Mapping[str, Any] = {
     "feature": NODE, "cut": CUT, "missing_left": np.bool_, "left": NODE, "right": NODE, "value": VALUE, "gain": VALUE,
     "rows": COUNT,
@@ -278,7 +276,7 @@ def float32_exactness(forest: Forest, target: str) -> str:
     """Return in words how float32 sums compare with ours; ConversionRefused if they could overflow."""
     if forest.output_bound > FLOAT32_MAX / 2.0:
         raise ConversionRefused(
-            f"{target} adds in float32, and scores of this model reach {forest.output_bound:g}; convert it --to lightgbm or c"
+            f"{target} adds in float32, and scores of this model reach {forest.output_bound:g}; convert it --to lightgbm"
         )
     return f"sums in float32: within {float32_sums(forest):.2g} of the scores here, so near ties may swap"
 
@@ -300,15 +298,6 @@ def need_names_without(forest: Forest, target: str, forbidden: str, *, blanks: b
                 f"{target} takes {'no blanks and ' if blanks else ''}none of {forbidden} in feature names, found"
                 f" {name!r}; rename them with {spelled('features')}"
             )
-
-
-def need_missing_as_zero(forest: Forest, target: str) -> None:
-    """Refuse a forest that does not treat missing values as 0."""
-    if not takes_missing_as_zero(forest):
-        raise ConversionRefused(
-            f"{target} treats missing values as 0, but this model sends them elsewhere at some nodes; if no values are missing,"
-            f" or they may count as 0, convert it with {spelled('missing')} zero"
-        )
 
 
 def shortest32(values: npt.NDArray[np.floating]) -> list[float]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rankmill.foundation.errors import ConversionRefused, InputError
 from rankmill.foundation.options import spelled
-from rankmill.scorer.exchange import c, lightgbm, onnx, ranklib, solr, xgboost
+from rankmill.scorer.exchange import lightgbm, onnx, solr, xgboost
 from rankmill.scorer.exchange.conversion import ConvertedModel, ForeignForest, missing_as_zero
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model import Model
@@ -16,10 +16,8 @@ from rankmill.scorer.models import kind_of
 WRITERS: Mapping[str, Callable[[Forest, str], ConvertedModel]] = {
     "lightgbm": lightgbm.write,
     "xgboost": xgboost.write,
-    "ranklib": ranklib.write,
     "solr": solr.write,
     "onnx": onnx.write,
-    "c": c.write,
 }
 READERS: Mapping[str, Callable[[bytes, str], ForeignForest]] = {"lightgbm": lightgbm.read, "xgboost": xgboost.read}
 MISSING = ("keep", "zero")
@@ -62,12 +60,10 @@ def write_as(
     if nearest_thresholds and target != "solr":
         raise InputError(f"nearest thresholds are only for solr; {target} has exact thresholds")
     if not isinstance(model, Forest):
-        if target != "onnx":
-            raise ConversionRefused(f"{target} has only trees, and the model is {kind_of(model)}; convert it --to onnx")
-        for given, option in ((features is not None, "features"), (missing != "keep", "missing")):
-            if given:
-                raise InputError(f"{spelled(option)} is for models of trees, and the model is {kind_of(model)}")
-        return onnx.write(model, name)
+        raise ConversionRefused(
+            f"{target} has only trees, and the model is {kind_of(model)}; convert a model of trees (of several, "
+            "rankmill models merge makes one)"
+        )
     forest = model
     if features is not None:
         forest = renamed(forest, features)

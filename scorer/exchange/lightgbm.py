@@ -24,7 +24,6 @@ import numpy.typing as npt
 from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
 from rankmill.scorer.exchange.categories import CategoryNumbers, category_numbers, have_numbers, text_notes, with_codes
 from rankmill.scorer.exchange.conversion import (
-    SAME_BITS,
     ConvertedModel,
     ForeignForest,
     PlainTree,
@@ -104,7 +103,7 @@ def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every f
     ]
     return ConvertedModel(
         data=("\n".join(head) + "".join(trees) + "\n".join(tail)).encode(),
-        exactness=SAME_BITS,
+        exactness="the same float64 bits as here: sums in float64, in the order of the trees",
         notes=tuple(_notes(forest)),
     )
 

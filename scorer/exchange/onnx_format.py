@@ -1,75 +1,45 @@
 """The bytes of ONNX models: graphs of operators, and the messages that hold them.
 
 The numbers of fields and types are those of onnx.proto (github.com/onnx/onnx), version 8 of the representation.  A protobuf message
-is the bytes of its fields, one after the other: a key (number and kind of the field) and a varint, four bytes, or a length and so many
+is the bytes of its fields, one after the other: a key (number and kind of the field) and a varint, or a length and so many
 bytes (protobuf.dev, Encoding).  Repeated numbers are packed into one field.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 REPRESENTATION, OPERATORS, TREE_OPERATORS = 8, 13, 3
 FLOAT, INT64, DOUBLE = 1, 7, 11  # TensorProto.DataType
-OF_FLOAT, OF_INT, OF_STRING, OF_TENSOR, OF_FLOATS, OF_INTS, OF_STRINGS = (
-    1,
-    2,
-    3,
-    4,
-    6,
-    7,
-    8,
-)  # AttributeProto.AttributeType
+OF_INT, OF_STRING, OF_TENSOR, OF_INTS, OF_STRINGS = 2, 3, 4, 7, 8  # AttributeProto.AttributeType
 MACHINE_LEARNING = "ai.onnx.ml"  # operators of trees and categories
-_VARINT, _BYTES, _FOUR_BYTES = 0, 2, 5
-_TYPES = {"f4": (FLOAT, "<f4"), "f8": (DOUBLE, "<f8"), "i8": (INT64, "<i8")}
-
-
-class Scores(NamedTuple):
-    """Scores that a graph computes."""
-
-    name: str
-    size: float  # they are at most so large, and at least its negative
-    bound: float  # of the difference to our scores
+_VARINT, _BYTES = 0, 2
+_TYPES = {"f8": (DOUBLE, "<f8"), "i8": (INT64, "<i8")}
 
 
 class Graph:
-    """Operators in the order in which they are computed, and constants.
+    """Operators in the order in which they are computed, and constants."""
 
-    Names of results and constants begin with ``prefix``, so that several graphs become one: see `part`.
-    """
-
-    def __init__(self, prefix: str = "") -> None:
-        self._prefix = prefix
+    def __init__(self) -> None:
         self._nodes: list[bytes] = []
         self._constants: list[bytes] = []
 
-    def part(self, prefix: str) -> Graph:
-        """Return a graph whose operators and constants are added to this one, with names of their own."""
-        part = Graph(prefix)
-        part._nodes, part._constants = self._nodes, self._constants
-        return part
-
     def node(self, kind: str, inputs: Sequence[str], output: str, *attributes: bytes, domain: str = "") -> str:
         """Add an operator, and return the name of its result."""
-        name = self._prefix + output
         self._nodes.append(
             chunks(1, inputs)
-            + chunk(2, name)
+            + chunk(2, output)
             + chunk(4, kind)
             + chunks(5, attributes)
             + (chunk(7, domain) if domain else b"")
         )
-        return name
+        return output
 
     def constant(self, name: str, values: npt.ArrayLike) -> str:
-        """Add a constant of float32, float64 or int64, and return its name."""
-        name = self._prefix + name
+        """Add a constant of float64 or int64, and return its name."""
         self._constants.append(_array(name, np.asarray(values)))
         return name
 
@@ -90,16 +60,6 @@ class Graph:
             + chunks(8, [chunk(1, domain) + integer(2, version) for domain, version in sets])
             + chunks(14, [chunk(1, key) + chunk(2, value) for key, value in metadata.items()])
         )
-
-
-def float_attribute(name: str, value: float) -> bytes:
-    """Return the attribute ``name`` of an operator: a float32."""
-    return chunk(1, name) + varint(2 << 3 | _FOUR_BYTES) + struct.pack("<f", value) + integer(20, OF_FLOAT)
-
-
-def floats_attribute(name: str, values: npt.NDArray[np.generic]) -> bytes:
-    """Return the attribute ``name`` of an operator: float32s."""
-    return chunk(1, name) + chunk(7, values.astype("<f4").tobytes()) + integer(20, OF_FLOATS)
 
 
 def int_attribute(name: str, value: int) -> bytes:

@@ -206,17 +206,6 @@ class Net(Model):
         self._in_turns(len(values), n_threads, score)
         return out
 
-    def inputs_of(self, values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float32]:
-        """Return the inputs (n, n_inputs) of the first layer for ``values`` (n, n_features)."""
-        rows, inputs = _as_rows(values), self.inputs
-        out = np.zeros((len(rows), inputs.n_inputs), dtype=INPUT)
-        inputs.write_numbers(rows, 0, len(rows), out)
-        if len(inputs.categorical):
-            categories = np.zeros((len(rows), len(inputs.categorical)), dtype=np.int32)
-            inputs.find_categories(rows, 0, len(rows), categories)
-            _kernels.write_embeddings(categories, len(rows), inputs.embeddings, inputs.n_base, out)
-        return out
-
     def scores_of_inputs(
         self, numbers: npt.NDArray[np.float32], categories: npt.NDArray[np.int32], n_threads: int = 1
     ) -> npt.NDArray[np.float64]:

@@ -10,17 +10,20 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.convert import names_in
+from rankmill.foundation.errors import ConversionRefused
 from rankmill.registry import Registry
 from rankmill.scorer.exchange import lightgbm, xgboost
 from rankmill.scorer.exchange.conversion import missing_as_zero
-from rankmill.scorer.exchange.formats import WRITERS
+from rankmill.scorer.exchange.formats import WRITERS, write_as
 from rankmill.scorer.forest import Forest
+from rankmill.scorer.models import Blend
 from rankmill.scorer.predict import predict
-from tests.refusals import unnamed
+from tests.refusals import refused, unnamed
 from tests.scorer.exchange_cases import peer
 from tests.scorer.forests import random_forest
+from tests.scorer.nets.test_net import drawn_net
 
-SUFFIX = {"lightgbm": "txt", "xgboost": "json", "ranklib": "xml", "solr": "json", "onnx": "onnx", "c": "c"}
+SUFFIX = {"lightgbm": "txt", "xgboost": "json", "solr": "json", "onnx": "onnx"}
 
 
 @pytest.fixture
@@ -58,7 +61,7 @@ def test_every_format_is_written_and_told(target, model, forest, tmp_path, capsy
     assert shown.count("note: ") == len(written.notes)
 
 
-@pytest.mark.parametrize("name", ["m.onnx", "m.c", "m.txt", "m.xml"])
+@pytest.mark.parametrize("name", ["m.onnx", "m.txt"])
 def test_the_suffix_says_the_format(name, model, tmp_path, capsys) -> None:
     assert execute(["convert", str(model), "-o", str(tmp_path / name), "--json"]) == 0
     target = json.loads(capsys.readouterr().out)["format"]
@@ -102,9 +105,11 @@ def test_features_get_other_names_from_a_list_or_a_file(model, tmp_path, capsys)
         ("a,b,c,d,a", "two features have the name 'a'"),
         ("a,b,c,d,", "the name of feature 5 is empty"),
     ):
-        assert execute(["convert", str(model), "--to", "c", "-o", str(tmp_path / "m.c"), "--features", given]) == 2
+        assert (
+            execute(["convert", str(model), "--to", "onnx", "-o", str(tmp_path / "m.onnx"), "--features", given]) == 2
+        )
         assert message in line(capsys)
-    assert not (tmp_path / "m.c").exists()
+    assert not (tmp_path / "m.onnx").exists()
 
 
 def test_numbered_features_are_named_by_their_first_and_last() -> None:
@@ -204,13 +209,12 @@ def test_a_model_is_cut_to_its_first_rounds_both_ways(model, forest, tmp_path, c
 def test_missing_values_keep_their_way_or_go_where_zero_goes(tmp_path, capsys) -> None:
     forest = random_forest(2)
     forest.save(tmp_path / "m.rankmill")
-    out = tmp_path / "m.xml"
-    arguments = ["convert", str(tmp_path / "m.rankmill"), "--to", "ranklib", "-o", str(out)]
-    assert execute(arguments) == 10
-    assert "convert it with --missing zero" in line(capsys)
-    assert list(tmp_path.iterdir()) == [tmp_path / "m.rankmill"]
-    assert execute([*arguments, "--missing", "zero"]) == 0
-    assert out.read_bytes() == WRITERS["ranklib"](missing_as_zero(forest), "m").data
+    out = tmp_path / "m.onnx"
+    arguments = ["convert", str(tmp_path / "m.rankmill"), "--to", "onnx", "-o", str(out)]
+    for options, meant in ([], forest), (["--missing", "zero", "--overwrite"], missing_as_zero(forest)):
+        assert execute([*arguments, *options]) == 0
+        assert out.read_bytes() == WRITERS["onnx"](meant, "m").data
+    capsys.readouterr()
     assert execute([*arguments, "--missing", "zeros", "--overwrite"]) == 2
     assert not unnamed(capsys.readouterr().err, "'zero'")
 
@@ -264,15 +268,15 @@ def test_a_model_that_was_taken_over_ranks_candidates_and_is_evaluated(model, tm
     ("arguments", "code", "message"),
     [
         (["{model}"], 2, "choose a direction: --to FORMAT"),
-        (["{model}", "--to", "c", "--from", "xgboost"], 2, "choose a direction"),
-        (["{model}", "--to", "c"], 2, "no output file given; name it with -o FILE"),
+        (["{model}", "--to", "onnx", "--from", "xgboost"], 2, "choose a direction"),
+        (["{model}", "--to", "onnx"], 2, "no output file given; name it with -o FILE"),
         (["{model}", "--to", "onyx", "-o", "{new}"], 2, "unknown format 'onyx'; did you mean 'onnx'?"),
         (["{model}", "--to", "xgboost", "-o", "{new}"], 2, "xgboost needs another suffix; name the file new.json"),
-        (["{model}", "--to", "c", "-o", "{model}"], 2, "exists already; choose another name, or replace it with --overwrite"),
-        (["{model}", "--to", "c", "-o", "{folder}"], 2, "expected the name of a file, found a folder"),
-        (["{model}", "--to", "c", "-o", "{folder}/no/m.c"], 2, "no such folder"),
-        (["{folder}/no.rankmill", "--to", "c", "-o", "{new}"], 2, "no such model file"),
-        (["{model}", "--to", "c", "-o", "{new}", "--nearest-thresholds"], 2, "nearest thresholds are only for solr"),
+        (["{model}", "--to", "onnx", "-o", "{model}"], 2, "exists already; choose another name, or replace it with --overwrite"),
+        (["{model}", "--to", "onnx", "-o", "{folder}"], 2, "expected the name of a file, found a folder"),
+        (["{model}", "--to", "onnx", "-o", "{folder}/no/m.onnx"], 2, "no such folder"),
+        (["{folder}/no.rankmill", "--to", "onnx", "-o", "{new}"], 2, "no such model file"),
+        (["{model}", "--to", "onnx", "-o", "{new}", "--nearest-thresholds"], 2, "nearest thresholds are only for solr"),
         (["{model}", "--from", "catboost", "--name", "a"], 2, "cannot read models of 'catboost', only those of lightgbm and xgboost"),
         (["{model}", "--from", "lightgbm"], 2, "choose one output"),
         (["{model}", "--from", "lightgbm", "--name", "a", "-o", "{new}"], 2, "choose one output"),
@@ -292,6 +296,14 @@ def test_what_cannot_be_done_is_one_line_and_nothing_is_written(
     assert message in line(capsys)
     assert list(tmp_path.iterdir()) == [model]
     assert model.read_bytes() == before
+
+
+@pytest.mark.parametrize("target", WRITERS)
+def test_nets_and_blends_are_refused_where_there_are_only_trees(target, forest) -> None:
+    blend = Blend(parts=(forest, random_forest(2)), weights=np.array([0.5, 0.5]), base_score=0.0)
+    for model, words in ((drawn_net(), "a net of"), (blend, "merge")):
+        with refused(ConversionRefused, target, words):
+            write_as(target, model)
 
 
 def test_what_a_tool_has_that_we_have_not_is_refused_with_10(tmp_path, forest, capsys) -> None:

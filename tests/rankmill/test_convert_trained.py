@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import ConversionRefused
-from rankmill.scorer.exchange import c, lightgbm, onnx, ranklib, solr, xgboost
+from rankmill.scorer.exchange import lightgbm, onnx, solr, xgboost
 from rankmill.scorer.exchange.conversion import missing_as_zero
 from rankmill.scorer.predict import predict
 from tests import naive_exchange
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.refusals import refused
 from tests.scorer.exchange_cases import peer, rows_for
-from tests.scorer.test_exchange_c import compiled, scores
 
 NAMES = ["f0", "f1", "f2", "f3"]
 
@@ -58,27 +57,17 @@ def test_xgboost_scores_it_within_the_bound(trained):
     assert np.max(np.abs(there - predict(forest, rows))) <= written.bound
 
 
-def test_compiled_c_scores_it(trained, tmp_path):
-    forest, rows = trained
-    there = scores(compiled(forest, tmp_path), rows)
-    assert np.max(np.abs(there - predict(forest, rows))) <= c.write(forest, "web").bound  # 0 for one output
-
-
 def test_onnx_scores_it_within_half_a_step_of_float32(trained):
     forest, rows = trained
     written = onnx.write(forest, "web")
     assert np.max(np.abs(naive_exchange.onnx_scores(written.data, rows) - predict(forest, rows))) <= written.bound
 
 
-def test_ranklib_and_solr_score_it_within_the_bound(trained):
+def test_solr_scores_it_within_the_bound(trained):
     forest, rows = trained
-    if write_refused(forest, ranklib.write) and write_refused(forest, solr.write):
+    if write_refused(forest, solr.write):
         return
-    zeros = missing_as_zero(forest)
-    xml = ranklib.write(zeros, "web")
-    there = naive_exchange.ranklib_scores(xml.data.decode(), rows)
-    assert np.max(np.abs(there - predict(zeros, rows))) <= xml.bound
-    for model in (forest, zeros):
+    for model in (forest, missing_as_zero(forest)):
         written = solr.write(model, "web", nearest=True)
         there = naive_exchange.solr_scores(
             written.data, rows[:400], NAMES

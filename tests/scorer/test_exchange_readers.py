@@ -1,4 +1,4 @@
-"""RankLib's XML, Solr's JSON and ONNX against plain readers of their formats; onnxruntime too, where there is one."""
+"""Solr's JSON and ONNX against plain readers of their formats; onnxruntime too, where there is one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import ConversionRefused
-from rankmill.scorer.exchange import onnx, ranklib, solr
+from rankmill.scorer.exchange import onnx, solr
 from rankmill.scorer.exchange.conversion import missing_as_zero, takes_missing_as_zero
 from rankmill.scorer.predict import predict
 from tests import naive_exchange
@@ -33,33 +33,6 @@ def test_missing_as_zero_scores_missing_values_as_zeros(seed, n_trees, max_leave
     rows = rows_for(forest, seed)
     assert takes_missing_as_zero(forest)
     assert np.array_equal(predict(forest, rows), predict(forest, np.where(np.isnan(rows), np.float32(0.0), rows)))
-
-
-# ---- RankLib ---------------------------------------------------------------------------------------------------------------
-
-
-@settings(deadline=None, max_examples=25)
-@given(*SHAPES)
-def test_ranklib_stays_within_the_bound(seed, n_trees, max_leaves):
-    forest = missing_as_zero(awkward_forest(seed, n_trees=n_trees, max_leaves=max_leaves))
-    written = ranklib.write(forest, "web")
-    rows = rows_for(forest, seed, n_rows=40)
-    there = naive_exchange.ranklib_scores(written.data.decode(), rows)
-    assert np.max(np.abs(there - predict(forest, rows))) <= written.bound
-
-
-def test_ranklib_refuses_missing_values_that_are_no_zeros():
-    forest = random_forest(1)
-    assert not takes_missing_as_zero(forest)
-    with refused(ConversionRefused, "RankLib", "0", "missing zero"):
-        ranklib.write(forest, "web")
-
-
-def test_ranklib_tells_of_its_numbers_where_names_are_others():
-    forest = missing_as_zero(random_forest(1))  # f1 .. f5
-    assert not ranklib.write(forest, "web").notes
-    (note,) = ranklib.write(replace(forest, feature_names=tuple("abcde")), "web").notes
-    assert "by number" in note
 
 
 # ---- Solr ------------------------------------------------------------------------------------------------------------------
@@ -118,7 +91,7 @@ def test_solr_gets_the_features_that_the_model_asks_for_and_its_name():
     assert json.loads(solr.write(random_forest(0, n_trees=0), "web").data)["features"]
 
 
-def test_a_tree_too_deep_for_json_is_refused_and_ranklib_takes_it():
+def test_a_tree_too_deep_for_json_is_refused():
     """A chain: every inner node has a leaf on its left and the next inner node on its right."""
     inner = np.arange(2001) % 2 == 0
     inner[-1] = False
@@ -132,7 +105,6 @@ def test_a_tree_too_deep_for_json_is_refused_and_ranklib_takes_it():
     )  # fmt: skip
     with refused(ConversionRefused, "1000", "400"):
         solr.write(forest, "web")
-    assert ranklib.write(forest, "web").data.count(b"<feature>") == 1000
 
 
 # ---- ONNX ------------------------------------------------------------------------------------------------------------------
@@ -174,10 +146,9 @@ def test_onnx_splits_by_sets_of_categories(texts):
                 assert np.max(np.abs(scores - predict(forest, rows[part]))) <= written.bound
 
 
-@pytest.mark.parametrize("module", [ranklib, solr])
-def test_sets_of_categories_are_refused_where_there_are_only_thresholds(module):
-    with refused(ConversionRefused, module.TARGET, "'f1'", "sets", "lightgbm"):
-        module.write(missing_as_zero(random_forest(1, categorical=1, n_features=2, n_trees=9)), "web")
+def test_sets_of_categories_are_refused_where_there_are_only_thresholds():
+    with refused(ConversionRefused, solr.TARGET, "'f1'", "sets", "lightgbm"):
+        solr.write(missing_as_zero(random_forest(1, categorical=1, n_features=2, n_trees=9)), "web")
 
 
 @pytest.mark.parametrize(("link", "n_outputs"), LINKS)

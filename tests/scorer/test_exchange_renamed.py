@@ -52,11 +52,10 @@ def test_a_model_converted_under_other_names_scores_by_position(target, names):
     assert same_model(renamed(back, NAMES), again)
 
 
-@pytest.mark.parametrize("target", ["onnx", "c"])
-def test_formats_that_are_only_written_number_the_same_categories(target):
+def test_a_format_that_is_only_written_numbers_the_same_categories():
     forest, names = forest_with_categories(), ("x", "kind", "brand", "y")
     assert category_numbers(renamed(forest, names)) == category_numbers(forest)
-    assert write_as(target, forest, features=names).data
+    assert write_as("onnx", forest, features=names).data
 
 
 def test_a_name_too_few_or_twice_is_refused():

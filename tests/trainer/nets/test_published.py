@@ -64,7 +64,10 @@ def test_a_factored_step_is_the_sum_of_the_pairs(layers):
     data = NetData(train=rows, feature_names=list("abcd"), max_grade=3)
     options = as_published(layers=layers, epochs=1, learning_rate=0.01)
     net = train_net(data, options).net
-    parts, inputs = Weights(net.inputs, options).parts, net.inputs_of(rows.values).astype(np.float64)
+    parts, inputs = (
+        Weights(net.inputs, options).parts,
+        np.array([naive_nets.inputs_of(row, net.inputs) for row in rows.values]),
+    )
     before = [np.zeros((4, 0)), np.zeros(0), parts["top"].astype(np.float64)]
     if layers:
         before[:2] = from_panels(parts["weights 1"], 6).astype(np.float64), np.zeros(6)
