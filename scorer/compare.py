@@ -21,6 +21,7 @@ from rankmill.scorer.comparison import Comparison, MetricDifference, SeedNoise
 from rankmill.scorer.evaluate import EvaluationOptions, evaluate_as
 from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.metrics import Metric, Policy
+from rankmill.scorer.metrics.per_query import mean_of
 from rankmill.scorer.metrics.significance import (
     FEW_QUERIES,
     FLIPS,
@@ -120,13 +121,14 @@ def compare(
         _check_same_queries(evaluation, ranking.name, first, rankings[baseline].name)
     others = [i for i in range(len(rankings)) if i != baseline]
     groups = {i: evaluator.seed_group(ranking) for i, ranking in enumerate(rankings) if ranking.seeds}
+    differences = _differences(evaluations, baseline, others, groups, worst, flips)
     return Comparison(
         names=tuple(ranking.name for ranking in rankings),
         baseline=baseline,
         evaluations=tuple(evaluations),
-        differences=_differences(evaluations, baseline, others, groups, worst, flips),
+        differences=differences,
         flips=flips,
-        notes=tuple(_notes(rankings, evaluations, baseline, others)),
+        notes=tuple(_notes(rankings, evaluations, baseline, differences)),
         scope=scope or scope_of_candidates(models, first.qids),
     )
 
@@ -144,7 +146,9 @@ class _Evaluator:
         if self._on is None:
             raise InputError(f"no candidates given for the model; name them with {spelled('on')}")
         evaluation = evaluate_as(self._options, self._on, model=source)
-        self._means[source.sha256] = evaluation.means
+        self._means[source.sha256] = {
+            metric: mean_of(values[evaluation.can_differ[metric]]) for metric, values in evaluation.values.items()
+        }
         return evaluation
 
     def evaluate_all(self, sources: Sequence[Model | PathLike | pa.Table]) -> list[Evaluation]:
@@ -201,6 +205,7 @@ def _differences(
                 now,
                 then,
                 qids,
+                can_differ=evaluations[i].can_differ[metric] | first.can_differ[metric],
                 weights=first.weights[metric],
                 higher_is_better=metric.higher_is_better,
                 most_shown=worst,
@@ -253,11 +258,14 @@ def _seed_noise(
 
 
 def _notes(
-    rankings: Sequence[Ranking], evaluations: Sequence[Evaluation], baseline: int, others: Sequence[int]
+    rankings: Sequence[Ranking],
+    evaluations: Sequence[Evaluation],
+    baseline: int,
+    differences: Mapping[int, Mapping[Metric, MetricDifference | None]],
 ) -> list[str]:
     notes = []
     first, name = evaluations[baseline], rankings[baseline].name
-    for i in others:
+    for i, by_metric in differences.items():
         unlike = np.flatnonzero(evaluations[i].facts.ideal != first.facts.ideal)
         if len(unlike):
             notes.append(
@@ -265,9 +273,21 @@ def _notes(
                 f"{rankings[i].name} than in {name}, so that their ideal lists differ; judgments given with {spelled('qrels')} would be "
                 "the same for both"
             )
+        alike = {
+            metric: first.n_counted(metric) - (0 if paired is None else paired.n_queries)
+            for metric, paired in by_metric.items()
+        }
+        if any(alike.values()):
+            counts = ", ".join(f"{count:,} by {metric}" for metric, count in alike.items() if count)
+            notes.append(
+                f"left out, as {rankings[i].name} and {name} cannot differ in them: {counts} (queries without two documents "
+                "that the metric tells apart)"
+            )
         if rankings[i].name in rankings[baseline].seeds:
             notes.append(f"{rankings[i].name} and {name} differ in their seed only: what they differ by is chance")
-    counted = max(first.n_counted(metric) for metric in first.metrics)
+    counted = max(
+        (paired.n_queries for each in differences.values() for paired in each.values() if paired is not None), default=0
+    )
     if counted < FEW_QUERIES:
         notes.append(
             f"{counted} queries are few: an interval of fewer than {FEW_QUERIES} is narrower than it should be"

@@ -162,6 +162,7 @@ def evaluate_as(
         grade_counts=opened.counts,
         complete=judged.complete,
         goal_scales={**opened.goal_scales, **options.goal_scales},
+        same_documents=model is not None,
     )
     scope = opened.scope
     if scope is None and trained is not None:
@@ -256,6 +257,7 @@ def evaluate_scored(
     goal_scales: Mapping[str, int] = _NO_SCALES,
     replicates: int = REPLICATES,
     seed: int = BOOTSTRAP_SEED,
+    same_documents: bool = False,
 ) -> Evaluation:
     """Evaluate scored lists; the rows of a query may be anywhere in the file, queries are reported by ascending qid.
 
@@ -279,6 +281,8 @@ def evaluate_scored(
         The highest grade of each goal, for ERR; default: the highest in the lists.
     replicates, seed
         For the bootstrap intervals; 0 replicates: no intervals.
+    same_documents
+        Other rankings, with which this one may be compared, have the same documents, as those of two models do.
 
     Raises
     ------
@@ -299,7 +303,9 @@ def evaluate_scored(
         for metric in metrics
         if metric.name == "err" and metric.goal
     }
-    return evaluate_lists(by_goal, metrics, as_convention(policy), scales, replicates, seed)
+    return evaluate_lists(
+        by_goal, metrics, as_convention(policy), scales, replicates, seed, same_documents=same_documents
+    )
 
 
 def evaluate_lists(
@@ -309,6 +315,8 @@ def evaluate_lists(
     goal_scales: Mapping[str, int],
     replicates: int,
     seed: int,
+    *,
+    same_documents: bool = False,
 ) -> Evaluation:
     """Evaluate lists, each metric under the policy that the convention has for it.
 
@@ -321,11 +329,14 @@ def evaluate_lists(
         by_policy.setdefault((metric.goal, rules.policy_for(metric)), []).append(metric)
     values: dict[Metric, npt.NDArray[np.float64]] = {}
     weights: dict[Metric, npt.NDArray[np.float64] | None] = {}
+    can_differ: dict[Metric, npt.NDArray[np.bool_]] = {}
     for (goal, policy), some in by_policy.items():
         lists = by_goal[goal]
         queries = prepared(lists, policy)
         values |= queries.evaluate(some, lists.scores)
         weights |= {metric: queries.weights(metric) for metric in some}
+        known = lists if same_documents else lists.with_all_known()
+        can_differ |= (queries if known is lists else prepared(known, policy)).can_differ(some)
     lists = next(iter(by_goal.values()))
     queries = prepared(lists, convention.policy)
     sizes = np.diff(lists.starts)
@@ -339,6 +350,7 @@ def evaluate_lists(
         qids=tuple(lists.qids),
         values=values,
         weights=weights,
+        can_differ=can_differ,
         facts=facts,
         intervals={
             metric: percentile_interval(values[metric], weights=weights[metric], replicates=replicates, seed=seed)

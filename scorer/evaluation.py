@@ -135,7 +135,7 @@ class Evaluation:
     """Metrics of scored lists.
 
     ``values`` holds one float64 per query in the order of ``qids``, NaN if the policy skips the query; ``weights`` the query
-    weights, or None if they are equal; ``intervals`` the 95 % bootstrap interval of each mean, or None; ``slices`` the same
+    weights, or None if they are equal; ``can_differ`` whether another ranking could have another value in the query; ``intervals`` the 95 % bootstrap interval of each mean, or None; ``slices`` the same
     for groups of queries, if requested; ``scope`` says which queries of a dataset these are and what the model has seen of
     them, None if unknown; ``goal_scales`` has the highest grades by which ERR of goals is computed.
     """
@@ -146,6 +146,7 @@ class Evaluation:
     qids: tuple[str, ...]
     values: Mapping[Metric, npt.NDArray[np.float64]]
     weights: Mapping[Metric, npt.NDArray[np.float64] | None]
+    can_differ: Mapping[Metric, npt.NDArray[np.bool_]]
     facts: JudgedQueries
     intervals: Mapping[Metric, tuple[float, float] | None]
     counts: EvaluationCounts

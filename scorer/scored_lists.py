@@ -24,6 +24,7 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.scorer.links import MAX_GAINED_GRADE
 from rankmill.scorer.metrics import Policy
+from rankmill.scorer.metrics.arrangement import queries_of
 from rankmill.scorer.metrics.conventions import Convention
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.ranked_file import BESIDE, FACTS, GRADE_COUNTS, GRADE_TABLE, MANIFEST, counts_belong_to, side_file
@@ -52,6 +53,19 @@ class ScoredLists:
     n_unjudged_documents: int = 0  # rows without a grade
     n_unjudged_queries: int = 0  # scored queries without judgments, left out
     n_missing_queries: int = 0  # judged queries that were not scored
+
+    def with_all_known(self) -> ScoredLists:
+        """Return lists with the documents of the ideal lists after the rows, without meaningful scores; themselves if there are none."""
+        if self.ideal_grades is None or self.ideal_starts is None:
+            return self
+        order = np.argsort(np.concatenate([queries_of(self.starts), queries_of(self.ideal_starts)]), kind="stable")
+        return replace(
+            self,
+            grades=np.concatenate([self.grades, self.ideal_grades])[order],
+            starts=self.starts + self.ideal_starts,
+            scores=np.zeros(len(order)),
+            doc_order=None if self.doc_order is None else np.arange(len(order)),
+        )
 
 
 def read_lists(

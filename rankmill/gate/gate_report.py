@@ -108,6 +108,9 @@ class GateReport:
             f"{candidate} on the split {self.split} of dataset {self.dataset[:12]}: {counts.queries:,} queries, "
             f"{counts.documents:,} documents"
         ]
+        decisive = self.comparisons[0].metrics[self.metric]
+        if decisive is not None:
+            lines.append(f"{decisive.n_queries:,} of these queries count: versions can differ in them by {self.metric}")
         for comparison in self.comparisons:
             lines += ["", *self._comparison(comparison)]
         lines += ["", *self._guardrails(), ""]

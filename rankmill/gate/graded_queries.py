@@ -71,6 +71,7 @@ class GradedQueries:
         columns = dataset.rows(split, ("grade",))
         self.grades: npt.NDArray[np.int32] = self.in_order(columns.column(0).to_numpy().astype(np.int32))
         self._prepared: dict[tuple[str, Policy], PreparedQueries] = {}
+        self._can_differ: dict[Metric, npt.NDArray[np.bool_]] = {}
 
     def __len__(self) -> int:
         return len(self.qids)
@@ -105,6 +106,12 @@ class GradedQueries:
     def weights(self, metric: Metric) -> npt.NDArray[np.float64] | None:
         """Return the weight of each query in the mean; None if all are equal."""
         return self.prepared(metric).weights(metric)
+
+    def can_differ(self, metric: Metric) -> npt.NDArray[np.bool_]:
+        """Return (q,) whether two rankings can differ in the query by ``metric``; only these queries count."""
+        if metric not in self._can_differ:
+            self._can_differ |= self.prepared(metric).can_differ([metric])
+        return self._can_differ[metric]
 
     def prepared(self, metric: Metric) -> PreparedQueries:
         """Return these queries prepared for ``metric`` under the policy of the convention; a goal has its own highest grade."""

@@ -134,7 +134,7 @@ def judge(
     scores = [queries.in_order(each) for each in stored]
     second = None if baseline is None else scores[1]
     for metric in (rules.metric, *rules.also):
-        _refuse_too_few(queries, metric, scores[0])
+        _refuse_too_few(queries, metric)
     rivals = _rivals(queries, rules.metric, baseline, second)
     if naive is not None:
         words = f"{naive.name}, learnt from the same clicks without correction"
@@ -240,13 +240,13 @@ def _metrics(rules: GateRules, queries: GradedQueries) -> list[Metric]:
     return [metric for metric in rules.metrics if metric in judged or not (metric.name == "err" and beyond)]
 
 
-def _refuse_too_few(queries: GradedQueries, metric: Metric, scores: Scores) -> None:
-    values = queries.evaluate([metric], _without_nan(scores))[metric]
-    counted = int(np.count_nonzero(~np.isnan(values)))
+def _refuse_too_few(queries: GradedQueries, metric: Metric) -> None:
+    counted = int(np.count_nonzero(queries.can_differ(metric)))
     if counted < FEWEST_QUERIES:
         raise CandidatesRejected(
-            f"{queries.dataset.path}: {counted} of {len(queries):,} queries of the split {queries.split} count for {metric}; "
-            f"an interval needs at least {FEWEST_QUERIES}, and a useful one hundreds"
+            f"{queries.dataset.path}: {counted} of {len(queries):,} queries of the split {queries.split} count for {metric}, as "
+            "two versions can differ only in queries with two documents that it tells apart by their grades; an interval needs "
+            f"at least {FEWEST_QUERIES}, and a useful one hundreds"
         )
 
 
@@ -267,6 +267,7 @@ def _compared(
             now[metric],
             then[metric],
             queries.qids,
+            can_differ=queries.can_differ(metric),
             weights=queries.weights(metric),
             higher_is_better=metric.higher_is_better,
         )

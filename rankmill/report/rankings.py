@@ -21,7 +21,7 @@ from rankmill.scorer.evaluate import evaluate_scored
 from rankmill.scorer.evaluation import Evaluation, Slices
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.per_query import TIED
-from rankmill.scorer.metrics.significance import compare_paired, sign_flip_p
+from rankmill.scorer.metrics.significance import compare_paired, paired_differences, sign_flip_p
 from rankmill.scorer.model_service import train_queries
 from rankmill.scorer.query_columns import column_of_dataset
 from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE, WITHOUT_SLICES, slices_of
@@ -110,6 +110,7 @@ def difference(now: Ranked, then: Ranked, metric: Metric) -> Facts | None:
         here.values[metric],
         there.values[metric],
         pa.array(here.qids, pa.string()),
+        can_differ=here.can_differ[metric],
         weights=there.weights[metric],
         higher_is_better=metric.higher_is_better,
         most_shown=MOST_WORST,
@@ -164,14 +165,26 @@ def _scope(subject: Subject) -> Scope:
     return scope_of(subject.dataset, subject.split, models)
 
 
+def _gaps(rankings: Rankings, metric: Metric) -> Values:
+    """Return by how much the version is better than its rival in each query (q,), NaN where they cannot differ."""
+    here, there = rankings.candidate.evaluation, rankings.rival.evaluation
+    higher = metric.higher_is_better
+    return paired_differences(
+        here.values[metric], there.values[metric], here.can_differ[metric], higher_is_better=higher
+    )
+
+
 def slice_facts(rankings: Rankings, subject: Subject) -> list[Facts]:
     """Return the deciding metric of the version and its rival, and their difference, by slices of the queries."""
     metric = subject.metric
     if subject.dataset is None or metric.name in WITHOUT_SLICES:
         return []
-    here, there = rankings.candidate.evaluation, rankings.rival.evaluation
-    sign = 1.0 if metric.higher_is_better else -1.0
-    gap = replace(here, values={metric: sign * (here.values[metric] - there.values[metric]) + 0.0})
+    now, then, gaps = rankings.candidate.evaluation, rankings.rival.evaluation, _gaps(rankings, metric)
+    counted = ~np.isnan(gaps)
+    here, there = (
+        replace(each, values={metric: np.where(counted, each.values[metric], math.nan)}) for each in (now, then)
+    )
+    gap = replace(now, values={metric: gaps})
     column = partial(column_of_dataset, subject.dataset, subject.split)
     facts = []
     for by in dict.fromkeys((QUERY_SIZE, GRADE_MIX, *subject.by)):
@@ -216,25 +229,24 @@ Values = npt.NDArray[np.float64]
 def query_facts(rankings: Rankings, subject: Subject) -> Facts | None:
     """Return the differences by query between the version and its rival; None if no query counts."""
     metric, now, then = subject.metric, rankings.candidate, rankings.rival
-    sign = 1.0 if metric.higher_is_better else -1.0
-    gaps = sign * (now.evaluation.values[metric] - then.evaluation.values[metric]) + 0.0
+    gaps = _gaps(rankings, metric)
     place = np.flatnonzero(~np.isnan(gaps))
     if not len(place):
         return None
     found = gaps[place]
     ascending = place[np.argsort(found, kind="stable")]
-    lost = [int(q) for q in ascending[:LISTS_LOST] if gaps[q] < -TIED]
+    lost = [int(q) for q in ascending[:LISTS_LOST] if gaps[q] < 0.0]
     descending = place[np.argsort(-found, kind="stable")]
-    gained = [int(q) for q in descending[:LISTS_GAINED] if gaps[q] > TIED]
+    gained = [int(q) for q in descending[:LISTS_GAINED] if gaps[q] > 0.0]
     lists = _Lists(rankings, subject, metric)
     return {
         "metric": str(metric),
         "candidate": now.name,
         "rival": then.name,
         "n_queries": len(found),
-        "wins": int(np.count_nonzero(found > TIED)),
-        "ties": int(np.count_nonzero(np.abs(found) <= TIED)),
-        "losses": int(np.count_nonzero(found < -TIED)),
+        "wins": int(np.count_nonzero(found > 0.0)),
+        "ties": int(np.count_nonzero(found == 0.0)),
+        "losses": int(np.count_nonzero(found < 0.0)),
         "histogram": histogram(found),
         "lost": [lists.facts(q, float(gaps[q])) for q in lost],
         "gained": [lists.facts(q, float(gaps[q])) for q in gained],

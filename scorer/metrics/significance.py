@@ -177,7 +177,7 @@ class Paired:
     Attributes
     ----------
     n_queries
-        Queries that count.
+        Queries that count: the two rankings can differ in them.
     candidate, other
         Means over them.
     difference
@@ -189,7 +189,7 @@ class Paired:
         Number of queries in which the candidate is better, equal within 1e-9, or worse.
     effect_size
         ``difference`` divided by the standard deviation of the differences (Cohen's d of paired samples); None if
-        they do not vary.
+        it is 0 or they do not vary.
     quantiles
         Quantiles of the differences: the least value that at least this share of them does not exceed.
     worst
@@ -209,16 +209,31 @@ class Paired:
     worst: tuple[LostQuery, ...]
 
 
+def paired_differences(
+    candidate: Values, other: Values, can_differ: npt.NDArray[np.bool_], *, higher_is_better: bool = True
+) -> Values:
+    """Return by how much each query is better (q,), NaN if it does not count; parameters and errors as `compare_paired`."""
+    if candidate.shape != other.shape or not np.array_equal(np.isnan(candidate), np.isnan(other)):
+        raise ValueError("the two rankings are not about the same queries")
+    differences = candidate - other if higher_is_better else other - candidate
+    differences[np.abs(differences) <= TIED] = 0.0  # no -0.0: equal differences have equal bytes
+    differences[(differences == 0.0) & ~can_differ] = math.nan
+    return differences
+
+
 def compare_paired(
     candidate: Values,
     other: Values,
     qids: Any,
     *,
+    can_differ: npt.NDArray[np.bool_],
     weights: Values | None = None,
     higher_is_better: bool = True,
     most_shown: int = MOST_SHOWN,
 ) -> Paired | None:
     """Compare a metric of the same queries under two rankings; None if fewer than two queries count.
+
+    Differences within 1e-9 are rounding, and count as 0.
 
     Parameters
     ----------
@@ -226,6 +241,9 @@ def compare_paired(
         (q,) float64 values, NaN if a query does not count, for both or for neither.
     qids
         (q,) ids, an Arrow array of strings.
+    can_differ
+        (q,) whether two rankings can differ in the query (`rankmill.scorer.metrics.per_query.PreparedQueries.can_differ`).
+        Others are left out, as they would only dilute the differences; those that do differ count in any case.
     weights
         (q,) weights of the queries in the mean, if they differ (`rankmill.scorer.metrics.per_query.PreparedQueries.weights`).
     higher_is_better
@@ -238,34 +256,30 @@ def compare_paired(
     ValueError
         The values are not of the same queries.
     """
-    counts = ~np.isnan(candidate)
-    if candidate.shape != other.shape or not np.array_equal(counts, ~np.isnan(other)):
-        raise ValueError("the two rankings are not about the same queries")
-    differences = candidate - other if higher_is_better else other - candidate
-    differences = differences + 0.0  # no -0.0: equal differences have equal bytes
+    differences = paired_differences(candidate, other, can_differ, higher_is_better=higher_is_better)
     interval = percentile_interval(differences, weights=weights)
     if interval is None:
         return None
-    place = np.flatnonzero(counts)
+    place = np.flatnonzero(~np.isnan(differences))
     found = differences[place]
     lost = place[np.argsort(found, kind="stable")[:most_shown]]
     ordered = np.sort(found)
     n = len(found)
     return Paired(
         n_queries=n,
-        candidate=mean_of(candidate),
-        other=mean_of(other),
+        candidate=mean_of(candidate[place]),
+        other=mean_of(other[place]),
         difference=mean_of(differences),
         interval=interval,
-        wins=int(np.count_nonzero(found > TIED)),
-        ties=int(np.count_nonzero(np.abs(found) <= TIED)),
-        losses=int(np.count_nonzero(found < -TIED)),
+        wins=int(np.count_nonzero(found > 0.0)),
+        ties=int(np.count_nonzero(found == 0.0)),
+        losses=int(np.count_nonzero(found < 0.0)),
         effect_size=_effect_size(found.tolist()),
         quantiles={str(share): float(ordered[max(0, math.ceil(share * n) - 1)]) for share in _SHARES},
         worst=tuple(
             LostQuery(str(qids[int(q)]), float(candidate[q]), float(other[q]), float(differences[q]))
             for q in lost
-            if differences[q] < -TIED
+            if differences[q] < 0.0
         ),
     )
 
@@ -287,8 +301,8 @@ def queries_for(margin: float, found: Paired, difference: float = 0.0) -> int | 
 
 
 def _effect_size(differences: list[float]) -> float | None:
-    if min(differences) == max(differences):
-        return None
     n = len(differences)
     mean = math.fsum(differences) / n
+    if abs(mean) <= TIED or max(differences) - min(differences) <= TIED:
+        return None
     return mean / math.sqrt(math.fsum((x - mean) * (x - mean) for x in differences) / (n - 1))

@@ -230,6 +230,56 @@ def test_too_few_queries_are_refused_with_the_reason(tmp_path, model) -> None:
         judge(contender(model.model, "web@1"), None, dataset, "train", GateRules())
 
 
+def widened(x, grades, qid, more, documents, grade):
+    """The rows with ``more`` queries of some documents of one grade."""
+    rng = np.random.default_rng(3)
+    n = more * documents
+    return (
+        np.concatenate([x, rng.normal(size=(n, x.shape[1])).astype(np.float32)]),
+        np.append(grades, np.full(n, grade)),
+        np.append(qid, qid.max() + 1 + np.repeat(np.arange(more), documents)),
+    )
+
+
+@pytest.mark.parametrize(("documents", "grade"), [(1, 1), (4, 2), (1, 0)], ids=["one document", "one grade", "none"])
+@pytest.mark.parametrize("nothing_relevant", ["skip", "zero", "one"])
+def test_queries_in_which_no_two_versions_can_differ_decide_nothing(
+    tmp_path, model, shuffled_model, documents, grade, nothing_relevant
+) -> None:
+    x, grades, qid = rows_of(7, queries=30)
+    rules = GateRules(
+        convention=named_convention("rankmill").but(nothing_relevant=nothing_relevant),
+        also={parse_metric("map"): 0.1, parse_metric("precision@10"): 0.1},
+    )
+    some = dataset_of(tmp_path, "some", x, grades, qid, split=None)
+    wide = dataset_of(tmp_path, "wide", *widened(x, grades, qid, 400, documents, grade), split=None)
+    worse, better = contender(shuffled_model.model, "web@2"), contender(model.model, "web@1")
+    report, of_all = (judge(worse, better, dataset, "train", rules) for dataset in (some, wide))
+    assert of_all["comparisons"] == report["comparisons"]
+    assert of_all["queries"]["queries"] == 430
+    assert decisive(of_all)[0]["n_queries"] == len({q for q in qid if len(set(grades[qid == q])) > 1})
+    first, first_of_all = (judge(better, None, dataset, "train", replace(rules, also={})) for dataset in (some, wide))
+    assert (
+        first_of_all["comparisons"][1] == first["comparisons"][1]
+    )  # the order of rows depends on the number of documents
+    alone = widened(x[:0], grades[:0], np.array([0]), 60, documents, grade)
+    alone = dataset_of(tmp_path, "alone", alone[0], alone[1], alone[2][1:], split=None)
+    for baseline in (better, None):
+        with refused(CandidatesRejected, "0 of 60", "ndcg@10", "split train"):
+            judge(worse, baseline, alone, "train", rules)
+
+
+def test_a_metric_that_tells_two_grades_apart_in_few_queries_is_refused(tmp_path, model) -> None:
+    x, grades, qid = rows_of(7, queries=30)
+    grades = np.where(grades > 0, grades, 1)
+    dataset = dataset_of(tmp_path, "above", x, grades, qid, split=None)
+    ours = contender(model.model, "web@1")
+    assert judge(renamed(ours, "web@2"), ours, dataset, "train", GateRules())["passed"]
+    for rules in (GateRules(metric=parse_metric("map")), GateRules(also={parse_metric("mrr"): 0.1})):
+        with refused(CandidatesRejected, "0 of 30", "split train"):
+            judge(renamed(ours, "web@2"), ours, dataset, "train", rules)
+
+
 def test_a_model_that_asks_for_a_feature_that_is_not_there_is_refused(tmp_path, model) -> None:
     x, grades, qid = rows_of(8, queries=20)
     narrow = dataset_of(tmp_path, "narrow", x[:, :1], grades, qid, split=None)

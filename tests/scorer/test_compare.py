@@ -30,6 +30,7 @@ from tests.scorer.candidate_files import random_candidates, write_letor
 from tests.scorer.forests import random_forest
 
 METRICS = ["ndcg@5", "map", "concordance_micro", "balanced_error"]
+LEVEL = dict.fromkeys(METRICS, lambda grade: grade) | {"map": lambda grade: grade > 0}  # what the metric tells apart
 
 
 def judged(seed, n_queries=15):
@@ -58,6 +59,9 @@ def three():
 def test_every_figure_is_its_definition(three):
     found = compare(three, metrics=METRICS)
     values = [evaluate(each.source, metrics=METRICS) for each in three]
+    grades = {}
+    for qid, _, grade in judged(1):
+        grades.setdefault(qid, []).append(grade)
     for text in METRICS:
         metric = parse_metric(text)
         sign = 1 if metric.higher_is_better else -1
@@ -65,7 +69,8 @@ def test_every_figure_is_its_definition(three):
         for i in (1, 2):
             each = found.differences[i][metric]
             now, then = values[i].values[metric], values[0].values[metric]
-            kept = np.flatnonzero(~np.isnan(now))
+            kept = [q for q, qid in enumerate(values[0].qids) if len({LEVEL[text](y) for y in grades[qid]}) > 1]
+            assert text != "map" or len(kept) < np.count_nonzero(~np.isnan(now))
             twin = naive_gate.paired(
                 {values[0].qids[q]: sign * now[q] for q in kept},
                 {values[0].qids[q]: sign * then[q] for q in kept},
@@ -73,7 +78,8 @@ def test_every_figure_is_its_definition(three):
                 BOOTSTRAP_SEED,
             )
             assert each.difference == pytest.approx(twin["difference"], abs=1e-15)
-            assert each.candidate == pytest.approx(values[i].means[metric], abs=1e-15)
+            assert each.candidate == pytest.approx(sum(now[kept]) / len(kept), abs=1e-14)
+            assert each.n_queries == len(kept)
             if text != "concordance_micro":  # whose queries weigh differently: see test_bootstrap of the metrics
                 assert each.interval == pytest.approx(twin["interval"], abs=1e-15)
             assert (each.wins, each.ties, each.losses) == (
@@ -123,6 +129,39 @@ def test_a_ranking_that_gains_everywhere_is_told_from_chance():
     assert only.interval[0] > 0
     assert len(only.worst) == 3
     assert [row.difference for row in only.worst] == sorted(row.difference for row in only.worst)
+
+
+@pytest.mark.parametrize("nothing_relevant", ["skip", "zero", "one"])
+def test_queries_of_one_document_or_one_grade_are_left_out_and_counted(nothing_relevant):
+    rows = judged(1)
+    more = [(f"one{q}", "d", 1) for q in range(40)] + [(f"same{q}", f"d{d}", 2) for q in range(40) for d in range(3)]
+    metrics = ["ndcg@5", "precision@5", "concordance_micro"]
+    options = {"metrics": metrics, "nothing_relevant": nothing_relevant}
+    few = compare([ranking("old", rows, 2), ranking("new", rows, 3)], **options)
+    both = [(ranking(name, rows, seed), ranking(name, more, seed)) for name, seed in (("old", 2), ("new", 3))]
+    many = compare([Ranking(name=a.name, source=pa.concat_tables([a.source, b.source])) for a, b in both], **options)
+    assert many.differences == few.differences
+    assert any("left out" in note and "80 by ndcg@5" in note for note in many.notes)
+    assert (
+        0 < few.differences[1][parse_metric("precision@5")].n_queries < 15
+    )  # all of a short list are among the first 5
+
+
+def test_runs_of_different_documents_differ_in_what_is_judged(tmp_path):
+    """``only``: two judged documents, one relevant, of which each run has one; ``same``: nothing but one judged document."""
+    qrels = tmp_path / "judged.qrels"
+    qrels.write_text("only 0 a 1\nonly 0 b 0\nlost 0 a 1\nsame 0 a 1\nmore 0 a 1\nmore 0 b 0\n")
+    runs = []
+    for name, first in (("one", "a"), ("two", "b")):
+        path = tmp_path / f"{name}.run"
+        lines = [f"only Q0 {first} 1 2 x", "lost Q0 z 1 2 x", "same Q0 a 1 2 x"]
+        lines += [
+            f"more Q0 {doc} {rank} {-rank} x" for rank, doc in enumerate(("a", "b") if first == "a" else ("b", "a"))
+        ]
+        path.write_text("\n".join(lines) + "\n")
+        runs.append(Ranking(name=name, source=path))
+    found = compare(runs, metrics=["ndcg@5"], qrels=qrels).differences[1][parse_metric("ndcg@5")]
+    assert (found.n_queries, found.losses, found.ties) == (3, 2, 1)  # lost: both miss what there is
 
 
 def test_other_queries_are_named(three):

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, MOST_SHOWN, REPLICATES, compare_paired, queries_for
+from rankmill.scorer.metrics import significance
+from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, MOST_SHOWN, REPLICATES, queries_for
 from tests import naive_gate
 from tests.refusals import refused
 
@@ -20,6 +21,12 @@ def case(seed, n=60, skipped=7, shift=0.02):
     gone = rng.choice(n, skipped, replace=False)
     other[gone] = candidate[gone] = math.nan
     return candidate, other, pa.array([f"q{i:03}" for i in range(n)])
+
+
+def compare_paired(candidate, other, qids, **options):
+    """Compare queries that can all differ, unless said otherwise."""
+    options.setdefault("can_differ", np.ones(len(candidate), dtype=bool))
+    return significance.compare_paired(candidate, other, qids, **options)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -126,3 +133,29 @@ def test_a_shift_of_every_query_has_no_spread() -> None:
     found = compare_paired(other + 0.5, other, pa.array(list(map(str, range(30)))))
     assert found is not None
     assert (found.difference, found.interval, found.effect_size, found.wins) == (0.5, (0.5, 0.5), None, 30)
+
+
+def test_queries_that_cannot_differ_change_no_figure() -> None:
+    """3,001 ties that mean nothing do not dilute 4 clear losses."""
+    candidate, other = np.array([0.4, 0.5, 0.2, 0.3]), np.array([0.9, 0.8, 0.6, 0.7])
+    qids = pa.array([f"q{i}" for i in range(3005)])
+    alone = compare_paired(candidate, other, qids)
+    same = np.ones(3001)
+    mask = np.arange(3005) < 4
+    found = compare_paired(np.append(candidate, same), np.append(other, same), qids, can_differ=mask)
+    assert found == alone
+    assert found is not None
+    assert (found.n_queries, found.wins, found.ties, found.losses) == (4, 0, 0, 4)
+    assert found.interval[1] < 0.0
+    assert compare_paired(same, same, qids, can_differ=mask[:3001] & False) is None
+
+
+def test_rounding_is_no_difference_and_has_no_effect() -> None:
+    """Sums of the same terms in another order differ in their last bit, all in one direction."""
+    other = np.full(54, 1.0)
+    found = compare_paired(other + 2e-16 * np.arange(54), other, pa.array(list(map(str, range(54)))))
+    assert found is not None
+    assert (found.difference, found.interval, found.effect_size, found.ties) == (0.0, (0.0, 0.0), None, 54)
+    shift = compare_paired(other + 0.5 + 2e-16 * np.arange(54), other, pa.array(list(map(str, range(54)))))
+    assert shift is not None
+    assert (shift.effect_size, shift.wins) == (None, 54)
