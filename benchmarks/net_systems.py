@@ -1,4 +1,4 @@
-"""Nets, blends and distilled trees as systems of `benchmarks.quality`."""
+"""Nets and blends as systems of `benchmarks.quality`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from rankmill.trainer.rows import RankedRows
 
 PUBLISHED = "published"  # setting of a net: start from the options as first published
 RATES = "learning_rates"  # setting of a net: train with each, and keep the one that is best on the valid part
-SEARCH = "search"  # setting of a blend: how weights are found
 METRIC, POLICY = parse_metric("ndcg@10"), Policy()
 
 
@@ -39,7 +38,11 @@ def net(parts: Parts, settings: Mapping[str, Any], seed: int) -> tuple[list[np.n
 
 def trees(parts: Parts, settings: Mapping[str, Any], seed: int) -> tuple[list[np.ndarray], int]:
     """Return the scores of trees that did not learn from the valid part on all three parts, and the rounds kept."""
-    ranker = _fitted(parts, settings, seed)
+    ranker = Ranker(**{"n_threads": 1, "verbose": 0, "refit": "none", **settings}, seed=seed * 100)
+    ranker.fit(
+        parts.train.x, parts.train.grades, group=parts.train.sizes,
+        eval_set=[(parts.valid.x, parts.valid.grades)], eval_group=[parts.valid.sizes],
+    )  # fmt: skip
     return [ranker.predict(split.x) for split in (parts.train, parts.valid, parts.test)], ranker.best_round_
 
 
@@ -50,32 +53,11 @@ def only_net(parts: Parts, settings: Mapping[str, Any], seed: int) -> stopped.Sc
 
 def blend(parts: Parts, settings: Mapping[str, Any], seed: int) -> stopped.Scored:
     """Blend trees and a net with the weights that are best on the valid part."""
-    scores, rounds = _blended(parts, settings, seed)
-    return stopped.Scored(scores[2], rounds)
-
-
-def distilled(parts: Parts, settings: Mapping[str, Any], seed: int) -> stopped.Scored:
-    """Fit trees with ``settings`` to the scores of the blend on the train part; grades of the valid part stop them."""
-    teacher, _ = _blended(parts, {}, seed)
-    student = _fitted(parts, {"objective": "query_rmse", "early_stopping_rounds": 50, **settings}, seed, teacher[0])
-    return stopped.Scored(student.predict(parts.test.x), student.best_round_)
-
-
-def _blended(parts: Parts, settings: Mapping[str, Any], seed: int) -> tuple[list[np.ndarray], int]:
     of_trees, rounds = trees(parts, {}, seed)
-    given = {"search": settings.get(SEARCH, "sweep")}
-    of_net, _ = net(parts, {name: value for name, value in settings.items() if name != SEARCH}, seed)
-    found = weights_of([of_trees[1], of_net[1]], parts.valid.grades, parts.valid.starts, METRIC, POLICY, **given)
+    of_net, _ = net(parts, settings, seed)
+    found = weights_of([of_trees[1], of_net[1]], parts.valid.grades, parts.valid.starts, METRIC, POLICY)
     weights = [share / spread for share, spread in zip(found.shares, found.spreads, strict=True)]
-    return [weights[0] * one + weights[1] * other for one, other in zip(of_trees, of_net, strict=True)], rounds
-
-
-def _fitted(parts: Parts, settings: Mapping[str, Any], seed: int, labels: np.ndarray | None = None) -> Ranker:
-    ranker = Ranker(**{"n_threads": 1, "verbose": 0, "refit": "none", **settings}, seed=seed * 100)
-    return ranker.fit(
-        parts.train.x, parts.train.grades, group=parts.train.sizes, label=labels,
-        eval_set=[(parts.valid.x, parts.valid.grades)], eval_group=[parts.valid.sizes],
-    )  # fmt: skip
+    return stopped.Scored(weights[0] * of_trees[2] + weights[1] * of_net[2], rounds)
 
 
 def _rows(split: Split) -> NetRows:

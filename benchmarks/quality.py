@@ -89,7 +89,7 @@ def ours(parts: Parts, settings: Mapping[str, Any], seed: int) -> stopped.Scored
     return stopped.Scored(total / members, rounds)
 
 
-NETS = {"net": net_systems.only_net, "blend": net_systems.blend, "distilled": net_systems.distilled}
+NETS = {"net": net_systems.only_net, "blend": net_systems.blend}
 PEERS = {"lightgbm": stopped.lightgbm, "xgboost": stopped.xgboost, "catboost": stopped.catboost}
 _PUBLISHED = {net_systems.PUBLISHED: True, net_systems.RATES: (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)}
 _LIGHTGBM = {"objective": "lambdarank", "metric": "ndcg", "eval_at": [10], "num_threads": 1}
@@ -110,9 +110,6 @@ BUILT_IN = {
         System("lambdarank, linear", "net", {**_PUBLISHED, "layers": (), "objective": "lambdamart"}),
         System("lambdarank, 10 hidden", "net", {**_PUBLISHED, "objective": "lambdamart"}),
         System("blend of trees and net", "blend", {}),
-        System("blend by lambdarank", "blend", {net_systems.SEARCH: "lambdarank"}),
-        System("distilled, best first", "distilled", {"grow": "best_first"}),
-        System("distilled, oblivious", "distilled", {"grow": "oblivious"}),
         System("lightgbm", "lightgbm", _LIGHTGBM),
         System("lightgbm modest", "lightgbm", {**_LIGHTGBM, "num_leaves": 16, "learning_rate": 0.05}),
         System("xgboost", "xgboost", _XGBOOST),
@@ -196,7 +193,7 @@ def warm_up(system: System, parts: Parts) -> None:
         *(_first_queries(split, 40) for split in (parts.train, parts.valid, parts.test)), categorical=parts.categorical
     )
     if system.kind in NETS:
-        NETS[system.kind](few, {**system.settings, **({} if system.kind == "distilled" else {"epochs": 1})}, 1)
+        NETS[system.kind](few, {**system.settings, "epochs": 1}, 1)
     elif system.kind == OURS:
         ours(few, {**system.settings, "n_rounds": 2, AVERAGE: 1}, 1)
     else:

@@ -320,9 +320,6 @@ class TrainingFacts:
     goal_sweep: GoalSweepFacts | None = left_out()
     clicks: ClickFacts | None = left_out()
     merged: tuple[MergedModel, ...] | None = left_out()  # of a sum of models
-    distilled_from: OtherModel | None = left_out()  # the teacher, whose scores were learnt
-    leaves_refitted_from: OtherModel | None = left_out()  # this and the next: where only leaf values were learnt
-    leaf_decay: float | None = left_out()
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> TrainingFacts | None:

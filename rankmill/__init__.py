@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rankmill.loading import load_model, register_model
     from rankmill.pipeline.dataset import Dataset
     from rankmill.ranker import Ranker
-    from rankmill.refitting import refit_leaves
     from rankmill.registry.model_registry import Registry
     from rankmill.scorer.evaluate import evaluate
     from rankmill.scorer.rerank import rerank
@@ -31,7 +30,6 @@ __all__ = [
     "cross_validate",
     "evaluate",
     "load_model",
-    "refit_leaves",
     "register_model",
     "rerank",
     "select_features",
@@ -44,7 +42,6 @@ _HOME = {
     "Dataset": "rankmill.pipeline.dataset",
     "Ranker": "rankmill.ranker",
     "cross_validate": "rankmill.validating",
-    "refit_leaves": "rankmill.refitting",
     "select_features": "rankmill.validating",
     "load_model": "rankmill.loading",
     "register_model": "rankmill.loading",

@@ -9,13 +9,12 @@ import typer
 
 from rankmill.foundation.command_line import takes_options
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.options import Without, values_of
 from rankmill.gate.gate_rules import GateRequest
 from rankmill.pipeline.cli_clicks import PropensityFile
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, NewModel, Reason, RegistryFolder
 from rankmill.registry.rendering import print_json, print_table, safe
 from rankmill.scorer.cli_options import Conventions, NThreads
-from rankmill.trainer.options import BlendOptions, MachineOptions, MergeOptions, RefitLeavesOptions
+from rankmill.trainer.options import BlendOptions, MergeOptions
 
 app = typer.Typer()
 
@@ -132,42 +131,6 @@ def register(
         verb = "registered" if done.is_new else "the same as"
         shape = f"{done.model.n_trees} trees of {done.model.n_features} features"
         typer.echo(f"{verb} {done.version} in {registry}: {shape}\nsha256 {done.version.sha256}")
-
-
-@app.command("refit-leaves")
-@takes_options
-def refit_leaves(
-    *,
-    model: Annotated[str, typer.Argument(help="Model file, or NAME@7, NAME@latest or NAME (its production version).")],
-    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a binned dataset.")],
-    name: NewModel,
-    rules: RefitLeavesOptions,
-    options: Annotated[MachineOptions, Without("bin_cache", "histogram_memory")],
-    reason: Reason = "",
-    registry: RegistryFolder = DEFAULT_FOLDER,
-    as_json: AsJson = False,
-) -> None:
-    """Refit the leaf values of MODEL on the train split of DATASET, and register it as the next version of NAME.
-
-    The trees keep their splits. Each round takes its gradients on the new data, as in training with the same options, and a leaf
-    becomes decay * old + (1 - decay) * new. A leaf that no document reaches keeps its value.
-
-    Example: rankmill models refit-leaves web@production today.dataset --name web --decay 0.8
-    """
-    from rankmill.pipeline.dataset import Dataset
-    from rankmill.registry import Registry
-    from rankmill.trainer.derived_models_service import refit_and_register
-    from rankmill.trainer.progress import to_stderr
-    from rankmill.trainer.training_options import TrainingOptions
-
-    done = refit_and_register(
-        Dataset.open(dataset), model, name, Registry(registry), rules,
-        TrainingOptions(**values_of(options), on_message=to_stderr), reason=reason,
-    )  # fmt: skip
-    if as_json:
-        print_json(done.to_dict())
-    else:
-        typer.echo(done.render())
 
 
 @app.command()

@@ -16,6 +16,9 @@ class Removed(NamedTuple):
 
 
 REMOVED = (
+    Removed("distill", (COMMAND,), "use the teacher itself; or train fewer trees with rankmill train"),
+    Removed("models refit-leaves", (COMMAND,), "train on the new data with --base-model or anew with rankmill train"),
+    Removed("search", ("models blend", "[blend]"), "weights are found by the sweep"),
     Removed("log", ("run",), "read the JSON lines of WORK/log.jsonl"),
     Removed("lineage", ("[tell]",), "read inputs, outputs and digests in WORK/log.jsonl"),
     Removed("prometheus", ("[tell]",), "alert with rankmill health, or read WORK/last_run.json and WORK/log.jsonl"),
@@ -27,4 +30,4 @@ def removal(name: str, place: str) -> str:
     """Return what to use instead of ``name``, which ``place`` does not know; nothing if it never had it."""
     plain = name.lstrip("-").replace("-", "_")
     instead = next((row.instead for row in REMOVED if row.name.replace("-", "_") == plain and place in row.places), "")
-    return instead and f"{name} was removed: {instead}"
+    return instead and f"{name.split()[-1]} was removed: {instead}"

@@ -168,7 +168,6 @@ def recipe_and_seed(version: Version) -> tuple[tuple[Any, ...] | None, Any]:
         facts.get("code_digest"),
         facts.get("base_model"),
         averaged,
-        facts.get("leaves_refitted_from"),
     )
     return recipe, parameters["seed"]
 

@@ -1,8 +1,7 @@
 """Find the weights of a blend of models on queries that none of them was trained on.
 
 With two models the best weight comes from an exact sweep (Burges 2010, section 7.1; `rankmill.scorer.inspect.combine`).  With more, the best
-of them alone is mixed with each of the others in turn, as long as that improves the metric.  Or LambdaRank learns the weights of
-all at once (same section): they are a net without hidden layer, whose inputs are the scores.
+of them alone is mixed with each of the others in turn, as long as that improves the metric.
 
 Scores of different models have different scales.  Weights are therefore shares of scores that are divided by their
 spread, the standard deviation around the mean of the query; this changes the words, not the mixtures that can be found.
@@ -11,7 +10,7 @@ spread, the standard deviation around the mean of the query; this changes the wo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -30,18 +29,10 @@ from rankmill.scorer.model import Model, check_kinds
 from rankmill.scorer.models import Blend, predictor_of
 from rankmill.scorer.train_test_overlap import TrainedModel, scope_of
 from rankmill.trainer.combined_forests import check_read_alike, facts_alike
-from rankmill.trainer.nets.options import NetOptions
-from rankmill.trainer.nets.training import NetData, NetRows, train_net
-from rankmill.trainer.options import LAMBDARANK, SWEEP, BlendOptions
-from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.options import BlendOptions
 
 MOST_PASSES = 10  # over all models
 MOST_PAIRS = 1 << 23  # of documents, in the queries on which a weight is searched
-COMBINER = NetOptions(
-    objective="lambdamart", layers=(), transform="linear", missing_indicators=False, dropout=0.0, batch_norm=False,
-    weight_decay=0.0, learning_rate=0.1, schedule="cosine", early_stopping_epochs=0, epochs=100,
-)  # fmt: skip
-"""The net that learns weights: LambdaRank with a linear score."""
 _EQUAL = 1e-12  # share of the largest score; a smaller spread is rounding
 _GAIN = 1e-12  # of the metric; less is rounding
 
@@ -107,7 +98,7 @@ def blended(
     scores = scores_on(dataset, options.split, parts, n_threads)
     starts = dataset.queries(options.split).starts
     shares = [w / total for w in options.weights]
-    found = weights_of(scores, grades, starts, metric, policy, shares, search=options.search)
+    found = weights_of(scores, grades, starts, metric, policy, shares)
     try:
         blend = Blend(
             parts=tuple(parts),
@@ -127,13 +118,10 @@ def weights_of(
     metric: Metric,
     policy: Policy,
     shares: Sequence[float] = (),
-    *,
-    search: str = SWEEP,
 ) -> PartWeights:
     """Find the weights of models with ``scores`` (n,) each that have the best ``metric``, or measure those of ``shares``.
 
-    With either ``search`` the metric on these queries is at least that of the best model alone.  Errors are those of
-    `rankmill.scorer.inspect.combine.combine` or `rankmill.trainer.nets.training.train_net`.
+    The metric on these queries is at least that of the best model alone.  Errors are those of `rankmill.scorer.inspect.combine.combine`.
     """
     spreads = [_spread(each, starts) for each in scores]
     scaled = [each / spread for each, spread in zip(scores, spreads, strict=True)]
@@ -147,13 +135,7 @@ def weights_of(
         weights = np.asarray(shares, dtype=np.float64)
         together = measured(weights)
     else:
-        best = int(np.argmax(alone))
-        weights, together = np.eye(len(scores))[best], alone[best]
-        if search == LAMBDARANK:
-            learnt = _learnt(scaled, grades, starts, metric)
-            weights, together = max((weights, together), (learnt, measured(learnt)), key=lambda found: found[1])
-        else:
-            weights, together = _swept(scaled, grades, starts, metric, policy, alone, measured)
+        weights, together = _swept(scaled, grades, starts, metric, policy, alone, measured)
     return PartWeights(shares=tuple(weights.tolist()), spreads=tuple(spreads), alone=tuple(alone), together=together)
 
 
@@ -183,24 +165,6 @@ def _swept(
         if together <= before:
             break
     return weights, together
-
-
-def _learnt(
-    scaled: Sequence[Scores], grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], metric: Metric
-) -> npt.NDArray[np.float64]:
-    """Return the weights that LambdaRank learns; their absolute values sum to 1.  Some may be negative."""
-    sizes = np.diff(starts)
-    means = [
-        np.repeat(np.add.reduceat(each, starts[:-1][sizes > 0]) / sizes[sizes > 0], sizes[sizes > 0]) for each in scaled
-    ]
-    values = np.stack([each - mean for each, mean in zip(scaled, means, strict=True)], axis=1).astype(np.float32)
-    rows = NetRows(values, RankedRows(grades, starts, ()))
-    names = [f"score_{number}" for number in range(1, len(scaled) + 1)]
-    data = NetData(train=rows, valid=rows, feature_names=names, max_grade=max(1, int(grades.max(initial=0))))
-    net = train_net(data, replace(COMBINER, metric=str(replace(metric, goal="")))).net
-    learnt = np.zeros(len(scaled))
-    learnt[net.inputs.numeric] = net.top.astype(np.float64) * net.inputs.scales
-    return learnt / (float(np.abs(learnt).sum()) or 1.0)
 
 
 def _some_queries(starts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

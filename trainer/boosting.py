@@ -68,8 +68,6 @@ def boost(
     checkpoint: Checkpoint | None = None,
     rounds: int | None = None,
     fold: int = 0,
-    make_grower: Callable[..., Grower] = Grower,
-    start: Callable[[float], float] | None = None,
 ) -> TrainingResult:
     """Train a forest; the same bytes for every ``options.n_threads``.
 
@@ -91,10 +89,6 @@ def boost(
         Do and keep so many of the ``n_rounds``, whatever eval sets say.
     fold
         Of a cross-validation: 1, 2, ..; ``on_round`` then ends nothing.
-    make_grower
-        Called with the arguments of :class:`Grower` for what grows the trees.
-    start
-        The starting score in place of that of the objective, which it takes.
 
     Raises
     ------
@@ -106,8 +100,7 @@ def boost(
         rows or features, or a first one in which nothing is relevant.
     """
     n_threads = workers_for(options.n_threads)
-    training = _Training(data, parameters, options, checkpoint, rounds, fold, start)
-    training.make_grower = make_grower
+    training = _Training(data, parameters, options, checkpoint, rounds, fold)
     return training.result(*with_team(n_threads, training.train))
 
 
@@ -144,8 +137,6 @@ def _check_features(names: Sequence[str], edges: Sequence[npt.NDArray[np.float32
 class _Training:
     """All rounds of one training: what is fixed before the first, the loop, and what comes out."""
 
-    make_grower: Callable[..., Grower] = Grower
-
     def __init__(
         self,
         data: TrainingData,
@@ -154,7 +145,6 @@ class _Training:
         checkpoint: Checkpoint | None,
         rounds: int | None,
         fold: int,
-        start: Callable[[float], float] | None = None,
     ) -> None:
         train = data.train
         self.data, self.rows, self.options = data, train, options
@@ -168,8 +158,6 @@ class _Training:
         self.asked, self.parameters = parameters, resolved(train, parameters)
         self.info = {**data.info, **learnt_from_facts(train, self.parameters)}
         self.objective = objective_of(rows_learnt_from(train, self.parameters), self.parameters)
-        if start is not None:
-            self.objective.starting_score = start(self.objective.starting_score)
         self.trees_a_round = trees_a_round(self.objective, self.parameters)
         self.criterion = criterion_of(self.objective, self.parameters)
         self.categorical = np.isin(data.feature_names, list(data.categories))
@@ -385,7 +373,7 @@ class _Training:
         """Add the trees of whole rounds to ``trees``; return what they measured, and the best round."""
         p, metrics, stopwatch, options = self.parameters, self.metrics, self.stopwatch, self.options
         whole_steps = replace(p, learning_rate=1.0) if p.boosting == RF else p
-        grower = self.make_grower(
+        grower = Grower(
             self.bins, whole_steps, team, monotone=self.monotone, categorical=self.categorical, controls=self.controls, forced=self.forced,
             pool_bytes=options.histogram_memory, timed=stopwatch.on, span=self.span,
         )  # fmt: skip

@@ -149,48 +149,6 @@ def _train_net(
 
 @app.command()
 @takes_options
-def distill(
-    *,
-    teacher: Annotated[
-        str,
-        typer.Argument(
-            metavar="TEACHER", help="A model of any kind: a file, NAME@7, NAME@latest or NAME (production)."
-        ),
-    ],
-    on: Annotated[
-        Path, typer.Option("--on", metavar="DATASET", help="Binned dataset whose documents the teacher scores.")
-    ],
-    name: NewModel,
-    registry: RegistryFolder = DEFAULT_FOLDER,
-    parameters: Annotated[TrainParameters, Without("goals", "mix_goals")],
-    options: MachineOptions,
-    log_every: LogEvery = None,
-    as_json: AsJson = False,
-) -> None:
-    """Fit trees to the scores of TEACHER, so that documents are scored quicker, and register them as the next version of NAME.
-
-    All documents of the train and valid splits are learnt from, whatever their grades. A table shows what is lost and won on a split
-    that neither model has seen.
-
-    Example: rankmill distill both@2 --on web.dataset --name small
-
-    Fewer trees: rankmill distill both@2 --on web.dataset --name small --n-rounds 50
-    """
-    from rankmill.foundation.records import to_line
-    from rankmill.pipeline.dataset import Dataset
-    from rankmill.registry import Registry
-    from rankmill.trainer.derived_models_service import distill_and_register
-    from rankmill.trainer.training_options import TrainingOptions
-
-    done = distill_and_register(
-        Dataset.open(on), teacher, name, Registry(registry), parameters, TrainingOptions(**values_of(options)),
-        log_every=log_every,
-    )  # fmt: skip
-    typer.echo(to_line(done) if as_json else done.render())
-
-
-@app.command()
-@takes_options
 def cv(
     *,
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a binned dataset.")],

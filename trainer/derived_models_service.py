@@ -1,101 +1,27 @@
-"""Models made of other models: leaves refitted, models merged or blended, a teacher distilled; each registered as a new version."""
+"""Models made of other models, merged or blended; each registered as a new version."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import cast
 
 from rankmill.foundation.cores import available_cores
-from rankmill.foundation.errors import InputError, InvalidParameter
-from rankmill.foundation.kernels.compiling import compilation_announced
-from rankmill.foundation.records import JSON, as_json, left_out
-from rankmill.foundation.training_facts import MergedModel, OtherModel, TrainingFacts
+from rankmill.foundation.records import JSON
+from rankmill.foundation.training_facts import MergedModel, TrainingFacts
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry import Registry
 from rankmill.registry.names import check_name
 from rankmill.scorer.model_service import find_model, trained_model
-from rankmill.scorer.train_test_overlap import TrainedModel, scope_of
+from rankmill.scorer.train_test_overlap import scope_of
 from rankmill.trainer.blending import blended
 from rankmill.trainer.combined_forests import merged
-from rankmill.trainer.distilling import DistillingLoss, check_objective, distill, loss_of
-from rankmill.trainer.leaf_refits import refit_leaves
-from rankmill.trainer.options import BlendOptions, MergeOptions, RefitLeavesOptions
-from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.progress import to_stderr, training_progress
+from rankmill.trainer.options import BlendOptions, MergeOptions
 from rankmill.trainer.resuming import MERGED
-from rankmill.trainer.train_on_dataset import plan_of
-from rankmill.trainer.training_options import TrainingOptions
-from rankmill.trainer.training_service import registered, spelled_metrics, starting_model
-from rankmill.trainer.version_facts import attachments_of, facts_of, shape_of, sketch_of_training
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeafRefitReport:
-    """What ``rankmill models refit-leaves`` prints."""
-
-    model: str  # web@8
-    new: bool  # false: a version with the same bytes and facts existed
-    sha256: str
-    refitted: str  # the model with the old leaves
-    decay: float
-    trees: int
-    train: Mapping[str, float]
-    valid: Mapping[str, float]
-    registry: str
-
-    def to_dict(self) -> dict[str, JSON]:
-        """Return plain values."""
-        found: dict[str, JSON] = as_json(self)
-        return found
-
-    def render(self) -> str:
-        """Return two lines for people."""
-        sets = {"train": self.train, "valid": self.valid}
-        metrics = "; ".join(f"{split} {spelled_metrics(found)}" for split, found in sets.items() if found)
-        return (
-            f"{'registered' if self.new else 'the same as'} {self.model} in {self.registry}: the {self.trees} trees of"
-            f" {self.refitted}, leaves {self.decay:g} old and {1.0 - self.decay:g} new; {metrics}\nsha256 {self.sha256}"
-        )
-
-
-def refit_and_register(
-    dataset: Dataset,
-    model: str,
-    name: str,
-    registry: Registry,
-    rules: RefitLeavesOptions,
-    options: TrainingOptions,
-    *,
-    reason: str = "",
-) -> LeafRefitReport:
-    """Refit the leaves of ``model``, a file or a version, on ``dataset`` and register it as the next version of ``name``.
-
-    Errors are those of :func:`rankmill.trainer.leaf_refits.refit_leaves` and of the registry.
-    """
-    check_name(name)
-    old = starting_model(model, registry.root, "refitting leaves")
-    if old is None:
-        raise InvalidParameter("no model is given")
-    registry.prepare()
-    with compilation_announced(options.on_message or to_stderr):
-        found = refit_leaves(dataset, old, rules.decay, options)
-    forest = found.result.forest
-    version, is_new = registered(registry, name, forest, found.facts, found.attachments, reason)
-    metrics = found.facts.metrics or {}
-    return LeafRefitReport(
-        model=str(version),
-        new=is_new,
-        sha256=version.sha256,
-        refitted=old.facts().model or model,
-        decay=rules.decay,
-        trees=forest.n_trees,
-        train=metrics.get("train", {}),
-        valid=metrics.get("valid", {}),
-        registry=str(registry.root),
-    )
+from rankmill.trainer.training_service import registered, starting_model
+from rankmill.trainer.version_facts import shape_of, sketch_of_training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,77 +169,4 @@ def blend_and_register(
         model=str(version), new=is_new, sha256=version.sha256, parts=parts, metric=options.metric, split=options.split,
         together=found_weights.together,
         remarks=scope_of(dataset, options.split, [trained for _, trained in known]).remarks, registry=str(registry.root),
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DistillReport:
-    """What ``rankmill distill`` prints."""
-
-    model: str  # small@1
-    new: bool  # false: a version with the same bytes and facts existed
-    sha256: str
-    teacher: str
-    trees: int
-    rounds: int
-    loss: DistillingLoss | None = left_out()  # None: no split that neither model has seen
-    registry: str
-
-    def render(self) -> str:
-        """Return a few lines for people."""
-        lines = [
-            f"{'registered' if self.new else 'the same as'} {self.model} in {self.registry}: {self.trees} trees that learnt the"
-            f" scores of {self.teacher}",
-            *([] if self.loss is None else self.loss.lines()),
-            f"sha256 {self.sha256}",
-        ]
-        return "\n".join(lines)
-
-
-def distill_and_register(
-    dataset: Dataset,
-    teacher: str,
-    name: str,
-    registry: Registry,
-    parameters: TrainParameters,
-    options: TrainingOptions,
-    *,
-    log_every: int | None = None,
-    reason: str = "",
-) -> DistillReport:
-    """Fit a forest to the scores of ``teacher``, a file or a version, and register it as the next version of ``name``.
-
-    Errors are those of :func:`rankmill.trainer.distilling.distill` and of the registry.
-    """
-    check_name(name)
-    model, identity = find_model(teacher, registry.root)
-    known = trained_model(model, identity, registry.root, teacher)
-    parameters, say = check_objective(parameters), options.on_message or to_stderr
-    plan = plan_of(dataset, parameters, options)
-    plan = replace(plan, column_bytes=plan.column_bytes + 8 * plan.train_rows)  # the scores of the teacher
-    registry.prepare()
-    say(plan.render())
-    bar = training_progress(plan.parameters, log_every=log_every, on_message=options.on_message)
-    with compilation_announced(say), bar as progress:
-        result = distill(dataset, model, parameters, replace(options, on_round=progress.update, on_message=say))
-    forest = result.forest
-    taught = OtherModel(sha256=identity.sha256, model=None if identity.name is None else str(identity))
-    facts = replace(facts_of(dataset, result), distilled_from=taught)
-    attachments = attachments_of(dataset)
-    if known.queries is not None:
-        queries = QuerySketch.from_bytes(attachments[TRAIN_QUERIES], name).union(known.queries)
-        attachments[TRAIN_QUERIES] = queries.to_bytes()
-    version, is_new = registered(registry, name, forest, facts, attachments, reason)
-    loss = None
-    try:
-        scope = scope_of(dataset, None, [known, TrainedModel.of(forest)])
-    except InputError:
-        scope = None
-    if scope is not None and scope.split is not None:
-        loss = loss_of(
-            dataset, model, forest, scope.split, plan.parameters.metric, options.n_threads or available_cores()
-        )
-    return DistillReport(
-        model=str(version), new=is_new, sha256=version.sha256, teacher=taught.model or teacher, trees=forest.n_trees,
-        rounds=forest.n_rounds, loss=loss, registry=str(registry.root),
     )  # fmt: skip

@@ -135,18 +135,6 @@ class SelectOptions:
     repeats: int = option(default=3, help="Number of permutations of each feature.", least=1, most=1000)
 
 
-@options
-class RefitLeavesOptions:
-    """How to refit the leaves of a model on new data."""
-
-    decay: float = option(
-        default=0.9,
-        help="Share of the old leaf values in the new ones, in 0 .. 1: decay * old + (1 - decay) * new. 1: nothing changes.",
-        least=0,
-        most=1,
-    )
-
-
 def parse_weights(written: str) -> tuple[float, ...]:
     """Parse numbers separated by commas.
 
@@ -183,9 +171,6 @@ class MergeOptions:
     )
 
 
-SWEEP, LAMBDARANK = SEARCHES = ("sweep", "lambdarank")
-
-
 @options
 class BlendOptions:
     """How to find the weights of a blend."""
@@ -195,12 +180,6 @@ class BlendOptions:
         default="valid",
         help="Split of the dataset on which to find the weights; no model may have learnt from it.",
         choices=("valid", "test", "train"),
-    )
-    search: str = option(
-        default=SWEEP,
-        help="How to find the weights: sweep (exact for two models; more, one after the other, as long as it helps) or"
-        " lambdarank (learnt together by gradient descent, and may be negative).",
-        choices=SEARCHES,
     )
     weights: Sequence[float] = option_like(MergeOptions, "weights", default=())
 

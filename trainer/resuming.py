@@ -30,7 +30,6 @@ from rankmill.trainer.training_rows import LEARNT_FROM
 from rankmill.trainer.tree_weights import weights_of_trees
 
 MERGED = "merged"  # in a model: those that it sums, with their weights
-LEAVES_REFITTED = "leaves_refitted"  # in a model: its former digest, and the decay
 MAY_DIFFER = ("n_rounds", "early_stopping_rounds", "keep_rounds")
 
 
@@ -60,11 +59,6 @@ def check_resumable(
             f" by rankmill can be resumed; train on top of it with {spelled('base_model')}"
         )
     check_whole(forest)
-    if LEAVES_REFITTED in forest.info:
-        raise InvalidParameter(
-            "resume: the leaves of the model were refitted, so its trees are no training on these data; train on top of it with"
-            f" {spelled('base_model')}"
-        )
     if MERGED in forest.info:
         raise InvalidParameter("resume: the model is a sum of several models and cannot be resumed; resume one of them")
     if "seeds" in forest.info:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.cli import execute
-from rankmill.foundation.errors import CandidatesRejected, InvalidParameter
+from rankmill.foundation.errors import CandidatesRejected
 from rankmill.gate.graded_queries import scores_of
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
@@ -25,8 +25,6 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect.documents import read_documents
 from rankmill.scorer.models import predictor_of
 from rankmill.scorer.options import Selection
-from rankmill.trainer.leaf_refits import refit_leaves
-from rankmill.trainer.training_options import StartingModel
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
 from tests.trainer.fixed import fixed
@@ -123,7 +121,6 @@ def test_a_feature_that_is_categorical_in_one_of_model_and_data_is_refused(text:
             (CandidatesRejected, lambda: evaluate(dataset.path, model=forest, split="all", metrics=["ndcg@10"])),
             (CandidatesRejected, lambda: read_documents([dataset.path], predictor_of(forest), Selection(split="all"))),
             (CandidatesRejected, lambda: scores_of(dataset, "train", [forest], ["the candidate"])),
-            (InvalidParameter, lambda: refit_leaves(dataset, StartingModel(forest), 0.5)),
         ]
 
     for error, use in uses(model(int(not text))):

@@ -66,7 +66,6 @@ def test_what_needs_trees_says_so(models, kind):
         "feature_importances_": lambda: ranker.feature_importances_,
         "n_rounds": lambda: ranker.predict(X, n_rounds=1),
         "resume": lambda: small().fit(X, y, qid=qid, resume=ranker),
-        "refit_leaves": lambda: rankmill.refit_leaves(ranker, X, y, qid=qid),
         "a plot": lambda: plot_importance(ranker),
     }
     for use, call in uses.items():

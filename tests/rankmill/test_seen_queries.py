@@ -81,7 +81,6 @@ NOT_SCORED = {
     "data ingest",  # whose --split draws the splits
     "models blend",  # its split is valid unless given, and refused if a model learnt from it
     "clicks evaluate",  # measures on clicks; --on holds the features of the documents
-    "distill",  # learns from the scores of the train split
 }
 
 

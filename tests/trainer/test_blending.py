@@ -36,11 +36,10 @@ def rankers(seed, k=3, n_queries=60):
     return scores, grades, starts
 
 
-@pytest.mark.parametrize("search", ["sweep", "lambdarank"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_blend_is_never_worse_than_its_best_part(seed, search):
+def test_a_blend_is_never_worse_than_its_best_part(seed):
     scores, grades, starts = rankers(seed)
-    found = weights_of(scores, grades, starts, NDCG, POLICY, search=search)
+    found = weights_of(scores, grades, starts, NDCG, POLICY)
     queries = PreparedQueries(grades, starts, POLICY)
     assert found.alone == pytest.approx([queries.means([NDCG], each)[NDCG] for each in scores], abs=1e-12)
     assert found.together >= max(found.alone)
@@ -48,36 +47,6 @@ def test_a_blend_is_never_worse_than_its_best_part(seed, search):
     assert queries.means([NDCG], mixed)[NDCG] == pytest.approx(found.together, abs=1e-12)
     assert sum(found.shares) == pytest.approx(1.0)
     assert found.together > max(found.alone) + 0.02  # three independent views of one signal
-
-
-@pytest.mark.parametrize("k", [2, 5])
-def test_lambdarank_finds_the_weights_of_independent_views(k):
-    """Views of one normal signal with normal errors of variance v are best added up with weights 1 / v."""
-    rng = np.random.default_rng(k)
-    starts = np.arange(801) * 10
-    signal = rng.normal(size=8000)
-    grades = np.digitize(signal, [-0.5, 0.5, 1.5]).astype(np.int32)
-    deviations = np.linspace(0.7, 1.6, k)
-    scores = [10.0**j * (signal + v * rng.normal(size=8000)) - 3.0 for j, v in enumerate(deviations)]
-    found = weights_of(scores, grades, starts, NDCG, POLICY, search="lambdarank")
-    weights = np.array(
-        [share / spread * 10.0**j for j, (share, spread) in enumerate(zip(found.shares, found.spreads, strict=True))]
-    )
-    assert weights / weights.sum() == pytest.approx(deviations**-2 / (deviations**-2).sum(), abs=0.03)
-    assert found == weights_of(scores, grades, starts, NDCG, POLICY, search="lambdarank")
-
-
-def test_lambdarank_turns_a_ranker_around_and_leaves_out_one_without_scores():
-    scores, grades, starts = rankers(6, k=2, n_queries=200)
-    found = weights_of(
-        [scores[0], -scores[1], np.full(len(grades), 4.0)], grades, starts, NDCG, POLICY, search="lambdarank"
-    )
-    assert found.shares[0] > 0.3 > -0.3 > found.shares[1]
-    assert found.shares[2] == 0.0
-    assert found.together > max(found.alone)
-    nothing = np.zeros(len(grades))
-    level = weights_of([nothing, nothing], grades, starts, NDCG, POLICY, search="lambdarank")
-    assert level.together == level.alone[0]
 
 
 def test_no_grid_of_two_weights_is_better():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rankmill import Ranker, refit_leaves
+from rankmill import Ranker
 from tests.scorer.exchange_cases import peer
 
 
@@ -53,19 +53,3 @@ def test_dart_that_drops_everything_is_lightgbm_s(xgboost_dart_mode):
     theirs = lightgbm.train(settings_of(boosting="dart", max_drop=-1, **drops), data, 8)
     assert ours.predict(x) == pytest.approx(theirs.predict(x), abs=1e-4 * np.abs(y).max())
     assert np.abs(ours.predict(x)).max() > 1.0
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.5, 0.9])
-def test_refitted_leaves_are_lightgbm_s(decay):
-    lightgbm = peer("lightgbm")
-    x, y, qid = regression(1)
-    other, targets, other_qid = regression(2)
-    targets = 2.0 * targets
-    ours = ranker_of().fit(x, np.zeros(len(x)), qid=qid, label=y)
-    data = lightgbm.Dataset(x, y, params={"min_data_in_bin": 1, "verbose": -1})
-    theirs = lightgbm.train(settings_of(), data, 8)
-    assert ours.predict(other) == pytest.approx(theirs.predict(other), abs=1e-4 * np.abs(y).max())
-    mine = refit_leaves(ours, other, np.zeros(len(x)), qid=other_qid, label=targets, decay=decay)
-    refitted = theirs.refit(other, targets, decay_rate=decay)
-    assert mine.predict(x) == pytest.approx(refitted.predict(x), abs=1e-4 * np.abs(targets).max())
-    assert not np.allclose(mine.predict(x), ours.predict(x), atol=0.1)

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from rankmill import Ranker, refit_leaves
+from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.forced_splits import listed
@@ -276,21 +276,6 @@ def test_a_file_means_what_is_in_it(tmp_path):
     forest = ranker.forest_
     assert set(forest.node_feature[forest.tree_starts[:-1]].tolist()) == {1}
     assert forest.parameters["grow"] == "best_first"  # trees of nodes, whatever the preset has otherwise
-
-
-def test_leaves_of_trees_without_a_category_that_was_asked_for_are_refitted():
-    rng = np.random.default_rng(0)
-    x, qid = rng.normal(size=(300, 2)), np.repeat(range(15), 20)
-    x[:, 1] = np.arange(300) % 6
-    x[7, 1] = 77  # a category with a bin, of too few rows for a side
-    y = np.clip(np.round(x[:, 0] + 1), 0, 3)
-    asked = {"feature": 0, "threshold": 0.0, "left": {"feature": 1, "threshold": 77}}
-    options = {"n_rounds": 3, "min_rows_in_leaf": 5, "categorical": [1], "preset": "defaults-1"}
-    ranker = Ranker(forced_splits=asked, **options).fit(x, y, qid=qid)
-    assert 77.0 not in ranker.forest_.cuts
-    again = refit_leaves(ranker, x, y, qid=qid, decay=0.0).forest_
-    assert again.node_value == pytest.approx(ranker.forest_.node_value, rel=1e-6, abs=1e-9)
-    assert again.parameters["forced_splits"] == ranker.forest_.parameters["forced_splits"]
 
 
 def test_a_preset_grows_trees_of_nodes_where_splits_are_forced():

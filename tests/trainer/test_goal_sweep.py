@@ -17,7 +17,6 @@ from rankmill.scorer.forest import Forest
 from rankmill.trainer.feature_selection import select_features
 from rankmill.trainer.goal_options import GoalSweepOptions
 from rankmill.trainer.goal_sweeps import check_comparable
-from rankmill.trainer.leaf_refits import refit_leaves
 from rankmill.trainer.multi_seed_training import plan_candidate, train_candidate
 from rankmill.trainer.options import SeedOptions, SelectOptions, TuneOptions
 from rankmill.trainer.train_on_dataset import cross_validate, plan_of, train
@@ -251,12 +250,6 @@ def test_models_are_trained_on_top_of_another_and_again_with_the_valid_split(dat
     assert again.forest.to_bytes() == result.forest.to_bytes()
     found = swept(dataset, parameters=replace(parameters, goals=["bought"]), steps=3, base_model=StartingModel(base))
     assert found.points[1].result.forest.to_bytes() == result.forest.to_bytes()
-
-
-def test_the_leaves_of_such_a_model_are_refitted(dataset):
-    forest = train(dataset, replace(PARAMETERS, goals={"bought": 0.5}, n_rounds=4)).forest
-    found = refit_leaves(dataset, StartingModel(forest), 0.5)
-    assert "ndcg@5:bought" in found.facts.metrics["valid"]
 
 
 def test_a_goal_that_the_valid_split_lacks_is_refused_before_training(dataset):

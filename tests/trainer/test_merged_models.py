@@ -14,7 +14,6 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import ForestPredictor, predict
 from rankmill.trainer.combined_forests import average, merged
-from rankmill.trainer.leaf_refits import check_refittable
 from tests.refusals import refused
 from tests.trainer.planted import fit, planted, small_data
 from tests.trainer.small_dataset import small_dataset
@@ -97,8 +96,6 @@ def test_what_cannot_be_merged_is_refused(forests):
         merged(differ)
     with refused(InvalidParameter, "resume", "sum of several"):
         fit(small_data(), n_rounds=9, options={"resume": merged([forests[0], forests[0]])})
-    with refused(InvalidParameter, "several models"):
-        check_refittable(merged(forests))
 
 
 def test_the_command_registers_the_sum(tmp_path):
