@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rankmill.foundation.storage.location import Location
+    from rankmill.scorer.forest import Forest
     from rankmill.scorer.inspect.documents import Documents
     from rankmill.scorer.inspect.paths import Paths
     from rankmill.scorer.inspect.reports import InspectionReport
@@ -65,12 +66,17 @@ class _Inspected:
 
         return isinstance(self.model, Forest)
 
+    def forest(self, use: str) -> Forest:
+        """Return its trees of the chosen rounds; InputError if it has none, which ``use`` needs."""
+        from rankmill.scorer.models import forest_of
+
+        return forest_of(self.model, use).truncated(self._rounds.n_rounds, self._rounds.start_round)
+
     def paths(self, use: str) -> Paths:
         """Return its trees as paths from root to leaf; InputError if it has none, which ``use`` needs."""
         from rankmill.scorer.inspect.paths import leaf_paths
-        from rankmill.scorer.models import forest_of
 
-        return leaf_paths(forest_of(self.model, use).truncated(self._rounds.n_rounds, self._rounds.start_round))
+        return leaf_paths(self.forest(use))
 
     def trained(self) -> TrainedModel:
         return trained_model(self.model, self.identity, self._registry, self._reference)
@@ -132,14 +138,12 @@ def influence(
     from rankmill.scorer.inspect.any_model import permutation_losses
     from rankmill.scorer.inspect.reports import influence_report, permutation_report
     from rankmill.scorer.metrics.per_query import PreparedQueries
-    from rankmill.scorer.models import forest_of
 
     inspected = _Inspected(model, registry, selection)
     if on is None:
         if not inspected.is_forest:
             raise InputError("only models of trees have gains; permute features on documents: --on CANDIDATES")
-        forest = forest_of(inspected.model, "gains").truncated(selection.n_rounds, selection.start_round)
-        _print(influence_report(forest, inspected.identity, top), None, as_json=as_json)
+        _print(influence_report(inspected.forest("gains"), inspected.identity, top), None, as_json=as_json)
         return
     documents = inspected.read(on, selection)
     measure, policy, words = _policy(metric, convention, inspected.model, documents)
@@ -325,10 +329,10 @@ def leaves(
     if out.exists() and not overwrite:
         raise InputError(f"{out}: exists already; choose another name, or replace it with --overwrite")
     inspected = _Inspected(model, registry, selection)
-    paths = inspected.paths("leaves")
+    forest = inspected.forest("leaves")
     documents = inspected.read(on, selection)
-    write_leaves(paths, documents, out, n_threads=selection.threads)
-    report = leaves_report(paths.forest, inspected.identity, n_documents=len(documents.doc_ids), out=str(out))
+    write_leaves(forest, documents, out, n_threads=selection.threads)
+    report = leaves_report(forest, inspected.identity, n_documents=len(documents.doc_ids), out=str(out))
     _print(report, documents, as_json=as_json)
 
 

@@ -23,6 +23,8 @@ SHARE_OF_RUN = 8
 """The documents of a first-stage run may take this fraction of the remaining memory; reading them takes four times as much."""
 COPIES_OF_A_MODEL = 4
 """A model is held as its file, as arrays, and laid out for prediction."""
+MOST_AT_ONCE = 4 * 10**9
+"""Bytes of a table that inspection or prediction makes of a model, at most: a small file may ask for very large ones."""
 GROWTH = 12
 """Parsed text and dense rows take up to about this many times the bytes of a block."""
 
@@ -98,3 +100,9 @@ class MemoryPlan:
             f"{self.block_bytes / MB:,.0f} MB, or groups of rows of Parquet of {self.columns_bytes(1) / MB:,.0f} MB in all; "
             f"then a sort that spills above {self.sort_bytes / MB:,.0f} MB"
         )
+
+
+def check_table(n_bytes: int, what: str, cure: str) -> None:
+    """Raise InputError if a table of ``n_bytes`` is larger than ``MOST_AT_ONCE``; ``what`` needs it, and ``cure`` makes it smaller."""
+    if n_bytes > MOST_AT_ONCE:
+        raise InputError(f"{what} need {n_bytes / 1e9:,.1f} GB, at most {MOST_AT_ONCE / 1e9:,.0f} GB are taken; {cure}")

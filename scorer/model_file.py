@@ -50,6 +50,7 @@ _PREFIX = struct.Struct("<8sIIQ")
 MAX_FEATURES = 1 << 20
 MAX_TREES = 1 << 20
 MAX_NODES = 1 << 28
+MAX_DEPTH = 65_535  # splits on the way to a leaf: those of the deepest tree that training can grow
 MAX_CUTS_OF_A_FEATURE = 65_534  # a bin code, missing included, must fit 16 bits
 MAX_SCORE = 1e300  # bound of the score of any document, so that no sum on the way overflows into infinity or NaN
 
@@ -314,6 +315,19 @@ def _nodes(arrays: Arrays, n_features: int, of_sets: npt.NDArray[np.bool_]) -> s
         parents += np.bincount(start[inner] + child, minlength=n_nodes)
     if not np.array_equal(parents, (local > 0).astype(np.int64)):
         return "a node has no parent or more than one"
+    return _depth(arrays)
+
+
+def _depth(arrays: Arrays) -> str | None:
+    """Check the depth of trees; only those of very many nodes can be too deep."""
+    feature, starts = arrays["node_feature"], arrays["tree_starts"].astype(np.int64)
+    for tree in np.flatnonzero(np.diff(starts) > 2 * MAX_DEPTH + 1).tolist():
+        start, level, depth = starts[tree], starts[tree : tree + 1], 0
+        while len(level := level[feature[level] >= 0]):
+            level = start + np.concatenate([arrays["node_left"][level], arrays["node_right"][level]])
+            depth += 1
+            if depth > MAX_DEPTH:
+                return f"tree {tree} is deeper than {MAX_DEPTH} levels"
     return None
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from rankmill.scorer import _tree_kernels
 from rankmill.scorer.forest import Forest
+from rankmill.scorer.memory import check_table
 
 WIDTH = _tree_kernels.BLOCK  # batches are padded to it
 LANES = _tree_kernels.LANES
@@ -165,6 +166,7 @@ def _set_tables(
     bit = (place - np.searchsorted(of_feature, of_feature)) % SETS_OF_A_GROUP
     firsts = np.flatnonzero(bit == 0)
     entries = np.diff(forest.cut_starts).astype(np.int64)[feature[firsts]] + 2
+    check_table(int(entries.sum()), f"the sets of categories of {n_trees:,} trees", "use fewer rounds")
     table_starts = np.cumsum(entries) - entries
     tables = np.full(int(entries.sum()), 255, dtype=np.uint8)
     group = np.cumsum(bit == 0) - 1

@@ -205,15 +205,19 @@ def _curves(forest: Forest, names: list[str]) -> dict[str, Facts] | None:
     """
     if forest.n_outputs > 1:
         return None
-    paths = leaf_paths(forest)
+    try:
+        paths = leaf_paths(forest)
+        slots = [paths.slot_of(name) for name in names]
+        shown = [0 if name in forest.categories else POINTS for name in names]
+        curves = [
+            partial_dependence(paths, [name], points=[some_steps(paths, slot, n)])
+            for name, slot, n in zip(names, slots, shown, strict=True)
+        ]
+    except InputError:  # it has no counts of training rows, or too many paths
+        return None
     found = {}
-    for name in names:
-        slot = paths.slot_of(name)
-        try:
-            categorical = name in forest.categories
-            curve = partial_dependence(paths, [name], points=[some_steps(paths, slot, 0 if categorical else POINTS)])
-        except InputError:  # it has no counts of training rows
-            return None
+    for name, slot, curve in zip(names, slots, curves, strict=True):
+        categorical = name in forest.categories
         points, outputs = curve.points[0].astype(np.float64), curve.outputs[0]
         known = ~np.isnan(points) if categorical else np.isfinite(points)
         texts = (curve.categories or {}).get(name, ["missing", OTHER])

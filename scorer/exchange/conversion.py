@@ -68,7 +68,7 @@ class PlainTree:
         Raises
         ------
         ValueError
-            A child does not exist, has two parents or is its own ancestor, or a node has no parent.
+            A child does not exist, has two parents or is its own ancestor, a node has no parent, or the tree is too deep.
         """
         n = len(self.feature)
         order, level = [np.zeros(1, dtype=NODE)], np.zeros(1, dtype=NODE)
@@ -81,6 +81,8 @@ class PlainTree:
             seen += len(level)
             if seen > n:
                 raise ValueError("a node has two parents, or is its own ancestor")
+            if len(order) > model_file.MAX_DEPTH + 1:
+                raise ValueError(f"it is deeper than {model_file.MAX_DEPTH} levels")
         found = np.concatenate(order)
         place = np.full(n, -1, dtype=NODE)
         place[found] = np.arange(len(found), dtype=NODE)

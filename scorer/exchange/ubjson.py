@@ -59,7 +59,10 @@ class _Reader:
         kind = self.marker()
         if kind not in NUMBERS or kind in "dD":
             raise ValueError(f"the marker {kind!r} in the place of a length")
-        return int(self.numbers(kind, 1)[0])
+        count = int(self.numbers(kind, 1)[0])
+        if count < 0:
+            raise ValueError(f"the length {count}")
+        return count
 
     def text(self) -> str:
         return self.take(self.count()).decode()

@@ -40,7 +40,7 @@ from rankmill.scorer.exchange.conversion import (
     text_of,
 )
 from rankmill.scorer.forest import COUNT, COVER, CUT, NODE, Forest
-from rankmill.scorer.model_file import MAX_FEATURES, shortened
+from rankmill.scorer.model_file import MAX_DEPTH, MAX_FEATURES, shortened
 
 TARGET = "XGBoost"
 NO_PARENT = 2**31 - 1
@@ -312,6 +312,8 @@ def _read_tree(tree: _Object) -> tuple[PlainTree, npt.NDArray[np.float64]]:
         if np.any((side[inner] < 0) | (side[inner] >= n)):
             raise ModelFormatError(f"{tree.where}: {tree.path} has a child that is not one of its nodes")
     reached = _reached(left, right, inner)  # pruning leaves unreachable nodes behind
+    if reached is None:
+        raise ModelFormatError(f"{tree.where}: {tree.path} is deeper than {MAX_DEPTH} levels")
     sets = _read_sets(tree, np.flatnonzero(by_set & reached))
     place = np.cumsum(reached) - 1
     cover = tree.array("sum_hessian", np.float64, n, optional=True).astype(CUT)[reached].astype(np.float64)
@@ -373,11 +375,14 @@ def _texts_of(model: _Object) -> dict[int, list[str]]:
 
 def _reached(
     left: npt.NDArray[np.int64], right: npt.NDArray[np.int64], inner: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.bool_]:
-    """Return a mask of the nodes that are reachable from the root."""
+) -> npt.NDArray[np.bool_] | None:
+    """Return a mask of the nodes that are reachable from the root; None if the tree is too deep."""
     reached = np.zeros(len(left), dtype=np.bool_)
-    level = np.zeros(1, dtype=np.int64)
+    level, depth = np.zeros(1, dtype=np.int64), 0
     while len(level):
+        if depth > MAX_DEPTH:
+            return None
+        depth += 1
         reached[level] = True
         level = level[inner[level]]
         level = np.unique(np.concatenate([left[level], right[level]]))

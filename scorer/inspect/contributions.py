@@ -22,11 +22,12 @@ from rankmill.foundation.storage.publish import fsync_file, fsync_folder
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect.documents import Documents
-from rankmill.scorer.inspect.paths import Paths
 from rankmill.scorer.inspect.shap import Explainer
 from rankmill.scorer.inspect.shap import centred as less_means
+from rankmill.scorer.memory import check_table
 from rankmill.scorer.predict import ForestPredictor
 
+_COPIES = 3  # of a batch: as computed, centred, and their absolute values
 BATCH_BYTES = 64 << 20  # contributions per batch; at least one query
 OWN_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("qid", pa.string()), ("doc_id", pa.string()), ("shap_output", pa.int32()), ("shap_total", pa.float64()),
@@ -281,20 +282,20 @@ def _write(out: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> N
         fsync_folder(out.parent)
 
 
-def write_leaves(paths: Paths, documents: Documents, out: Path, *, n_threads: int = 1) -> None:
+def write_leaves(forest: Forest, documents: Documents, out: Path, *, n_threads: int = 1) -> None:
     """Write the leaf of each document in each tree to ``out``, a .parquet file: qid, doc_id, and ``leaves``, a list of int32.
 
     See `rankmill.scorer.predict.ForestPredictor.leaves`.
     """
     checked_name(out)
-    predictor, n_trees = ForestPredictor(paths.forest), paths.forest.n_trees
+    predictor, n_trees = ForestPredictor(forest), forest.n_trees
     schema = pa.schema([*OWN_COLUMNS[:2], ("leaves", pa.list_(pa.int32()))])
     rows_each = max(1, BATCH_BYTES // (4 * max(1, n_trees)))
 
     def batches() -> Iterator[pa.RecordBatch]:
         for first in range(0, len(documents.doc_ids), rows_each):
             rows = slice(first, first + rows_each)
-            columns = np.arange(len(paths.features))
+            columns = np.arange(len(predictor.features))
             found = predictor.leaves(documents.values[rows], columns=columns, n_threads=n_threads)
             lists = pa.ListArray.from_arrays(
                 pa.array(np.arange(len(found) + 1) * n_trees, pa.int32()), pa.array(found.ravel())
@@ -325,6 +326,12 @@ def _batches(
 def _whole_queries(documents: Documents, width: int) -> Iterator[tuple[slice, int]]:
     """Yield the rows of some queries, of ``width`` bytes each, and the number of the first of these queries."""
     starts = documents.starts
+    largest = int(np.diff(starts).max(initial=0))
+    check_table(
+        _COPIES * width * largest,
+        f"the contributions of a query of {largest:,} documents",
+        f"choose others with {spelled('qids')}, or a model of fewer features",
+    )
     first = 0
     while first < len(documents.qids):
         last = first + 1

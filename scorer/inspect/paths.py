@@ -11,12 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.categories import category_code, code_name
 from rankmill.scorer.forest import COVER, Forest
 from rankmill.scorer.inspect import _kernels
+from rankmill.scorer.memory import check_table
 from rankmill.scorer.predict import ForestPredictor
 
 TILE = _kernels.TILE
+ELEMENT_BYTES = 33  # of an element of a path: see Conditions, and its share
 OTHER = "other"  # stands for the categories that no split knows
 ResultT = TypeVar("ResultT")
 
@@ -172,7 +175,7 @@ def leaf_paths(forest: Forest | Paths, *, n_rounds: int | None = None) -> Paths:
     Raises
     ------
     InputError
-        ``n_rounds`` is more than the forest has.
+        ``n_rounds`` is more than the forest has, or the paths need more than `rankmill.scorer.memory.MOST_AT_ONCE` bytes.
     """
     if isinstance(forest, Paths):
         return forest
@@ -187,11 +190,16 @@ def leaf_paths(forest: Forest | Paths, *, n_rounds: int | None = None) -> Paths:
     _kernels.find_parents(forest.tree_starts, forest.node_left, forest.node_right, n_codes, parent, depth, above)
     leaves = np.flatnonzero(forest.node_feature < 0).astype(np.int32)
     tree = np.searchsorted(forest.tree_starts, leaves, side="right") - 1
-    most = int(depth[leaves].sum(dtype=np.int64))
+    most, most_codes = _most_elements(forest, tree, depth[leaves], above[leaves])
+    check_table(
+        ELEMENT_BYTES * most + most_codes,
+        f"the paths to the {len(leaves):,} leaves of this model",
+        f"use fewer rounds ({spelled('n_rounds')}), or train with {spelled('max_depth')}",
+    )
     starts = np.zeros(len(leaves) + 1, dtype=np.int32)
     slot, low, high = (np.empty(most, dtype=np.int32) for _ in range(3))
     missing, share = np.empty(most, dtype=np.uint8), np.empty(most, dtype=np.float64)
-    table, allowed = np.empty(most, dtype=np.int64), np.empty(int(above[leaves].sum()), dtype=np.uint8)
+    table, allowed = np.empty(most, dtype=np.int64), np.empty(most_codes, dtype=np.uint8)
     filled, used = _kernels.gather_paths(
         leaves, forest.tree_starts[tree], parent, slot_of, forest.node_feature, forest.node_cut,
         forest.node_missing_left, forest.node_left, forest.node_right, forest.node_rows, n_codes, forest.set_starts,
@@ -215,6 +223,29 @@ def leaf_paths(forest: Forest | Paths, *, n_rounds: int | None = None) -> Paths:
         tree=tree.astype(np.int32),
         leaf=leaves,
     )
+
+
+def _most_elements(
+    forest: Forest,
+    tree: npt.NDArray[np.int64],
+    depth: npt.NDArray[np.int32],
+    above: npt.NDArray[np.int64],
+) -> tuple[int, int]:
+    """Return upper bounds of the elements of all paths and of the codes of their categories.
+
+    ``tree``, ``depth`` and ``above`` (sizes of the categorical features at the nodes above) are those of each leaf.  A path has
+    one element for each feature, at most as many as its tree uses.
+    """
+    inner = np.flatnonzero(forest.node_feature >= 0)
+    of_node = np.searchsorted(forest.tree_starts, inner, side="right") - 1
+    used = np.unique(of_node * np.int64(forest.n_features) + forest.node_feature[inner])
+    trees, features = np.divmod(used, forest.n_features)
+    n_codes = np.zeros(forest.n_features)
+    n_codes[list(forest.categorical_features)] = np.diff(forest.cut_starts)[list(forest.categorical_features)] + 2
+    n_used = np.bincount(trees, minlength=forest.n_trees)
+    codes = np.bincount(trees, n_codes[features], minlength=forest.n_trees).astype(np.int64)
+    elements = np.minimum(depth, n_used[tree]).sum(dtype=np.int64)
+    return int(elements), int(np.minimum(above, codes[tree]).sum(dtype=np.int64))
 
 
 def require_rows(paths: Paths, cure: str, *, or_cover: bool = False) -> None:

@@ -24,10 +24,13 @@ from math import cos, pi
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
 
+MOST_ON_A_PATH = 512  # features; more would take minutes for the rules alone
 DIGITS = 50  # of a point of a quadrature rule, before it is rounded to a double
 _STEPS = 100  # Newton's method takes about six
 
@@ -58,13 +61,18 @@ class Explainer:
     Raises
     ------
     InputError
-        ``n_rounds`` is more than the forest has, or the forest has no counts of training rows.
+        ``n_rounds`` is more than the forest has, it has no counts of training rows, or a path asks for too many features.
     """
 
     def __init__(self, forest: Forest | Paths, *, n_rounds: int | None = None) -> None:
         self.paths: Paths = leaf_paths(forest, n_rounds=n_rounds)
         require_rows(self.paths, "use a model that was trained here, or convert it anew", or_cover=True)
         widest = int(np.diff(self.paths.conditions.starts).max(initial=0))
+        if widest > MOST_ON_A_PATH:
+            raise InputError(
+                f"a path of this model asks for {widest:,} features, and at most {MOST_ON_A_PATH} are divided fairly; use fewer "
+                f"rounds ({spelled('n_rounds')}), or train with {spelled('max_depth')}"
+            )
         self._points, self._weights = rules_up_to((widest + 1) // 2)
         self.expected = np.full(self.paths.forest.n_outputs, self.paths.forest.base_score)
         """(n_outputs,) the expected output if no feature is known."""

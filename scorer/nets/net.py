@@ -32,6 +32,7 @@ from rankmill.scorer.nets.inputs import INPUT, NetInputs
 ACTIVATIONS = IDENTITY, RELU, TANH = ("identity", "relu", "tanh")
 LARGEST_SCORE = 1e30  # far from the largest float32, so that no sum can overflow
 ROWS_OF_A_TURN = 1024  # rows that a free thread takes next; their numbers stay in the cache of a core
+NUMBERS_OF_A_TURN = 1 << 24  # inputs and outputs of their layers; of very wide nets, a turn has fewer rows
 
 LAYERS: model_file.ArrayTypes = (
     ("weights", np.dtype("<f4")),
@@ -196,7 +197,7 @@ class Net(Model):
         out = np.empty(len(values), dtype=np.float64)
 
         def score(block: _Scratch, first: int) -> None:
-            last = min(first + ROWS_OF_A_TURN, len(values))
+            last = min(first + self._rows_of_a_turn, len(values))
             rows = _as_rows(values[first:last])
             self.inputs.write_numbers(rows, 0, last - first, block.outputs[0])
             if len(self.inputs.categorical):
@@ -217,7 +218,7 @@ class Net(Model):
         out = np.empty(len(numbers), dtype=np.float64)
 
         def score(block: _Scratch, first: int) -> None:
-            last = min(first + ROWS_OF_A_TURN, len(numbers))
+            last = min(first + self._rows_of_a_turn, len(numbers))
             block.outputs[0][: last - first, : self.inputs.n_base] = numbers[first:last]
             block.categories[: last - first] = categories[first:last]
             self._score(block, last - first, out, first)
@@ -226,14 +227,14 @@ class Net(Model):
         return out
 
     def _in_turns(self, n_rows: int, n_threads: int, score: Any) -> None:
-        turns = count(0, ROWS_OF_A_TURN)  # shared by all threads: next() is atomic
+        turns = count(0, self._rows_of_a_turn)  # shared by all threads: next() is atomic
 
         def work() -> None:
             block = _Scratch.of(self)
             while (first := next(turns)) < n_rows:
                 score(block, first)
 
-        threads = max(1, min(n_threads, -(-n_rows // ROWS_OF_A_TURN)))
+        threads = max(1, min(n_threads, -(-n_rows // self._rows_of_a_turn)))
         if threads == 1:
             work()
             return
@@ -253,6 +254,15 @@ class Net(Model):
             _kernels.activate(outputs, 0, n, outputs.shape[1], ACTIVATIONS.index(self.activation))
             h = outputs
         _kernels.scores_of(h, 0, n, self.top, np.float32(self.start), out, first)
+
+    @cached_property
+    def _columns(self) -> list[int]:
+        """Numbers of a row: inputs, and outputs of each layer with those that pad the last panel."""
+        return [self.inputs.n_inputs, *(len(biases) for _, biases in self._panels)]
+
+    @cached_property
+    def _rows_of_a_turn(self) -> int:
+        return max(1, min(ROWS_OF_A_TURN, NUMBERS_OF_A_TURN // max(1, sum(self._columns))))
 
     @cached_property
     def _panels(self) -> tuple[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]], ...]:
@@ -321,16 +331,16 @@ class Net(Model):
 class _Scratch(NamedTuple):
     """Scratch buffers of a thread for one block of rows."""
 
-    categories: npt.NDArray[np.int32]  # (ROWS_OF_A_TURN, n_categorical)
-    outputs: list[npt.NDArray[np.float32]]  # inputs, and outputs of each layer, (ROWS_OF_A_TURN, columns)
+    categories: npt.NDArray[np.int32]  # (rows of a turn, n_categorical)
+    outputs: list[npt.NDArray[np.float32]]  # inputs, and outputs of each layer, (rows of a turn, columns)
 
     @classmethod
     def of(cls, net: Net) -> _Scratch:
         """Return buffers for ``net``."""
-        columns = [net.inputs.n_inputs, *(len(biases) for _, biases in net._panels)]  # noqa: SLF001 - the same file
+        rows = net._rows_of_a_turn  # noqa: SLF001 - the same file
         return cls(
-            np.zeros((ROWS_OF_A_TURN, len(net.inputs.categorical)), dtype=np.int32),
-            [np.zeros((ROWS_OF_A_TURN, each), dtype=INPUT) for each in columns],
+            np.zeros((rows, len(net.inputs.categorical)), dtype=np.int32),
+            [np.zeros((rows, each), dtype=INPUT) for each in net._columns],  # noqa: SLF001 - the same file
         )
 
 
