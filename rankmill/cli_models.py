@@ -203,25 +203,18 @@ Compared = "NAME (its latest version), NAME@6, NAME@production or a model file."
 def diff(
     old: Annotated[str, typer.Argument(metavar="OLD", help=f"Old model: {Compared}")],
     new: Annotated[str, typer.Argument(metavar="NEW", help="New model, in the same form.")],
-    top: Annotated[
-        int, typer.Option(min=0, help="Number of features to show, with the largest change of importance first.")
-    ] = 10,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two models: scores, metrics, parameters, data, code, features, shape and feature importance.
-
-    The importance of a feature is its share of the gains of all splits.
+    """Show the parameters, features, data and metrics of two models side by side.
 
     Example: rankmill models diff web@production web@latest
     """
     from rankmill.diff import Side
     from rankmill.diff import diff as difference
-    from rankmill.diff_table import rows_of
 
-    sides = Side.of(old, registry), Side.of(new, registry)
-    report = difference(*sides)
+    found = difference(Side.of(old, registry), Side.of(new, registry))
     if as_json:
-        print_json(report)
+        print_json(found)
     else:
-        print_table(["", sides[0].name, sides[1].name, "difference"], rows_of(report, top))
+        print_table(["", found.old, found.new, ""], found.rows())

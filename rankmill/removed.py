@@ -18,6 +18,7 @@ class Removed(NamedTuple):
 REMOVED = (
     Removed("distill", (COMMAND,), "use the teacher itself; or train fewer trees with rankmill train"),
     Removed("models refit-leaves", (COMMAND,), "train on the new data with --base-model or anew with rankmill train"),
+    Removed("top", ("models diff",), "compare rankmill inspect influence of both models"),
     Removed("search", ("models blend", "[blend]"), "weights are found by the sweep"),
     Removed("log", ("run",), "read the JSON lines of WORK/log.jsonl"),
     Removed("lineage", ("[tell]",), "read inputs, outputs and digests in WORK/log.jsonl"),
@@ -30,4 +31,4 @@ def removal(name: str, place: str) -> str:
     """Return what to use instead of ``name``, which ``place`` does not know; nothing if it never had it."""
     plain = name.lstrip("-").replace("-", "_")
     instead = next((row.instead for row in REMOVED if row.name.replace("-", "_") == plain and place in row.places), "")
-    return instead and f"{name.split()[-1]} was removed: {instead}"
+    return instead and f"{name.rsplit(maxsplit=1)[-1]} was removed: {instead}"

@@ -27,7 +27,7 @@ NEEDS = {
     "models alias web": "",
     "models fsck": "",
     "models gc --dry-run": "",
-    "models diff web@1 web@1": TREES,
+    "models diff web@1 web@1": "",
     "convert web@1 --to lightgbm -o web.txt": TREES,
     "data query web.dataset SELECT+1": "numpy pyarrow duckdb",
     "data ingest judgments.txt -o other.dataset": f"{ROWS} joblib",

@@ -105,7 +105,7 @@ def test_show_and_diff_name_weights_and_metrics(registry: Path, capsys) -> None:
     assert execute(["models", "diff", "web@2", "web@3", "--registry", str(registry), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["parameters"]["goals"]["old"] == {"bought": 0.25}
-    assert found["metrics"]["splits"]["valid"]["ndcg@5:bought"]["old"]
+    assert found["metrics"]["valid"]["ndcg@5:bought"]["old"]
     assert execute(["models", "diff", "web@2", "web@3", "--registry", str(registry)]) == 0
     assert "bought" in capsys.readouterr().out
 
