@@ -203,7 +203,6 @@ MEANS_DIFFERENT_THINGS = {
     "--split": "shares to draw; a split of a dataset, or all; one that a gate may go by",
     "--threads": "of an ingest, or of a query in SQL: 4 at most",
     "--to": "a number, a format, a version",
-    "--top": "rows, or features",
 }
 """Options that may be declared more than once: what they mean, which is not the same in all commands."""
 
