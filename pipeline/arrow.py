@@ -55,6 +55,17 @@ def parts_of(strings: pa.Array[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray
     return starts[strings.offset : strings.offset + len(strings) + 1], as_numbers(data, np.uint8)
 
 
+def refused_by_arrow(path: Path, error: Exception, otherwise: str) -> str:
+    """Return the message that Arrow refuses the file ``path`` with ``error``: for a type that it does not know, or ``otherwise``."""
+    reason = str(error).split("\n", 1)[0].rstrip(" .")
+    if "more than 64 bits" in reason:
+        return (
+            f"{path}: has whole numbers of 128 bits (Int128), which Arrow cannot read; write ids as text and numbers as floats:"
+            " in Polars cast(pl.String) and cast(pl.Float64)"
+        )
+    return f"{path}: {otherwise}: {reason}"
+
+
 def open_parquet(path: Path) -> pq.ParquetFile:
     """Open ``path`` for reading in batches; memory: one row group.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -139,6 +140,11 @@ def _add_pairs(context: typer.Context, sources: list[Path], out: Path, options: 
                 f"{spelled(name)} applies to judgments only; with --format pairs the rows of {out} do not change: leave it out"
             )
     report = add_pairs(
-        sources, out, max_rejects=options.max_rejects, block_size=options.block_size, overwrite=options.overwrite
+        sources,
+        out,
+        max_rejects=options.max_rejects,
+        block_size=options.block_size,
+        overwrite=options.overwrite,
+        say=partial(typer.echo, err=True),
     )
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())

@@ -43,7 +43,7 @@ OTHER_FILES = "Judgments from other files"
 _MEANING = "What the input means"
 _GRADES = "Grades"
 _LIMITS = "Limits"
-_NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?")
+_NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 
 
 def _columns(texts: Iterable[str]) -> Mapping[str, str]:

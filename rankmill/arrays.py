@@ -2,27 +2,71 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from rankmill.categorical_columns import is_missing
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.scalars import whole_number
 from rankmill.pipeline.sources.column_roles import HABITS
 from rankmill.pipeline.sources.columns import usual_name
+from rankmill.pipeline.sources.pandas_marks import index_columns
 
 NUMBERS = "biuf"  # NumPy's kinds of numeric types
 
 
 def array(values: Any, name: str) -> npt.NDArray[Any]:
-    """Return ``values`` as an array of any type; TrainingDataRejected if rows have different lengths."""
+    """Return ``values`` as an array of any type.
+
+    Raises
+    ------
+    TrainingDataRejected
+        Rows have different lengths, or a value is masked.
+    """
+    masked = (
+        np.ma.getmaskarray(found).reshape(len(found), -1).any(axis=1) if (found := _masked(values)) is not None else ()
+    )
+    if np.any(masked):
+        raise TrainingDataRejected(
+            f"{name}: row {int(np.argmax(masked))} is masked, so its value is missing; leave out such rows (np.ma.getmaskarray finds them)"
+        )
+    if library_of(values) == "polars" and is_of_128_bits(values):
+        values = values.to_list()  # NumPy has no such type
     try:
         return np.asarray(values)
     except ValueError:  # NumPy's message is about inhomogeneous shapes
         raise TrainingDataRejected(f"{name} is ragged; give rows of equal length") from None
+
+
+def is_of_128_bits(series: Any) -> bool:
+    """Whether a Polars series has whole numbers of 128 bits, which neither NumPy nor Arrow have."""
+    return str(getattr(series, "dtype", "")) in {"Int128", "UInt128"}
+
+
+def without_mask(values: Any) -> Any:
+    """Return features ``values`` with missing values, NaN or None, where they are masked."""
+    found = _masked(values)
+    if found is None:
+        return values
+    if found.dtype.kind in NUMBERS:
+        return np.ma.filled(found.astype(found.dtype if found.dtype.kind == "f" else np.float64), np.nan)
+    objects = np.array(found.data, dtype=object)
+    objects[np.ma.getmaskarray(found)] = None
+    return objects
+
+
+def _masked(values: Any) -> np.ma.MaskedArray[Any, Any] | None:
+    """Return a masked array, or a list of masked rows, as one; None for anything else."""
+    rows = isinstance(values, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in values)
+    try:
+        return np.ma.array(values) if rows or isinstance(values, np.ma.MaskedArray) else None
+    except ValueError:  # rows of different lengths
+        return None
 
 
 def vector(values: Any, name: str) -> npt.NDArray[Any]:
@@ -58,6 +102,29 @@ def names_of(frame: object) -> tuple[str, ...] | None:
     if found is None or (len(found) and list(found) == list(range(len(found)))):
         return None
     return tuple(str(name) for name in found)
+
+
+def schema_of_table(values: Any) -> pa.Schema | None:
+    """Return the schema of an Arrow table or record batch; None for others."""
+    found = getattr(values, "schema", None)
+    return found if isinstance(found, pa.Schema) else None
+
+
+def without_index(
+    values: Any, names: tuple[str, ...] | None, categorical: Sequence[str | int]
+) -> tuple[str, ...] | None:
+    """Return ``names``, columns of ``values``, without those that are the index of a pandas frame; a warning names these.
+
+    Those among ``categorical`` are meant.
+    """
+    index = set(index_columns(names or (), schema_of_table(values))).difference(categorical)
+    if names is None or not index:
+        return names
+    shown = ", ".join(repr(name) for name in names if name in index)
+    warnings.warn(
+        f"X: {shown} is the index of a pandas frame and no feature; it is left out", UserWarning, stacklevel=4
+    )
+    return tuple(name for name in names if name not in index)
 
 
 def are_numbered(names: tuple[str, ...]) -> bool:
@@ -141,7 +208,7 @@ def _refuse_queries_as_feature(values: Any, names: Sequence[str], qid: Any, grou
         raise InvalidParameter(f"{where}found no queries; if they are in column {called[0]!r}, {cure}")
     given = queries_of(qid, group, len(values), where)
     for name in called:
-        column = np.asarray(values.column(name) if library_of(values) == "pyarrow" else values[name])
+        column = array(values.column(name) if library_of(values) == "pyarrow" else values[name], name)
         pairs = {*zip(column.tolist(), given.tolist(), strict=False)} if column.shape == given.shape else set()
         if pairs and len(pairs) == len({one for one, _ in pairs}) == len({one for _, one in pairs}):
             raise TrainingDataRejected(

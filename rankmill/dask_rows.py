@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankmill.arrays import library_of, made_up_names, name_of_column, names_of
+from rankmill.arrays import library_of, made_up_names, name_of_column, names_of, without_index
 from rankmill.foundation.cluster.duty import Duty
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.sources.column_roles import PARTS, RESERVED
@@ -101,6 +101,8 @@ class DaskRows:
             columns[role] = _column(name, value, X, names, where)
         apart = {value for value in columns.values() if isinstance(value, str)} | {*goals}
         given_names = None if names is None else tuple(name for name in names if name not in apart)
+        if expected is None:
+            given_names = without_index(X, given_names, categorical)
         features = made_up_names(len(X.columns)) if given_names is None else given_names
         for goal in goals:
             if names is None or goal not in names:

@@ -17,16 +17,20 @@ from rankmill.arrays import (
     Matrix,
     are_numbered,
     array,
+    is_of_128_bits,
     library_of,
     made_up_names,
     name_of_column,
     names_of,
+    schema_of_table,
+    without_mask,
 )
 from rankmill.categorical_columns import Texts, check_numbers, codes_of, is_number_text, known_texts, with_names
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binspec import BinSpec, matrix_bins
 from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.column_roles import HABITS
+from rankmill.pipeline.sources.pandas_marks import with_categories
 from rankmill.pipeline.sources.role_columns import are_categories
 from rankmill.scorer.model import Model
 from rankmill.spilled_values import SpilledValues
@@ -100,6 +104,9 @@ def table_of(
             repeated = next(name for i, name in enumerate(own) if name in own[:i])
             raise TrainingDataRejected(f"X has two columns {repeated!r}; give every feature a unique name")
         names = own if names is None else names
+        if known is None and (schema := schema_of_table(values)) is not None:
+            marked = {each.name for each in with_categories(schema) if isinstance(each.type, pa.DictionaryType)}
+            named = (*named, *(name for name in names if name in marked))
         columns = _Columns.of(names, known, named)
         return FeatureTable(names, _from_frame(values, own, names, columns), columns.texts)
     framed = library_of(values) == "pandas" and hasattr(values, "columns")
@@ -188,9 +195,21 @@ def _from_frame(frame: Any, own: tuple[str, ...], names: tuple[str, ...], column
         if library == "pandas":
             out[:, i] = _pandas_column(name, frame.iloc[:, place[name]], columns)
         else:
-            column = frame.to_series(place[name]).to_arrow() if library == "polars" else frame.column(place[name])
+            if library == "polars":
+                column = _of_polars(frame.to_series(place[name]), as_text=columns.is_categorical(name))
+            else:
+                column = frame.column(place[name])
             out[:, i] = columns.converted(name, column, str(column.type))
     return out
+
+
+def _of_polars(series: Any, *, as_text: bool) -> Any:
+    """Return a Polars series as Arrow, which has no whole numbers of 128 bits: they become floats, or text."""
+    if is_of_128_bits(series):
+        import polars as pl
+
+        series = series.cast(pl.String if as_text else pl.Float64)
+    return series.to_arrow()
 
 
 def _pandas_column(name: str, column: Any, columns: _Columns) -> Matrix:
@@ -268,6 +287,7 @@ def _plain(values: Any) -> npt.NDArray[Any]:
     """Return ``values``, which are no frame, as an array of numbers, text or objects."""
     if hasattr(values, "toarray"):
         raise TrainingDataRejected("X is a sparse matrix; give X.toarray(), a dense array")
+    values = without_mask(values)
     found = array(values, "X")
     if found.dtype.kind == "U" and found.ndim == 2 and isinstance(values, list | tuple):
         found = np.array(values, dtype=object)  # NumPy has made the numbers beside text into text

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.array_rows import ArrayRows, Extras, rows_of
-from rankmill.arrays import check_same_rows, queries_of, vector, with_goals, with_queries
+from rankmill.arrays import check_same_rows, queries_of, vector, with_goals, with_queries, without_index
 from rankmill.feature_table import FeatureTable, table_of
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.spilled_values import SpilledValues
@@ -75,6 +75,8 @@ class GivenRows:
         aligned = {name: column for name, column in columns.items() if "pair" not in name}
         check_same_rows({"X": X, "y": y, "qid": qid, **aligned, **(goals or {})})
         columns["goals"] = goals
+        if expected is None:
+            given_names = without_index(X, given_names, categorical or ())
         names, known = expected or (given_names, None)
         table = table_of(X, names, known, categorical or ())
         return cls(given_names=given_names, table=table, y=y, qid=qid, group=group, extras=Extras.of(columns))

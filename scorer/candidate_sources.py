@@ -18,6 +18,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import Format, ReadOptions
 from rankmill.pipeline.sources.batch import RowBatch, Source
 from rankmill.pipeline.sources.columns import TableColumns, guesses_line, guesses_of
+from rankmill.pipeline.sources.empty_files import with_rows
 from rankmill.pipeline.sources.files import find_files
 from rankmill.scorer.model import Model, check_kinds
 from rankmill.scorer.options import CandidateOptions
@@ -53,12 +54,16 @@ def paths_of(subject: PathLike | Sequence[PathLike]) -> list[Path]:
     return [Path(subject)] if isinstance(subject, (str, os.PathLike)) else [*map(Path, subject)]
 
 
-def files_of(paths: Sequence[Path]) -> list[Path]:
-    """Return the files that ``paths`` name, those in folders and those that match patterns among them."""
+def files_of(paths: Sequence[Path], form: str = "auto", *, announce: bool = False) -> list[Path]:
+    """Return the files that ``paths`` name, those in folders and those that match patterns among them, but not those without rows.
+
+    ``announce`` prints how many of these there are.
+    """
     several = [path.is_dir() or (has_magic(os.fspath(path)) and not path.exists()) for path in paths]
-    return [
+    found = [
         file for path, many in zip(paths, several, strict=True) for file in (find_files([path]) if many else [path])
     ]
+    return with_rows(found, form, say if announce else None)
 
 
 def open_sources(

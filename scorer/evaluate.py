@@ -222,8 +222,9 @@ def _score_candidates(
     column: Callable[[str], pl.DataFrame]
     if dataset is None or scope is None:
         graded = replace(reading, goals=evaluated.goals)
-        sources = open_sources(files_of(paths), options.format, graded, announce=options.announce)
-        column = partial(column_of_candidates, files_of(paths), options.format, reading)
+        files = files_of(paths, options.format, announce=options.announce)
+        sources = open_sources(files, options.format, graded, announce=options.announce)
+        column = partial(column_of_candidates, files, options.format, reading)
     else:
         for metric in evaluated.metrics:
             check_goal(metric, metric.goal, dataset.goals, str(dataset.path))

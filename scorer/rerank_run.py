@@ -81,7 +81,8 @@ def make_plan(
 ) -> RerankPlan:
     """Check everything, and return the plan; errors as `rankmill.scorer.rerank.rerank`."""
     plan = MemoryPlan.of(options.memory).with_run(beside_bytes())
-    paths, runs = files_of(paths_of(candidates)), files_of(paths_of(options.run))
+    paths = files_of(paths_of(candidates), options.format, announce=options.announce)
+    runs = files_of(paths_of(options.run), announce=options.announce)
     if options.lacking == "drop" and not runs:
         raise InputError(f"{spelled('lacking')} is for the documents of a run; name the run with {spelled('run')}")
     check_apart(target, [*paths, *runs])

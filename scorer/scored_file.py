@@ -19,18 +19,28 @@ import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled
-from rankmill.pipeline.arrow import schema_of
+from rankmill.foundation.storage.table_formats import refuse_table_format
+from rankmill.pipeline.arrow import refused_by_arrow, schema_of
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, path_in
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, shorten
 from rankmill.pipeline.sources.blocks import compression_of, damaged
+from rankmill.pipeline.sources.column_roles import IDS
 from rankmill.pipeline.sources.columns import TableColumns
 from rankmill.pipeline.sources.delimited import DelimitedSource
 from rankmill.pipeline.sources.delimited_text import DelimitedText
 from rankmill.pipeline.sources.files import check_file, uncompressed
 from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.open_source import NarrowFile
-from rankmill.pipeline.sources.role_columns import are_numbers, as_floats, as_strings, read_parts
+from rankmill.pipeline.sources.role_columns import (
+    EXACT_ID,
+    are_ids,
+    are_numbers,
+    as_floats,
+    as_strings,
+    ids_of,
+    read_parts,
+)
 from rankmill.pipeline.sources.table_rows import Problems
 from rankmill.pipeline.sources.trec_run import read_ranked_lines
 from rankmill.pipeline.sources.words import QRELS
@@ -63,6 +73,7 @@ def read_scored(path: Path, goals: Sequence[str] = ()) -> pa.Table:
     CandidatesRejected
         A column is missing or of another type, a line is malformed, a score is missing or not a number.
     """
+    refuse_table_format(path)
     separator = delimiter_of(path)
     if separator is not None:
         return as_scored(_read_delimited(path, separator, goals), str(path), goals)
@@ -169,8 +180,9 @@ def as_scored(table: pa.Table, where: str, goals: Sequence[str] = ()) -> pa.Tabl
     columns = {}
     for name, source in _sources(table.column_names, goals).items():
         kind = _kinds(goals)[name]
+        are_of_ids = name in IDS and are_ids(table.schema.field(source).type)
         try:
-            columns[name] = table.column(source).cast(kind)
+            columns[name] = _ids(table, source, where) if are_of_ids else table.column(source).cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             actual = table.schema.field(source).type
             raise CandidatesRejected(f"{where}: expected column {source!r} as {kind}, found {actual}") from None
@@ -188,6 +200,19 @@ def as_scored(table: pa.Table, where: str, goals: Sequence[str] = ()) -> pa.Tabl
         qid = columns["qid"][row].as_py()
         raise CandidatesRejected(f"{where}: expected a number as score, found none in row {row + 1}, query {qid!r}")
     return pa.table(columns)
+
+
+def _ids(table: pa.Table, name: str, where: str) -> pa.ChunkedArray[Any]:
+    """Return a column of ids as text; CandidatesRejected if one is no whole number."""
+    column = table.column(name)
+    found = [ids_of(chunk) for chunk in column.chunks]
+    bad = np.concatenate([np.zeros(0, dtype=np.bool_), *(wrong for _, wrong in found)])
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise CandidatesRejected(
+            f"{where}: expected {EXACT_ID} in column {name!r}, found {column[row].as_py()} in row {row + 1}; write ids as text"
+        )
+    return pa.chunked_array([texts for texts, _ in found], pa.string())
 
 
 def _refuse_twice(names: Sequence[str], where: str, goals: Sequence[str] = ()) -> None:
@@ -210,8 +235,10 @@ def _is_scored(path: Path) -> bool:
 def _parquet_columns(path: Path) -> list[str]:
     try:
         return list(pq.read_schema(path).names)
-    except pa.ArrowInvalid:
-        raise CandidatesRejected(f"{path}: not a complete Parquet file; create it again") from None
+    except pa.ArrowException as error:
+        raise CandidatesRejected(
+            refused_by_arrow(path, error, "not a complete Parquet file; create it again")
+        ) from None
 
 
 def _read_parquet(path: Path, goals: Sequence[str]) -> pa.Table:

@@ -56,13 +56,14 @@ def grade(cell: str | None, rules) -> int | None:
     """Return the grade of a cell by rules with words, negative, unjudged and highest; -1 for none, None where it is bad."""
     nothing = {"keep": -1, "zero": 0, "reject": None}[rules.unjudged]
     word = "" if cell is None else cell.strip(BLANKS)
-    value = float(word) if re.fullmatch(r"[+-]?\d+(\.\d*)?", word, re.ASCII) else None
+    value = float(word) if re.fullmatch(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?", word, re.ASCII | re.IGNORECASE) else None
     for key, mapped in rules.words:
         if key.casefold() == word.casefold() or (value is not None and key[-1].isdigit() and float(key) == value):
             value, word = float(mapped), "a number"
             break
     if word.lower() in {"", "nan", "null"}:
         return nothing
+    value = {"true": 1.0, "false": 0.0}.get(word.lower(), value)
     if value is None or not math.isfinite(value) or value != math.floor(value) or value > rules.highest:
         return None
     if value < 0:

@@ -162,7 +162,7 @@ def test_a_rank_need_be_a_number_only_where_it_is_a_feature(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("grade", "kept"), [("1", 1), ("+1", 1), ("2.0", 1), ("nan", 0), ("null", 0), ("1.5", -1), ("x", -1), ("1e0", -1)]
+    ("grade", "kept"), [("1", 1), ("+1", 1), ("2.0", 1), ("nan", 0), ("null", 0), ("1.5", -1), ("x", -1), ("1e0", 1)]
 )
 def test_a_grade_of_qrels_is_the_same_number_everywhere(tmp_path, grade, kept):
     path = tmp_path / "a.qrels"

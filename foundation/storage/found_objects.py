@@ -11,6 +11,7 @@ from rankmill.foundation.errors import ConflictError, InputError
 from rankmill.foundation.storage.bucket import ObjectFacts, StoreError
 from rankmill.foundation.storage.fetching import PatientClient
 from rankmill.foundation.storage.location import ObjectUrl
+from rankmill.foundation.storage.table_formats import refuse_listed
 
 LAST = ("_manifest.json", "index.html")
 """The files that make a folder complete: of a dataset and of ranked lists, and of a report."""
@@ -43,6 +44,7 @@ def find(url: ObjectUrl, client: PatientClient) -> list[ObjectFacts]:
         keys = {each.url.key for each in listed if pattern.fullmatch(each.url.key)}
         if not keys:
             raise InputError(f"{url}: no object matches")
+        _refuse_table_formats(listed, keys, above)
         return [each for each in listed if each.url.key in keys or _belongs(each.url.key, keys)]
     found = _in_folder(url, client)
     if not found:
@@ -90,7 +92,16 @@ def _in_folder(url: ObjectUrl, client: PatientClient) -> list[ObjectFacts]:
         raise ConflictError(f"{url}: is not complete: it is being written, or writing it has failed; write it again")
     if _is_whole(listed, url):
         return listed
-    return [each for each in listed if each.url.parent == url and not each.url.name.startswith(".")]
+    found = [each for each in listed if each.url.parent == url and not each.url.name.startswith(".")]
+    _refuse_table_formats(listed, [each.url.key for each in found], url)
+    return found
+
+
+def _refuse_table_formats(listed: Iterable[ObjectFacts], keys: Iterable[str], above: ObjectUrl) -> None:
+    begin = f"{above.key}/" if above.key else ""
+    refuse_listed(
+        [each.url.key.removeprefix(begin) for each in listed], [key.removeprefix(begin) for key in keys], str(above)
+    )
 
 
 def may_have_rows(url: ObjectUrl) -> bool:

@@ -31,6 +31,7 @@ from rankmill.pipeline.clicks.result_lists import ClickLog, LogBlock
 from rankmill.pipeline.clicks.spilled_log import RESIDENT
 from rankmill.pipeline.clicks.write_judgments import TableWriter, check_table_path
 from rankmill.pipeline.sources.column_roles import PARTS, RESERVED
+from rankmill.pipeline.sources.empty_files import with_rows
 from rankmill.pipeline.sources.files import check_file, find_files
 
 BYTES_USED = 150  # for an impression of a block: its list, and a share of the texts of list ids
@@ -119,7 +120,7 @@ def join_features(
     """
     options = options or JoinOptions()
     check_table_path(out, overwrite=overwrite)
-    files = find_files(features)
+    files = with_rows(find_files(features))
     names = _feature_names(files)
     with staging_folder(out) as staging:
         impressions, staged = staging / "impressions.parquet", staging / out.name

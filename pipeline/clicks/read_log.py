@@ -37,6 +37,7 @@ from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.column_roles import CLICK_NUMBERS
 from rankmill.pipeline.sources.columns import guesses_of, tables_disagree
+from rankmill.pipeline.sources.empty_files import with_rows
 from rankmill.pipeline.sources.files import check_file, find_files, format_of, refuse_copies
 from rankmill.pipeline.sources.open_source import open_table
 from rankmill.pipeline.sources.role_columns import read_parts
@@ -90,7 +91,7 @@ def open_click_log(
     """
     options = options or ClickLogOptions()
     quarantine = quarantine or Quarantine(options.max_rejects)
-    files = find_files(paths)
+    files = with_rows(find_files(paths), options.format, say)
     refuse_copies(files)
     return_large_arrays()
     with tempfile.TemporaryDirectory(prefix="rankmill-clicks-") as name, explain_errors(Path(name), room_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from rankmill.pipeline.judgments.judgment_files import (
 from rankmill.pipeline.pairs.add_pairs import sorted_files
 from rankmill.pipeline.pairs.pair_files import PairFile
 from rankmill.pipeline.sources.columns import check_categorical, check_ignored, guesses_of, tables_disagree
+from rankmill.pipeline.sources.empty_files import with_rows
 from rankmill.pipeline.sources.files import find_files, refuse_copies
 from rankmill.pipeline.sources.letor import check_made_ids, companions_of, letor_name
 from rankmill.pipeline.sources.open_source import open_source, share_categories, share_features
@@ -89,6 +90,12 @@ class Inputs:
         return guesses_of(source.table for source in self.sources)
 
     @property
+    def index(self) -> tuple[str, ...]:
+        """The columns in tables of rows that are left out because they are the index of a pandas frame."""
+        tables = (source.table for source in self.sources)
+        return tuple(dict.fromkeys(name for table in tables if table is not None for name in table.index))
+
+    @property
     def graded(self) -> bool:
         """Whether the rows have grades."""
         return "grade" in self.sources[0].fields
@@ -129,8 +136,9 @@ def open_inputs(
     options: IngestOptions,
     quarantine: Quarantine,
     base: Base | None,
+    say: Callable[[str], None] | None = None,
 ) -> Inputs:
-    """Open all files.
+    """Open all files but those without rows, of which ``say`` is told.
 
     Parameters
     ----------
@@ -152,7 +160,7 @@ def open_inputs(
     DataRejected
         The files are inconsistent.
     """
-    files = _row_files(rows, options)
+    files = _row_files(rows, options, say)
     read = replace(options.read, ungraded=options.read.ungraded or bool(pairs) or base is not None)
     if base is not None:
         read = replace(read, known_features=frozenset(base.manifest.features))
@@ -162,8 +170,8 @@ def open_inputs(
     sources = open_rows([file.path for file in files], options.format, read, quarantine, features)
     columns = _common_columns(sources, options, read, graded=not judgments)
     check_made_ids(sources)
-    judgment_files = sorted_files(find_files(judgments), [file.path for file in files])
-    pair_files = sorted_files(find_files(pairs), [*(file.path for file in files), *judgment_files])
+    judgment_files = sorted_files(with_rows(find_files(judgments), say=say), [file.path for file in files])
+    pair_files = sorted_files(with_rows(find_files(pairs), say=say), [*(file.path for file in files), *judgment_files])
     categorical = frozenset(read.categorical if columns is not None else map(letor_name, read.categorical))
     categorical = categorical.union(*(source.table.categorical for source in sources if source.table is not None))
     judgment_sources = [JudgmentFile(path, options.read, quarantine) for path in judgment_files]
@@ -198,7 +206,9 @@ def check_for_cluster(inputs: Inputs, options: IngestOptions) -> None:
             raise InputError(f"{behind.url}: {word} reads no files from buckets yet; copy them to a shared folder")
 
 
-def _row_files(rows: Mapping[SplitName, Given], options: IngestOptions) -> list[RowFile]:
+def _row_files(
+    rows: Mapping[SplitName, Given], options: IngestOptions, say: Callable[[str], None] | None
+) -> list[RowFile]:
     """Return the files of rows in an order that does not depend on the arguments."""
     train, valid, test = (rows.get(split, ()) for split in SPLITS)
     if options.rule is not None and (valid or test):
@@ -209,7 +219,9 @@ def _row_files(rows: Mapping[SplitName, Given], options: IngestOptions) -> list[
     if not (train or (options.append and (valid or test))):
         raise InputError("no input files")
     named = zip(SPLITS, (train, valid, test), strict=True)
-    files = [RowFile(path, split) for split, paths in named for path in find_files(paths)]
+    files = [
+        RowFile(path, split) for split, paths in named for path in with_rows(find_files(paths), options.format, say)
+    ]
     seen: dict[Path, SplitName] = {}
     for given in files:
         count = len(seen)

@@ -25,7 +25,7 @@ from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.publish_dataset import check_destination, publish_dataset
 from rankmill.pipeline.rejects import listing_rejects, write_rejects
 from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.columns import guesses_line, guesses_of
+from rankmill.pipeline.sources.columns import guesses_line, guesses_of, index_line
 from rankmill.pipeline.statistics.feature_statistics import stored_statistics
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def ingest(
     check_destination(out, overwrite=options.overwrite or base is not None)
     quarantine = Quarantine(options.max_rejects)
     rows: dict[SplitName, Given] = {"train": train, "valid": valid, "test": test}
-    inputs = open_inputs(rows, qrels, pairs, options, quarantine, base)
+    inputs = open_inputs(rows, qrels, pairs, options, quarantine, base, say)
     where = options.cluster if cluster is None else cluster
     if where is not None:
         check_for_cluster(inputs, options)
@@ -101,6 +101,8 @@ def ingest(
     for what, guessed in (("", inputs.guessed), ("judgments: ", of_judgments)):
         if guessed and say is not None:
             say(what + guesses_line(guessed))
+    if inputs.index and say is not None:
+        say(index_line(inputs.index))
     with (
         staging_folder(out) as staging,
         ExitStack() as stack,

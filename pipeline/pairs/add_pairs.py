@@ -25,6 +25,7 @@ from rankmill.pipeline.publish_dataset import sweep
 from rankmill.pipeline.query_spill import QuerySpill
 from rankmill.pipeline.rejects import listing_rejects, write_rejects
 from rankmill.pipeline.sources.batch import Quarantine
+from rankmill.pipeline.sources.empty_files import with_rows
 from rankmill.pipeline.sources.files import check_file, find_files, refuse_copies
 from rankmill.pipeline.stored_shards import read_manifest
 
@@ -117,6 +118,7 @@ def add_pairs(
     max_rejects: int = 0,
     block_size: int = DEFAULT_BLOCK_BYTES,
     overwrite: bool = False,
+    say: Callable[[str], None] | None = None,
 ) -> PairReport:
     """Join the pairs of some files to the rows of the dataset at ``path``, and publish the new manifest.
 
@@ -132,6 +134,8 @@ def add_pairs(
         Bytes of text parsed at a time.
     overwrite
         Whether to replace existing pairs.
+    say
+        Called with a line about files without rows, which are skipped.
 
     Raises
     ------
@@ -145,7 +149,7 @@ def add_pairs(
         raise InputError(f"{path}: the dataset already has pairs; replace them with {spelled('overwrite')}")
     if not paths:
         raise InputError("no input files")
-    files = sorted_files(find_files(paths))
+    files = sorted_files(with_rows(find_files(paths), say=say))
     quarantine = Quarantine(max_rejects)
     sources = [PairFile(file, quarantine) for file in files]
     shard_of = {shard.bucket: shard for shard in dataset.manifest.shards}

@@ -13,6 +13,7 @@ from pyarrow import ipc
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.storage.arriving import open_to_read, readable
+from rankmill.pipeline.arrow import refused_by_arrow
 from rankmill.pipeline.sources.blocks import compression_of
 from rankmill.pipeline.sources.columnar import ColumnarSource, check_text
 
@@ -94,8 +95,7 @@ class ArrowSource(ColumnarSource):
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, OSError) and error.errno:
                 raise
-            reason = str(error).split("\n", 1)[0].rstrip(" .")
-            raise DataRejected(f"{self.path}: not Arrow data, or damaged or truncated: {reason}") from None
+            raise DataRejected(refused_by_arrow(self.path, error, "not Arrow data, or damaged or truncated")) from None
 
     def _check_end(self) -> None:
         """Reject a truncated stream: Arrow does not notice one that is cut between two record batches."""

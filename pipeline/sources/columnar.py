@@ -30,8 +30,9 @@ from rankmill.pipeline.sources.batch import (
     without_values,
 )
 from rankmill.pipeline.sources.column_roles import IDS, OPTIONAL
-from rankmill.pipeline.sources.columns import TableColumns, table_columns
+from rankmill.pipeline.sources.columns import TableColumns, table_columns, without_index
 from rankmill.pipeline.sources.grades import GradeRules
+from rankmill.pipeline.sources.pandas_marks import index_columns, with_categories
 from rankmill.pipeline.sources.role_columns import (
     are_categories,
     are_ids,
@@ -82,6 +83,19 @@ class TableSource(ABC):
         self.fields = columns.fields
         self._reader = RecordReader(columns, rules)
 
+    def _roles(
+        self,
+        names: Sequence[str],
+        options: ReadOptions,
+        columns_of: ColumnsOf | None,
+        look: Callable[[TableColumns], list[ColumnProblem]],
+        index: Collection[str] | None = None,
+    ) -> TableColumns:
+        """Assign roles to the columns ``names``, of which ``index`` are the index of a pandas frame; None: by their names."""
+        assign = columns_of or table_columns
+        index = index_columns(names) if index is None else index
+        return without_index(names, index, options, lambda rest: assign(self.path, rest, options, look))
+
     def names(self, width: int) -> tuple[str, ...]:
         """Return the names of the features."""
         if width != len(self._columns.features):
@@ -116,9 +130,9 @@ class ColumnarSource(TableSource):
         columns_of: ColumnsOf | None = None,
     ) -> None:
         super().__init__(path, quarantine)
-        schema = self.schema()
-        columns_of = columns_of or table_columns
-        columns = columns_of(path, schema.names, options, partial(problems_of_types, schema))
+        schema = with_categories(self.schema())
+        look = partial(problems_of_types, schema)
+        columns = self._roles(schema.names, options, columns_of, look, index_columns(schema.names, schema))
         if columns.of_judgments:
             encoded = {name for name in columns.features if isinstance(schema.field(name).type, pa.DictionaryType)}
             columns = replace(columns, categorical=columns.categorical | encoded)
@@ -351,7 +365,7 @@ def problems_of_types(schema: pa.Schema, columns: TableColumns) -> list[ColumnPr
         elif part == TIME:
             fits, what = is_timelike(kind), "timestamps, dates, ISO text or whole seconds since 1970"
         elif part in columns.graded:
-            fits, what = (are_numbers(kind) and not kinds.is_boolean(kind)) or are_ids(kind), "numbers or words"
+            fits, what = are_numbers(kind) or are_ids(kind), "numbers or words"
         elif name in columns.categorical or encoded:
             fits, what = are_categories(kind), "categories: text or whole numbers"
         else:

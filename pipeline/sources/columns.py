@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns, name_hint
@@ -23,11 +25,11 @@ from rankmill.pipeline.sources.column_roles import (
     PARTS,
     RESERVED,
 )
+from rankmill.pipeline.sources.files import partition_keys
 from rankmill.pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from rankmill.pipeline.options import ReadOptions
 _LETOR_LINE = re.compile(r"\S+ qid:")
@@ -57,6 +59,8 @@ class TableColumns:
         The features that are categories.
     goals
         The columns with further grades; each has its own name as role.
+    index
+        Columns that are left out because they are the index of a pandas frame.
     """
 
     column_of: Mapping[str, str]
@@ -68,6 +72,7 @@ class TableColumns:
     offered: tuple[str, ...] = ()
     categorical: frozenset[str] = frozenset()
     goals: tuple[str, ...] = ()
+    index: tuple[str, ...] = ()
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -161,11 +166,11 @@ def table_columns(
     column_of |= guessed
     problems += doubts
     if len(header) == 1 and "qid" not in column_of:
-        _refuse(path, [_missing("qid", rest)])
+        _refuse(path, [_missing(path, "qid", rest)])
     needs_grade = options.grade_required and not options.ungraded and "label" not in column_of
     for part in ("qid", *(["grade"] if needs_grade else [])):
         if part not in column_of:
-            problems.append(_missing(part, rest))
+            problems.append(_missing(path, part, rest))
     features = tuple(name for name in rest if name not in column_of.values())
     offered: tuple[str, ...] = ()
     if options.grade_required:
@@ -224,7 +229,7 @@ def _judgment_columns(
                     continue  # labels are real numbers
                 found = "label"
             if found is None:
-                problems.append(_missing(part, names))
+                problems.append(_missing(path, part, names))
                 continue
             column_of[part] = found
             guessed.append(part)
@@ -261,6 +266,36 @@ def _refuse(path: Path, problems: Sequence[ColumnProblem]) -> None:
         raise UnusableColumns(path, tuple(problems))
 
 
+def without_index(
+    header: Sequence[str],
+    index: Collection[str],
+    options: ReadOptions,
+    columns_of: Callable[[Sequence[str]], TableColumns],
+) -> TableColumns:
+    """Assign roles with ``columns_of`` to the columns ``header`` but those of the ``index`` of a pandas frame, which are no features.
+
+    They can still have a role, and are features if the options name them or the model knows them.
+    """
+    named = {
+        *options.columns.values(),
+        *options.categorical,
+        *options.goals,
+        *options.known_features,
+        options.time_column,
+    }
+    index = {name for name in index if name not in named and not _is_ignored(name, options)}
+    roles = {*PARTS, *PAIR_PARTS, *CLICK_PARTS}
+    plain = {
+        name for name in index if name not in roles and not any(usual_name(name) in usual for usual in HABITS.values())
+    }
+    found = columns_of([name for name in header if name not in plain])
+    return replace(
+        found,
+        features=tuple(name for name in found.features if name not in index),
+        index=tuple(name for name in header if name in index and name not in found.column_of.values()),
+    )
+
+
 def guesses_of(tables: Iterable[TableColumns | None]) -> dict[str, str]:
     """Return the inferred roles of all ``tables`` with their columns; None is a file without column names."""
     return {part: name for table in tables if table is not None for part, name in table.guesses.items()}
@@ -274,6 +309,16 @@ def guesses_line(guesses: Mapping[str, str]) -> str:
     """
     found = ", ".join(f"{part} from {name!r}" for part, name in guesses.items())
     return f"columns: {found} (inferred; set with {spelled('columns')})"
+
+
+def index_line(names: Iterable[str]) -> str:
+    """Return a line about columns that are left out.
+
+    >>> index_line(["__index_level_0__"])
+    "columns: '__index_level_0__' is left out: the index of a pandas frame is no feature (write the file without it, or rename the column)"
+    """
+    shown = ", ".join(map(repr, names))
+    return f"columns: {shown} is left out: the index of a pandas frame is no feature (write the file without it, or rename the column)"
 
 
 def check_ignored(ignore: Iterable[str], tables: Sequence[TableColumns]) -> None:
@@ -368,7 +413,7 @@ def _assigned(path: Path, names: Sequence[str], ignored: Sequence[str], options:
         if name and name not in names:
             if len(names) == 1 and (problem := _wrong_delimiter(part, names[0])):
                 raise InputError(f"{path}: {problem.reason}; {problem.cure}")
-            hint = name_hint(name, names, f"the columns are: {_shown(names)}")
+            hint = _hint(path, name, names)
             if part == "grade" and not options.grade_required:
                 hint += f"; for candidates without grades, leave out {part}={name}"
             raise InputError(f"{path}: no column {name!r}, which {spelled('columns')} takes as {part}; {hint}")
@@ -379,7 +424,7 @@ def _time_column(path: Path, names: Sequence[str], name: str, column_of: Mapping
     if name in column_of.values() or name in PARTS:
         raise InputError(f"{spelled('time_column')}: {name!r} is a reserved name; give the column with the times")
     if name not in names:
-        hint = name_hint(name, names, f"the columns are: {_shown(names)}")
+        hint = _hint(path, name, names)
         raise DataRejected(f"{path}: no column {name!r}, which {spelled('time_column')} names; {hint}")
     return name
 
@@ -395,7 +440,7 @@ def _goals(path: Path, names: Sequence[str], column_of: Mapping[str, str], optio
                 f"{path}: {spelled('goals')} names {name!r}, but {spelled('ignore')} names it, too; leave out one of the two"
             )
         if name not in names:
-            hint = name_hint(name, names, f"the columns are: {_shown(names)}")
+            hint = _hint(path, name, names)
             what = f"{spelled('goals')} names" if options.grade_required else "the metrics name as a goal"
             raise DataRejected(f"{path}: no column {name!r}, which {what}; {hint}")
         if name in part_of:
@@ -443,10 +488,12 @@ def usual_name(name: str) -> str:
     return re.sub(r"[\s_.-]", "", name).lower()
 
 
-def _missing(part: str, names: Sequence[str]) -> ColumnProblem:
+def _missing(path: Path, part: str, names: Sequence[str]) -> ColumnProblem:
     """Return the problem that no column has the role ``part``, with candidates."""
     near = get_close_matches(part, names, n=1)
     reason = f"no column {part!r}"
+    if part in partition_keys(path):
+        return ColumnProblem(part, reason, _hint(path, part, names))
     if near:
         option = f"{part}={near[0]}"
         return ColumnProblem(
@@ -456,6 +503,17 @@ def _missing(part: str, names: Sequence[str]) -> ColumnProblem:
         return _one_column(part, names[0])
     cure = f"the columns are: {_shown(names)}; {spelled('columns')} {part}=NAME says which it is"
     return ColumnProblem(part, reason, cure, (("--columns", f"{part}=NAME"),))
+
+
+def _hint(path: Path, name: str, names: Sequence[str]) -> str:
+    """Return what may help if no column of ``names`` is called ``name``."""
+    if name not in partition_keys(path):
+        return name_hint(name, names, f"the columns are: {_shown(names)}")
+    root = Path(*itertools.takewhile(lambda part: "=" not in part, path.parts))
+    return (
+        f"{name!r} is a key of the folders of a partitioned table, which are not read as columns; write it into the files, for example with"
+        f" DuckDB: COPY (FROM read_parquet('{root}/**/*{path.suffix}', hive_partitioning = true)) TO 'rows.parquet'"
+    )
 
 
 def _one_column(part: str, name: str) -> ColumnProblem:

@@ -24,7 +24,7 @@ from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, ReadTask, RowBatch, shorten
 from rankmill.pipeline.sources.column_roles import OPTIONAL
 from rankmill.pipeline.sources.columnar import ColumnsOf, ParsedNumbers, TableSource
-from rankmill.pipeline.sources.columns import TableColumns, table_columns
+from rankmill.pipeline.sources.columns import TableColumns
 from rankmill.pipeline.sources.delimited_text import DelimitedRows, DelimitedText, Wanted
 from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.number_text import read_floats
@@ -63,8 +63,7 @@ class DelimitedSource(TableSource):
         self.header = self._text.header
         self._rules = GradeRules.of(options)
         self._decimal_comma = options.decimal_comma
-        columns_of = columns_of or table_columns
-        self._settle(columns_of(path, self.header, options, self._problems_of_values), self._rules)
+        self._settle(self._roles(self.header, options, columns_of, self._problems_of_values), self._rules)
 
     def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
         """Yield a task for each block of the file."""

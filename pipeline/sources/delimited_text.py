@@ -1,6 +1,7 @@
 """Read the lines of CSV and TSV into columns of text and a matrix of numbers.
 
-A cell in quotes may contain delimiters, and a quote as two; it ends on its line.  Empty lines are skipped.
+A cell in quotes may contain delimiters, and a quote as two; it ends on its line.  Blanks around a cell without quotes are no part
+of it, in the first line too.  Empty lines are skipped.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _HEADER_LIMIT = 16 << 20
 _FIRST_BYTES = 1 << 20
 _MOST_LINES = 1 << 17  # parsed at a time: short cells take many times the memory of their text
 _ODD_CELLS = 1 << 14
+_BLANKS = " \t"
+_IS_BLANK = np.isin(np.arange(256), [ord(blank) for blank in _BLANKS])
 
 Positions = npt.NDArray[np.int64]
 
@@ -213,7 +216,7 @@ class DelimitedText:
                 state[_kernels.ODD] = 0
         n = int(state[_kernels.ROWS])
         row, number, start, stop = np.concatenate(found, axis=1)
-        columns = [_cells(text, cell_from[t, :n], cell_to[t, :n]) for t in range(len(wanted.texts))]
+        columns = [_cells(text, *_stripped(text, cell_from[t, :n], cell_to[t, :n])) for t in range(len(wanted.texts))]
         return DelimitedRows(
             block=block,
             texts=pa.RecordBatch.from_arrays(columns, list(wanted.texts)) if columns else _no_columns(n),
@@ -249,6 +252,8 @@ class DelimitedText:
         if not cells:
             found = "an empty line" if line else "an empty file"
             raise DataRejected(f"{self.path}:1: expected the names of the columns, found {found}")
+        if any(cell != cell.strip(_BLANKS) for cell in cells):
+            cells = _without_blanks(line.rstrip("\r\n"), self.delimiter)
         return cells
 
     def _unclosed_quote(self, line: int, text: str) -> DataRejected:
@@ -269,6 +274,36 @@ class DelimitedText:
         except DataRejected as error:
             return error
         return DataRejected(f"{self.path}: not a text file in UTF-8; convert it to UTF-8")
+
+
+def _without_blanks(line: str, delimiter: str) -> list[str]:
+    """Return the cells of ``line``, without blanks around those that do not begin with a quote.
+
+    >>> _without_blanks('a, b," c", "d" ,"e"', ",")
+    ['a', 'b', ' c', 'd', 'e']
+    """
+    found = []
+    for quoted, rest in re.findall(rf'(?:^|{re.escape(delimiter)})("(?:[^"]|"")*")?([^{re.escape(delimiter)}]*)', line):
+        cell = f"{quoted}{rest}".strip(_BLANKS)
+        found.append(cell[1:-1].replace('""', '"') if re.fullmatch('"(?:[^"]|"")*"', cell) else cell)
+    return found
+
+
+def _stripped(text: npt.NDArray[np.uint8], start: Positions, stop: Positions) -> tuple[Positions, Positions]:
+    """Return where cells begin and stop without blanks around them; a cell in quotes begins with its quote.
+
+    >>> text = np.frombuffer(b'a, b ,  ," c"', dtype=np.uint8)
+    >>> start, stop = _stripped(text, np.array([0, 2, 6, 9]), np.array([1, 5, 8, 13]))
+    >>> [bytes(text[k:m]) for k, m in zip(start, stop)]
+    [b'a', b'b', b'', b'" c"']
+    """
+    while len(here := np.flatnonzero((start < stop) & _IS_BLANK[text[np.minimum(start, len(text) - 1)]])):
+        start = start.copy()
+        start[here] += 1
+    while len(here := np.flatnonzero((start < stop) & _IS_BLANK[text[stop - 1]])):
+        stop = stop.copy()
+        stop[here] -= 1
+    return start, stop
 
 
 def _cells(text: npt.NDArray[np.uint8], start: Positions, stop: Positions) -> pa.StringArray:

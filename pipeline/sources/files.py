@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import defaultdict
 from glob import glob, has_magic
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import file_digest
+from rankmill.foundation.storage.table_formats import refuse_table_format
 from rankmill.pipeline.dataset_manifest import FEATURES, MANIFEST_NAME, UNJUDGED, earlier_name, path_in
 from rankmill.pipeline.options import Format
 from rankmill.pipeline.sources.blocks import COMPRESSED
@@ -101,8 +103,15 @@ def _in_folder(folder: Path) -> list[Path]:
             f"{folder}: is a dataset, not a folder of input files; {cure}. To evaluate a model on it:"
             f" rankmill evaluate {folder} --model NAME --split test"
         )
+    refuse_table_format(folder)
     found = [path for path in folder.iterdir() if _holds_rows(path) and path.is_file()]
     if not found:
+        partitions = sorted(path.name for path in folder.iterdir() if partition_keys(path / "x")[-1:] and path.is_dir())
+        if partitions:
+            raise InputError(
+                f"{folder}: has no files of rows but folders of partitions, such as {partitions[0]}; to read the files in them:"
+                f" {shlex.quote(str(folder / '**' / '*.parquet'))}"
+            )
         known = " ".join(sorted(SUFFIXES))
         raise InputError(f"{folder}: no file in this folder has a known suffix ({known}, compressed or not) or none")
     return found
@@ -156,13 +165,25 @@ COMPANIONS = (".query", ".group")
 """Suffixes that are added to the name of a file of rows, for files that belong to it and have no rows."""
 
 
+def partition_keys(path: Path) -> list[str]:
+    """Return the keys of Hive partitions in the folders above ``path``, which no reader takes for columns.
+
+    >>> partition_keys(Path("hive/date=2024-01-01/site=a/part.parquet"))
+    ['date', 'site']
+    """
+    return [
+        name for part in path.parts[:-1] for name, equals, value in [part.partition("=")] if name and equals and value
+    ]
+
+
 def check_file(path: Path) -> None:
-    """Raise InputError unless ``path`` is a file with a UTF-8 name, which manifests need."""
+    """Raise InputError unless ``path`` is a file with a UTF-8 name, which manifests need, and not of a table format."""
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError:
         name = os.fsencode(path).decode("utf-8", "backslashreplace")
         raise InputError(f"{name}: the bytes of this name are not UTF-8; rename it") from None
+    refuse_table_format(path)
     if path.is_dir():
         raise InputError(f"{path}: is a folder; give the files in it")
     if not path.is_file():

@@ -16,6 +16,7 @@ import pyarrow as pa
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import MAX_GRADE, NegativeGrades, ReadOptions, Unjudged, Words, check_words, word_key
+from rankmill.pipeline.sources._number_kernels import TRUTH
 
 HIGHEST_LABEL_AS_GRADE = 31  # whole labels above are amounts, whose gain 2^grade - 1 would dominate every sum
 UNKNOWN_GRADE = -1  # the document is unjudged
@@ -159,7 +160,7 @@ class GradeRules:
             return grade_of[key]
         if isinstance(key, float):
             return key
-        return math.nan if key in _NOTHING else _NO_WORD
+        return math.nan if key in _NOTHING else TRUTH.get(key, _NO_WORD)
 
     def _settle(self, numbers: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
         """Apply the policies to mapped numbers."""

@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.storage.arriving import readable
-from rankmill.pipeline.arrow import open_parquet
+from rankmill.pipeline.arrow import open_parquet, refused_by_arrow
 from rankmill.pipeline.sources.batch import ColumnBatch, ColumnTask
 from rankmill.pipeline.sources.columnar import ColumnarSource, check_text
+from rankmill.pipeline.sources.pandas_marks import with_categories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -152,17 +153,18 @@ def _refusing_damaged(path: Path) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno:
             raise
-        raise DataRejected(f"{path}: the Parquet data are damaged: {_first_line(error)}") from None
+        raise DataRejected(refused_by_arrow(path, error, "the Parquet data are damaged")) from None
 
 
 def schema_of_file(path: Path) -> pa.Schema:
-    """Return the schema of the Parquet file ``path``; DataRejected if it is not one."""
+    """Return the schema of the Parquet file ``path``, with all categories as dictionaries; DataRejected if it is not one."""
     try:
-        return pq.read_schema(readable(path))
+        metadata = pq.read_metadata(readable(path))
+        return with_categories(metadata.schema.to_arrow_schema(), metadata.metadata)
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno:
             raise
-        raise DataRejected(f"{path}: not a Parquet file, or truncated: {_first_line(error)}") from None
+        raise DataRejected(refused_by_arrow(path, error, "not a Parquet file, or truncated")) from None
 
 
 def read_batches(
@@ -195,7 +197,3 @@ def read_batches(
             check_text(path, name, column, first)
         first += len(batch)
         yield batch
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0].rstrip(" .")

@@ -68,7 +68,11 @@ def read_parts(
     for part in (part for part in (*IDS, "grade", *numbers, TIME) if part in columns):
         column = columns[part]
         if part in IDS:
-            found[part] = as_strings(column)
+            found[part], inexact = ids_of(column)
+            for row in problems.new(inexact):
+                problems.add(
+                    row, part, f"{column[row].as_py()} ({column.type})", EXACT_ID, "write ids as text or whole numbers"
+                )
             if part in needed:
                 offsets, _ = parts_of(found[part])
                 good = found[part].is_valid().to_numpy(zero_copy_only=False) & (np.diff(offsets) > 0)
@@ -183,7 +187,7 @@ def _grades(
 ) -> npt.NDArray[np.int32]:
     """Return a column (n,) of grades; unknown ones are invalid in the rows ``needed_in`` (n,)."""
     cells: Any
-    if are_numbers(column.type):
+    if are_numbers(column.type) and not kinds.is_boolean(column.type):
         cells = as_floats(column).astype(np.float64)
         grades, bad = rules.settle_numbers(cells)
     else:
@@ -231,10 +235,10 @@ def _shown(number: float) -> str:
 
 
 def are_ids(kind: pa.DataType) -> bool:
-    """Whether a column of type ``kind`` can hold ids: strings or whole numbers."""
+    """Whether a column of type ``kind`` can hold ids: strings, or numbers, which must be whole."""
     kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
     strings = kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)
-    return kinds.is_integer(kind) or strings
+    return kinds.is_integer(kind) or kinds.is_decimal(kind) or kinds.is_floating(kind) or strings
 
 
 def are_numbers(kind: pa.DataType) -> bool:
@@ -246,7 +250,7 @@ def are_numbers(kind: pa.DataType) -> bool:
 def are_categories(kind: pa.DataType) -> bool:
     """Whether a column of type ``kind`` can hold categories: strings, numbers but decimals, booleans, or only nulls."""
     kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
-    return are_ids(kind) or (are_numbers(kind) and not kinds.is_decimal(kind))
+    return (are_ids(kind) or are_numbers(kind)) and not kinds.is_decimal(kind)
 
 
 def as_floats(column: pa.Array[Any]) -> npt.NDArray[Any]:
@@ -258,7 +262,34 @@ def as_floats(column: pa.Array[Any]) -> npt.NDArray[Any]:
 
 
 def as_strings(column: pa.Array[Any]) -> pa.Array[Any]:
-    """Return ``column`` of ids as strings, without dictionary encoding."""
+    """Return ``column`` of words as strings, without dictionary encoding."""
     if isinstance(column.type, pa.DictionaryType):
         column = column.cast(column.type.value_type)
     return column.cast(pa.string())
+
+
+EXACT_ID = "a whole number as id, in a float below 2^53 (float32: 2^24)"
+_BITS = {16: 11, 32: 24, 64: 53}  # of the significand, by the bits of a float
+
+
+def ids_of(column: pa.Array[Any]) -> tuple[pa.Array[Any], Mask]:
+    """Return ``column`` of ids as strings, and which (n,) are numbers that are not whole, or that other ids may have been rounded to.
+
+    >>> ids, bad = ids_of(pa.array([1.0, 2.5, None, 2.0**53]))
+    >>> ids.to_pylist()[:1], bad.tolist()
+    (['1'], [False, True, False, True])
+    """
+    if isinstance(column.type, pa.DictionaryType):
+        column = column.cast(column.type.value_type)
+    if kinds.is_floating(column.type):
+        numbers = as_floats(column)
+        missing = np.isnan(numbers)
+        bad: Mask = ~missing & ~(
+            (np.abs(numbers) < 2.0 ** _BITS[column.type.bit_width]) & (numbers == np.floor(numbers))
+        )
+        return pa.array(np.where(bad | missing, 0, numbers).astype(np.int64), mask=missing).cast(pa.string()), bad
+    if kinds.is_decimal(column.type):
+        texts = pc.replace_substring_regex(column.cast(pa.string()), pattern=r"\.0+$", replacement="")
+        whole = pc.match_substring_regex(texts, r"^-?\d+$").fill_null(True)  # noqa: FBT003  Arrow's argument
+        return texts, ~whole.to_numpy(zero_copy_only=False)
+    return column.cast(pa.string()), np.zeros(len(column), dtype=np.bool_)

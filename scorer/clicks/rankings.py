@@ -43,7 +43,7 @@ def scored_table(source: Model | Path, on: Sequence[Path] = ()) -> pa.Table:
     sources: list[Source] = (
         [DatasetSource.of_model(Dataset.open(on[0]), None, predictor)]
         if names_dataset(list(on))
-        else open_sources(files_of(on), options.format, reading)
+        else open_sources(files_of(on, options.format), options.format, reading)
     )
     return scored_rows(sources, predictor, reading, options.threads)
 

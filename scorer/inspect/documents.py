@@ -101,7 +101,7 @@ def read_documents(
     where = ", ".join(map(str, subject))
     dataset, scope = chosen_queries(files, selection.split, models, selection.qids)
     sources: list[Source] = (
-        open_sources(files_of(files), selection.format, options, announce=selection.announce)
+        open_sources(files_of(files, selection.format), selection.format, options, announce=selection.announce)
         if dataset is None or scope is None
         else [DatasetSource.of_model(dataset, scope.split, predictor)]
     )

@@ -23,7 +23,26 @@ from tests.refusals import refused
 
 WORDS = (("Perfect", 4), ("good", 2), ("BAD", 0), ("-2", 0), ("0.5", 1), ("7", 3), ("somewhat bad", 1))
 CELLS = ["perfect", " GOOD ", "bad", "b a d", "Somewhat Bad", "-2", "-2.0", "-1", "0", "-0", "1", "2.0", "2.5", ".5"]
-CELLS += ["0.5", "7", "07", "3", "9", "1e1", "inf", "x", "", " ", "nan", "NULL", None, "99999999999", "-3.5"]
+CELLS += [
+    "0.5",
+    "7",
+    "07",
+    "3",
+    "9",
+    "1e1",
+    "1.000e+00",
+    "TRUE",
+    "false",
+    "inf",
+    "x",
+    "",
+    " ",
+    "nan",
+    "NULL",
+    None,
+    "99999999999",
+    "-3.5",
+]
 
 
 @given(

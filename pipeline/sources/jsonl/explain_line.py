@@ -31,6 +31,7 @@ _EXPECTED = {
     "Invalid control character at": "an escape in place of a control character",
 }
 
+_EXACT = 2**53  # a larger float may stand for another whole number
 _NOT_DEEPER = f"at most {DEEPEST} brackets in one another"
 
 
@@ -146,14 +147,14 @@ def _nested_problems(text: str, value: Any, columns: TableColumns, keys: Keys, a
 
 def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: int) -> Iterator[LineExplanation]:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    whole = number and isinstance(value, int)
+    whole = number and (isinstance(value, int) or (value.is_integer() and abs(value) < _EXACT))
     text = isinstance(value, str)
     if value is None:
         return
     if part in IDS:
         good, expected = text or whole, "text or a whole number"
     elif part in columns.graded:
-        good, expected = text or number, "a number or a word"
+        good, expected = text or number or isinstance(value, bool), "a number or a word"
     elif part == TIME:
         good, expected = text or whole, "a time: ISO text or whole seconds since 1970"
     elif not part and key in columns.categorical:

@@ -22,11 +22,12 @@ from rankmill.pipeline.sources.batch import Quarantine, ReadTask, RowBatch, shor
 from rankmill.pipeline.sources.blocks import read_blocks, unchecked_blocks
 from rankmill.pipeline.sources.column_roles import PARTS, RESERVED
 from rankmill.pipeline.sources.columnar import ColumnsOf, TableSource
-from rankmill.pipeline.sources.columns import TableColumns, of_candidates, table_columns
+from rankmill.pipeline.sources.columns import TableColumns, of_candidates, table_columns, without_index
 from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.jsonl.explain_line import LineExplanation, explain, place_of, shown
 from rankmill.pipeline.sources.jsonl.json_keys import FEATURES, Keys, as_object, lines_of, naturally_sorted, read_keys
 from rankmill.pipeline.sources.jsonl.json_rows import LineReader
+from rankmill.pipeline.sources.pandas_marks import index_columns
 from rankmill.pipeline.sources.table_rows import TableRows
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class JsonSource(TableSource):
         if columns_of is None:
             self._use(_columns(path, self._keys, options))
         else:
-            self._use(columns_of(path, self._keys.top, options, partial(_problems_of_values, self._keys)))
+            self._use(self._roles(self._keys.top, options, columns_of, partial(_problems_of_values, self._keys)))
 
     def add_features(self, names: Iterable[str]) -> None:
         """Add the features ``names``, which other files have; not for arrays."""
@@ -133,7 +134,10 @@ def _columns(path: Path, keys: Keys, options: ReadOptions, others: frozenset[str
         options = replace(options, known_features=options.known_features | others)
     look = partial(_problems_of_values, keys)
     if keys.form == "flat":
-        return table_columns(path, naturally_sorted({*keys.top, *others}), options, look)
+        names = naturally_sorted({*keys.top, *others})
+        return without_index(
+            names, index_columns(names), options, lambda rest: table_columns(path, rest, options, look)
+        )
     nested = {*keys.features, *others}
     taken = [name for name in keys.features if name in PARTS or name in RESERVED]
     if taken:

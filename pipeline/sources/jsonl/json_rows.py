@@ -171,6 +171,8 @@ class LineReader:
             value = (line.top if key not in self._columns.categorical else line.features).get(key)
             if value is None:
                 continue
+            if kind == _kernels.GRADED and isinstance(value, bool):
+                value = str(value).lower()  # a word, as in other formats
             if kind != _kernels.TEXT and not isinstance(value, str):
                 cells.numbers[p, row] = _as_float(value)
             cells.words[p] |= isinstance(value, str)

@@ -82,7 +82,6 @@ GENERATED: dict[str, Callable[[Path], None]] = {
     "grade-null.parquet": parquet(table(grade=[2, None])),
     "grade-negative.parquet": parquet(table(grade=[2, -1])),
     "grade-fraction.parquet": parquet(table(grade=[2, 0.5])),
-    "grade-true.parquet": parquet(table(grade=[True, False])),
     "grade-too-high.parquet": parquet(table(grade=[2, 2**31])),
     "feature-text.parquet": parquet(table(bm25=["0.5", "0.25"])),
     "feature-list.parquet": parquet(table(bm25=[[0.5, 1.0], [0.25, 2.0]])),

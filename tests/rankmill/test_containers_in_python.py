@@ -1,0 +1,125 @@
+"""What frames, tables and masked arrays say about their columns, as `Ranker` and `BinnedDataset` read them."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from rankmill import BinnedDataset, Ranker
+from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.given_rows import GivenRows
+from tests.refusals import refused
+
+N = 60
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, 2)).astype(np.float32)
+Y = RNG.integers(0, 3, N)
+QID = np.repeat(np.arange(6), 10)
+FRAME = pd.DataFrame(X, columns=["a", "b"])
+
+
+def given(values, y=Y, qid=QID, **more):
+    """The features' names and values, as `fit` reads them."""
+    table = GivenRows.of_arrays(values, y, qid, None, more).table
+    return table.names, table.values, set(table.texts)
+
+
+def shuffled():
+    return FRAME.set_axis(np.argsort(Y, kind="stable"))
+
+
+INDEXED = {
+    "an Arrow table of pandas": lambda: pa.Table.from_pandas(shuffled()),
+    "a record batch of pandas": lambda: pa.RecordBatch.from_pandas(shuffled()),
+    "a named index": lambda: pa.Table.from_pandas(shuffled().rename_axis("place")),
+    "what Polars reads": lambda: pl.DataFrame(pa.Table.from_pandas(shuffled())),
+    "pd.read_csv": lambda: shuffled().reset_index(names="Unnamed: 0"),
+    "pd.read_csv twice": lambda: shuffled().reset_index(names="Unnamed: 0.1"),
+}
+
+
+@pytest.mark.parametrize("kind", INDEXED)
+def test_the_index_of_a_frame_is_no_feature_and_a_warning_names_it(kind):
+    with pytest.warns(UserWarning, match="index") as caught:
+        names, values, _ = given(INDEXED[kind]())
+    assert len(caught) == 1
+    assert (names, values.tolist()) == (("a", "b"), X.tolist())
+
+
+def test_models_of_frames_with_and_without_an_index_are_the_same_and_score_both():
+    table = pa.Table.from_pandas(shuffled())
+    with pytest.warns(UserWarning, match="__index_level_0__"):
+        ranker = Ranker(n_rounds=2, verbose=0, min_rows_in_leaf=2).fit(table, Y, qid=QID)
+    with pytest.warns(UserWarning, match="__index_level_0__"):
+        binned = BinnedDataset(table, Y, qid=QID)
+    assert list(ranker.feature_names_in_) == list(binned.binned.feature_names) == ["a", "b"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ranker.predict(table).tolist() == ranker.predict(FRAME).tolist()
+
+
+def test_an_index_that_is_named_as_a_category_is_meant():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table = pa.Table.from_pandas(FRAME.assign(shop=QID).set_index("shop"))
+        given_names = GivenRows.of_arrays(table, Y, QID, categorical=["shop"]).table
+    assert (set(given_names.names), set(given_names.texts)) == ({"a", "b", "shop"}, {"shop"})
+
+
+def test_a_column_that_pandas_had_as_categories_is_categorical_in_an_arrow_table():
+    frame = FRAME.assign(shop=pd.Categorical(QID))
+    table = pa.Table.from_pandas(frame)
+    decoded = table.set_column(2, "shop", pa.array(QID)).replace_schema_metadata(table.schema.metadata)
+    for values in (frame, table, decoded):
+        names, _, texts = given(values)
+        assert (names, texts) == (("a", "b", "shop"), {"shop"})
+
+
+def test_masked_features_are_missing_however_they_are_given():
+    mask = X > 1
+    missing = np.where(mask, np.nan, X)
+    for values in (np.ma.array(X, mask=mask), [*np.ma.array(X, mask=mask)], np.ma.array(X.astype(object), mask=mask)):
+        np.testing.assert_array_equal(given(values)[1], missing)
+    whole = np.ma.array((X * 100).astype(np.int64), mask=mask)
+    np.testing.assert_array_equal(given(whole)[1], np.where(mask, np.nan, (X * 100).astype(np.int64)))
+    texts = np.ma.array(np.where(X > 0, "good", "bad"), mask=mask)
+    assert np.isnan(given(texts)[1]).tolist() == mask.tolist()
+    ranker = Ranker(n_rounds=2, verbose=0, min_rows_in_leaf=2).fit(np.ma.array(X, mask=mask), Y, qid=QID)
+    assert ranker.predict(np.ma.array(X, mask=mask)).tolist() == ranker.predict(missing).tolist()
+    np.testing.assert_array_equal(given(np.ma.array(X))[1], X)
+
+
+MASKED = np.ma.array(np.abs(Y), mask=Y == 2)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"y": MASKED}, {"qid": np.ma.array(QID, mask=QID == 2)}, *({name: MASKED} for name in ("sample_weight", "label", "event", "offset", "position", "query_weight"))],
+    ids=lambda more: next(iter(more)),
+)  # fmt: skip
+def test_masked_grades_weights_and_ids_are_refused(more):
+    arguments = {"y": Y, "qid": QID} | more
+    row = int(np.argmax(np.ma.getmaskarray(next(iter(more.values())))))
+    with refused(TrainingDataRejected, next(iter(more)), f"row {row}", "masked"):
+        Ranker(n_rounds=1, verbose=0, objective="l2" if "label" in more else None).fit(X, **arguments)
+
+
+def test_masked_grades_that_hide_nothing_are_grades():
+    Ranker(n_rounds=1, verbose=0).fit(X, np.ma.array(Y), qid=np.ma.array(QID, mask=np.zeros(N)))
+
+
+def test_whole_numbers_of_128_bits_are_ids_grades_and_features():
+    wide = pl.Series("qid", [10**19 + one for one in QID.tolist()], dtype=pl.Int128)
+    grades, feature = pl.Series("y", Y, dtype=pl.Int128), pl.Series("a", QID, dtype=pl.UInt128)
+    plain = Ranker(n_rounds=2, verbose=0).fit(X, Y, qid=QID)
+    other = Ranker(n_rounds=2, verbose=0).fit(X, grades, qid=wide)
+    assert plain.predict(X).tolist() == other.predict(X).tolist()
+    _, values, _ = given(pl.DataFrame({"a": feature, "qid": wide}), qid=None)
+    assert values[:, 0].tolist() == QID.tolist()
+    codes = GivenRows.of_arrays(pl.DataFrame({"a": feature}), Y, QID, categorical=["a"]).table.values
+    assert codes[:, 0].tolist() == QID.tolist()
