@@ -179,76 +179,6 @@ class SeedsFacts:
     noise_floor: NoiseFloor = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoalPoint(OneOfSeveral):
-    """The training with one of several weights of the goals."""
-
-    goals: Mapping[str, float]  # weights; the grade has the rest
-    dominated_by: int | None = left_out()  # number of a point of the front; None: it is on the front
-    meets_floors: bool
-
-    @property
-    def grade_weight(self) -> float:
-        """The weight of the grade."""
-        return max(0.0, 1.0 - fsum(self.goals.values()))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoalSweepFacts:
-    """Trainings with several weights of the goals, of which one was chosen; points count from 1."""
-
-    metrics: tuple[
-        str, ...
-    ]  # what is compared on the valid split: the metric by the grade, by each goal, others with floors
-    floors: Mapping[str, float] = field(default_factory=dict)
-    chosen: int
-    points: tuple[GoalPoint, ...]
-
-    @property
-    def chosen_point(self) -> GoalPoint:
-        """The point that was chosen."""
-        return self.points[self.chosen - 1]
-
-    def values(self, point: GoalPoint) -> tuple[float, ...]:
-        """Return the ``metrics`` of a point on the valid split."""
-        return tuple(point.metrics["valid"][metric] for metric in self.metrics)
-
-    def fate(self, number: int) -> str:
-        """Return what became of point 1, 2, .. in words: on the front or dominated, below a floor, chosen.
-
-        >>> kept = {"sha256": "", "best_round": 1, "rounds_trained": 1, "meets_floors": True}
-        >>> points = [{"m": 0.5, "m:a": 0.25}, {"m": 0.25, "m:a": 0.125}]
-        >>> points = tuple(GoalPoint(goals={"a": i / 2}, metrics={"valid": each}, **kept) for i, each in enumerate(points))
-        >>> facts = GoalSweepFacts(metrics=("m", "m:a"), chosen=1, points=points)
-        >>> facts.fate(1)
-        'on the front, chosen'
-        """
-        point = self.points[number - 1]
-        words = ["on the front" if point.dominated_by is None else f"dominated by {point.dominated_by}"]
-        words += [] if point.meets_floors else ["below a floor"]
-        return ", ".join([*words, *(["chosen"] if number == self.chosen else [])])
-
-    def lines(self) -> list[str]:
-        """Return a line for each point, after one about all, for people."""
-        on_front = sum(point.dominated_by is None for point in self.points)
-        floors = "".join(f"; floor of {name} {floor:g}" for name, floor in self.floors.items())
-        lines = [
-            f"weights of goals on the valid split: {len(self.points)} models, {on_front} on the Pareto front{floors}"
-        ]
-        for number, point in enumerate(self.points, 1):
-            weights = ", ".join(f"{name} {weight:.3g}" for name, weight in self.weights(point).items())
-            values = ", ".join(
-                f"{name} {value:.4f}" for name, value in zip(self.metrics, self.values(point), strict=True)
-            )
-            lines.append(f"{number}: {weights}: {values}; {self.fate(number)}")
-        return lines
-
-    @staticmethod
-    def weights(point: GoalPoint) -> dict[str, float]:
-        """Return the weights of a point by name: of the grade, then of the goals."""
-        return {"grade": point.grade_weight, **point.goals}
-
-
 CLICKS, JUDGMENTS = "clicks", "judgments"
 
 
@@ -317,7 +247,6 @@ class TrainingFacts:
     cross_validation: FoldFacts | None = left_out()
     refit: RefitFacts | None = left_out()
     seeds: SeedsFacts | None = left_out()
-    goal_sweep: GoalSweepFacts | None = left_out()
     clicks: ClickFacts | None = left_out()
     merged: tuple[MergedModel, ...] | None = left_out()  # of a sum of models
 

@@ -28,7 +28,6 @@ from rankmill.registry.names import PRODUCTION, check_name
 from rankmill.scorer.metrics import DEFAULT_METRICS, Policy, parse_metric
 from rankmill.scorer.metrics.conventions import OURS
 from rankmill.scorer.options import RerankOptions
-from rankmill.trainer.goal_options import GoalSweepOptions
 from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions
 from rankmill.trainer.options import BlendOptions, MachineOptions, SeedOptions
 from rankmill.trainer.parameters import TrainParameters
@@ -102,7 +101,6 @@ class TrainSection:
     where: ClusterOptions = Field(default_factory=ClusterOptions)
     kind: Annotated[ModelOptions, Without(*SHARED, *FROM)] = Field(default_factory=ModelOptions)
     seeds: SeedOptions = Field(default_factory=SeedOptions)
-    sweep: GoalSweepOptions = Field(default_factory=GoalSweepOptions)
 
     def check_kind(self) -> None:
         """Raise InvalidParameter if an option belongs to another kind of model than ``model``."""
@@ -111,7 +109,7 @@ class TrainSection:
             return
         self.kind.net_options(self.parameters)
         for name, given in (
-            ("base_model", self.base_model), ("seeds", self.seeds.seeds), ("goal_steps", self.sweep.goal_steps),
+            ("base_model", self.base_model), ("seeds", self.seeds.seeds),
             ("cluster", self.where.cluster),
         ):  # fmt: skip
             if given:

@@ -30,7 +30,6 @@ _TABLES = {
     "grades": "{good = 2, bad = 0}",
     "goals": "{bought = 0.3}",
     "also": '{"ndcg@10:bought" = 0.005}',
-    "goal_floors": '{"ndcg@10:bought" = 0.55}',
     "columns": '{qid = "query_id", grade = "rel"}',
     "split": "{train = 0.8, test = 0.2}",
     "split_time": '{valid = "2026-01-01", test = "2026-02-01"}',

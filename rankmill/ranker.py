@@ -190,7 +190,7 @@ class Ranker(Routed):
     metric: str
     stop_metric: str
     gain: str
-    goals: Mapping[str, float] | Sequence[str]
+    goals: Mapping[str, float]
     learn_from: str
     n_rounds: int
     folds: int

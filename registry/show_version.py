@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 MOST_NAMES = 8
 IN_WORDS = {  # facts that are formatted
     *("dataset", "binspec_digest", "code_digest", "base_model", "changed_parameters"),
-    *("intervals", "best_round", "rounds_trained", "seeds", "goal_sweep", "clicks"),
+    *("intervals", "best_round", "rounds_trained", "seeds", "clicks"),
 }
 LATEST_MOVES = 20
 
@@ -260,7 +260,6 @@ class VersionDetails:
             if training.best_round is not None and training.rounds_trained is not None:
                 lines.append(f"after {training.best_round} of {training.rounds_trained} rounds trained")
             lines += [] if training.seeds is None else _seed_lines(training.seeds)
-            lines += [] if training.goal_sweep is None else training.goal_sweep.lines()
             lines += [] if training.clicks is None else training.clicks.lines(training.metrics or {})
         return [safe(line) for line in lines] or ["none"]
 

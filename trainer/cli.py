@@ -17,7 +17,7 @@ from rankmill.foundation.options import Without, spelled, values_of
 from rankmill.foundation.storage.location import Location
 from rankmill.registry.cli_options import DEFAULT_FOLDER, NewModel, RegistryFolder
 from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions
-from rankmill.trainer.options import CheckpointOptions, HowOptions, MachineOptions, SeveralOptions
+from rankmill.trainer.options import CheckpointOptions, HowOptions, MachineOptions, SeedOptions
 from rankmill.trainer.parameters import TrainParameters
 
 app = typer.Typer()
@@ -48,7 +48,7 @@ def train(
     parameters: TrainParameters,
     how: HowOptions,
     start: Annotated[ModelOptions, Without(*SHARED)],
-    several: SeveralOptions,
+    several: SeedOptions,
     log_every: LogEvery = None,
     as_json: AsJson = False,
 ) -> None:
@@ -64,7 +64,7 @@ def train(
     Three seeds as one model: rankmill train web.dataset --name web --seeds 1,2,3 --choose average
     A neural net: rankmill train web.dataset --name web-net --model net
     Several machines: rankmill train web.dataset --name web --cluster tcp://10.0.0.5:8786
-    Several goals: rankmill train web.dataset --name web --goals bought --goal-steps 5 --goal-floors ndcg@10:bought=0.5
+    Several goals: rankmill train web.dataset --name web --goals bought:0.3
     """
     from rankmill.foundation.cluster.workers import open_cluster
     from rankmill.pipeline.dataset import Dataset
@@ -100,8 +100,7 @@ def train(
             Registry(registry),
             parameters,
             training,
-            several.by_seed,
-            several.by_goals,
+            several,
             log_every=log_every,
         )
     if how.machine.checkpoint is not None:
@@ -127,7 +126,7 @@ def _train_net(
     parameters: TrainParameters,
     options: CheckpointOptions,
     start: ModelOptions,
-    several: SeveralOptions,
+    several: SeedOptions,
     log_every: int | None,
     *,
     as_json: bool,
@@ -136,9 +135,8 @@ def _train_net(
     from rankmill.registry import Registry
     from rankmill.trainer.training_service import train_net_and_register
 
-    if several != SeveralOptions():
-        named = "seeds" if several.by_seed.seeds else "goal_steps"
-        raise InvalidParameter(f"{spelled(named)} is an option of trees; leave it out with {spelled('model')} net")
+    if several != SeedOptions():
+        raise InvalidParameter(f"{spelled('seeds')} is an option of trees; leave it out with {spelled('model')} net")
     net_options = start.net_options(parameters)
     trained = train_net_and_register(
         Dataset.open(dataset), name, Registry(registry), net_options, options, log_every=log_every

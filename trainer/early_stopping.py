@@ -45,7 +45,7 @@ class GoalMean:
         >>> {str(metric): weight for metric, weight in GoalMean(Metric("ndcg", 10)).parts(parameters).items()}
         {'ndcg@10': 0.75, 'ndcg@10:bought': 0.25}
         """
-        of_goals = {replace(self.metric, goal=name): weight for name, weight in parameters.goal_weights.items()}
+        of_goals = {replace(self.metric, goal=name): weight for name, weight in parameters.goals.items()}
         return {self.metric: parameters.grade_weight, **of_goals}
 
 

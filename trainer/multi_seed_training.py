@@ -1,11 +1,11 @@
-"""Train the model to register: with one or several seeds or weights of goals, choose one or average them, and collect its metadata.
+"""Train the model to register: with one or several seeds, choose one or average them, and collect its metadata.
 
 What a run or a command calls, in this order::
 
     options = TrainingOptions(checkpoint=work / "model")
     seeds = SeedOptions(seeds=(1, 2, 3), choose="average")
-    plan = plan_candidate(dataset, parameters, options, seeds, sweep)  # raises early what can be checked early
-    candidate = train_candidate(dataset, parameters, options, seeds, sweep, plan)
+    plan = plan_candidate(dataset, parameters, options, seeds)  # raises early what can be checked early
+    candidate = train_candidate(dataset, parameters, options, seeds, plan)
     version = registry.register(
         name, candidate.forest.to_bytes(), manifest=as_json(candidate.facts), attachments=candidate.attachments
     )
@@ -22,11 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.foundation.options import spelled
-from rankmill.foundation.records import left_out
 from rankmill.foundation.training_facts import (
     ClickFacts,
-    GoalSweepFacts,
     Metrics,
     NoiseFloor,
     SeedFacts,
@@ -41,17 +38,6 @@ from rankmill.trainer.checkpoints import Checkpoints, FinishedTrainings, trainin
 from rankmill.trainer.clicks.naive_beside import click_facts, naive_of
 from rankmill.trainer.combined_forests import BaseModel, after_base, average
 from rankmill.trainer.early_stopping import stop_measure
-from rankmill.trainer.goal_fronts import grid_of
-from rankmill.trainer.goal_options import NO_SWEEP, GoalSweepOptions
-from rankmill.trainer.goal_sweeps import (
-    check_comparable,
-    check_sweep,
-    even_weights,
-    front_of,
-    measures_of_sweep,
-    with_measures,
-    words_of,
-)
 from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.round_metrics import measure
@@ -60,7 +46,6 @@ from rankmill.trainer.train_on_cluster import train_on_cluster
 from rankmill.trainer.train_on_dataset import TrainingPlan, plan_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, TrainingOptions
 from rankmill.trainer.training_result import TRAIN, Curves, RoundRecord, TrainingResult
-from rankmill.trainer.training_rows import read_columns
 from rankmill.trainer.version_facts import (
     Intervals,
     attachments_of,
@@ -92,12 +77,11 @@ class CandidateRecord:
     stop_metric: str
     seeds: tuple[SeedRecord, ...]
     noise_floor: NoiseFloor
-    goal_sweep: GoalSweepFacts | None = left_out()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedTraining:
-    """The finished training of one seed, or of one point of a sweep."""
+    """The finished training of one seed."""
 
     seed: int
     key: str  # of the kept training
@@ -139,8 +123,6 @@ class Candidate:
     noise_floor: NoiseFloor | None
     """None if there is only one seed."""
     plan: TrainingPlan
-    points: tuple[SeedTraining, ...] = ()
-    """Of a sweep over the weights of goals, in the order of its facts; ``seeds`` has the chosen one."""
 
     @property
     def trainings(self) -> tuple[SeedTraining, ...]:
@@ -155,7 +137,7 @@ class Candidate:
     @property
     def keys(self) -> tuple[str, ...]:
         """Keys of the kept trainings."""
-        return tuple(each.key for each in self.points or self.seeds)
+        return tuple(each.key for each in self.seeds)
 
     def record(self) -> CandidateRecord:
         """Return the record of how it was trained."""
@@ -166,7 +148,6 @@ class Candidate:
             stop_metric=str(stop_measure(self.plan.parameters, graded=self.plan.graded)),
             seeds=tuple(each.record() for each in self.seeds),
             noise_floor=self.noise_floor or {},
-            goal_sweep=self.facts.goal_sweep,
         )
 
 
@@ -175,17 +156,9 @@ def plan_candidate(
     parameters: TrainParameters,
     options: TrainingOptions = DEFAULT_OPTIONS,
     seeds: SeedOptions = ONE_SEED,
-    sweep: GoalSweepOptions = NO_SWEEP,
 ) -> TrainingPlan:
-    """Return the plan of :func:`train_candidate` and raise the errors that it would raise; the arguments are the same.
-
-    Of a sweep it is the plan of the point that needs the most memory.
-    """
+    """Return the plan of :func:`train_candidate` and raise the errors that it would raise; the arguments are the same."""
     numbers = checked_seeds(seeds.seeds, parameters.seed)
-    if sweep.goal_steps:
-        check_sweep(parameters, sweep, several_seeds=len(numbers) > 1, resumes=options.resume is not None)
-        options = with_measures(options, measures_of_sweep(parameters, sweep))
-        parameters = replace(parameters, goals=even_weights(parameters))
     if options.resume is not None and len(numbers) > 1:
         raise InvalidParameter(
             "resume: only one seed can be resumed; leave seeds out, or train all seeds without resume"
@@ -193,15 +166,6 @@ def plan_candidate(
     for split in seeds.splits:
         dataset.queries(split)  # raises for an unknown split
     plan = plan_of(dataset, replace(parameters, seed=numbers[0]), options)
-    if sweep.goal_steps and not plan.valid_rows:
-        raise InvalidParameter(
-            f"{spelled('goal_steps')}: the weights of goals are chosen on the valid split, but there is none; ingest a valid split"
-        )
-    if sweep.goal_steps:
-        valid = read_columns(dataset, VALID, plan.parameters)
-        check_comparable(valid, plan.parameters, sweep, {"": dataset.max_grade, **dataset.goals})
-        several = len(grid_of(list(parameters.goals), sweep.goal_steps))
-        plan = replace(plan, learnt_from=f"{several} trainings from the grades and {', '.join(parameters.goals)}")
     check_choice(seeds.choose, numbers, has_valid=plan.valid_rows > 0, link=plan.link)
     return plan
 
@@ -211,14 +175,13 @@ def train_candidate(
     parameters: TrainParameters,
     options: TrainingOptions = DEFAULT_OPTIONS,
     seeds: SeedOptions = ONE_SEED,
-    sweep: GoalSweepOptions = NO_SWEEP,
     plan: TrainingPlan | None = None,
 ) -> Candidate:
-    """Train with every seed, or with all weights of a sweep, one after another, and choose or average.
+    """Train with every seed, one after another, and choose or average.
 
     The forest, the facts and the noise floor depend only on the dataset's rows and bins, the parameters, the set of seeds and
     the metrics. The order of the seeds, threads, checkpoints and earlier kills do not change them.  The chosen model has the bytes of
-    a training with its seed or weights alone.
+    a training with its seed alone.
 
     Parameters
     ----------
@@ -230,21 +193,17 @@ def train_candidate(
         Of every training; ``on_round`` cannot end one.
     seeds
         The seeds, and whether to choose or to average.
-    sweep
-        The weights of goals to train with, and what the chosen model must reach.
     plan
         Result of :func:`plan_candidate` for the same arguments. Default: it is called here.
 
     Raises
     ------
     InvalidParameter
-        A parameter or an option is out of bounds or does not fit the data, or no model of a sweep meets the floors.
+        A parameter or an option is out of bounds or does not fit the data.
     TrainingDataRejected
         The dataset cannot be trained on, or trainings cannot be compared because the valid split has no relevant document.
     """
-    plan = plan or plan_candidate(dataset, parameters, options, seeds, sweep)
-    if sweep.goal_steps:
-        return _swept(dataset, parameters, options, sweep, plan)
+    plan = plan or plan_candidate(dataset, parameters, options, seeds)
     numbers, parameters = checked_seeds(seeds.seeds, parameters.seed), plan.parameters
     seeds = replace(seeds, splits=[split for split in dict.fromkeys(seeds.splits) if len(dataset.queries(split))])
     trainings = []
@@ -277,36 +236,6 @@ def train_candidate(
         chosen=chosen,
         noise_floor=noise,
         plan=plan,
-    )
-
-
-def _swept(
-    dataset: Dataset,
-    parameters: TrainParameters,
-    options: TrainingOptions,
-    sweep: GoalSweepOptions,
-    plan: TrainingPlan,
-) -> Candidate:
-    """Train with all weights of a sweep, and choose one."""
-    options = with_measures(options, measures_of_sweep(parameters, sweep))
-    grid = grid_of(list(parameters.goals), sweep.goal_steps)
-    points = []
-    for i, weights in enumerate(grid, 1):
-        which = f"goals {words_of(weights)}, {i} of {len(grid)}"
-        points.append(_trained(dataset, replace(plan.parameters, goals=weights), options, (), which))
-    found = front_of(grid, [each.facts() for each in points], parameters, sweep)
-    best = points[found.chosen - 1]
-    forest = best.result.forest
-    return Candidate(
-        forest=forest,
-        facts=replace(facts_of(dataset, best.result, options.base_model), goal_sweep=found),
-        attachments=attachments_of(dataset, None, options.base_model, splits_trained_on(forest)),
-        seeds=(best,),
-        choose="best",
-        chosen=best.seed,
-        noise_floor=None,
-        plan=replace(plan, parameters=replace(plan.parameters, goals=grid[found.chosen - 1])),
-        points=tuple(points),
     )
 
 

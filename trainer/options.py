@@ -8,7 +8,6 @@ from pathlib import Path
 from rankmill.foundation.cluster.options import ClusterOptions
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import group, option, option_like, options, spelled
-from rankmill.trainer.goal_options import GoalSweepOptions
 from rankmill.trainer.parameters import COMPARE_BY, MOST
 
 CHECKPOINT_SECONDS = 300.0  # a kill loses at most this, plus the current round
@@ -204,14 +203,6 @@ class SeedOptions:
         choices=CHOICES,
     )
     splits: Sequence[str] = ()
-
-
-@options
-class SeveralOptions:
-    """Several trainings to choose a model from: with several seeds, or with several weights of goals."""
-
-    by_seed: SeedOptions = group(default_factory=SeedOptions)
-    by_goals: GoalSweepOptions = group(default_factory=GoalSweepOptions)
 
 
 @options

@@ -94,10 +94,9 @@ class TrainParameters:
         help="Weight of a given preference pair when learning from both. A pair of different grades has weight 1.",
         above=0,
     )
-    goals: Mapping[str, float] | Sequence[str] = option(
+    goals: Mapping[str, float] = option(
         default_factory=dict,
-        help="Further grades of the dataset to learn from, and their weights of 1 together at most: the grade has the rest. Names"
-        " alone: see goal_steps.",
+        help="Further grades of the dataset to learn from, and their weights of 1 together at most: the grade has the rest.",
         metavar="NAME:WEIGHT,..",
         read=parse_goals,
         repeat=True,
@@ -670,19 +669,9 @@ class TrainParameters:
             )
 
     @property
-    def goal_weights(self) -> dict[str, float]:
-        """The weights of the goals by name; InvalidParameter if there are names alone."""
-        if isinstance(self.goals, Mapping):
-            return dict(self.goals)
-        raise InvalidParameter(
-            f"{spelled('goals')}: give each goal a weight, such as 0.3 for {self.goals[0]}, or try several weights with"
-            f" {spelled('goal_steps')} of rankmill train"
-        )
-
-    @property
     def grade_weight(self) -> float:
         """The weight of the grade beside the goals."""
-        rest = 1.0 - fsum(self.goal_weights.values())
+        rest = 1.0 - fsum(self.goals.values())
         return rest if rest > ROUNDING else 0.0
 
     @property

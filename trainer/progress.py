@@ -124,19 +124,15 @@ def training_progress(
     parameters: TrainParameters,
     several: int = 1,
     *,
-    by_seed: bool = True,
     log_every: int | None = None,
     on_message: Callable[[str], object] | None = None,
 ) -> TrainingProgress:
-    """Return the progress of ``several`` trainings, including cross-validations that choose the number of rounds.
-
-    ``by_seed``: whether they differ by their seeds, which lines then name.
-    """
+    """Return the progress of ``several`` seeds, including cross-validations that choose the number of rounds."""
     folds = parameters.folds if parameters.rounds_by == "cv" else 0
     return TrainingProgress(
         parameters.n_rounds,
         n_trainings=max(several, 1) * (folds + 1),
-        several_seeds=by_seed and several > 1,
+        several_seeds=several > 1,
         log_every=log_every,
         on_message=on_message,
     )

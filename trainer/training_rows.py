@@ -152,7 +152,7 @@ def what_is_learnt_from(rows: RankedRows, parameters: TrainParameters) -> str:
         return f"learning from grades and from the {n:,} pairs (pairs_weight {parameters.pairs_weight:g})"
     text = "learning from " + ("labels" if rows.labels is not None else "grades")
     if parameters.goals:
-        weights = [("the grades", parameters.grade_weight), *parameters.goal_weights.items()]
+        weights = [("the grades", parameters.grade_weight), *parameters.goals.items()]
         text = f"learning from {', '.join(f'{each} ({weight:.3g})' for each, weight in weights)}"
     if not n:
         return text

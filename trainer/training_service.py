@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.records import JSON, as_json, left_out
 from rankmill.foundation.storage.location import Location
-from rankmill.foundation.training_facts import ClickFacts, GoalSweepFacts, NoiseFloor, RefitFacts, TrainingFacts
+from rankmill.foundation.training_facts import ClickFacts, NoiseFloor, RefitFacts, TrainingFacts
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry, Version
 from rankmill.registry.names import check_name
@@ -17,8 +17,6 @@ from rankmill.scorer.model import Model
 from rankmill.scorer.model_service import find_model, queries_trained_on
 from rankmill.scorer.models import forest_of
 from rankmill.trainer.cluster_plan import ClusterPlan
-from rankmill.trainer.goal_fronts import grid_of
-from rankmill.trainer.goal_options import NO_SWEEP, GoalSweepOptions
 from rankmill.trainer.multi_seed_training import Candidate, SeedRecord, plan_candidate, train_candidate
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.plan import plan_net
@@ -56,7 +54,6 @@ class TrainingReport:
     chosen: int | None = None
     weights: int | None = left_out()  # of a net
     noise_floor: NoiseFloor | None = left_out()
-    goal_sweep: GoalSweepFacts | None = left_out()
     clicks: ClickFacts | None = left_out()
     curves: Curves | None = left_out()  # of one seed
 
@@ -82,8 +79,6 @@ class TrainingReport:
                 f"trained again on {self.refit.rows:,} documents of {self.refit.queries:,} queries, the valid split included;"
                 " the metrics are those before that"
             )
-        if self.goal_sweep is not None:
-            lines += self.goal_sweep.lines()
         if self.clicks is not None:
             lines += self.clicks.lines({"train": self.train, "valid": self.valid})
         if self.seeds is None:
@@ -137,7 +132,6 @@ def train_and_register(
     parameters: TrainParameters,
     options: TrainingOptions,
     seeds: SeedOptions,
-    sweep: GoalSweepOptions = NO_SWEEP,
     *,
     log_every: int | None = None,
     reason: str = "",
@@ -151,23 +145,21 @@ def train_and_register(
     """
     check_name(name)
     say = options.on_message or to_stderr
-    plan = plan_candidate(dataset, parameters, options, seeds, sweep)
+    plan = plan_candidate(dataset, parameters, options, seeds)
     registry.prepare()
     known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
     say(plan.render())
     if options.cluster is not None:
         say(ClusterPlan.of(plan, dataset, options.cluster.workers(), one_machine=options.cluster.is_here).render())
-    several = len(grid_of(list(parameters.goals), sweep.goal_steps)) if sweep.goal_steps else len(seeds.seeds)
     bar = training_progress(
         plan.parameters,
-        several,
-        by_seed=not sweep.goal_steps,
+        len(seeds.seeds),
         log_every=log_every,
         on_message=options.on_message,
     )
     with compilation_announced(say), bar as progress:
         options = replace(options, on_round=progress.update, on_message=say)
-        candidate = train_candidate(dataset, parameters, options, seeds, sweep, plan)
+        candidate = train_candidate(dataset, parameters, options, seeds, plan)
     version = registry.register(
         name,
         candidate.forest.to_bytes(),
@@ -274,7 +266,6 @@ def _report(
         choose=candidate.choose if several else None,
         chosen=candidate.chosen,
         noise_floor=candidate.noise_floor,
-        goal_sweep=candidate.facts.goal_sweep,
         clicks=candidate.facts.clicks,
         curves=None if several else Curves.of(candidate.result.history),
     )

@@ -19,7 +19,6 @@ from rankmill.report.formatting import (
     slice_name,
     slice_title,
 )
-from rankmill.report.goal_section import goal_finding
 
 _DIGITS = 3  # in headings
 
@@ -34,7 +33,6 @@ def findings_of(facts: Facts) -> dict[str, str]:
         "slices": _slices(facts),
         "lists": _lists(facts),
         "learning": _learning(facts),
-        "goals": goal_finding(facts["goals"]),
         "noise": _noise(facts),
         "influence": _influence(facts),
         "dependence": _dependence(facts),

@@ -14,7 +14,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from rankmill.registry.rendering import size_text
-from rankmill.report import Facts, formatting, goal_section, model_charts, query_charts
+from rankmill.report import Facts, formatting, model_charts, query_charts
 from rankmill.report.findings import called, margin_of, metric_of, primary_difference
 from rankmill.report.model_charts import Bar
 from rankmill.report.query_charts import DifferenceRow
@@ -189,9 +189,6 @@ def _charts(facts: Facts) -> Facts:
     drawn["slices"] = _slices(facts)
     if facts["learning"] is not None:
         drawn["curves"] = _both(partial(model_charts.curves, facts["learning"]))
-    if facts["goals"] is not None:
-        of_goals = [metric for metric in facts["goals"]["metrics"] if ":" in metric]
-        drawn["fronts"] = [_both(partial(goal_section.front, facts["goals"], metric)) for metric in of_goals]
     if facts["influence"]["features"]:
         drawn["influence"] = _both(partial(model_charts.influence, facts["influence"]))
     if facts["dependence"]:

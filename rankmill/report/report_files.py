@@ -17,7 +17,6 @@ from rankmill.foundation.storage.staging import staging_folder
 from rankmill.registry import Registry
 from rankmill.report import Facts
 from rankmill.report.findings import findings_of
-from rankmill.report.goal_section import goal_facts
 from rankmill.report.model_section import dependence_facts, influence_facts, learning_facts, noise_facts, score_facts
 from rankmill.report.page import markdown, page
 from rankmill.report.provenance import commands, data_facts, drift_facts, lineage_facts, rollback
@@ -53,7 +52,6 @@ def gather(subject: Subject, n_threads: int = 0) -> Facts:
         "queries": None if rankings is None else query_facts(rankings, subject),
         "slices": [] if rankings is None else slice_facts(rankings, subject),
         "learning": learning_facts(subject.training, metric, refit="refit" in subject.version.manifest),
-        "goals": goal_facts(subject.version.manifest),
         "noise_floor": noise_facts(subject.training, subject.version.manifest, metric),
         "influence": influence_facts(subject),
         "dependence": dependence_facts(subject),

@@ -81,7 +81,7 @@ class TrainStage(Stage):
             **({} if config_of_blend is None else {"blended with": json.dumps(self.others), **as_options(blend=config_of_blend)}),
             **as_options(
                 name=config.name, eval_metrics=config.machine.eval_metrics, seeds=config.seeds.seeds, choose=config.seeds.choose,
-                **self._learnt(), **(values_of(config.sweep) if config.sweep.goal_steps else {}),
+                **self._learnt(),
             ),
         }  # fmt: skip
 
@@ -115,8 +115,6 @@ class TrainStage(Stage):
         config = self.work.config.train
         if config.kind.model == NET:
             return f"{config.name}, a net"
-        if config.sweep.goal_steps:
-            return f"{config.name}, {config.sweep.goal_steps} weights of {', '.join(config.parameters.goals)}"
         return config.name + (
             f", {config.seeds.choose} of seeds {', '.join(map(str, config.seeds.seeds))}" if config.seeds.seeds else ""
         )
@@ -169,7 +167,6 @@ class TrainStage(Stage):
                 config.parameters,
                 options,
                 seeds,
-                config.sweep,
                 reason="rankmill run",
                 attached=attached,
             )

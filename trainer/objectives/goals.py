@@ -159,7 +159,7 @@ def objective_of_goals(
     TrainingDataRejected
         The rows lack a goal, have labels or pairs, or no query has two grades of a goal to learn from.
     """
-    goals = parameters.goal_weights
+    goals = parameters.goals
     _check_parameters(kind, parameters)
     for name, weight in goals.items():
         if name not in rows.goals:

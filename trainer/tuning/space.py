@@ -75,7 +75,7 @@ FIXED: Mapping[str, str] = {
     "stop_window": "trials are compared by what it smooths",
     "holdout_fraction": "no queries of the train split are held out",
     "folds": "trials are compared on them",
-    "goals": "they say what you want of a model; give them as an option, and try weights with goal_steps of train",
+    "goals": "they say what you want of a model; give them as an option, and train a model for each of some weights",
     "monotone": "monotone constraints are not searched; give them as an option",
     "feature_weights": "they say what you want of features; give them as an option",
     "feature_costs": "they say what you want of features; give them as an option",
