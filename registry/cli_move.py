@@ -72,7 +72,7 @@ def rollback(
         typer.Option(
             "--to",
             min=1,
-            help="Version to return to; the alias must have pointed to it before.  Default: the previous one.",
+            help="Version to return to; the alias must have pointed to it before.  Default: the one before, unless the last move was a rollback.",
         ),
     ] = None,
     expect: Expect = None,
@@ -80,9 +80,9 @@ def rollback(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Point an alias at its previous version again. The log keeps both moves.
+    """Point an alias at the version before again. The log keeps both moves.
 
-    A second rollback undoes the first. To go back further, use --to (rankmill models alias NAME lists the versions).
+    Versions that were rolled back from are passed over. A second rollback in a row needs --to (rankmill models alias NAME lists the versions).
 
     Example: rankmill models rollback web --reason "slow on phones"
     """
@@ -92,10 +92,6 @@ def rollback(
     state = store.state(bare_name(name))
     entry = store.rollback(name, alias=alias, to=to, expect=_expected(expect), reason=reason)
     _report_move(name, alias, entry, changed=entry.number > state.head, as_json=as_json)
-    moves = state.moves.get(alias, [])
-    if to is None and moves and store.entry(name, moves[-1].entry).change.op == "rollback":
-        undone = f"this undid the rollback of entry {moves[-1].entry}"
-        typer.echo(f"{undone}; for an older version use --to VERSION (rankmill models alias {name} {alias})", err=True)
 
 
 @app.command()

@@ -286,9 +286,9 @@ class Registry:
         expect: Expected = ...,
         reason: str = "",
     ) -> Entry:
-        """Point ``alias`` at its previous version again (or at ``to``, an earlier target); this adds a log entry.
+        """Point ``alias`` at the version before again (or at ``to``, an earlier target); this adds a log entry.
 
-        No gate is needed.  Of two concurrent rollbacks one gets a ConflictError, since together they would go back two
+        Versions that were rolled back from are passed over, and a second rollback needs ``to``.  No gate is needed.  Of two concurrent rollbacks one gets a ConflictError, since together they would go back two
         steps.  Parameters and errors are those of `promote`.
         """
         check_alias(alias)

@@ -92,10 +92,11 @@ class Versions(Mapping[int, Registered]):
 
 
 class Target(NamedTuple):
-    """The version that an alias pointed to from ``entry`` on; None: unset."""
+    """The version that an alias pointed to from ``entry`` on; None: unset.  ``back``: by a rollback."""
 
     version: int | None
     entry: int
+    back: bool = False
 
 
 @dataclass(slots=True)
@@ -128,6 +129,16 @@ class State:
         """Return the version that a candidate for ``alias`` is compared with: its target, else the last earlier target not swept."""
         moves = self.moves.get(alias, [])
         return next((m.version for m in reversed(moves) if m.version is not None and m.version not in self.swept), None)
+
+    def holders(self, alias: str) -> list[int]:
+        """Return the versions that ``alias`` pointed to, newest first, without those that were rolled back from since."""
+        found: dict[int, None] = {}
+        until = None  # the target of a rollback: what came after its promotion was taken back
+        for move in reversed(self.moves.get(alias, [])):
+            if move.version is not None and until in {None, move.version}:
+                found[move.version] = None
+                until = move.version if move.back else None
+        return list(found)
 
     def set_aliases(self) -> dict[str, int]:
         """Return the version of each alias that is set, by name."""
@@ -171,7 +182,7 @@ class State:
                 self._register(change, entry)
             case Move():
                 self._expect(change.version not in self.swept, f"version {change.version} was swept")
-                self._set(change.alias, change.version, change.previous, entry.number)
+                self._set(change.alias, change.version, change.previous, entry.number, back=change.op == "rollback")
             case Unset():
                 self._set(change.alias, None, change.previous, entry.number)
             case Tag():
@@ -193,11 +204,11 @@ class State:
             Registered(change.model, change.size, change.manifest, entry.number, entry.time, change.attachments)
         )
 
-    def _set(self, alias: str, version: int | None, previous: int | None, entry: int) -> None:
+    def _set(self, alias: str, version: int | None, previous: int | None, entry: int, *, back: bool = False) -> None:
         known = version is None or version in self.versions
         fits = known and previous == self.target(alias)
         self._expect(fits, f"alias {alias!r} cannot go from {previous} to {version}")
-        self.moves.setdefault(alias, []).append(Target(version, entry))
+        self.moves.setdefault(alias, []).append(Target(version, entry, back))
 
     def _tag(self, change: Tag) -> None:
         self._expect(change.version in self.versions, f"there is no version {change.version} to tag")
@@ -240,7 +251,9 @@ class State:
             "digest": self.digest,
             "versions": self.versions.columns(),
             "attachments": self.versions.attachments(),
-            "moves": self.moves,
+            "moves": {
+                alias: [move if move.back else move[:2] for move in moves] for alias, moves in self.moves.items()
+            },
             "tags": list(self.tags.items()),
             "policies": {alias: policy and record_json(policy) for alias, policy in self.policies.items()},
             "gates": list(self.gates.items()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import EllipsisType
 
-from rankmill.foundation.errors import ConflictError, PromotionRefused, UnknownModel
+from rankmill.foundation.errors import ConflictError, InputError, PromotionRefused, UnknownModel
 from rankmill.registry.model_state import State
 from rankmill.registry.names import PRODUCTION
 from rankmill.registry.stored_records import AliasPolicy, GateRecord, Move, Unset
@@ -99,27 +99,44 @@ def lapsed(state: State, alias: str, at: int | None, gate: GateRecord | None) ->
 
 
 def rollback(name: str, state: State, alias: str, to: int | None, expect: Expected = ...) -> Move | int:
-    """Return the change that points ``alias`` at ``to`` again; by default at the last target that differs from the current one.
+    """Return the change that points ``alias`` at ``to`` again; by default at the version before the current one.
 
-    This undoes a promotion, and a second rollback undoes the first.  Swept versions are skipped.  UnknownModel if the alias was
-    never set, never had another target, or never pointed to ``to``.
+    That is the newest of `State.holders` that is not the current version and was not swept.  UnknownModel if the alias was never
+    set, never had another target, or never pointed to ``to``.  InputError without ``to`` after a rollback, as it is not clear
+    whether that is to be undone or an older version is wanted.
     """
     current = state.target(alias)
     check_expected(name, alias, current, expect)
     if alias not in state.moves:
         raise _never_set(name, state, alias)
     been = [move.version for move in state.moves[alias] if move.version is not None]
-    earlier = [version for version in been if version != current and version not in state.swept]
-    if to is None and not earlier:
-        raise UnknownModel(f"{name}@{alias} has only ever pointed to version {current}; there is no earlier version")
-    if to is not None and to not in been:
+    if to is None:
+        to = _before(name, state, alias)
+    if to not in been:
         check_version(name, state, to)
         raise UnknownModel(f"{name}@{alias} has never pointed to version {to}; promote {name}@{to} instead")
-    version = earlier[-1] if to is None else to
-    if version == current:
+    if to == current:
         return state.moves[alias][-1].entry
-    check_bytes(name, state, version)
-    return Move(op="rollback", alias=alias, version=version, previous=current)
+    check_bytes(name, state, to)
+    return Move(op="rollback", alias=alias, version=to, previous=current)
+
+
+def _before(name: str, state: State, alias: str) -> int:
+    """Return the version that a rollback without a target means."""
+    moves, current = state.moves[alias], state.target(alias)
+    left = [version for version in state.holders(alias) if version not in {current, *state.swept}]
+    cure = f"--to VERSION (rankmill models alias {name} {alias} lists them)"
+    if moves[-1].back:
+        older = f"before that it was version {left[0]}" if left else "no earlier version is left"
+        raise InputError(
+            f"{name}@{alias} was rolled back to version {current} in entry {moves[-1].entry} of the log already; {older}; name "
+            f"the version that you want with {cure}"
+        )
+    if not left:
+        raise UnknownModel(
+            f"{name}@{alias} has no earlier version, other than swept ones and those that it was rolled back from; name one with {cure}"
+        )
+    return left[0]
 
 
 def unset(name: str, state: State, alias: str, expect: Expected = ...) -> Unset | int:

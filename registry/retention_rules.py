@@ -79,7 +79,7 @@ def reasons(state: State, keep: int, leased: Set[str]) -> dict[int, str]:
         if (target := state.target(alias)) is not None:
             kept.setdefault(target, f"{alias} points to it")
     for alias in sorted(state.moves):
-        for version in targets(state, alias)[:REACH]:
+        for version in [*targets(state, alias)[:REACH], *state.holders(alias)[:2]]:
             kept.setdefault(version, f"{alias} pointed to it lately")
     for version, tags in state.tags.items():
         if KEEP_TAG in tags:

@@ -108,7 +108,7 @@ def test_without_files_left_one_goes_through(web: Registry) -> None:
     full = SmallDisk(web.root, blocks=100)
     Registry(web.root, disk=full).rollback("web")
     with refused(OSError, "disk", "full"):
-        Registry(web.root, disk=full).rollback("web")
+        Registry(web.root, disk=full).rollback("web", to=1)
     assert web.resolve("web", bare="production").number == 2
     assert staged(web) == []
 

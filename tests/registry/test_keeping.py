@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankmill.foundation.errors import UnknownModel
+from rankmill.foundation.errors import InputError, UnknownModel
 from rankmill.registry.model_state import State
 from rankmill.registry.promotion import rollback
 from rankmill.registry.retention_rules import DAY, Plan, RetentionRules, plan, reasons
@@ -75,7 +75,7 @@ def grown(steps: list[str], draw: Callable[[int], int], rules: RetentionRules) -
         elif step == "rollback":
             try:
                 change = rollback("web", state, alias, None)
-            except UnknownModel:
+            except (InputError, UnknownModel):
                 continue
             assert isinstance(change, Move)
             assert change.version not in state.swept  # whatever was swept before
@@ -107,14 +107,12 @@ def test_what_an_alias_means_or_a_rollback_comes_back_to_stays(drawn: tuple[Hist
         assert state.target(alias) not in {*going, *state.swept}
         again = History()
         again.state = State.from_json(state.to_json())
-        for _ in range(3):
-            try:
-                change = rollback("web", again.state, alias, None)
-            except UnknownModel:
-                break
-            assert isinstance(change, Move)
-            assert change.version not in going
-            again.append(change)
+        try:
+            change = rollback("web", again.state, alias, None)
+        except (InputError, UnknownModel):
+            continue
+        assert isinstance(change, Move)
+        assert change.version not in going
 
 
 @given(histories)

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rankmill.foundation.errors import ConflictError, IntegrityError, InvalidName, UnknownModel
+from rankmill.foundation.errors import ConflictError, InputError, IntegrityError, InvalidName, UnknownModel
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.stored_records import record_json
 from tests.refusals import refused
@@ -37,10 +37,35 @@ def test_the_log_tells_each_move(web: Registry) -> None:
     assert entry.reason == "slow"
 
 
-def test_a_second_rollback_comes_back(web: Registry) -> None:
+def test_a_second_rollback_needs_a_version_and_never_brings_back_what_was_taken_back(web: Registry) -> None:
     web.rollback("web")
-    web.rollback("web")
+    entries = web.log("web")
+    with refused(InputError, "web@production", "version 2", "--to", "entry 8", "version 1"):
+        web.rollback("web")
+    assert web.log("web") == entries
+    web.rollback("web", to=3)  # whoever wants it says so
     assert production(web) == 3
+
+
+def test_a_rollback_passes_over_versions_that_were_rolled_back_from(web: Registry) -> None:
+    web.rollback("web")  # from 3 to 2
+    for number in (4, 5):
+        web.register("web", f"{number}".encode() * 7, manifest=FACTS)
+        web.promote("web", number)
+        web.rollback("web")
+        assert production(web) == 2
+    assert web.state("web").holders("production") == [2, 1]
+    web.promote("web", 3)  # again, so that it counts
+    web.promote("web", 4)
+    web.unset("web", "production")
+    web.rollback("web")
+    assert production(web) == 4  # what was removed last
+    web.promote("web", 5)
+    assert web.state("web").holders("production") == [5, 4, 3, 2, 1]
+    web.rollback("web", to=1)
+    web.promote("web", 5)
+    web.rollback("web")
+    assert production(web) == 1
 
 
 def test_rollback_to_a_named_version(web: Registry) -> None:
@@ -80,7 +105,7 @@ def test_preconditions_hold_or_nothing_happens(web: Registry) -> None:
 
 
 def test_what_cannot_be_rolled_back_says_why(web: Registry) -> None:
-    with refused(UnknownModel, "version 1", "only"):
+    with refused(UnknownModel, "web@shadow", "--to"):
         web.rollback("web", alias="shadow")
     with refused(UnknownModel, "'production'"):
         web.rollback("web", alias="prodution")
@@ -114,6 +139,7 @@ class Operators(RuleBasedStateMachine):
         self.registry = OpenRegistry(Path(self.folder) / "r", disk=QuickDisk())
         self.models: list[bytes] = []
         self.meant: dict[str, list[int]] = {}
+        self.held: dict[str, list[int]] = {}  # without what was rolled back from
         self.moves = 0
 
     def teardown(self) -> None:
@@ -137,10 +163,15 @@ class Operators(RuleBasedStateMachine):
     @rule(data=st.data())
     def rollback(self, data: st.DataObject) -> None:
         alias = data.draw(st.sampled_from(sorted(self.meant)))
-        earlier = [version for version in self.meant[alias] if version != self.meant[alias][-1]]
-        if earlier:
+        held = self.held[alias]
+        if self.registry.state("web").moves[alias][-1].back:
+            with pytest.raises(InputError):
+                self.registry.rollback("web", alias=alias)
+        elif len(set(held)) > 1:
             self.registry.rollback("web", alias=alias)
-            self._moved(alias, earlier[-1])
+            while len(held) > 1 and held[-1] == self.meant[alias][-1]:
+                held.pop()
+            self._moved(alias, held.pop())
         else:
             with pytest.raises(UnknownModel):
                 self.registry.rollback("web", alias=alias)
@@ -149,6 +180,7 @@ class Operators(RuleBasedStateMachine):
         trail = self.meant.setdefault(alias, [])
         if trail[-1:] != [version]:
             trail.append(version)
+            self.held.setdefault(alias, []).append(version)
             self.moves += 1
 
     @invariant()
