@@ -32,10 +32,26 @@ from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.column_roles import HABITS
 from rankmill.pipeline.sources.pandas_marks import with_categories
 from rankmill.pipeline.sources.role_columns import are_categories
+from rankmill.pipeline.sources.times import are_dates
 from rankmill.scorer.model import Model
 from rankmill.spilled_values import SpilledValues
 
 _CURE = "leave out such columns, or convert them to numbers"
+_DAYS = {
+    "pandas": "(pd.to_datetime({column}, utc=True, format='ISO8601') - pd.Timestamp(0, tz='UTC')) / pd.Timedelta(days=1)",
+    "polars": "{column}.dt.epoch('us') / 86_400_000_000",
+    "pyarrow": "pc.divide({column}.cast(pa.timestamp('us')).cast(pa.int64()).cast(pa.float64()), 86_400_000_000.0)",
+    "numpy": "({column}.astype('datetime64[us]') - np.datetime64(0, 'us')) / np.timedelta64(1, 'D')",
+}
+"""How a column of dates and times becomes days since 1970-01-01, NaN or null where it is missing, in each library."""
+_LENGTHS = {
+    "pandas": "{column} / pd.Timedelta(days=1)",
+    "polars": "{column}.dt.total_microseconds() / 86_400_000_000",
+    "numpy": "{column}.astype('timedelta64[us]') / np.timedelta64(1, 'D')",
+}
+"""The same for lengths of time."""
+_TIMES = "mM"  # NumPy's kinds of lengths of time, and of dates
+_LEAST_TEXTS = 20  # of a column, to say that most of them are there once
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +145,24 @@ def unnamed_columns(names: tuple[str, ...]) -> str:
     return f"X has no column names; its {len(names)} columns are used as the features of the ranker, in order: {shown}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """Where users have a column: the library, and how they write it."""
+
+    library: str
+    column: str
+
+    def cure(self, column: Any, kind: str) -> str:
+        """Return how the ``column`` of the type ``kind`` becomes numbers, by code that keeps missing values."""
+        lasting = not isinstance(column, np.ndarray) and pa.types.is_duration(column.type)
+        form = (_LENGTHS if lasting else _DAYS).get(self.library, "")
+        written = f"{self.column}.dt.to_timestamp()" if kind.startswith("period") else self.column
+        if form and (lasting or kind.startswith("period") or _are_dates(column)):
+            parse = ".str.to_datetime()" if self.library == "polars" and _is_text(column) else ""
+            return f"days{'' if lasting else ' since 1970-01-01'}: {form.format(column=written + parse)}"
+        return "with pd.to_numeric(.., errors='coerce')" if self.library == "pandas" else "with a cast"
+
+
 @dataclass(slots=True)
 class _Columns:
     """Converts columns one by one, and collects the texts of the categorical ones."""
@@ -152,10 +186,10 @@ class _Columns:
         """Whether the feature is categorical whatever its column holds."""
         return name in (self.named if self.known is None else self.known)
 
-    def converted(self, name: str, column: Any, kind: str, convert: str = "a cast", *, numbers: bool = True) -> Matrix:
+    def converted(self, name: str, column: Any, kind: str, origin: _Origin, *, numbers: bool = True) -> Matrix:
         """Return (n,) float32 of an Arrow ``column`` or an array of objects.
 
-        ``kind`` is its type in words, ``convert`` a way to make it numbers; ``numbers`` is false if numbers in it are refused.
+        ``kind`` is its type in words, ``origin`` where users have it; ``numbers`` is false if numbers in it are refused.
         """
         is_text, is_number = _is_text(column), _is_numeric(column)
         if not self.is_categorical(name):
@@ -164,10 +198,12 @@ class _Columns:
             if self.known is not None and _is_all_missing(column):
                 return np.full(len(column), np.nan, dtype=np.float32)
             if self.known is not None or not is_text or _looks_wrong(name, column):
-                cures = [f"make it numbers, as the ranker was fitted on, for example with {convert}"]
+                convert = origin.cure(column, kind)
+                cures = [f"make it numbers, as the ranker was fitted on, for example {convert}"]
                 if self.known is None:
                     meant = ["name it in categorical if it holds categories"] if is_text else []
-                    cures = ["leave it out", f"make it numbers, for example with {convert}", *meant]
+                    own = is_text and not _are_dates(column) and _are_mostly_single(column)
+                    cures = ["leave it out", *([] if own else [f"make it numbers, for example {convert}"]), *meant]
                 raise TrainingDataRejected(_no_numbers(name, kind, _items_of(column), cures))
         if not isinstance(column, np.ndarray) and not (is_number or are_categories(column.type)):
             raise TrainingDataRejected(f"column {name!r} holds {kind}; make it text or whole numbers, or leave it out")
@@ -199,7 +235,7 @@ def _from_frame(frame: Any, own: tuple[str, ...], names: tuple[str, ...], column
                 column = _of_polars(frame.to_series(place[name]), as_text=columns.is_categorical(name))
             else:
                 column = frame.column(place[name])
-            out[:, i] = columns.converted(name, column, str(column.type))
+            out[:, i] = columns.converted(name, column, str(column.type), _Origin(library, f"X[{name!r}]"))
     return out
 
 
@@ -218,8 +254,8 @@ def _pandas_column(name: str, column: Any, columns: _Columns) -> Matrix:
         with np.errstate(over="ignore"):
             found: Matrix = column.to_numpy(dtype=np.float32, na_value=np.nan)
         return found
-    convert = "pd.to_numeric(.., errors='coerce')"
-    return columns.converted(name, _arrow_of(column), str(column.dtype), convert, numbers=numbers)
+    origin = _Origin("pandas", f"X[{column.name!r}]")
+    return columns.converted(name, _arrow_of(column), str(column.dtype), origin, numbers=numbers)
 
 
 def _arrow_of(column: Any) -> Any:
@@ -249,14 +285,41 @@ def _is_all_missing(column: Any) -> bool:
     return not isinstance(column, np.ndarray) and column.null_count == len(column)
 
 
+def _origin_of(column: int) -> _Origin:
+    return _Origin("numpy", f"X[:, {column}]")
+
+
+def _are_dates(column: Any) -> bool:
+    """Whether a column holds dates or times, or text most of which are such in ISO form."""
+    if isinstance(column, np.ndarray):
+        column = pa.array([value if isinstance(value, str) else None for value in column.tolist()], pa.string())
+    if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        return True
+    if not _is_text(column) or pa.types.is_dictionary(column.type):
+        return False
+    texts = column.unique().drop_null()
+    texts = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    return bool(2 * are_dates(texts).sum() > len(texts))
+
+
+def _are_mostly_single(column: Any) -> bool:
+    """Whether most texts of a column are in one row alone, so that it has no categories to speak of."""
+    items = [value for value in _items_of(column) if isinstance(value, str) and value]
+    return len(items) >= _LEAST_TEXTS and 2 * len({*items}) > len(items)
+
+
 def _looks_wrong(name: str, column: Any) -> bool:
-    """Whether plain text is probably no category: its column has a usual name of ids, or most of its texts are numbers."""
+    """Whether plain text is probably no category.
+
+    Its column has a usual name of ids, most of its texts are numbers or dates, or the column has more than half as many texts as rows.
+    """
     if not isinstance(column, np.ndarray) and pa.types.is_dictionary(column.type):
         return False
     usual = name.lower().replace("_", "").replace(" ", "")
     values = _items_of(column if isinstance(column, np.ndarray) else column.unique())
     texts = {value for value in values if isinstance(value, str) and value}
-    return usual in (*HABITS["qid"], *HABITS["doc_id"]) or 2 * sum(map(is_number_text, texts)) > len(texts)
+    numbers = 2 * sum(map(is_number_text, texts)) > len(texts)
+    return usual in (*HABITS["qid"], *HABITS["doc_id"]) or numbers or _are_dates(column) or _are_mostly_single(column)
 
 
 def _items_of(column: Any) -> list[Any]:
@@ -289,6 +352,9 @@ def _plain(values: Any) -> npt.NDArray[Any]:
         raise TrainingDataRejected("X is a sparse matrix; give X.toarray(), a dense array")
     values = without_mask(values)
     found = array(values, "X")
+    if found.dtype.kind in _TIMES:
+        cure = (_DAYS if found.dtype.kind == "M" else _LENGTHS)["numpy"].format(column="X")
+        raise TrainingDataRejected(f"X holds times ({found.dtype}); leave out such columns, or make them days: {cure}")
     if found.dtype.kind == "U" and found.ndim == 2 and isinstance(values, list | tuple):
         found = np.array(values, dtype=object)  # NumPy has made the numbers beside text into text
     if found.dtype.kind not in NUMBERS + "OU":
@@ -316,7 +382,9 @@ def _from_array(values: npt.NDArray[Any], names: Sequence[str], columns: _Column
         else:
             for i, name in enumerate(names):
                 if name in categorical:
-                    matrix[:, i] = columns.converted(name, pa.array(values[:, i], from_pandas=True), str(values.dtype))
+                    matrix[:, i] = columns.converted(
+                        name, pa.array(values[:, i], from_pandas=True), str(values.dtype), _origin_of(i)
+                    )
             return matrix
     matrix = np.empty(values.shape, dtype=np.float32)
     for i, name in enumerate(names):
@@ -328,5 +396,5 @@ def _from_array(values: npt.NDArray[Any], names: Sequence[str], columns: _Column
                 continue
             except (TypeError, ValueError):
                 pass
-        matrix[:, i] = columns.converted(name, _arrow_of(column), str(values.dtype), numbers=False)
+        matrix[:, i] = columns.converted(name, _arrow_of(column), str(values.dtype), _origin_of(i), numbers=False)
     return matrix

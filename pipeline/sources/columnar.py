@@ -42,7 +42,7 @@ from rankmill.pipeline.sources.role_columns import (
     read_parts,
 )
 from rankmill.pipeline.sources.table_rows import Mask, Problems, TableRows
-from rankmill.pipeline.sources.times import TIME, is_timelike
+from rankmill.pipeline.sources.times import TIME, cure_of_dates, is_timelike
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -131,7 +131,7 @@ class ColumnarSource(TableSource):
     ) -> None:
         super().__init__(path, quarantine)
         schema = with_categories(self.schema())
-        look = partial(problems_of_types, schema)
+        look = partial(problems_of_types, schema, path=path)
         columns = self._roles(schema.names, options, columns_of, look, index_columns(schema.names, schema))
         if columns.of_judgments:
             encoded = {name for name in columns.features if isinstance(schema.field(name).type, pa.DictionaryType)}
@@ -351,8 +351,8 @@ def _fill(values: npt.NDArray[np.float32], columns: list[tuple[int, pa.Array[Any
             strip[np.isnan(strip)] = np.nan
 
 
-def problems_of_types(schema: pa.Schema, columns: TableColumns) -> list[ColumnProblem]:
-    """Return the columns whose type does not match their role or is not that of a feature."""
+def problems_of_types(schema: pa.Schema, columns: TableColumns, *, path: Path) -> list[ColumnProblem]:
+    """Return the columns of ``path`` whose type does not match their role or is not that of a feature."""
     parts = {name: part for part, name in columns.column_of.items()}
     problems = []
     for name in (*columns.column_of.values(), *columns.features):
@@ -372,6 +372,8 @@ def problems_of_types(schema: pa.Schema, columns: TableColumns) -> list[ColumnPr
             fits, what = are_numbers(kind), "numbers"
         if not fits:
             cure = f"it is read as a feature; {columns.cure_of(name, text=are_categories(kind))}" if not part else ""
+            if cure and (kinds.is_date(kind) or kinds.is_timestamp(kind)):
+                cure += f"; {cure_of_dates(path, name, of_judgments=columns.of_judgments)}"
             reason = f"column {name!r} must hold {what}, its type is {kind}"
             problems.append(
                 ColumnProblem(name, reason, respelled(cure.rstrip("; ")), columns.ignoring(name) if not part else ())

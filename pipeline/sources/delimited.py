@@ -30,7 +30,7 @@ from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.number_text import read_floats
 from rankmill.pipeline.sources.role_columns import feature_numbers
 from rankmill.pipeline.sources.table_rows import Problems, TableRows
-from rankmill.pipeline.sources.times import times_of
+from rankmill.pipeline.sources.times import are_dates, cure_of_dates
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -146,7 +146,7 @@ class DelimitedSource(TableSource):
             return []
         n_rare = int(np.logical_or.reduce([bad_cells[name][1] for name in rare]).sum()) if rare else 0
         first_row = {name: int(np.argmax(bad)) for name, (_, bad) in bad_cells.items() if bad.any()}
-        problems = []
+        problems, dated = [], set[str]()
         grades = {columns.column_of.get(part) for part in columns.graded}
         for name, row in first_row.items():
             what, bad = bad_cells[name]
@@ -163,9 +163,10 @@ class DelimitedSource(TableSource):
                 options = (("--max-rejects", str(n_rare)),)
             else:
                 cure, options = columns.cure_of(name), columns.ignoring(name)
-                if options and times_of(batch.column(name))[1][bad].all():
-                    cure += f", {spelled('time_column')} {name} reads it as the time of the row"
-            problems.append(ColumnProblem(name, reason, respelled(cure), options, in_rows=name not in commas))
+                if are_dates(batch.column(name))[bad].all():
+                    dated.add(name)
+                    cure += f"; {cure_of_dates(self.path, name, of_judgments=columns.of_judgments)}"
+            problems.append(ColumnProblem(name, reason, respelled(cure), options, in_rows=name not in commas | dated))
         return problems
 
     def _with_points(self, batch: pa.RecordBatch, columns: TableColumns) -> pa.RecordBatch:

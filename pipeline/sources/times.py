@@ -7,8 +7,9 @@ rejected instead of read as a far future.  Fractions of a microsecond are cut of
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +17,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TIME = "time"
 """Name of the column in ``RowBatch.extras``: int64 microseconds."""
 TIME_RULE = "a time such as 2026-01-31, 2026-01-31T08:30:00Z or whole seconds since 1970"
 NO_TIME = "remove rows without it"
 
+_DUCKDB = {
+    ".csv": ("read_csv('{}', all_varchar = true)", ""),
+    ".tsv": ("read_csv('{}', all_varchar = true)", " (DELIMITER '\\t')"),
+    **dict.fromkeys((".parquet", ".pq"), ("read_parquet('{}')", "")),
+    **dict.fromkeys(
+        (".jsonl", ".ndjson", ".json"), ("read_json('{}', format = 'newline_delimited')", " (FORMAT json)")
+    ),
+}
 _SECOND = 10**6
 _EPOCH = datetime(1970, 1, 1)
 _LOWEST = (datetime.min - _EPOCH) // timedelta(microseconds=1)
@@ -41,6 +54,34 @@ def is_timelike(kind: pa.DataType) -> bool:
     kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
     text = kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)
     return text or kinds.is_timestamp(kind) or kinds.is_date(kind) or kinds.is_integer(kind)
+
+
+def are_dates(column: pa.Array[Any]) -> Mask:
+    """Return which cells (n,) of a column of text are dates, or dates with a time of day, in ISO form.
+
+    >>> are_dates(pa.array(["2026-01-31", "2026-01-31 08:30:00Z", "17", None])).tolist()
+    [True, True, False, False]
+    """
+    texts: Any = column.cast(pa.string())
+    trimmed = pc.utf8_trim(texts.fill_null(""), characters=" \t")
+    found: Mask = pc.match_substring_regex(trimmed, f"{_PLAIN}|{_ZONED}").to_numpy(zero_copy_only=False)
+    return found
+
+
+def cure_of_dates(path: Path, name: str, *, of_judgments: bool) -> str:
+    """Return how to use dates of the table ``path``: in judgments as the time of the row, or as a feature in which missing ones stay missing."""
+    text, column = str(path).replace("'", "''"), '"' + name.replace('"', '""') + '"'
+    days = f"epoch(CAST({column} AS TIMESTAMPTZ)) / 86400"
+    suffix = next((suffix for suffix in path.suffixes if suffix in _DUCKDB), "")
+    where = f"{days} in UTC"
+    if suffix:
+        source, how = _DUCKDB[suffix]
+        where = (
+            f"SET TimeZone = 'UTC'; COPY (SELECT * REPLACE ({days} AS {column}) FROM {source.format(text)})"  # noqa: S608  for users
+            f" TO 'days{suffix}'{how}"
+        )
+    time = f"{spelled('time_column')} {shlex.quote(name)} reads it as the time of the row; " * of_judgments
+    return f"{time}a feature is its number of days since 1970-01-01, for example by DuckDB: {where}"
 
 
 def times_of(column: pa.Array[Any]) -> tuple[Times, Mask]:

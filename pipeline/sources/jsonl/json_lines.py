@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from rankmill.foundation.errors import ColumnProblem, DataRejected, MalformedLine
 from rankmill.foundation.options import respelled
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
@@ -29,6 +31,7 @@ from rankmill.pipeline.sources.jsonl.json_keys import FEATURES, Keys, as_object,
 from rankmill.pipeline.sources.jsonl.json_rows import LineReader
 from rankmill.pipeline.sources.pandas_marks import index_columns
 from rankmill.pipeline.sources.table_rows import TableRows
+from rankmill.pipeline.sources.times import are_dates, cure_of_dates
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -57,7 +60,9 @@ class JsonSource(TableSource):
         if columns_of is None:
             self._use(_columns(path, self._keys, options))
         else:
-            self._use(self._roles(self._keys.top, options, columns_of, partial(_problems_of_values, self._keys)))
+            self._use(
+                self._roles(self._keys.top, options, columns_of, partial(_problems_of_values, self.path, self._keys))
+            )
 
     def add_features(self, names: Iterable[str]) -> None:
         """Add the features ``names``, which other files have; not for arrays."""
@@ -132,7 +137,7 @@ def _columns(path: Path, keys: Keys, options: ReadOptions, others: frozenset[str
     """Assign roles to the keys; ``others`` are known to be features."""
     if options.grade_required:  # for candidates, the model knows the features
         options = replace(options, known_features=options.known_features | others)
-    look = partial(_problems_of_values, keys)
+    look = partial(_problems_of_values, path, keys)
     if keys.form == "flat":
         names = naturally_sorted({*keys.top, *others})
         return without_index(
@@ -156,7 +161,7 @@ def _columns(path: Path, keys: Keys, options: ReadOptions, others: frozenset[str
     return replace(columns, features=features)
 
 
-def _problems_of_values(keys: Keys, columns: TableColumns) -> list[ColumnProblem]:
+def _problems_of_values(path: Path, keys: Keys, columns: TableColumns) -> list[ColumnProblem]:
     """Return the features that are not numbers in the first object; reading the rows reports them too."""
     first = keys.first or {}
     values = first if keys.form == "flat" else first.get(FEATURES)
@@ -168,5 +173,7 @@ def _problems_of_values(keys: Keys, columns: TableColumns) -> list[ColumnProblem
         if value is not None and not isinstance(value, (int, float)):
             reason = f"key {name!r} must hold numbers, found {shown(value)} in the first object"
             cure = respelled(columns.cure_of(name, text=isinstance(value, str)))
-            problems.append(ColumnProblem(name, reason, cure, columns.ignoring(name), in_rows=True))
+            dated = isinstance(value, str) and bool(are_dates(pa.array([value]))[0])
+            cure += f"; {cure_of_dates(path, name, of_judgments=columns.of_judgments)}" * dated
+            problems.append(ColumnProblem(name, reason, cure, columns.ignoring(name), in_rows=not dated))
     return problems
