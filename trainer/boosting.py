@@ -97,7 +97,7 @@ def boost(
         there or the score is made of probabilities, sets share a name, or ``resume`` was trained in another way.
     TrainingDataRejected
         No rows, no query with two grades, bad weights, edges or names that are none, an eval set with the bins of other
-        rows or features, or a first one in which nothing is relevant.
+        rows or features, or a first one of which all rankings are as good.
     """
     n_threads = workers_for(options.n_threads)
     training = _Training(data, parameters, options, checkpoint, rounds, fold)
@@ -182,6 +182,7 @@ class _Training:
             decides=rounds is None
             and parameters.rounds_by != "oob"
             and (parameters.keeps_best or parameters.early_stopping_rounds > 0),
+            in_fold=fold > 0,
             shard=options.shard,
         )
         if parameters.step_search == "line" and self.objective.steps_a_round > 1:

@@ -133,14 +133,14 @@ def _train_net(
 ) -> None:
     from rankmill.pipeline.dataset import Dataset
     from rankmill.registry import Registry
+    from rankmill.trainer.progress import note_few_queries
     from rankmill.trainer.training_service import train_net_and_register
 
     if several != SeedOptions():
         raise InvalidParameter(f"{spelled('seeds')} is an option of trees; leave it out with {spelled('model')} net")
-    net_options = start.net_options(parameters)
-    trained = train_net_and_register(
-        Dataset.open(dataset), name, Registry(registry), net_options, options, log_every=log_every
-    )
+    net_options, opened = start.net_options(parameters), Dataset.open(dataset)
+    note_few_queries(opened, "the number of epochs")
+    trained = train_net_and_register(opened, name, Registry(registry), net_options, options, log_every=log_every)
     trained.candidate.clear()
     typer.echo(json.dumps(trained.report.to_dict(), sort_keys=True) if as_json else trained.report.render())
 

@@ -13,13 +13,14 @@ from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.cross_validation import Fold, cross_validated, folds_of, naming
 from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
+from rankmill.trainer.measured_queries import check_decides
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import shape_of_dataset, with_preset
 from rankmill.trainer.shared_dataset import SharedDataset
 from rankmill.trainer.train_on_dataset import data_of
 from rankmill.trainer.train_on_rows import train_fold
 from rankmill.trainer.training_options import TrainingOptions
-from rankmill.trainer.training_result import CrossValidation, RoundRecord, TrainingResult
+from rankmill.trainer.training_result import TRAIN, CrossValidation, RoundRecord, TrainingResult
 from rankmill.trainer.training_rows import read_columns
 
 _Asked = tuple[Fold, int | None, TrainingResult | None]
@@ -62,6 +63,7 @@ def cross_validate_on_cluster(
     parameters = with_preset(parameters, shape_of_dataset(dataset).in_folds())
     rows = read_columns(dataset, "train", parameters)
     measure = stop_measure(parameters, graded=rows.graded)
+    check_decides(rows, measure, parameters, {"": dataset.max_grade, **dataset.goals}, TRAIN)
     shared = SharedDataset.of(dataset)
 
     def together(asked: Sequence[_Asked]) -> list[TrainingResult]:

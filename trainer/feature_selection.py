@@ -27,7 +27,7 @@ from rankmill.trainer.boosting import boost
 from rankmill.trainer.checkpoints import Checkpoints, training_key
 from rankmill.trainer.early_stopping import DEVIANCE, Measure, stop_measure
 from rankmill.trainer.growing.tree import Tree
-from rankmill.trainer.measured_queries import MeasuredQueries
+from rankmill.trainer.measured_queries import MeasuredQueries, check_decides
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.options import SelectOptions
 from rankmill.trainer.parameters import NONE, TrainParameters
@@ -164,6 +164,7 @@ def select_features_of_rows(
         raise InvalidParameter("selecting features needs an eval set to measure on")
     data = _read(data)
     measure = stop_measure(parameters, graded=data.train.graded)
+    check_decides(data.eval_sets[0][1], measure, parameters, data.scale, data.eval_sets[0][0])
     steps: list[SelectionStep] = []
     forests: list[Forest] = []
     kept, n_threads = np.arange(len(data.feature_names)), workers_for(options.n_threads)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.pipeline.goals import check_goal
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
@@ -110,18 +111,36 @@ class MeasuredQueries:
             total += weight * np.where(counts, row, 0.0) * (int(any_counted.sum()) / int(counts.sum()))
         return np.where(any_counted, total, nan)
 
-    def has_value(self, measure: Measure) -> bool:
-        """Whether the measure has a value on these rows."""
-        return not self.without_value(measure)
+    def check_decides(self, measure: Measure, split: str, use: str, *, constant: bool = False) -> None:
+        """Raise TrainingDataRejected if the measure is the same for all rankings of these queries, those of ``split``.
 
-    def without_value(self, measure: Measure) -> list[Metric]:
-        """Return the metrics that make up the measure, or itself, that have no value on these rows."""
-        metrics = self._parts[measure] if isinstance(measure, GoalMean) else [measure]
-        return [
-            metric
-            for metric in metrics
-            if isinstance(metric, Metric) and self._queries[metric.goal][1].nothing_relevant(metric).all()
-        ]
+        ``use`` ends the message: what it cannot do, and what helps.  With ``constant`` it may be the same, but must have a value.
+        """
+        mean = isinstance(measure, GoalMean)
+        metrics = [*self._parts[measure]] if isinstance(measure, GoalMean) else [measure]
+        queries = [(each, self._queries[each.goal][1]) for each in metrics if isinstance(each, Metric)]
+        lacking = [str(each) for each, prepared in queries if prepared.nothing_relevant(each).all()]
+        none = f"no query of the {split} split has"
+        if lacking:
+            by = f" by {', '.join(lacking)}" * mean
+            raise TrainingDataRejected(f"{none} a relevant document{by}, so {measure} {use}")
+        differ = (prepared.can_differ([each])[each].any() for each, prepared in queries)
+        if queries and not constant and not any(differ):
+            raise TrainingDataRejected(
+                f"{none} two documents whose order matters, such as two of different grades, so {measure} {use}"
+            )
+
+
+def check_decides(
+    rows: RankedRows,
+    measure: Measure,
+    parameters: TrainParameters,
+    scale: Mapping[str, int],
+    split: str,
+    use: str = "cannot compare models; use a split with such queries",
+) -> None:
+    """Do what `MeasuredQueries.check_decides` does, for a measure of ``rows``."""
+    MeasuredQueries(rows, [measure], parameters, scale).check_decides(measure, split, use)
 
 
 def policy_of(metrics: Sequence[Metric], parameters: TrainParameters, max_grade: int) -> Policy:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.training_facts import (
     ClickFacts,
     Metrics,
@@ -38,6 +38,7 @@ from rankmill.trainer.checkpoints import Checkpoints, FinishedTrainings, trainin
 from rankmill.trainer.clicks.naive_beside import click_facts, naive_of
 from rankmill.trainer.combined_forests import BaseModel, after_base, average
 from rankmill.trainer.early_stopping import stop_measure
+from rankmill.trainer.measured_queries import check_decides
 from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.round_metrics import measure
@@ -46,6 +47,7 @@ from rankmill.trainer.train_on_cluster import train_on_cluster
 from rankmill.trainer.train_on_dataset import TrainingPlan, plan_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, TrainingOptions
 from rankmill.trainer.training_result import TRAIN, Curves, RoundRecord, TrainingResult
+from rankmill.trainer.training_rows import read_columns
 from rankmill.trainer.version_facts import (
     Intervals,
     attachments_of,
@@ -167,6 +169,12 @@ def plan_candidate(
         dataset.queries(split)  # raises for an unknown split
     plan = plan_of(dataset, replace(parameters, seed=numbers[0]), options)
     check_choice(seeds.choose, numbers, has_valid=plan.valid_rows > 0, link=plan.link)
+    if seeds.choose == "best" and len(numbers) > 1:
+        valid, watched = (
+            read_columns(dataset, VALID, plan.parameters),
+            stop_measure(plan.parameters, graded=plan.graded),
+        )
+        check_decides(valid, watched, plan.parameters, {"": dataset.max_grade, **dataset.goals}, VALID)
     return plan
 
 
@@ -306,11 +314,6 @@ def _listener(options: TrainingOptions) -> OnRound | None:
 def _best(trainings: Sequence[SeedTraining], plan: TrainingPlan) -> int:
     measured_by = stop_measure(plan.parameters, graded=plan.graded)
     values = [each.metrics.get(VALID, {}).get(str(measured_by), float("nan")) for each in trainings]
-    if all(value != value for value in values):  # noqa: PLR0124 - NaN
-        raise TrainingDataRejected(
-            f"choose: no query of the valid split has a relevant document, so {measured_by} cannot"
-            " compare the seeds; set stop_metric to deviance, or set choose to average"
-        )
     return best_of(values, higher_is_better=measured_by.higher_is_better)
 
 

@@ -228,12 +228,18 @@ class TrialsProgress(TerminalBar):
 
 def note_few_queries(dataset: Dataset, decided: str) -> None:
     """Say on stderr if the valid split, which decides ``decided``, has few queries."""
+    import numpy as np
+
+    from rankmill.scorer.metrics.arrangement import queries_that_differ
     from rankmill.scorer.metrics.significance import FEW_QUERIES
 
-    valid = dataset.manifest.splits.get("valid")
-    queries = 0 if valid is None else valid.queries
-    if 0 < queries < FEW_QUERIES:
-        counted = f"{queries} quer{'y' if queries == 1 else 'ies'}"
+    grades = dataset.rows("valid", ("grade",)).column(0).to_numpy().astype(np.int32)
+    differ = queries_that_differ(grades, dataset.queries("valid").starts)
+    counting = int(np.count_nonzero(differ)) if grades.any() else len(differ)  # labels and pairs have no grades
+    if 0 < counting < FEW_QUERIES:
+        of = f" of {len(differ):,}" * (counting < len(differ))
+        what = f"{counting}{of} quer{'y' if counting == len(differ) == 1 else 'ies'}"
         to_stderr(
-            f"note: the valid split has only {counted}: {decided} is uncertain; rankmill cv measures on all queries of the train split"
+            f"note: the valid split has only {what}{' with documents of different grades' if of else ''}: {decided} is uncertain;"
+            " rankmill cv measures on all queries of the train split"
         )

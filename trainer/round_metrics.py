@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.links import apply_link
-from rankmill.scorer.metrics import Metric
 from rankmill.scorer.predict import ForestPredictor
 from rankmill.trainer import _kernels
-from rankmill.trainer.early_stopping import DEVIANCE, GoalMean, Measure, measures_of
+from rankmill.trainer.early_stopping import DEVIANCE, measures_of
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.measured_queries import MeasuredQueries
 from rankmill.trainer.objectives.protocol import Objective
@@ -47,14 +47,16 @@ class RoundMetrics:
     eval_metrics
         More metrics to measure; ``deviance`` is the loss.
     decides
-        Whether the stop metric on the first eval set chooses the best round. It then needs a value there.
+        Whether the stop metric on the first eval set chooses the best round.  It must then differ between rankings of that set.
+    in_fold
+        Of a cross-validation, whose other folds decide, too: it then only needs a value.
 
     Raises
     ------
     InvalidParameter
         Two sets have the same name, or a set has the name of the train split.
     TrainingDataRejected
-        An eval set has no rows, its bins do not fit its rows or features, or the first set has no relevant document.
+        An eval set has no rows, its bins do not fit its rows or features, or all rankings of the first set are as good.
     rankmill.foundation.errors.InputError
         A metric is unknown.
     """
@@ -67,6 +69,7 @@ class RoundMetrics:
         eval_metrics: Sequence[str],
         *,
         decides: bool = True,
+        in_fold: bool = False,
         shard: RowShard | None = None,
     ) -> None:
         train, eval_sets = data.train, data.eval_sets
@@ -95,13 +98,13 @@ class RoundMetrics:
             except TrainingDataRejected as error:
                 raise TrainingDataRejected(f"eval set {name!r}: {error}") from None
         self.first = names[1] if eval_sets else None
-        lacking = self._sets[self.first].without_value(self.stop_metric) if decides and self.first is not None else []
-        if lacking:
-            by = f" by {', '.join(map(str, lacking))}" if isinstance(self.stop_metric, GoalMean) else ""
-            raise TrainingDataRejected(
-                f"no query of the {self.first} split has a relevant document{by}, so {self.stop_metric}"
-                " cannot decide when to stop; set stop_metric to deviance or rounds_by to oob, or use a"
-                " split with relevant documents or none"
+        if decides and self.first is not None:
+            self._sets[self.first].queries.check_decides(
+                self.stop_metric,
+                self.first,
+                f"cannot decide when to stop; use a split with such queries or none, or keep all rounds"
+                f" ({spelled('keep_rounds')} all, {spelled('early_stopping_rounds')} 0)",
+                constant=in_fold,
             )
 
     def add(self, change: Change, team: Team) -> None:
@@ -143,7 +146,7 @@ class _MeasuredSet:
         loss: Objective | None,
         span: Span,
     ) -> None:
-        self._queries, self._span = queries, span
+        self.queries, self._span = queries, span
         self._link, self._loss = objective.link, loss
         # scores to rank by, if they differ from the sums of the trees
         self._ranked = None if objective.link == "identity" else np.empty(rows.n_rows, dtype=np.float64)
@@ -155,10 +158,6 @@ class _MeasuredSet:
         """Read the bins of an eval set, and start its scores; ``averaged``: they will be a mean of trees."""
         self.bins, self.scores = rows.row_major(n_bins, self._span), starting_scores(rows, objective, self._span)
         self._start = self.scores.copy() if averaged else None
-
-    def without_value(self, measure: Measure) -> list[Metric]:
-        """Return the metrics that make up the measure, or itself, that have no value on these rows."""
-        return self._queries.without_value(measure)
 
     def shrink(self, factor: float) -> None:
         """Multiply what trees have added so far by ``factor``."""
@@ -182,7 +181,7 @@ class _MeasuredSet:
 
     def means(self, team: Team) -> dict[str, float]:
         """Return the mean of every metric, and the deviance if requested."""
-        queries, scores = self._queries, self.scores
+        queries, scores = self.queries, self.scores
         found = {} if self._loss is None else {str(DEVIANCE): self._loss.deviance(scores)}
         if not queries.metrics:
             return found
@@ -209,7 +208,7 @@ class _MeasuredSet:
 
     def by_query(self) -> dict[str, QueryValues]:
         """Return the kept metrics of each query."""
-        return self._queries.by_query(self.kept)
+        return self.queries.by_query(self.kept)
 
 
 def starting_scores(rows: RankedRows, objective: Objective, span: Span) -> npt.NDArray[np.float64]:

@@ -17,12 +17,13 @@ from rankmill.trainer.cross_validation import Fold, cross_validated, folds_of
 from rankmill.trainer.divided import check_divided
 from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
 from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.measured_queries import check_decides
 from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.presets import shape_of_rows, with_preset
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.sampling import queries_apart
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, StartingModel, TrainingOptions
-from rankmill.trainer.training_result import HOLDOUT, REFIT, CrossValidation, TrainingResult
+from rankmill.trainer.training_result import HOLDOUT, REFIT, TRAIN, CrossValidation, TrainingResult
 from rankmill.trainer.training_rows import resolved
 
 NOTHING_MORE = "refit all needs a valid split; add one (in Python: an eval_set), or set refit to none"
@@ -127,6 +128,7 @@ def cross_validate_rows(
     folds = folds_of(rows.query_names, parameters.folds, parameters.seed)
     data = data.blocked()
     measure = stop_measure(parameters, graded=rows.graded)
+    check_decides(rows, measure, parameters, data.scale, TRAIN)
 
     def train(
         fold: Fold, rounds: int | None, before: TrainingResult | None, on_round: OnRound | None = options.on_round

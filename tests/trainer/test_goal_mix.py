@@ -256,7 +256,7 @@ def test_what_does_not_go_with_goals_is_refused():
         trained(goals={"price": 0.3})
     with refused(TrainingDataRejected, "goal 'bought'", "two different grades"):
         trained(data_of(replace(rows, goals={"bought": np.ones(rows.n_rows, np.int32)})), goals={"bought": 0.3})
-    with refused(TrainingDataRejected, "relevant document by ndcg@10:bought", "ndcg@10:goals", "deviance"):
+    with refused(TrainingDataRejected, "relevant document by ndcg@10:bought", "ndcg@10:goals", "keep_rounds"):
         trained(data_of(watched=np.zeros), goals={"bought": 0.3}, early_stopping_rounds=2)
     assert trained(data_of(watched=np.zeros), objective="l2", goals={"bought": 0.3}, stop_metric="deviance").n_trees
     flat = replace(rows, goals={**rows.goals, "flat": np.ones(rows.n_rows, np.int32)})

@@ -11,11 +11,12 @@ import numpy.typing as npt
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.cross_validation import Fold, cross_validated, folds_of
 from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
+from rankmill.trainer.measured_queries import check_decides
 from rankmill.trainer.nets.options import COSINE, NetOptions
 from rankmill.trainer.nets.train_on_dataset import OnRound, data_of_net
 from rankmill.trainer.nets.training import NetData, NetResult, train_net, with_pairs_chosen
 from rankmill.trainer.options import MachineOptions
-from rankmill.trainer.training_result import HOLDOUT, CrossValidation, RoundRecord
+from rankmill.trainer.training_result import HOLDOUT, TRAIN, CrossValidation, RoundRecord
 from rankmill.trainer.workers import workers_for
 
 
@@ -41,6 +42,7 @@ def cross_validate_net(
     data, last = with_pairs_chosen(data, options), options.schedule == COSINE
     rows = data.train.rows
     measure = stop_measure(options.losses(), graded=rows.graded)
+    check_decides(rows, measure, options.losses(), {"": data.max_grade, **data.goals}, TRAIN)
     of_epochs: dict[int, list[npt.NDArray[np.float64]]] = {}
 
     def train(fold: Fold, epochs: int | None, before: NetResult | None) -> NetResult:

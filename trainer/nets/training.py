@@ -26,7 +26,7 @@ from rankmill.trainer.nets.passes import Passes, PreparedRows, Weights
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.training_result import TRAIN, QueryValues, RoundRecord
+from rankmill.trainer.training_result import HOLDOUT, TRAIN, QueryValues, RoundRecord
 from rankmill.trainer.training_rows import learnt_from_facts, resolved, rows_learnt_from
 from rankmill.trainer.workers import Team, with_team, workers_for
 
@@ -189,10 +189,12 @@ class _Training:
         self._valid = None if data.valid is None else self._queries_of(data.valid.rows)
         keeps = by_query and self._valid is not None and self._watched != DEVIANCE
         self._by_query: list[QueryValues] | None = [] if keeps else None
-        if self._valid is not None and not self._valid.has_value(self._watched):
-            raise TrainingDataRejected(
-                f"no query of the {data.valid_name} split has a relevant document, so {self._watched} cannot decide when to stop; set"
-                f" {spelled('stop_metric')} to deviance, or use a split with relevant documents or none"
+        if self._valid is not None:
+            self._valid.check_decides(
+                self._watched,
+                data.valid_name,
+                "cannot decide when to stop; use a split with such queries, or none",
+                constant=data.valid_name == HOLDOUT,  # the other folds decide, too
             )
         others = (rows.offsets, rows.weights, rows.query_weights, rows.pairs)
         if options.updates == PAIRS and (data.categorical or any(each is not None for each in others)):

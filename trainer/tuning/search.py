@@ -26,12 +26,14 @@ from rankmill.foundation.errors import InvalidParameter, WorkerLost
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.early_stopping import DEVIANCE, stop_measure
+from rankmill.trainer.measured_queries import check_decides
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.options import TuneOptions
 from rankmill.trainer.parameters import BAYESIAN, FOLDS, USUAL_FOLDS, VALID, TrainParameters
 from rankmill.trainer.presets import FEW_QUERIES, choices_line, shape_of_dataset, with_preset
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
-from rankmill.trainer.training_result import RoundRecord
+from rankmill.trainer.training_result import TRAIN, RoundRecord
+from rankmill.trainer.training_rows import read_columns
 from rankmill.trainer.tuning.searched import Searched, SearchedNet, SearchedTrees
 from rankmill.trainer.tuning.space import Space, default_space, default_space_of_nets
 from rankmill.trainer.tuning.table import Row, Table
@@ -151,6 +153,11 @@ def plan_tuning(
     by_folds = (
         not has_valid
         or (options.compare_by or (FOLDS if len(dataset.queries("train")) <= FEW_QUERIES else VALID)) == FOLDS
+    )
+    losses = parameters.losses() if isinstance(parameters, NetOptions) else parameters
+    split = TRAIN if by_folds else VALID
+    check_decides(
+        read_columns(dataset, split, losses), measure, losses, {"": dataset.max_grade, **dataset.goals}, split
     )
     bytes_needed, learnt_from = base.plan(dataset, space, training_options, by_folds=by_folds)
     return TunePlan(
