@@ -273,7 +273,7 @@ def test_refusals():
     alike = replace(data.train, rows=replace(data.train.rows, grades=np.zeros(data.train.rows.n_rows, np.int32)))
     with refused(TrainingDataRejected, "grades"):
         trained(replace(data, train=alike))
-    with refused(TrainingDataRejected, "valid", "ndcg@10", "stop_metric"):
+    with refused(TrainingDataRejected, "valid", "ndcg@10", "none"):
         trained(replace(data, valid=replace(alike, values=data.train.values)))
 
 
