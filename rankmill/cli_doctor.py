@@ -11,15 +11,21 @@ app = typer.Typer()
 
 @app.command()
 def doctor(registry: RegistryFolder = DEFAULT_FOLDER, as_json: AsJson = False) -> None:
-    """Check this installation: versions, cores, memory, compiled kernels, and the file system of a registry.
+    """Check this installation: versions, cores, memory, kernel cache, and the file system of a registry.
 
     Add the output to a bug report. It has no host name and no user name, and the home folder is shown as ~. The file system is
-    tested with a few small files, which are removed again. Exit code: 0, or 74 if the folder cannot hold a registry.
+    tested with a small file, which is removed again. Exit code: 0, or 74 if the folder cannot hold a registry.
 
     Example: rankmill doctor --registry registry-data
     """
-    from rankmill.doctor import Doctor
+    import errno
+    import json
 
-    found = Doctor.of(registry)
-    typer.echo(found.render(json=as_json))
-    found.require()
+    from rankmill.doctor import facts_of
+    from rankmill.foundation.terminal import labelled
+
+    facts = facts_of(registry)
+    problem = facts.pop("problem")
+    typer.echo(json.dumps(facts) if as_json else "\n".join(labelled(name, words) for name, words in facts.items()))
+    if problem is not None:
+        raise OSError(errno.EOPNOTSUPP, problem, str(registry))

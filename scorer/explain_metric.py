@@ -1,12 +1,15 @@
-"""Explain the metric of one query step by step, with the calculation of `evaluate`."""
+"""Explain the metric of one query rank by rank: what each rank adds to the sum that `evaluate` divides.
+
+The sum up to a rank is that of the same metric with its cutoff there, computed by the same kernels.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -24,22 +27,9 @@ from rankmill.scorer.evaluation import IDEAL_WORDS
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.arrangement import tie_order
 from rankmill.scorer.metrics.conventions import OURS, Convention, named_convention
-from rankmill.scorer.metrics.per_query import POOLED, PreparedQueries
-from rankmill.scorer.metrics.steps import RankedQuery, Steps, ideal_steps, steps_of
+from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.scored_file import QrelsFile
 from rankmill.scorer.scored_lists import ScoredLists, highest_grade, prepared, read_lists, recorded_facts, with_scale
-
-_TIES_WORDS = {
-    "doc_id": "documents of equal score stand by ascending id",
-    "doc_id_descending": "documents of equal score stand by descending id",
-    "pessimistic": "of equal scores the worst grade stands first",
-    "optimistic": "of equal scores the best grade stands first",
-    "row_order": "documents of equal score stand as in the file",
-    "random": "documents of equal score are shuffled",
-}
-_COMPARED = 10_000  # queries to search for a similar id
-_MEANS = "its mean over all orders of these documents"
-_NAMED = 4  # tied groups that are listed singly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,56 +93,84 @@ def explain_metric(
     convention: str = OURS,
     **options: Unpack[PolicyArguments],
 ) -> MetricExplanation:
-    """Show how ``metric`` of the query ``qid`` is computed.
+    """Show how ``metric`` of the query ``qid`` is computed in ``scored``, a scored list or TREC run.
 
-    Parameters
-    ----------
-    scored
-        A scored list or TREC run, as `rankmill.scorer.evaluate.evaluate` reads it without a model.
-    qid, metric
-        One query, one metric.
-    qrels
-        TREC judgments; they override grades in the list.
-    convention, options
-        As `rankmill.scorer.evaluate.evaluate` takes them.
-
-    Raises
-    ------
-    InputError
-        The query is unknown, or as `evaluate`.
-    CandidatesRejected
-        As `evaluate`.
+    TREC judgments in ``qrels`` override grades in the list.  The convention, options and errors are those of
+    `rankmill.scorer.evaluate.evaluate`; InputError for an unknown query, too.
     """
     metric = parse_metric(metric) if isinstance(metric, str) else metric
     lists, table, rules = _read(scored, metric, qrels, named_convention(convention).but(**options))
     if qid not in lists.qids:
-        hint = name_hint(qid, lists.qids[:_COMPARED])
+        hint = name_hint(qid, lists.qids[:10_000])
         raise InputError(f"there is no query {qid!r} among the {len(lists.qids):,} with grades; {hint}")
-    policy = rules.policy_for(metric)
-    number = lists.qids.index(qid)
+    policy, number = rules.policy_for(metric), lists.qids.index(qid)
     queries = prepared(lists, policy)
-    query, rows = _ranked(lists, policy, number)
     divisor = float(queries.divisor(metric)[number])
     value = float(queries.evaluate([metric], lists.scores)[metric][number])
-    counted = divisor != 0.0
-    costs = queries.error_costs(metric) if metric.name == "balanced_error" else ()
-    steps = steps_of(metric, query, costs) if counted else Steps(columns=(), rows=())
-    ideal = ideal_steps(metric, query) if metric.name == "ndcg" and counted else Steps(columns=(), rows=())
+    query, rows = _ranked(lists, policy, number)
+    steps = _steps(metric, query) if divisor else []
+    total = steps[-1]["sum"] if steps else value if divisor else 0.0
+    ideal = []
+    if metric.name == "ndcg" and divisor:
+        best = replace(query, scores=-np.arange(len(query.pool), dtype=np.float64), grades=query.pool)
+        ideal = _steps(replace(metric, name="dcg"), best)
     return MetricExplanation(
         qid=qid,
         metric=str(metric),
         value=None if math.isnan(value) else value,
-        ranks=tuple(_documents(table, qid, query, rows, steps)),
-        sum=steps.total,
-        divisor=divisor if math.isfinite(divisor) else None,
-        ideal=tuple(
-            {"rank": i + 1, "grade": query.pool[i], **dict(zip(ideal.columns, row, strict=True))}
-            for i, row in enumerate(ideal.rows)
+        ranks=tuple(
+            _documents(query, _names(table, qid, rows - lists.starts[number]), lists.scores[rows].tolist(), steps)
         ),
-        words=dict(_words(metric, query, queries, rules, lists, steps, divisor, value)),
+        sum=total,
+        divisor=divisor if math.isfinite(divisor) else None,
+        ideal=tuple({"rank": i + 1, "grade": int(query.pool[i]), **step} for i, step in enumerate(ideal)),
+        words={
+            "value": _division(metric, query, total, divisor, value),
+            "conventions": rules.describe_for(metric),
+            "ideal list": IDEAL_WORDS[lists.ideal],
+        },
         convention=rules,
         policy=policy,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """Documents of one query by rank: ``scores``, ``grades`` (n,); ``pool`` are the grades of all known ones, best first."""
+
+    scores: npt.NDArray[np.float64]  # those of shared ranks are equal
+    grades: npt.NDArray[np.int32]
+    pool: npt.NDArray[np.int32]
+    policy: Policy
+
+    @property
+    def groups(self) -> list[tuple[int, int]]:
+        """The limits of documents that share their ranks, from 0."""
+        cuts = np.flatnonzero(np.r_[True, self.scores[1:] != self.scores[:-1], True])
+        return list(itertools.pairwise(cuts.tolist()))
+
+    def sums(self, n: int, metrics: Sequence[Metric]) -> list[float]:
+        """Return the sum of each metric over the first ``n`` documents before it is divided."""
+        queries = PreparedQueries(
+            self.grades[:n], np.array([0, n]), replace(self.policy, ties="expected"), ideal_grades=self.pool,
+            ideal_starts=np.array([0, len(self.pool)]),
+        )  # fmt: skip
+        found, divisors = queries.evaluate(metrics, self.scores[:n]), [queries.divisor(each)[0] for each in metrics]
+        return [float(found[each][0] * by) if by else 0.0 for each, by in zip(metrics, divisors, strict=True)]
+
+
+def _steps(metric: Metric, query: _Query) -> list[dict[str, float]]:
+    """Return what each rank that counts adds, and the sum up to it; nothing of ``balanced_error``, which has no ranks."""
+    n, metric = len(query.grades), replace(metric, goal="")
+    if metric.name == "balanced_error":
+        return []
+    if metric.name.startswith("concordance"):
+        sums = [query.sums(i, [Metric("concordance")])[0] for i in range(1, n + 1)]
+    elif metric.name == "wta":
+        sums = query.sums(n, [metric])
+    else:
+        sums = query.sums(n, [replace(metric, k=i) for i in range(1, min(metric.k or n, n) + 1)])
+    return [{"term": after - before, "sum": after} for before, after in itertools.pairwise([0.0, *sums])]
 
 
 def _read(
@@ -171,118 +189,58 @@ def _read(
     return lists, table, rules
 
 
-def _ranked(lists: ScoredLists, policy: Policy, number: int) -> tuple[RankedQuery, npt.NDArray[np.int64]]:
+def _ranked(lists: ScoredLists, policy: Policy, number: int) -> tuple[_Query, npt.NDArray[np.int64]]:
     """Sort the documents of query ``number`` by rank; also return their row numbers within the query."""
     first, last = int(lists.starts[number]), int(lists.starts[number + 1])
     grades = np.maximum(lists.grades, 0)
     rows = tie_order(policy, grades, lists.starts, lists.doc_order)[first:last]
     rows = rows[np.argsort(-lists.scores[rows], kind="stable")]
-    scores = lists.scores[rows].tolist()
-    cuts = [0, *(i for i in range(1, len(rows)) if policy.ties != "expected" or scores[i] != scores[i - 1])]
     pool = grades[first:last]
     if lists.ideal_grades is not None and lists.ideal_starts is not None:
         pool = np.maximum(lists.ideal_grades[lists.ideal_starts[number] : lists.ideal_starts[number + 1]], 0)
-    query = RankedQuery(
-        scores=tuple(scores),
-        grades=tuple(grades[rows].tolist()),
-        groups=tuple(itertools.pairwise([*cuts, len(rows)])) if len(rows) else (),
-        pool=tuple(sorted(pool.tolist(), reverse=True)),
-        policy=policy,
-    )
-    return query, rows - first
+    scores = lists.scores[rows] if policy.ties == "expected" else -np.arange(len(rows), dtype=np.float64)
+    return _Query(scores, grades[rows], np.sort(pool)[::-1], policy), rows
+
+
+def _names(table: pa.Table, qid: str, rows: npt.NDArray[np.int64]) -> list[str]:
+    """Return the ids of the documents at ``rows`` of the query, or their rows."""
+    ids: list[str | None] = [None] * len(rows)
+    if "doc_id" in table.column_names:
+        ids = table.filter(pc.equal(table["qid"], pa.scalar(qid)))["doc_id"].to_pylist()
+    return [ids[row] or f"row {row + 1}" for row in rows.tolist()]
 
 
 def _documents(
-    table: pa.Table, qid: str, query: RankedQuery, rows: npt.NDArray[np.int64], steps: Steps
+    query: _Query, names: list[str], scores: list[float], steps: list[dict[str, float]]
 ) -> Iterator[ExplainedRank]:
-    """Yield the documents at the ranks above the cutoff and those tied with them; all if the query does not count."""
-    names = [f"row {row + 1}" for row in range(len(rows))]
-    if "doc_id" in table.column_names:
-        of_query = table.filter(pc.equal(table["qid"], pa.scalar(qid)))["doc_id"].to_pylist()
-        names = [name if found is None else found for name, found in zip(names, of_query, strict=True)]
+    """Yield the documents at the ranks that count and those tied with them; all if there are no steps."""
     for lo, hi in query.groups:
-        if steps.rows and lo >= len(steps.rows):
+        if steps and lo >= len(steps):
             break
         shared = f" ({lo + 1}-{hi})" if hi - lo > 1 else ""
         for i in range(lo, hi):
-            step = dict(zip(steps.columns, steps.rows[i], strict=True)) if i < len(steps.rows) else None
             yield ExplainedRank(
-                rank=i + 1, place=f"{i + 1}{shared}", doc_id=names[rows[i]], score=query.scores[i], grade=query.grades[i],
-                step=step,
+                rank=i + 1, place=f"{i + 1}{shared}", doc_id=names[i], score=scores[i],
+                grade=int(query.grades[i]), step=steps[i] if i < len(steps) else None,
             )  # fmt: skip
 
 
-def _words(
-    metric: Metric,
-    query: RankedQuery,
-    queries: PreparedQueries,
-    rules: Convention,
-    lists: ScoredLists,
-    steps: Steps,
-    divisor: float,
-    value: float,
-) -> list[tuple[str, str]]:
-    """Describe how the sum becomes the value, and which rules applied."""
-    words = [("value", _division(metric, query, queries, steps, divisor, value))]
-    if metric.name in POOLED:
-        words.append(("", "its mean over the queries that count is the figure of all queries together"))
-    shared = [f"{lo + 1}-{hi}" for lo, hi in query.groups if hi - lo > 1]
-    if metric.name == "balanced_error":
-        words.append(("ties", f"{query.policy.ties}: decides about scores on the threshold only"))
-    elif shared:
-        named = ", ".join(shared[:_NAMED]) + (", .." if len(shared) > _NAMED else "")
-        words.append(("ties", f"expected: one score each at ranks {named}; every rank there counts {_MEANS}"))
-    elif query.policy.ties == "expected":
-        words.append(("ties", "expected: no two documents of this query have the same score"))
-    else:
-        words.append(("ties", f"{query.policy.ties}: {_TIES_WORDS[query.policy.ties]}"))
-    words += [("conventions", rules.describe_for(metric)), ("ideal list", IDEAL_WORDS[lists.ideal])]
-    return words
-
-
-def _division(
-    metric: Metric, query: RankedQuery, queries: PreparedQueries, steps: Steps, divisor: float, value: float
-) -> str:
-    n, policy = len(query.grades), query.policy
+def _division(metric: Metric, query: _Query, total: float, divisor: float, value: float) -> str:
     if divisor == 0.0:
-        nothing = {
-            "concordance": "no two documents of different grade",
-            "concordance_micro": "no two documents of different grade",
-            "balanced_error": "no relevant documents in all queries, or no others",
-            "ndcg": "no document with a gain above 0",
-            "dcg": "no document with a gain above 0",
-            "err": "no document with a grade above 0",
-            "wta": "no document with a grade above 0",
-        }.get(metric.name, f"no document with a grade of {policy.relevant_from} or more")
-        rule = "the query is skipped" if math.isnan(value) else f"the query counts {value:g}"
-        return f"nothing relevant ({nothing}): {rule}"
+        return f"nothing relevant: {'the query is skipped' if math.isnan(value) else f'the query counts {value:g}'}"
     if math.isinf(divisor):
-        return f"the list has {n} documents, fewer than k = {metric.k}: it counts 0 (short lists zero)"
+        return f"the list has {len(query.grades)} documents, fewer than k = {metric.k}: it counts 0 (short lists zero)"
     by = {
         "ndcg": "the sum of the ideal order",
         "recall": "R, the relevant documents known",
-        "precision": "k" if policy.precision_normalisation == "k" else f"min(k,n) = min({metric.k}, {n})",
+        "map": {"R": "R, the relevant documents known", "min(R,k)": "min(R,k)"}.get(query.policy.map_normalisation, ""),
+        "precision": query.policy.precision_normalisation,
         "concordance": "the pairs of different grade",
         "concordance_micro": "the mean number of pairs of the queries that have any",
     }.get(metric.name, "")
-    if metric.name == "map":
-        by = "R, the relevant documents known"
-        if policy.map_normalisation == "hits":
-            by = ""
-        elif policy.map_normalisation == "min(R,k)" and metric.k is not None:
-            by = f"min(R,k) = min({query.n_relevant}, {metric.k})"
     if not by:
-        text = f"the sum, {steps.total:.9g}"
-        if metric.name == "map":
-            text += "; each term is divided by hits, the relevant documents above the cutoff"
-        if metric.name == "balanced_error":
-            threshold, missed, alarm, *_ = queries.error_costs(metric)
-            text += (
-                f"; threshold {threshold:g}; in {queries.n_queries:,} queries a relevant document below it costs "
-                f"{missed:.9g} = n_queries/(2 n+), another above it {alarm:.9g} = n_queries/(2 n-)"
-            )
-        return text
-    return f"{steps.total:.9g} / {divisor:.9g} = {value:.9g}; divided by {by}"
+        return f"the sum, {total:.9g}"
+    return f"{total:.9g} / {divisor:.9g} = {value:.9g}; divided by {by}"
 
 
 def _cells(step: Mapping[str, float] | None, n: int) -> list[str]:
