@@ -68,7 +68,7 @@ from rankmill.trainer.progress import TrainingProgress, verbosely
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.train_on_rows import fit
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.training_result import CrossValidation, RoundRecord
+from rankmill.trainer.training_result import CrossValidation, RoundRecord, note_without_splits
 from rankmill.trainer.training_rows import given_pairs, resolved, what_is_learnt_from
 from rankmill.trainer.workers import workers_for
 
@@ -429,6 +429,7 @@ class Ranker(Routed):
             )
             result = fit(data, parameters, options)
         trained = result.forest if base is None else base.joined(result.forest)
+        _warn_without_splits(trained, 3)
         self._keep(trained, result.best_round, result.history, given_names, result.cross_validation)
         return self
 
@@ -460,6 +461,7 @@ class Ranker(Routed):
         )
         found = fit_on_cluster(X, y, given, to_fit)
         result = found.result
+        _warn_without_splits(result.forest, 4)
         self._keep(result.forest, result.best_round, result.history, found.given_names)
         return self
 
@@ -777,6 +779,12 @@ def _forest_of(model: Model) -> Forest:
     from rankmill.model_files import named_model
 
     return forest_of(named_model(model)[0], "resume")
+
+
+def _warn_without_splits(forest: Forest, stacklevel: int) -> None:
+    """Warn if all documents tie."""
+    if note := note_without_splits(forest):
+        warnings.warn(note, UserWarning, stacklevel=stacklevel)
 
 
 def _check_labels(columns: Mapping[str, Any], objective: str | None) -> None:

@@ -20,7 +20,7 @@ from rankmill.trainer.shared_dataset import SharedDataset
 from rankmill.trainer.train_on_dataset import data_of
 from rankmill.trainer.train_on_rows import train_fold
 from rankmill.trainer.training_options import TrainingOptions
-from rankmill.trainer.training_result import TRAIN, CrossValidation, RoundRecord, TrainingResult
+from rankmill.trainer.training_result import TRAIN, CrossValidation, RoundRecord, TrainingResult, note_without_splits
 from rankmill.trainer.training_rows import read_columns
 
 _Asked = tuple[Fold, int | None, TrainingResult | None]
@@ -96,6 +96,7 @@ def cross_validate_on_cluster(
         measure,
         EarlyStopping.of(parameters, higher_is_better=measure.higher_is_better, patience=0),
         alone,
+        note=lambda result: note_without_splits(result.forest),
         together=together,
     )
 

@@ -68,6 +68,7 @@ def cross_validated(
     train: Callable[[Fold, int | None, Result | None], Result],
     values: Callable[[Fold, int, Result], npt.NDArray[np.float64]] | None = None,
     *,
+    note: Callable[[Result], str] = lambda _: "",
     unit: str = "round",
     only_last: bool = False,
     together: Callable[[Sequence[tuple[Fold, int | None, Result | None]]], list[Result]] | None = None,
@@ -86,6 +87,8 @@ def cross_validated(
         Trains without a fold: until it stops early (None, None), or from a result of that on for so many rounds in all.
     values
         Returns the measure of each query of a fold after so many rounds; None: ``by_query`` is not asked for.
+    note
+        What to say about a result; it is said if there is something about each.
     unit
         Word for a round.
     only_last
@@ -123,4 +126,5 @@ def cross_validated(
         by_query = np.empty(len(folds[0].apart))
         for fold, result in zip(folds, results, strict=True):
             by_query[fold.apart] = values(fold, best, result)
-    return CrossValidation(histories, str(measure), best, by_query, unit)
+    notes = [note(result) for result in results]
+    return CrossValidation(histories, str(measure), best, by_query, unit, notes[0] if all(notes) else "")

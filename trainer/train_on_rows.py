@@ -23,7 +23,7 @@ from rankmill.trainer.presets import shape_of_rows, with_preset
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.sampling import queries_apart
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, StartingModel, TrainingOptions
-from rankmill.trainer.training_result import HOLDOUT, REFIT, TRAIN, CrossValidation, TrainingResult
+from rankmill.trainer.training_result import HOLDOUT, REFIT, TRAIN, CrossValidation, TrainingResult, note_without_splits
 from rankmill.trainer.training_rows import resolved
 
 NOTHING_MORE = "refit all needs a valid split; add one (in Python: an eval_set), or set refit to none"
@@ -140,7 +140,14 @@ def cross_validate_rows(
         return train(fold, rounds, before, None).by_query[HOLDOUT][str(measure)].values
 
     stopping = EarlyStopping.of(parameters, higher_is_better=measure.higher_is_better, patience=0)
-    return cross_validated(folds, measure, stopping, train, values if by_query else None)
+    return cross_validated(
+        folds,
+        measure,
+        stopping,
+        train,
+        values if by_query else None,
+        note=lambda result: note_without_splits(result.forest),
+    )
 
 
 def train_fold(

@@ -11,6 +11,7 @@ from math import fsum, isfinite, nan, sqrt
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON, left_out
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.growing.grower import PHASES as GROWING
@@ -48,6 +49,7 @@ class CrossValidation:
     # the stop metric of each query after the best round, as a fold that it was held out from measures it, if asked for
     by_query: npt.NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
     unit: str = field(default="round", repr=False)  # what a round is called
+    note: str = field(default="", repr=False, compare=False)  # that no tree of any fold has a split
 
     def __repr__(self) -> str:
         found = f"{self.stop_metric} {self.mean(self.stop_metric):.4f} +- {self.deviation(self.stop_metric):.4f}"
@@ -94,6 +96,7 @@ class CrossValidation:
                 }
                 for measure in self.measures
             },
+            **({"note": self.note} if self.note else {}),
         }
 
     def render(self) -> str:
@@ -103,9 +106,10 @@ class CrossValidation:
             + " ".join(f"{value:.4f}" for value in self.values(measure))
             for measure in self.measures
         ]
-        return "\n".join(
-            [f"best after {self.best_round} of {len(self.histories[0])} {self.unit}s, by {self.stop_metric}:", *lines]
+        lines.insert(
+            0, f"best after {self.best_round} of {len(self.histories[0])} {self.unit}s, by {self.stop_metric}:"
         )
+        return "\n".join(lines + [f"note: {self.note}"] * bool(self.note))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,6 +135,22 @@ class TrainingResult:
     by_query: Mapping[str, Mapping[str, QueryValues]] = field(default_factory=dict, repr=False, compare=False)
     # their 95 % intervals over queries by set and metric, if computed
     intervals: Mapping[str, Mapping[str, tuple[float, float]]] | None = field(default=None, repr=False, compare=False)
+
+
+def note_without_splits(forest: Forest) -> str:
+    """Return in words that no tree of a trained forest has a split, why, and the option that helps; empty if one has."""
+    if forest.n_trees == 0 or forest.used_features:
+        return ""
+    least = int(str(forest.parameters.get("min_rows_in_leaf", 1)))
+    rows = int(forest.node_rows[forest.tree_starts[:-1]].max())
+    option = spelled("min_rows_in_leaf")
+    why = f"leaves need {least:,} rows, and the trees learnt from {rows:,}; lower {option}"
+    if rows >= 2 * least:
+        why = (
+            f"no split of two leaves of {least:,} rows ({option}) of {rows:,} gains anything; check that the features vary,"
+            f" or lower {option}"
+        )
+    return f"no tree has a split, so all documents tie: {why}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from rankmill.trainer.options import CheckpointOptions, SeedOptions
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.progress import TrainingProgress, to_stderr, training_progress
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.training_result import Curves
+from rankmill.trainer.training_result import Curves, note_without_splits
 
 CandidateT = TypeVar("CandidateT", Candidate, NetCandidate)
 
@@ -56,6 +56,7 @@ class TrainingReport:
     noise_floor: NoiseFloor | None = left_out()
     clicks: ClickFacts | None = left_out()
     curves: Curves | None = left_out()  # of one seed
+    note: str | None = left_out()  # that no tree has a split
 
     def to_dict(self) -> dict[str, JSON]:
         """Return plain values."""
@@ -79,6 +80,8 @@ class TrainingReport:
                 f"trained again on {self.refit.rows:,} documents of {self.refit.queries:,} queries, the valid split included;"
                 " the metrics are those before that"
             )
+        if self.note is not None:
+            lines.append(f"note: {self.note}")
         if self.clicks is not None:
             lines += self.clicks.lines({"train": self.train, "valid": self.valid})
         if self.seeds is None:
@@ -268,6 +271,7 @@ def _report(
         noise_floor=candidate.noise_floor,
         clicks=candidate.facts.clicks,
         curves=None if several else Curves.of(candidate.result.history),
+        note=note_without_splits(forest) or None,
     )
 
 

@@ -126,6 +126,8 @@ class TrainStage(Stage):
         config, dataset = self.work.config.train, self.work.dataset()
         path = self.work.path / TRAINING
         trained = self.train(dataset, config.name, path.parent, say, self._attached())
+        if trained.report.note is not None:
+            say(f"note: {trained.report.note}")
         made = self._published(path, trained.version, trained.report, trained.candidate.record())
         if isinstance(trained.candidate, NetCandidate):
             trained.candidate.clear()

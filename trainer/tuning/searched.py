@@ -24,7 +24,7 @@ from rankmill.trainer.nets.training import train_net
 from rankmill.trainer.parameters import ALL, NONE, OLDEST, TrainParameters, options_for
 from rankmill.trainer.train_on_dataset import cross_validate, plan_of, train
 from rankmill.trainer.training_options import TrainingOptions
-from rankmill.trainer.training_result import CrossValidation, QueryValues, RoundRecord
+from rankmill.trainer.training_result import CrossValidation, QueryValues, RoundRecord, note_without_splits
 from rankmill.trainer.tuning.space import Space
 from rankmill.trainer.workers import workers_for
 
@@ -38,6 +38,7 @@ class Measured(NamedTuple):
     trained: int
     metrics: Mapping[str, float]
     by_query: npt.NDArray[np.float64] | None
+    note: str = ""  # that no tree has a split
 
 
 class Searched(ABC):
@@ -136,7 +137,8 @@ class SearchedTrees(Searched):
                 cross_validate(dataset, parameters, machine, checkpoints, with_valid=with_valid, by_query=True)
             )
         result = train(dataset, replace(parameters, refit=NONE), machine, checkpoints)
-        return _of_valid(result.best_round, result.history, result.by_query["valid"].get(measure))
+        found = _of_valid(result.best_round, result.history, result.by_query["valid"].get(measure))
+        return found._replace(note=note_without_splits(result.forest))
 
     def stored(self) -> dict[str, JSON]:
         """Return the parameters that a file names."""
@@ -218,7 +220,7 @@ class SearchedNet(Searched):
 
 def _of_folds(cv: CrossValidation) -> Measured:
     metrics = {measure: cv.mean(measure) for measure in cv.measures}
-    return Measured(cv.best_round, len(cv.histories[0]), metrics, cv.by_query)
+    return Measured(cv.best_round, len(cv.histories[0]), metrics, cv.by_query, cv.note)
 
 
 def _of_valid(best: int, history: tuple[RoundRecord, ...], watched: QueryValues | None) -> Measured:

@@ -154,6 +154,8 @@ class Table:
         lines += failed[:most]
         if self.gain is not None:
             lines += ["", self.gain.render(self.measure, self.best.trial)]
+        if self.winner.outcome.note is not None:
+            lines += ["", f"note: {self.winner.outcome.note}"]
         return "\n".join([*lines, "", f"the winner, trial {self.winner.trial}, for rankmill.toml:", self.winner_toml()])
 
 

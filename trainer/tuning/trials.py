@@ -43,6 +43,7 @@ class Outcome:
     trained: int | None = left_out()
     metrics: Mapping[str, float] | None = left_out()
     by_query: tuple[float | None, ...] | None = left_out()
+    note: str | None = left_out()  # that no tree has a split
     error: str | None = left_out()
 
 
@@ -190,6 +191,7 @@ def _trained(task: Task) -> Outcome:
         best_round=found.best_round,
         trained=found.trained,
         metrics=metrics,
+        note=found.note or None,
         by_query=None
         if by_query is None
         else tuple(round(value, DECIMALS) if isfinite(value) else None for value in by_query.tolist()),
