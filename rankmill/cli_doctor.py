@@ -27,5 +27,5 @@ def doctor(registry: RegistryFolder = DEFAULT_FOLDER, as_json: AsJson = False) -
     facts = facts_of(registry)
     problem = facts.pop("problem")
     typer.echo(json.dumps(facts) if as_json else "\n".join(labelled(name, words) for name, words in facts.items()))
-    if problem is not None:
+    if problem:
         raise OSError(errno.EOPNOTSUPP, problem, str(registry))

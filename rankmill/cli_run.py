@@ -34,13 +34,6 @@ def run(
         ),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print what would be done and why, and do nothing.")] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Run all stages in the folder dry-run of the work folder; the registry and all else in the work folder stay unchanged.",
-        ),
-    ] = False,
     choice: StageChoice,
     rehash: Annotated[
         bool,
@@ -73,7 +66,6 @@ def run(
         choice=choice,
         day=None if date is None else date.date(),
         rehash=rehash,
-        dry=dry_run,
         cache=cache,
     )
     if plan:
@@ -83,14 +75,8 @@ def run(
         return
 
     def observer(work: Work) -> Observer:
-        return observer_of(work.config, work.folder, work=work.path, files=not dry_run)
+        return observer_of(work.config, work.folder)
 
     report = run_chain(request, observer)
     typer.echo(report.render(json=as_json))
-    if dry_run:
-        typer.echo(
-            f"dry run: nothing was registered or promoted; evaluation, gate and report are in {report.work}, "
-            "the dataset and the ranked lists were removed",
-            err=True,
-        )
     report.require()

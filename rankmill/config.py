@@ -35,7 +35,7 @@ from rankmill.trainer.parameters import TrainParameters
 STRICT = ConfigDict(strict=True, extra="forbid")
 PREVIOUS = "previous"  # instead of the path of an older dataset
 RANKED = "ranked"
-OTHERS_IN_WORK = frozenset({"", "dataset", "model", "stages", "report", "drift", "dry-run", "lease", "clicks", "cache"})
+OTHERS_IN_WORK = frozenset({"", "dataset", "model", "stages", "report", "drift", "lease", "clicks", "cache"})
 
 ClusterStage = Literal["ingest", "bin", "train", "rerank"]
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import rankmill
 from rankmill.foundation.cores import available_cores
@@ -26,7 +25,7 @@ SETTINGS = ("NUMBA_CACHE_DIR", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_DI
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # version 2 and 1
 
 
-def facts_of(registry: Location) -> dict[str, Any]:
+def facts_of(registry: Location) -> dict[str, str]:
     """Inspect this installation and the folder or bucket ``registry``, where no file is left; paths at home begin with ``~``."""
     kernels = Path(os.environ.get("NUMBA_CACHE_DIR") or rankmill.__path__[0])
     way, problem = _way(registry)
@@ -43,17 +42,16 @@ def facts_of(registry: Location) -> dict[str, Any]:
     }
 
 
-def _way(registry: Location) -> tuple[str, str | None]:
+def _way(registry: Location) -> tuple[str, str]:
     """Return how files are published there, and why it cannot hold a registry."""
     try:
         if isinstance(registry, ObjectUrl):
-            return Store(registry).storage.probe(), None
+            return Store(registry).storage.probe(), ""
         inside = (
             registry / "tmp"
         )  # the staging folder of a registry: if this process dies, the next writer cleans it up
-        inside = inside if inside.is_dir() else _nearest(registry)
-        with tempfile.TemporaryDirectory(prefix="doctor.", dir=inside) as trial:
-            return Staging(Path(trial), Disk()).probe(), None
+        with tempfile.TemporaryDirectory(prefix="doctor.", dir=_nearest(inside)) as trial:
+            return Staging(Path(trial), Disk()).probe(), ""
     except (OSError, RankmillError) as error:
         return "", f"cannot hold a registry: {one_line(error)}"
 

@@ -24,6 +24,7 @@ REMOVED = (
     Removed("goal_steps", ("[train]",), "give goals weights, such as goals = {bought = 0.3}"),
     Removed("goal_floors", ("[train]",), "set limits of goals with also in [gate]"),
     Removed("search", ("models blend", "[blend]"), "weights are found by the sweep"),
+    Removed("dry-run", ("run",), "see what would be done with --plan"),
     Removed("log", ("run",), "read the JSON lines of WORK/log.jsonl"),
     Removed("lineage", ("[tell]",), "read inputs, outputs and digests in WORK/log.jsonl"),
     Removed("prometheus", ("[tell]",), "alert with rankmill health, or read WORK/last_run.json and WORK/log.jsonl"),

@@ -176,7 +176,6 @@ MEANS_DIFFERENT_THINGS = {
     "--clicks": "the file of a simulated log; which demo",
     "--convention": "a name; a name that an alias may ask for; a digest",
     "--dataset": "a digest to protect by, or what a model was trained on",
-    "--dry-run": "write nothing, or write elsewhere",
     "--features": "how many to generate, or their names",
     "--folds": "which parts a dataset has, or how often a training is repeated",
     "--force": "without a gate, or a stage again",

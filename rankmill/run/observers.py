@@ -20,32 +20,20 @@ if TYPE_CHECKING:
 LOG_NAME = "log.jsonl"
 
 
-def observer_of(config: Config, folder: Path, *, work: Path | None = None, files: bool = True) -> FanOut:
-    """Return the observer of a run, which writes to stderr and to the log.
-
-    Parameters
-    ----------
-    config
-        The configuration.
-    folder
-        Base of relative paths in ``config``: the folder of its file.
-    work
-        The work folder, if it is not the one in ``config``.
-    files
-        False: only stderr, as for a dry run.
-    """
+def observer_of(config: Config, folder: Path) -> FanOut:
+    """Return the observer of a run, which writes to stderr and to the log; relative paths in ``config`` start at ``folder``."""
     observers: dict[str, Observer] = {"stderr": TextLines(write_line)}
-    log = log_of(config, folder, work) if files else None
+    log = log_of(config, folder)
     if log is not None:
         observers[f"log {log}"] = LogFile(log)
     return FanOut(observers, write_line)
 
 
-def log_of(config: Config, folder: Path, work: Path | None = None) -> Path | None:
+def log_of(config: Config, folder: Path) -> Path | None:
     """Return the log of ``[tell]``: by default in the work folder; None if it is ``""``, which disables it."""
     given = config.tell.log
     if given is None:
-        return (folder / config.work if work is None else work) / LOG_NAME
+        return folder / config.work / LOG_NAME
     return folder / given if given else None
 
 

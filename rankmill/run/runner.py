@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,7 +23,6 @@ from rankmill.foundation.storage.location import Location
 from rankmill.run.click_stages import ClicksStage, NaiveStage
 from rankmill.run.data_stages import BinStage, IngestStage
 from rankmill.run.drift import check_drift, keep_for_next
-from rankmill.run.dry_run import links_to
 from rankmill.run.events import (
     Event,
     Observer,
@@ -215,8 +214,6 @@ class RunRequest:
         Whether to read files again whose size, time and inode are unchanged.
     cache
         Folder that keeps fetched objects; None: RANKMILL_CACHE, else the folder ``cache`` of the work folder.
-    dry
-        Whether to change nothing in use: see `rankmill.run.dry_run`.
     """
 
     config: Path
@@ -224,7 +221,6 @@ class RunRequest:
     choice: StageChoice = field(default_factory=StageChoice)
     day: date | None = None
     rehash: bool = False
-    dry: bool = False
     cache: Path | None = None
 
     def work(self) -> Work:
@@ -265,9 +261,7 @@ def _run(
 ) -> RunReport:
     work.path.mkdir(parents=True, exist_ok=True)
     run_id = str(uuid.uuid4())
-    with hold(work.path, run_id) as lease, ExitStack() as stack:
-        if asked.dry:
-            work = work.moved(*stack.enter_context(links_to(work.path, work.registry.root, work.config.train)))
+    with hold(work.path, run_id) as lease:
         story, watch = LastRunFile(work.path, run_id, asked.day, clock), observer(work)
 
         def tell(event: Event) -> None:
@@ -287,8 +281,6 @@ def _run(
         try:
             done = run_stages(work, asked.choice, tell, lease.at)
             report = RunReport.of(work, asked.choice.reached)
-            if asked.dry:  # its registry is removed at the end, so there is nothing to roll back
-                report = replace(report, registry=asked.registry, former={})
             tell(_ended(report, done))
             complete = asked.choice.last == STAGE_NAMES[-1]  # false with --until
             if work.config.drift is not None and complete:

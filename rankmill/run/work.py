@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankmill.config import RANKED
 from rankmill.foundation.errors import ConfigError, InputError
 from rankmill.foundation.storage.local_copies import LocalCopies, object_behind
 from rankmill.foundation.storage.publish import file_digest, write_atomically
@@ -50,8 +48,6 @@ class Work:
         Base of relative paths in ``config``: the folder of its file.
     registry
         Folder of the registry.
-    path
-        The work folder, if it is not the one in ``config``.
     day
         The logical date, which replaces ``{date}`` in patterns.
     rehash
@@ -71,13 +67,12 @@ class Work:
         folder: Path,
         registry: Location,
         *,
-        path: Path | None = None,
         day: date | None = None,
         rehash: bool = False,
         cache: Path | None = None,
     ) -> None:
         self.config, self.folder, self.day, self.rehash = config, folder, day, rehash
-        self.path = folder / config.work if path is None else path
+        self.path = folder / config.work
         self.registry = Registry(registry)
         self.digests = FileDigests(self.path / "digests.json", rehash=rehash)
         self.facts = RunFacts()
@@ -107,16 +102,6 @@ class Work:
             for copies in self._copies:
                 copies.close()
             self._copies.clear()
-
-    def moved(self, path: Path, registry: Location) -> Work:
-        """Return a copy with another work folder, for all output, and another registry."""
-        config = self.config
-        if config.rerank is not None and not config.rerank.in_work:
-            config = replace(config, rerank=replace(config.rerank, out=RANKED))
-        config = replace(config, report=replace(config.report, out=""))
-        moved = Work(config, self.folder, registry, path=path, day=self.day, rehash=self.rehash, cache=self._cache)
-        moved._copies = self._copies
-        return moved
 
     @property
     def dataset_path(self) -> Path:

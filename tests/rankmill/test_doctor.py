@@ -41,7 +41,7 @@ def test_it_says_everything_in_text_and_in_json(tmp_path: Path, monkeypatch, cap
 
 
 def test_a_registry_that_is_not_made_yet_is_not_made(tmp_path: Path) -> None:
-    assert doctor.facts_of(tmp_path / "a" / "b")["problem"] is None
+    assert doctor.facts_of(tmp_path / "a" / "b")["problem"] == ""
     assert list(tmp_path.iterdir()) == []
 
 

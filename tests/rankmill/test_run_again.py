@@ -15,7 +15,6 @@ from rankmill.cli import execute
 from rankmill.foundation.cluster.workers import open_cluster
 from rankmill.foundation.errors import InputError, RunUnderWay
 from rankmill.registry import Registry
-from rankmill.run.dry_run import KEPT
 from rankmill.run.events import Event, RunEnded, RunStarted, StageSkipped, StageStarted
 from rankmill.run.run_lock import hold, holder_of
 from rankmill.run.runner import RunRequest, plan_of, run
@@ -306,39 +305,10 @@ def test_differences_are_told_by_name() -> None:
     assert differences({"dataset": "1"}, {"dataset": "2"}) == "dataset has changed"
 
 
-def test_a_dry_run_tells_what_would_come_of_it_and_changes_nothing(project: Path, capsys) -> None:
-    edit(project, "n_rounds = 12", "n_rounds = 13")
-    before = files_of(project)
-    command = ["run", str(project / "rankmill.toml"), "--registry", str(project / "registry"), "--json"]
-    assert execute([*command, "--dry-run"]) == 0
-    dry = json.loads(capsys.readouterr().out)
-    after = files_of(project)
-    assert {name: digest for name, digest in after.items() if "dry-run" not in name} == before
-    new = {Path(name).name for name in after.keys() - before.keys()}
-    assert new == {"evaluation.json", "gate.json", "index.html", "report.json", "report.md"}
-    assert (dry["model"]["version"], dry["model"]["aliases"]) == ("web@2", ["production"])
-    assert Path(dry["report"]["page"]).is_file()
-    assert dry["rollback"] == []  # there is nothing to take back
-    assert Registry(project / "registry").state("web").target("production") == 1
-    assert execute(command) == 0
-    real = json.loads(capsys.readouterr().out)
-    assert real["model"]["sha256"] == dry["model"]["sha256"]
-    assert real["evaluation"] == dry["evaluation"]
-    fresh = write_project(project / "fresh")
-    assert execute(["run", str(fresh / "rankmill.toml"), "--registry", str(fresh / "registry"), "--dry-run"]) == 0
-    assert not (fresh / "registry").exists()
-    assert {path.name for path in (fresh / "out").iterdir()} == {"lease", "dry-run"}
-
-
 @pytest.mark.parametrize("out", ["{project}/elsewhere/ranked", "../lists.run"])
-def test_lists_may_lie_elsewhere_and_a_dry_run_leaves_them(project: Path, out: str) -> None:
+def test_lists_may_lie_elsewhere(project: Path, out: str) -> None:
     edit(project, "top_k = 5", f'top_k = 5\nout = "{out.format(project=project)}"')
     done, events = again(project)
     assert done == ["rerank"]
     assert outcome(events) == ("done", 0)
     assert again(project)[0] == []
-    edit(project, "top_k = 5", "top_k = 4")
-    before = {name: digest for name, digest in files_of(project).items() if "dry-run" not in name}
-    assert again(project, dry=True)[0] == ["rerank"]
-    assert {name: digest for name, digest in files_of(project).items() if "dry-run" not in name} == before
-    assert {path.name for path in (project / "out" / "dry-run").iterdir()} <= {"last_run.json", *KEPT}
