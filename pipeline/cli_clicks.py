@@ -11,9 +11,9 @@ import typer
 from rankmill.foundation.command_line import AsJson, Overwrite, takes_options
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import Without, spelled
-from rankmill.pipeline.clicks.judge_options import JoinOptions, JudgeOptions
+from rankmill.pipeline.clicks.judge_options import JudgeOptions
 from rankmill.pipeline.clicks.log_options import ClickLogOptions
-from rankmill.pipeline.clicks.models.options import ClickFitOptions
+from rankmill.pipeline.clicks.models.options import ClickFitOptions, ClickModelChoice
 
 app = typer.Typer(no_args_is_help=True, help="Learn from clicks: judgments from logs, and estimates of new rankings.")
 
@@ -115,7 +115,6 @@ def join(
         ),
     ],
     out: TableOut,
-    options: JoinOptions,
     reading: ClickLogOptions,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -125,7 +124,7 @@ def join(
     A query of the file is one result list, QID/SESSION; its grades are clicks, and its positions ranks. To keep all lists of a query
     in one split, ingest it with --split-prefix. Examples:
 
-    rankmill clicks join log.parquet --features features.parquet --max-lists 100 -o impressions.parquet
+    rankmill clicks join log.parquet --features features.parquet -o impressions.parquet
 
     rankmill data ingest impressions.parquet --split train=0.8,valid=0.1,test=0.1 --split-prefix / -o DATASET
     """
@@ -135,7 +134,42 @@ def join(
 
     check_table_path(out, overwrite=overwrite)
     with open_click_log(log, reading, say=lambda line: typer.echo(line, err=True), bytes_used=BYTES_USED) as opened:
-        report = join_features(opened, features, out, options, memory=reading.memory, overwrite=overwrite)
+        report = join_features(opened, features, out, memory=reading.memory, overwrite=overwrite)
+    typer.echo(json.dumps(report.to_json()) if as_json else report.render())
+
+
+@app.command()
+@takes_options
+def fit(
+    *,
+    log: Log,
+    out: Annotated[Path, typer.Option("--out", "-o", help="JSON file to write.")],
+    choice: ClickModelChoice,
+    options: ClickFitOptions,
+    reading: ClickLogOptions,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Estimate from a click log how likely users are to examine each position, and write it to a small file.
+
+    Judgments from clicks, training and off-policy estimates read the file. Documents must have been shown at several positions;
+    otherwise the estimate is refused, as position and relevance cannot be told apart. Intervals are of 95 %, by drawing sessions again.
+
+    Examples
+    --------
+    rankmill clicks fit log.parquet -o pbm.json
+
+    rankmill clicks fit log.parquet --model randomised --policy random -o random.json
+    """
+    from rankmill.pipeline.clicks.models.fit_log import ClickFitReport, fit_clicks
+    from rankmill.pipeline.clicks.propensities import write_propensities
+    from rankmill.pipeline.clicks.read_log import open_click_log
+
+    check_out(out, overwrite=overwrite)
+    with open_click_log(log, reading, say=lambda line: typer.echo(line, err=True)) as opened:
+        fitted = fit_clicks(opened, choice.model, options)
+    write_propensities(out, fitted.propensities)
+    report = ClickFitReport(out, fitted.converged, fitted.propensities)
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())
 
 

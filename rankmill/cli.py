@@ -41,7 +41,6 @@ import rankmill.scorer.cli
 import rankmill.scorer.cli_clicks
 import rankmill.scorer.cli_inspect
 import rankmill.trainer.cli
-import rankmill.trainer.cli_clicks
 import rankmill.trainer.cli_tune
 from rankmill.foundation.command_line import AsJson, TakesUrls
 from rankmill.foundation.cores import available_cores
@@ -362,9 +361,7 @@ app.add_typer(models, name="models")
 app.add_typer(rankmill.scorer.cli_inspect.app, name="inspect")
 clicks = typer.Typer(no_args_is_help=True, help=rankmill.pipeline.cli_clicks.app.info.help)
 clicks.registered_commands += (
-    rankmill.pipeline.cli_clicks.app.registered_commands
-    + rankmill.trainer.cli_clicks.app.registered_commands
-    + rankmill.scorer.cli_clicks.app.registered_commands
+    rankmill.pipeline.cli_clicks.app.registered_commands + rankmill.scorer.cli_clicks.app.registered_commands
 )
 app.add_typer(clicks, name="clicks")
 adopt(app)

@@ -23,6 +23,8 @@ REMOVED = (
     Removed("goal-floors", ("train",), "set limits of goals with --also in rankmill models gate"),
     Removed("goal_steps", ("[train]",), "give goals weights, such as goals = {bought = 0.3}"),
     Removed("goal_floors", ("[train]",), "set limits of goals with also in [gate]"),
+    Removed("features", ("clicks fit",), "train with --objective position_based, or judge without --propensities"),
+    Removed("max-lists", ("clicks join",), "join a log with fewer lists"),
     Removed("search", ("models blend", "[blend]"), "weights are found by the sweep"),
     Removed("dry-run", ("run",), "see what would be done with --plan"),
     Removed("log", ("run",), "read the JSON lines of WORK/log.jsonl"),

@@ -207,8 +207,6 @@ def judged(
         weighted = [(v - beta(k)) / max(alpha(k), clip) for k, v, _ in mine]
         variance = sum(each / max(alpha(k), clip) ** 2 for k, each in noise) / n**2
         label = sum(weighted) / n
-        if estimate == "dr":
-            label = y + sum((v - beta(k) - alpha(k) * y) / max(alpha(k), clip) for k, v, _ in mine) / n
         if estimate == "snips":
             of_query = [(k, v) for _, k, v, q in rows if q == mine[0][2]]
             weights = sum((v - beta(k)) / max(alpha(k), clip) for k, v in of_query)

@@ -20,13 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import DataRejected, InputError
-from rankmill.foundation.kernels.randoms import random_bits_of
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json
 from rankmill.foundation.storage.publish import publish_file
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.arrow import as_array, schema_of
-from rankmill.pipeline.clicks.judge_options import JoinOptions
 from rankmill.pipeline.clicks.result_lists import ClickLog, LogBlock
 from rankmill.pipeline.clicks.spilled_log import RESIDENT
 from rankmill.pipeline.clicks.write_judgments import TableWriter, check_table_path
@@ -39,7 +37,6 @@ _AT_ONCE = 1 << 17  # impressions with texts of ids
 _ROW_GROUP_BYTES = 32 << 20
 _LEAST_MEMORY = 128 << 20  # for DuckDB
 _TRACKED = 0.6  # of the memory that is left: DuckDB does not count all of its own
-_SAMPLED = 3  # element of the sequence of a session's hash
 _IMPRESSIONS = schema_of(
     [
         ("row", pa.int64(), False),
@@ -64,8 +61,6 @@ class JoinReport:
         Number of features.
     without_features
         Impressions of documents that the features do not have; they are left out.
-    lists_left_out
-        Lists beyond the maximum of their query.
     """
 
     path: Path
@@ -74,15 +69,12 @@ class JoinReport:
     clicks: int
     features: int
     without_features: int
-    lists_left_out: int
 
     def render(self) -> str:
         """Return the report as text."""
         text = f"{self.path}: {self.rows:,} impressions with {self.features:,} features in {self.lists:,} result lists, {self.clicks:,} clicks"
         if self.without_features:
             text += f"\nleft out: {self.without_features:,} impressions of documents without features"
-        if self.lists_left_out:
-            text += f"\nleft out: {self.lists_left_out:,} lists beyond the maximum of their query"
         return text
 
     def to_json(self) -> Any:
@@ -94,7 +86,6 @@ def join_features(
     log: ClickLog,
     features: Sequence[str | Path],
     out: Path,
-    options: JoinOptions | None = None,
     *,
     memory: int = 1_000_000_000,
     overwrite: bool = False,
@@ -118,13 +109,12 @@ def join_features(
     DataRejected
         Features lack a column, differ between files, or have a document twice; or no impression has features.
     """
-    options = options or JoinOptions()
     check_table_path(out, overwrite=overwrite)
     files = with_rows(find_files(features))
     names = _feature_names(files)
     with staging_folder(out) as staging:
         impressions, staged = staging / "impressions.parquet", staging / out.name
-        kept, left_out = _write_impressions(log, impressions, options)
+        kept = _write_impressions(log, impressions)
         rows = clicks = lists = 0
         with _connected(staging / "spill", memory) as connection:
             source = f"read_parquet({_texts(files)}, union_by_name = false)"
@@ -160,7 +150,6 @@ def join_features(
         clicks=clicks,
         features=len(names),
         without_features=kept - rows,
-        lists_left_out=left_out,
     )
 
 
@@ -183,19 +172,16 @@ def list_ids(block: LogBlock) -> pa.Array[Any]:
     )
 
 
-def _write_impressions(log: ClickLog, path: Path, options: JoinOptions) -> tuple[int, int]:
-    """Write the impressions of the lists that are kept; return their number, and the number of other lists."""
-    row = left_out = 0
+def _write_impressions(log: ClickLog, path: Path) -> int:
+    """Write the impressions of all lists; return their number."""
+    row = 0
     with pq.ParquetWriter(path, _IMPRESSIONS, compression="zstd") as writer:
         for block in log.blocks():
             lists = block.lists
-            keep = _sampled(block, options.max_lists)
-            left_out += int((~keep).sum())
-            of_list = np.repeat(np.arange(len(keep)), np.diff(lists.start))
-            chosen = np.flatnonzero(keep[of_list])
+            of_list = np.repeat(np.arange(len(lists.query)), np.diff(lists.start))
             ids = list_ids(block)
-            for first in range(0, len(chosen), _AT_ONCE):
-                part = chosen[first : first + _AT_ONCE]
+            for first in range(0, len(of_list), _AT_ONCE):
+                part = np.arange(first, min(first + _AT_ONCE, len(of_list)))
                 columns = [
                     pa.array(np.arange(row, row + len(part))),
                     block.queries.take(as_array(lists.query[of_list[part]])),
@@ -206,20 +192,7 @@ def _write_impressions(log: ClickLog, path: Path, options: JoinOptions) -> tuple
                 ]
                 writer.write_table(pa.Table.from_arrays(columns, schema=_IMPRESSIONS))
                 row += len(part)
-    return row, left_out
-
-
-def _sampled(block: LogBlock, most: int | None) -> npt.NDArray[np.bool_]:
-    """Return which lists are kept: of each query ``most``, those with the smallest keys, which depend on the session alone."""
-    lists = block.lists
-    keep = np.ones(len(lists.query), dtype=np.bool_)
-    if most is None:
-        return keep
-    key = random_bits_of(lists.session, np.array([_SAMPLED], dtype=np.uint64))
-    order = np.lexsort((np.arange(len(key)), key, lists.query))
-    starts = np.searchsorted(lists.query[order], lists.query[order])  # of the query of each
-    keep[order] = np.arange(len(order)) - starts < most
-    return keep
+    return row
 
 
 def _feature_names(files: Sequence[Path]) -> list[str]:

@@ -9,14 +9,12 @@ beta_k, and a and m are the strength and the mean of a prior: a impressions of a
             documents at the ranks of d, so a document that was hardly examined is judged by where it was shown
     ips     (1 / n) sum (c_i - beta_i) / max(alpha_i, tau): inverse propensity, clipped at tau
     snips   ips, divided by the mean weight of a click of the query, so that it does not depend on the scale of alpha
-    dr      y + (1 / n) sum (c_i - beta_i - alpha_i y) / max(alpha_i, tau), y being the estimate pbm: what clipping takes from ips is
-            filled in by y (Oosterhuis 2022)
 
 Each has a variance, from that of the clicks given the estimate.  The weight of a judgment is v / (v + variance), v being the variance that
 the prior gives to relevance: the share of the variance of estimates that is not noise; of pbm it is sum alpha_i / (sum alpha_i + a), the
 share that clicks have in the estimate.  It is below 1, the weight of a person's judgment.
 
-The strength a of pbm and dr follows from the log (empirical Bayes, by moments): relevance varies around m_d by what sums of clicks vary
+The strength a of pbm follows from the log (empirical Bayes, by moments): relevance varies around m_d by what sums of clicks vary
 beyond their own variance, v = sum ((y_d - e_d m_d)^2 - noise_d) / w_d / sum e_d^2 / w_d with e_d = sum alpha_i, w_d = max(e_d, 1), and a
 impressions know as much as that: a = spread(m) / v - 1.
 
@@ -94,7 +92,7 @@ def judge_documents(
     totals = log_totals(log, options.weighting, propensities, corrected=corrected)
     strength = options.shrinkage
     if strength is None:
-        strength = _strength(log, options, propensities, totals) if estimate in {"pbm", "dr"} else DEFAULT_SHRINKAGE
+        strength = _strength(log, options, propensities, totals) if estimate == "pbm" else DEFAULT_SHRINKAGE
     for block in log.blocks():
         yield block, _judged(block, options, propensities, estimate, totals, strength)
 
@@ -175,8 +173,6 @@ def _judged(
             else:
                 variance = summed_by(document, spread / weighted.divisor**2, n) / (shown * shown)
                 label = summed_by(document, weighted.corrected, n) / shown
-                if estimate == "dr":
-                    label += y * (1.0 - summed_by(document, weighted.alpha / weighted.divisor, n) / shown)
                 if estimate == "snips":
                     scale = _mean_weight(block, weighted.value - weighted.beta, weighted.corrected, totals)
                     label, variance, prior = label / scale, variance / scale**2, prior / scale**2

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import group, option, options, spelled
 
-ClickEstimate = Literal["dctr", "coec", "pbm", "ips", "snips", "dr"]
+ClickEstimate = Literal["dctr", "coec", "pbm", "ips", "snips"]
 JudgmentForm = Literal["labels", "grades", "pairs"]
 
 WITHOUT_PROPENSITIES = ("dctr", "coec")  # estimates that do not need them
@@ -50,17 +50,6 @@ class ClickWeighting:
 
 
 @options
-class JoinOptions:
-    """Which result lists are joined to features."""
-
-    max_lists: int | None = option(
-        default=None,
-        help="Maximum number of lists of a query, drawn by a hash of the session; left out: all.",
-        least=1,
-    )
-
-
-@options
 class JudgeOptions:
     """How judgments are made from clicks."""
 
@@ -78,8 +67,8 @@ class JudgeOptions:
     weighting: ClickWeighting = group(default_factory=ClickWeighting)
     shrinkage: float | None = option(
         default=None,
-        help="Number of impressions of an average document that are added to each one by dctr, coec, pbm and dr."
-        " Default: 10; for pbm and dr estimated from the log.",
+        help="Number of impressions of an average document that are added to each one by dctr, coec and pbm."
+        " Default: 10; for pbm estimated from the log.",
         least=0,
         most=1e9,
     )

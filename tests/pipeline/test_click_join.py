@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from rankmill.cli import app, execute
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.clicks.join_features import join_features, list_ids
-from rankmill.pipeline.clicks.judge_options import JoinOptions
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.grouping.query_splits import ByFold, ByShares
 from rankmill.pipeline.ingest import ingest
@@ -69,20 +68,6 @@ def test_every_impression_has_its_features_in_the_order_of_the_log(tmp_path):
     assert report.without_features > 0
     join_features(in_two_blocks(log), [features], tmp_path / "two.parquet", memory=600 * 10**6)
     assert (tmp_path / "two.parquet").read_bytes() == (tmp_path / "out.parquet").read_bytes()
-
-
-def test_lists_are_sampled_by_their_sessions(tmp_path):
-    log = log_of(400, queries=20).log
-    features = written_features(log, tmp_path)
-    whole = join_features(log, [features], tmp_path / "all.parquet")
-    few = join_features(log, [features], tmp_path / "few.parquet", JoinOptions(max_lists=5))
-    lists = pl.read_parquet(tmp_path / "few.parquet").with_columns(query=pl.col("qid").str.split("/").list.first())
-    counts = lists.group_by("query").agg(pl.col("qid").n_unique())["qid"]
-    assert counts.max() == 5
-    assert few.lists + few.lists_left_out == whole.lists == 400
-    more = join_features(log, [features], tmp_path / "more.parquet", JoinOptions(max_lists=6))
-    assert set(lists["qid"]) < set(pl.read_parquet(tmp_path / "more.parquet")["qid"])
-    assert more.lists > few.lists
 
 
 def test_the_second_list_of_a_session_has_another_id():
@@ -162,12 +147,12 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     runner = CliRunner()
     synth = ["data", "synth", "-o", "j.parquet", "--queries", "30", "--features", "12", "--clicks", "log.parquet"]
     assert runner.invoke(app, [*synth, "--sessions", "600"]).exit_code == 0
-    words = ["clicks", "join", "log.parquet", "--features", "j.parquet", "-o", "out.parquet", "--max-lists", "4"]
+    words = ["clicks", "join", "log.parquet", "--features", "j.parquet", "-o", "out.parquet"]
     facts = json.loads(runner.invoke(app, [*words, "--json"]).stdout)
     assert facts["rows"] == pq.read_metadata("out.parquet").num_rows
     assert facts["features"] == 12
     log = pl.read_parquet("log.parquet")
-    assert facts["lists"] == sum(min(4, n) for n in log.group_by("qid").agg(pl.col("session").n_unique())["session"])
+    assert facts["lists"] == sum(n for n in log.group_by("qid").agg(pl.col("session").n_unique())["session"])
     shares = ["--split", "train=0.5,valid=0.5", "--split-prefix", "/"]
     assert runner.invoke(app, ["data", "ingest", "out.parquet", "-o", "ds", *shares]).exit_code == 0
     dataset = Dataset.open(tmp_path / "ds")

@@ -47,7 +47,7 @@ def with_numbers(log: LogInMemory, **numbers: np.ndarray) -> LogInMemory:
     return LogInMemory((LogBlock(block.lists, block.queries, block.documents, block.document_start, numbers),))
 
 
-@pytest.mark.parametrize("estimate", ["dctr", "coec", "pbm", "ips", "snips", "dr"])
+@pytest.mark.parametrize("estimate", ["dctr", "coec", "pbm", "ips", "snips"])
 @pytest.mark.parametrize("shrinkage", [0.0, 4.0])
 def test_estimates_are_those_of_the_slow_twin(estimate, shrinkage):
     log = log_of(300, queries=12, swapped=0.3).log
@@ -77,7 +77,7 @@ def test_conversions_and_dwell_times_weigh_clicks():
     log = with_numbers(log, converted=converted, dwell=dwell)
     weighting = ClickWeighting(conversion_weight=2.5, min_dwell=3, clip=0.2)
     value = block.lists.clicked * (1 + 2.5 * converted) * ~(dwell < 3)
-    for estimate, propensities in (("dctr", None), ("ips", PBM), ("dr", PBM), ("pbm", PBM)):
+    for estimate, propensities in (("dctr", None), ("ips", PBM), ("pbm", PBM)):
         options = JudgeOptions(estimate=estimate, weighting=weighting, shrinkage=10.0)
         ((_, found),) = judge_documents(log, options, propensities)
         alpha = (lambda k: THETA[k - 1]) if propensities else lambda _: 1.0
@@ -171,7 +171,7 @@ def test_documents_that_were_hardly_examined_are_judged_by_where_they_were_shown
 
 
 def test_variances_are_those_of_repeated_logs():
-    found = {estimate: [] for estimate in ("ips", "dr", "pbm")}
+    found = {estimate: [] for estimate in ("ips", "pbm")}
     variance = {estimate: [] for estimate in found}
     for seed in range(150):
         rng = np.random.default_rng(1)

@@ -1,30 +1,15 @@
-"""Regression EM: the position-based click model with relevance by trees."""
+"""The objective position_based: the position-based click model with relevance by trees."""
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from rankmill.cli import execute
-from rankmill.foundation.errors import DataRejected, InvalidParameter, TrainingDataRejected
-from rankmill.foundation.exit_codes import DATA_REJECTED, USAGE
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
-from rankmill.pipeline.clicks.log_options import ClickLogOptions
-from rankmill.pipeline.clicks.models.click_model import NotIdentified, fit_click_model
-from rankmill.pipeline.clicks.models.counts import ClickCounts, count_clicks
-from rankmill.pipeline.clicks.propensities import read_propensities
-from rankmill.pipeline.clicks.read_log import open_click_log
-from rankmill.pipeline.clicks.simulate import EXAMINATION, QueriesToShow, click_probabilities, simulate
-from rankmill.pipeline.clicks.simulation_options import ClickSimulation
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.clicks.simulate import EXAMINATION, click_probabilities
 from rankmill.scorer.predict import predict
 from rankmill.trainer.checkpoints import Checkpoint
-from rankmill.trainer.clicks.regression_em import regression_em, rows_in
-from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team, with_team
@@ -168,59 +153,6 @@ def test_teams_change_no_bit():
     assert one.learnt(1) == three.learnt(1)
 
 
-def fixed_log(n_queries=400, sessions=60_000):
-    """A log in which no document ever changes its rank, and features of its documents that overlap between ranks."""
-    rng = np.random.default_rng(9)
-    n, length = n_queries * 10, 10
-    hidden = rng.normal(size=n)
-    grades = np.digitize(hidden, [0.0, 0.8, 1.4]).astype(np.int32)
-    judged = QueriesToShow(np.arange(0, n + 1, length, dtype=np.int64), grades)
-    found = simulate(
-        judged,
-        [0.3 * hidden + rng.normal(size=n)],
-        ClickSimulation(sessions=sessions, popularity="equal", swapped=0.0),
-        seed=3,
-    )
-    x = np.stack([hidden + 0.1 * rng.normal(size=n), rng.normal(size=n)], axis=1).astype(np.float32)
-    return found, x
-
-
-def binned(x):
-    spec = BinSpec(tuple(feature_bins(f"f{i}", x[:, i].copy()) for i in range(x.shape[1])))
-    return BlockedBins.from_batches([apply_bins(x, spec)], len(x), spec.n_bins), [f.edges for f in spec.features]
-
-
-def test_it_finds_examination_where_no_document_changes_its_rank():
-    found, x = fixed_log()
-    (counts,) = count_clicks(found.log, 10)
-    with pytest.raises(NotIdentified):
-        fit_click_model("pbm", counts)
-    bins, edges = binned(x)
-    learnt = regression_em(counts, np.arange(len(x)), bins, edges, ("f0", "f1"))
-    assert learnt.examination[0] == 1.0
-    assert learnt.examination == pytest.approx(THETA, rel=0.15)
-    rates = counts.by_rank(counts.clicked) / counts.by_rank(counts.shown)
-    off = [np.abs(np.log(np.array(each) / THETA)).max() for each in (learnt.examination, rates / rates[0])]
-    assert off[0] < 0.5 * off[1]  # click-through rates mix relevance in
-
-
-def test_documents_without_features_are_left_out():
-    found, x = fixed_log(60, 4_000)
-    (counts,) = count_clicks(found.log, 10)
-    bins, edges = binned(x)
-    row_of = np.arange(len(x))
-    row_of[300:] = -1
-    kept = counts.document < 300
-    part = ClickCounts(
-        300, 10, *(column[kept] for column in (counts.document, counts.rank, counts.last, counts.shown, counts.clicked))
-    )
-    one = regression_em(counts, row_of, bins, edges, ("f0", "f1"))
-    two = regression_em(part, np.arange(300), bins, edges, ("f0", "f1"))
-    assert one == two
-    with refused(DataRejected, "no document of the log"):
-        regression_em(counts, np.full(len(x), -1), bins, edges, ("f0", "f1"))
-
-
 def test_what_it_cannot_learn_from_is_refused():
     x, rows = impressions(n_lists=20)
     nothing = np.where(rows.positions == 1, 0, rows.grades).astype(np.int32)
@@ -238,38 +170,3 @@ def test_what_it_cannot_learn_from_is_refused():
         )
     with refused(InvalidParameter, "position_bias", NAME):
         trained(x, rows, position_bias="additive")
-
-
-def test_the_command_joins_documents_by_their_ids(tmp_path, capsys):
-    table, log, folder = tmp_path / "web.parquet", tmp_path / "clicks.parquet", tmp_path / "web"
-    synth = ["data", "synth", "-o", str(table), "--queries", "80", "--features", "10", "--docs-per-query", "10"]
-    assert execute([*synth, "--clicks", str(log), "--sessions", "6000", "--logger", "random"]) == 0
-    assert execute(["data", "ingest", str(table), "-o", str(folder), "--split", "train=0.8,test=0.2"]) == 0
-    assert execute(["data", "bin", str(folder)]) == 0
-    capsys.readouterr()
-    out, other, strange = tmp_path / "em.json", tmp_path / "no.json", tmp_path / "strange.parquet"
-    fit = ["clicks", "fit", str(log), "--features", str(folder)]
-    assert execute([*fit, "-o", str(out), "--json"]) == 0
-    answer, stored = json.loads(capsys.readouterr().out), read_propensities(out)
-    assert answer["propensities"] == json.loads(out.read_text())
-    assert stored.model == "regression-em"
-    assert stored.examination[:5] == pytest.approx(THETA[:5], rel=0.25)  # further down there are few clicks
-    dataset = Dataset.open(folder)
-    ids = dataset.rows(None, ["qid", "doc_id"]).to_pydict()
-    with open_click_log([log], ClickLogOptions(), say=lambda _: None) as opened:
-        rows, place = rows_in(dataset, opened).tolist(), 0
-        for block in opened.blocks():
-            for q, query in enumerate(block.queries.to_pylist()):
-                for d in range(block.document_start[q], block.document_start[q + 1]):
-                    row = rows[place]
-                    assert (ids["qid"][row], ids["doc_id"][row]) == (query, block.documents[d].as_py())
-                    place += 1
-    assert place == len(rows)
-    assert execute([*fit, "-o", str(other), "--model", "ubm"]) == USAGE
-    assert "--features fits the position-based model to all lists; leave out --model" in capsys.readouterr().err
-    clicks = pq.read_table(log)
-    renamed = pa.array([f"x{value}" for value in clicks["doc_id"].to_pylist()])
-    pq.write_table(clicks.set_column(clicks.column_names.index("doc_id"), "doc_id", renamed), strange)
-    assert execute(["clicks", "fit", str(strange), "--features", str(folder), "-o", str(other)]) == DATA_REJECTED
-    assert "no document of the log is in the dataset" in capsys.readouterr().err
-    assert not other.exists()
