@@ -24,11 +24,11 @@ from rankmill.pipeline.arrow import refused_by_arrow, schema_of
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, path_in
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, shorten
-from rankmill.pipeline.sources.blocks import compression_of, damaged
+from rankmill.pipeline.sources.blocks import compression_of, damaged, refuse_foreign_content
 from rankmill.pipeline.sources.column_roles import IDS
 from rankmill.pipeline.sources.columns import TableColumns
 from rankmill.pipeline.sources.delimited import DelimitedSource
-from rankmill.pipeline.sources.delimited_text import DelimitedText
+from rankmill.pipeline.sources.delimited_text import USUAL_DELIMITERS, DelimitedText
 from rankmill.pipeline.sources.files import check_file, uncompressed
 from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.open_source import NarrowFile
@@ -109,11 +109,11 @@ def scored_shards(path: Path) -> list[Path]:
 
 
 def delimiter_of(path: Path) -> str | None:
-    """Return the separator of a scored list in delimited text, a tab or a comma; else None."""
+    """Return the separator of a scored list in delimited text, by its first line; else None."""
     first = b"" if path.is_dir() else _first_bytes(path)
     if not first.startswith(b"PAR1"):
-        for separator in ("\t", ","):
-            header = [name.strip(b'"\r\n\xef\xbb\xbf') for name in first.split(separator.encode())]
+        for separator in USUAL_DELIMITERS:
+            header = [name.strip(b' "\r\n\xef\xbb\xbf') for name in first.split(separator.encode())]
             if b"qid" in header:
                 return separator
     return None
@@ -164,6 +164,7 @@ def _scored_columns(goals: Sequence[str], path: Path, header: Sequence[str], *_:
 
 def _first_bytes(path: Path) -> bytes:
     try:
+        refuse_foreign_content(path)
         with pa.input_stream(str(path), compression=cast("Any", compression_of(path))) as stream:
             return stream.read(65536).partition(b"\n")[0]
     except (FileNotFoundError, NotADirectoryError):

@@ -14,7 +14,7 @@ from pyarrow import ipc
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.storage.arriving import open_to_read, readable
 from rankmill.pipeline.arrow import refused_by_arrow
-from rankmill.pipeline.sources.blocks import compression_of
+from rankmill.pipeline.sources.blocks import compression_of, refuse_foreign_content
 from rankmill.pipeline.sources.columnar import ColumnarSource, check_text
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class ArrowSource(ColumnarSource):
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, OSError) and error.errno:
                 raise
+            refuse_foreign_content(self.path)
             raise DataRejected(refused_by_arrow(self.path, error, "not Arrow data, or damaged or truncated")) from None
 
     def _check_end(self) -> None:
@@ -103,6 +104,7 @@ class ArrowSource(ColumnarSource):
             size = file.seek(0, 2)
             file.seek(max(0, size - len(_STREAM_ENDS[0])))
             if not file.read().endswith(_STREAM_ENDS):
+                refuse_foreign_content(self.path)
                 raise DataRejected(f"{self.path}: not Arrow data, or truncated: the end marker is missing")
 
 

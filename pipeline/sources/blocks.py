@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
-from rankmill.foundation.storage.arriving import readable
+from rankmill.foundation.storage.arriving import open_to_read, readable
 from rankmill.pipeline.arrow import strings_from
 from rankmill.pipeline.sources import _text_kernels as _kernels
 
@@ -164,6 +164,41 @@ def compression_of(path: Path) -> Compression | None:
     return COMPRESSED.get(path.suffix.lower())
 
 
+_MARKS = {
+    b"\x1f\x8b": ("gzip", ".gz"),
+    b"BZh": ("bz2", ".bz2"),
+    b"\x28\xb5\x2f\xfd": ("zstd", ".zst"),
+    b"\x04\x22\x4d\x18": ("lz4", ".lz4"),
+    b"\xfd7zXZ\0": ("xz", ""),
+    b"PK\x03\x04": ("zip", ""),
+    b"7z\xbc\xaf\x27\x1c": ("7z", ""),
+    b"ORC": ("ORC", ""),
+    b"Obj\x01": ("Avro", ""),
+}
+"""First bytes of files that are not read as they are, what they are, and the suffix with which they are."""
+
+
+def foreign_content(path: Path) -> str:
+    """Return what ``path`` is by its first bytes, and the way out, if its name says something else; empty if it is not known."""
+    with open_to_read(path) as file:
+        begin = file.read(8) or b""
+    for mark, (kind, suffix) in _MARKS.items():
+        if begin.startswith(mark) and kind != compression_of(path):
+            if kind in {"ORC", "Avro"}:
+                return f"is {kind}, which is not read; write it as Parquet, with pyarrow, Polars or Spark"
+            if suffix and not path.name.lower().endswith((".parquet", ".pq", suffix)):
+                return f"is compressed by {kind}; let its name end in {suffix}, or decompress it"
+            archive = kind in {"zip", "7z"}
+            return f"is an archive of {kind}; unpack it" if archive else f"is compressed by {kind}; decompress it"
+    return ""
+
+
+def refuse_foreign_content(path: Path) -> None:
+    """Raise DataRejected if the first bytes of the text ``path`` are those of another compression or format than its name says."""
+    if what := foreign_content(path):
+        raise DataRejected(f"{path}: {what}")
+
+
 def read_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
     """Yield ``path`` as blocks of whole lines of about ``block_bytes``, checked; see :func:`unchecked_blocks`."""
     for block in unchecked_blocks(path, block_bytes):
@@ -185,6 +220,7 @@ def unchecked_blocks(
     DataRejected
         A line is too long, the text is UTF-16, or the compression is damaged.
     """
+    refuse_foreign_content(path)
     compression = compression_of(path)
     numbers = LineNumbers()
     with pa.input_stream(readable(path), compression=cast("Any", compression)) as stream:

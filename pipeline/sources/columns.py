@@ -25,6 +25,7 @@ from rankmill.pipeline.sources.column_roles import (
     PARTS,
     RESERVED,
 )
+from rankmill.pipeline.sources.delimited_text import USUAL_DELIMITERS
 from rankmill.pipeline.sources.files import partition_keys
 from rankmill.pipeline.sources.times import TIME
 
@@ -527,7 +528,7 @@ def _one_column(part: str, name: str) -> ColumnProblem:
 
 def _wrong_delimiter(part: str, name: str) -> ColumnProblem | None:
     """Return the problem of a table whose only column ``name`` is a header with another delimiter; None if it is not."""
-    delimiter = max(";\t|,", key=name.count)
+    delimiter = max(USUAL_DELIMITERS, key=name.count)
     if delimiter not in name or _LETOR_LINE.match(name):
         return None
     shown, given = ("tabs", "tab") if delimiter == "\t" else (repr(delimiter), shlex.quote(delimiter))

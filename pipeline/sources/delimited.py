@@ -58,8 +58,8 @@ class DelimitedSource(TableSource):
         columns_of: ColumnsOf | None = None,
     ) -> None:
         super().__init__(path, quarantine)
-        self.delimiter = delimiter
-        self._text = DelimitedText(path, delimiter)
+        self._text = DelimitedText(path, delimiter, certain=options.delimiter is not None)
+        self.delimiter = self._text.delimiter
         self.header = self._text.header
         self._rules = GradeRules.of(options)
         self._decimal_comma = options.decimal_comma

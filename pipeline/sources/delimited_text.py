@@ -26,13 +26,21 @@ from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES
 from rankmill.pipeline.sources import _delimited_kernels as _kernels
 from rankmill.pipeline.sources._number_kernels import POWERS
 from rankmill.pipeline.sources.batch import Quarantine, shorten
-from rankmill.pipeline.sources.blocks import Block, compression_of, damaged, read_blocks, unchecked_blocks
+from rankmill.pipeline.sources.blocks import (
+    Block,
+    compression_of,
+    damaged,
+    read_blocks,
+    refuse_foreign_content,
+    unchecked_blocks,
+)
 from rankmill.pipeline.sources.table_rows import Problems
 
 _HEADER_LIMIT = 16 << 20
 _FIRST_BYTES = 1 << 20
 _MOST_LINES = 1 << 17  # parsed at a time: short cells take many times the memory of their text
 _ODD_CELLS = 1 << 14
+USUAL_DELIMITERS = ";\t|,"
 _BLANKS = " \t"
 _IS_BLANK = np.isin(np.arange(256), [ord(blank) for blank in _BLANKS])
 
@@ -102,13 +110,17 @@ class DelimitedText:
 
     Attributes
     ----------
+    delimiter
+        The character between cells.
     header
         Names of the columns.
     """
 
-    def __init__(self, path: Path, delimiter: str) -> None:
+    def __init__(self, path: Path, delimiter: str, *, certain: bool = True) -> None:
+        """Open ``path``; unless the ``delimiter`` is ``certain``, a first line without it may show another one."""
         self.path = path
         self.delimiter = delimiter
+        self._certain = certain
         self.header = self._read_header()
         self._column_of = {name: column for column, name in reversed([*enumerate(self.header)])}
 
@@ -233,6 +245,7 @@ class DelimitedText:
         return io.TextIOWrapper(cast("Any", stream), encoding="utf-8-sig", newline="")
 
     def _read_header(self) -> list[str]:
+        refuse_foreign_content(self.path)
         try:
             with self._text() as file:
                 line = file.readline(_HEADER_LIMIT)
@@ -247,6 +260,10 @@ class DelimitedText:
         if "\0" in line:
             raise DataRejected(f"{self.path}:1: not a text file: it has a NUL byte")
         cells = next(csv.reader([line], delimiter=self.delimiter), [])
+        if len(cells) == 1 and not self._certain:
+            usual = max(USUAL_DELIMITERS, key=line.count)
+            if len(others := next(csv.reader([line], delimiter=usual))) > 1:
+                self.delimiter, cells = usual, others
         if cells and cells[-1].endswith(("\n", "\r")):
             raise self._unclosed_quote(1, line)
         if not cells:

@@ -159,6 +159,8 @@ SUFFIXES: dict[str, Format] = {
 _OTHERS = {
     **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), "a spreadsheet; save it as CSV"),
     **dict.fromkeys((".html", ".htm", ".xml", ".pdf", ".docx"), "a document; give a table or LETOR text"),
+    **dict.fromkeys((".orc", ".avro"), "a format that is not read; write it as Parquet, with pyarrow, Polars or Spark"),
+    **dict.fromkeys((".xz", ".lzma", ".br", ".snappy"), "a compression that is not read; decompress it"),
     **dict.fromkeys((".zip", ".7z", ".rar", ".tar", ".tgz"), "an archive; unpack it"),
 }
 COMPANIONS = (".query", ".group")

@@ -14,6 +14,7 @@ from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.storage.arriving import readable
 from rankmill.pipeline.arrow import open_parquet, refused_by_arrow
 from rankmill.pipeline.sources.batch import ColumnBatch, ColumnTask
+from rankmill.pipeline.sources.blocks import refuse_foreign_content
 from rankmill.pipeline.sources.columnar import ColumnarSource, check_text
 from rankmill.pipeline.sources.pandas_marks import with_categories
 
@@ -164,6 +165,7 @@ def schema_of_file(path: Path) -> pa.Schema:
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno:
             raise
+        refuse_foreign_content(path)
         raise DataRejected(refused_by_arrow(path, error, "not a Parquet file, or truncated")) from None
 
 

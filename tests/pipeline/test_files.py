@@ -186,7 +186,7 @@ def test_a_judgment_file_may_have_the_bytes_of_a_file_of_another_kind(tmp_path):
 
 
 def test_pairs_that_come_later_are_refused_twice_too(tmp_path):
-    for name, text in (("rows.txt", ROWS), ("a.tsv", PAIRS), ("b.tsv", PAIRS)):
+    for name, text in (("rows.txt", ROWS), ("a.tsv", PAIRS + "1\ta\tb\n"), ("b.tsv", PAIRS + "1\ta\tb\n")):
         (tmp_path / name).write_text(text)
     ingest([tmp_path / "rows.txt"], tmp_path / "out")
     with refused(InputError, "a.tsv", "b.tsv", "same bytes"):

@@ -250,7 +250,7 @@ def test_scores_that_are_no_numbers_name_row_and_query(tmp_path):
         ("qid\tscore\tgrade\na\t1\n", "a.tsv:2:1: expected 3 cells as in the first line, found '2 cells'"),
         ("qid\tscore\tgrade\n", "expected scored documents, found none"),
         ("qid\tqid\tscore\tgrade\na\ta\t1\t1\n", "column 'qid' occurs twice"),
-        ("qid;score;grade\na;1;1\n", "including qid and score, found 'qid;score;grade'"),
+        ("qid/score/grade\na/1/1\n", "including qid and score, found 'qid/score/grade'"),
         ("", "found an empty file"),
     ],
 )

@@ -160,5 +160,7 @@ def test_candidates_from_a_spreadsheet_are_ranked_as_others(workplace, tmp_path,
     call("rerank", "a.csv", "-m", "m.rankmill", "-o", "a.tsv", *options)
     call("rerank", "b.csv", "-m", "m.rankmill", "-o", "b.tsv")
     assert (tmp_path / "a.tsv").read_bytes() == (tmp_path / "b.tsv").read_bytes()
+    call("rerank", "a.csv", "-m", "m.rankmill", "-o", "c.tsv", "--decimal-comma")  # the first line shows the delimiter
+    assert (tmp_path / "a.tsv").read_bytes() == (tmp_path / "c.tsv").read_bytes()
     with pytest.raises(DataRejected, match="--delimiter ';'"):
-        call("rerank", "a.csv", "-m", "m.rankmill", "-o", "c.tsv")
+        call("rerank", "a.csv", "-m", "m.rankmill", "-o", "d.tsv", "--delimiter", ",")
