@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +61,7 @@ def tune(
     Neural nets: rankmill tune web.dataset -o nets.tuning --minutes 10 --model net
     Several machines: rankmill tune web.dataset -o web.tuning --minutes 10 --cluster tcp://10.0.0.5:8786
     """
+    begun = time.monotonic()
     from rankmill.foundation.cluster.workers import open_cluster
     from rankmill.foundation.kernels.compiling import FIRST, compilation_announced, kernels_compiled
     from rankmill.pipeline.dataset import Dataset
@@ -104,7 +106,7 @@ def tune(
         def show(task: Task, outcome: Outcome) -> None:
             progress.update(task.trial, outcome.score, task.measure, higher_is_better=plan.higher_is_better)
 
-        table = search_for(plan, out, fresh=fresh, on_trial=show, cluster=cluster)
+        table = search_for(plan, out, fresh=fresh, on_trial=show, begun=begun, cluster=cluster)
     typer.echo(table.to_json() if as_json else table.render(), nl=as_json)
 
 

@@ -237,8 +237,8 @@ class TuneOptions:
     )
     minutes: float = option(
         default=0.0,
-        help="Time limit: start no trial that would, with the repeats after it, end later. The same command continues"
-        " the search for so many minutes more. 0: none.",
+        help="Time limit of the whole command: start no trial that would, with the repeats after it, end later, and stop"
+        " what is not done then after its round. The same command continues the search for so many minutes more. 0: none.",
         least=0,
     )
     compare_by: str = option(

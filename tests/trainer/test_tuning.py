@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from rankmill.foundation.errors import DatasetFormatError, InvalidParameter
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.grouping.query_splits import hash_ids
 from rankmill.scorer.metrics.per_query import mean_of
+from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.options import TuneOptions
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import shape_of_dataset, with_preset
@@ -94,9 +96,9 @@ def test_the_best_trials_and_the_options_as_given_are_repeated(done: tuple[Path,
 
 
 def test_options_that_are_alone_are_not_repeated(dataset: Dataset, tmp_path: Path) -> None:
-    options = TuneOptions(minutes=0.01, workers=1, compare_by="valid")
+    options = TuneOptions(minutes=1.0, workers=1, compare_by="valid")
     plan = plan_tuning(dataset, replace(BASE, n_rounds=3), SPACE, options)
-    (row,) = tune(plan, tmp_path / "t", clock=Clock(100.0)).rows
+    (row,) = tune(plan, tmp_path / "t", clock=Clock(25.0)).rows
     assert (row.trial, row.repeats) == (0, {})
 
 
@@ -285,9 +287,9 @@ def test_time_decides_the_number_of_trials_and_nothing_else(dataset: Dataset, tm
     out = tmp_path / "t"
     first = tune(plan, out, clock=Clock(10.0))
     assert 1 < len(first.rows) < 7
-    assert len(tune(plan, out, clock=Clock(100.0)).rows) == len(first.rows) + 1  # a call trains one at least
+    assert tune(plan, out, clock=Clock(100.0)).rows == first.rows  # nothing is lost where nothing ends in time
     more = tune(plan, out, clock=Clock(5.0))
-    assert len(more.rows) > len(first.rows) + 1
+    assert len(more.rows) > len(first.rows)
     counted = replace(timed, minutes=0.0, trials=len(more.rows) - 1)
     tune(plan_tuning(dataset, replace(BASE, n_rounds=3), SPACE, counted), tmp_path / "o")
     assert contents(out) == contents(tmp_path / "o")
@@ -295,7 +297,51 @@ def test_time_decides_the_number_of_trials_and_nothing_else(dataset: Dataset, tm
     assert len(tune(limited, out, clock=Clock(0.01)).rows) == 3
     for name in ("00001-7.json", "00002-7.json"):  # as several workers leave after a kill
         (out / "trials" / name).unlink()
-    assert {row.trial for row in tune(plan, out, clock=Clock(1000.0)).rows} == {0, 1}
+    assert {row.trial for row in tune(plan, out, clock=Clock(20.0)).rows} == {0, 1}
+
+
+class Late:
+    """A clock by which the time is over some real seconds from now."""
+
+    def __init__(self, minutes: float, left: float) -> None:
+        self.ahead = 60.0 * minutes - left - time.monotonic()
+        self.read = False
+
+    def __call__(self) -> float:
+        """Return 0 at first, when the search begins."""
+        if not self.read:
+            self.read = True
+            return 0.0
+        return time.monotonic() + self.ahead
+
+
+@pytest.mark.parametrize("compare_by", ["valid", "folds"])
+@pytest.mark.parametrize("model", ["trees", "net"])
+def test_what_is_not_done_in_time_stops_after_its_round_and_goes_on_later(dataset, tmp_path, model, compare_by) -> None:
+    options = TuneOptions(minutes=1.0, trials=1, repeat=1, workers=1, compare_by=compare_by)
+    varied = space_of({"learning_rate": [0.01, 0.02]}, "space", model)
+    long = replace(BASE, n_rounds=50_000, early_stopping_rounds=0)
+    if model == "net":
+        long = NetOptions(epochs=50_000, layers=(4,), early_stopping_epochs=0)
+    plan = plan_tuning(dataset, long, varied, options, folds=2)
+    started = time.monotonic()
+    with refused(InvalidParameter, "minutes", 1, "no trial ended in time", "epochs" if model == "net" else "rounds"):
+        tune(plan, tmp_path / "t", clock=Late(1.0, 0.3))
+    assert time.monotonic() - started < 5.0
+    kept = list((tmp_path / "t" / "checkpoints").glob("*"))
+    assert bool(kept) == (model == "trees")
+
+
+def test_repeats_count_only_if_all_trials_have_them(dataset: Dataset, tmp_path: Path) -> None:
+    options = TuneOptions(minutes=1.0, trials=2, best=2, repeat=3, workers=1, compare_by="valid")
+    plan = plan_tuning(dataset, replace(BASE, n_rounds=3), SPACE, options)
+    whole = tune(replace(plan, options=replace(options, minutes=0.0)), tmp_path / "all")
+    assert {len(row.repeats) for row in whole.rows} == {3}
+    tune(replace(plan, options=replace(options, minutes=0.0, repeat=0)), tmp_path / "t")
+    some = tune(plan, tmp_path / "t", clock=Clock(6.5))  # time for eight of nine repeats
+    assert {tuple(row.repeats) for row in some.rows} == {tuple(whole.rows[0].repeats)[:2]}
+    tune(replace(plan, options=replace(options, minutes=0.0)), tmp_path / "t")
+    assert contents(tmp_path / "t") == contents(tmp_path / "all")
 
 
 def test_the_winner_can_be_pasted_and_trains_what_it_says(dataset: Dataset, done: tuple[Path, Table]) -> None:

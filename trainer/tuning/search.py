@@ -92,7 +92,7 @@ class TunePlan:
         """Return a line for people, after one with the choices of the preset if there are any."""
         minutes = self.options.minutes
         number = "as many" if self.trials is None else f"{self.trials:,}"
-        limit = f" as start in {minutes:g} minutes" if minutes else ""
+        limit = f" as fit into {minutes:g} minutes" if minutes else ""
         splits = "train and valid splits together" if self.with_valid else "train split"
         on = f"{self.base.folds} folds of the {splits}" if self.by_folds else "the valid split"
         in_all = f"{self.workers} in parallel, about {self.bytes_needed * self.workers / 1e6:,.0f} MB in total"
@@ -189,6 +189,7 @@ def tune(
     fresh: bool = False,
     on_trial: OnTrial | None = None,
     clock: Callable[[], float] = time.monotonic,
+    begun: float | None = None,
     cluster: Cluster | None = None,
 ) -> Table:
     """Search, and write the table of trials and the winner into ``out``; a search that was killed or out of time resumes there.
@@ -205,47 +206,64 @@ def tune(
         Called as trials are done, in no order.
     clock
         Seconds since any time, for ``minutes``.
+    begun
+        When they began, by the clock; None: now.
     cluster
         Its workers train the trials, with the same result; they must see the dataset and ``out``.  ``plan.cluster_workers`` is its size.
 
     Raises
     ------
     InvalidParameter
-        ``out`` holds another search, or every trial failed.
+        ``out`` holds another search, every trial failed, or none ended in time.
     WorkerLost
         A worker was killed from outside; of a cluster, all workers.
     InputError, ClusterUnavailable
         The cluster cannot do it: see :meth:`rankmill.foundation.cluster.workers.Cluster.run`.
     """
-    begun = clock()
+    begun = clock() if begun is None else begun
     search = _Search(plan, out, fresh, on_trial, cluster)
-    seed, options = plan.base.options.seed, plan.options
+    seed, options, limit = plan.base.options.seed, plan.options, 60.0 * plan.options.minutes
+    if limit:
+        search.deadline = time.time() + limit - (clock() - begun)
+    each = 0.0  # seconds of a training
 
     def in_time(done: int) -> bool:
-        """Whether another training as long as those before ends in time, and the repeats after it; the first always starts."""
-        rounds = 1 + ceil(plan.repeats_of(done) / plan.workers)  # one after another
+        """Whether another training as long as those before ends in time, and the repeats after it."""
+        nonlocal each
         spent = clock() - begun
-        return not options.minutes or not done or spent + rounds * spent * plan.workers / done <= 60.0 * options.minutes
+        if not limit or not done:
+            return not limit or spent < limit
+        each = spent * plan.workers / done
+        return spent + (1 + ceil(plan.repeats_of(done) / plan.workers)) * each <= limit  # one after another
 
     numbers = count() if plan.trials is None else range(plan.trials + 1)
     found = search.outcomes_of((search.task(trial, seed) for trial in numbers), in_time)
     first: dict[int, Outcome] = {}
     while (len(first), seed) in found:  # a search out of time may have done a later trial in an earlier call
         first[len(first)] = found[len(first), seed]
+    if not first:
+        raise InvalidParameter(
+            f"{spelled('minutes')} {options.minutes:g}: no trial ended in time; the same command goes on where it stopped, with"
+            f" more {spelled('minutes')}, or ask for fewer {plan.base.unit}s"
+        )
     ranking = ordered({trial: first[trial].score for trial in first}, higher_is_better=plan.higher_is_better)
     if first[ranking[0]].score is None:
         raise InvalidParameter(f"every trial failed; the first error: {first[0].error}")
     best = [trial for trial in ranking if trial and first[trial].score is not None][: options.best]
     again = [0, *best] if best and first[0].score is not None else best
     seeds = [number % 2**63 for number in range(seed + 1, seed + 1 + options.repeat)]
-    repeats = search.outcomes_of(search.task(trial, other) for trial in again for other in seeds)
+    repeats = search.outcomes_of(
+        (search.task(trial, other) for other in seeds for trial in again),
+        lambda _: not limit or clock() - begun + each <= limit,
+    )
+    seeds = [other for other in seeds if all((trial, other) in repeats for trial in again)]  # else they are not alike
     table = Table(
         rows=tuple(
             Row(
                 trial=trial,
                 values=search.drawn(trial),
                 outcome=first[trial],
-                repeats={other: repeats[trial, other] for other in seeds if (trial, other) in repeats},
+                repeats={other: repeats[trial, other] for other in seeds if trial in again},
             )
             for trial in ranking
         ),
@@ -258,12 +276,16 @@ def tune(
     )
     search.store.publish(TABLE, table.to_json().encode() + b"\n")
     search.store.publish(WINNER, table.winner_toml().encode())
-    search.store.remove_checkpoints()
+    if not search.out_of_time:  # else the next call goes on from there
+        search.store.remove_checkpoints()
     return table
 
 
 class _Search:
     """A running search."""
+
+    deadline: float | None = None  # of all tasks
+    out_of_time = False  # whether a task has not ended before
 
     def __init__(
         self,
@@ -306,6 +328,7 @@ class _Search:
             by_folds=plan.by_folds,
             options=replace(machine, n_threads=0 if plan.workers == 1 else 1),
             measure=plan.measure,
+            deadline=self.deadline,
         )
 
     def outcomes_of(
@@ -326,10 +349,13 @@ class _Search:
                     return
 
         for task, outcome in self._run(missing()):
-            outcomes[task.trial, task.seed] = self._record(task, outcome)
+            if outcome is None:
+                self.out_of_time = True
+            else:
+                outcomes[task.trial, task.seed] = self._record(task, outcome)
         return outcomes | {(task.trial, task.seed): self._record(task, outcome) for task, outcome in known}
 
-    def _run(self, tasks: Iterator[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def _run(self, tasks: Iterator[Task]) -> Iterator[tuple[Task, Outcome | None]]:
         if self._cluster is None:
             return _run(tasks, self._plan.workers)
         checkpoints = self._out / CHECKPOINTS
@@ -342,7 +368,7 @@ class _Search:
         return outcome
 
 
-def _run(tasks: Iterator[Task], workers: int) -> Iterator[tuple[Task, Outcome]]:
+def _run(tasks: Iterator[Task], workers: int) -> Iterator[tuple[Task, Outcome | None]]:
     """Yield every task with its outcome as it is done; a task is taken when a worker is free.
 
     Each worker is a process that trains with one thread: joblib would run a nested team of threads one after another.
@@ -361,11 +387,11 @@ def _run(tasks: Iterator[Task], workers: int) -> Iterator[tuple[Task, Outcome]]:
         ) from error
 
 
-def _run_in_worker(task: Task) -> tuple[Task, Outcome]:
+def _run_in_worker(task: Task) -> tuple[Task, Outcome | None]:
     return task, run_trial(task)
 
 
-def _run_on_cluster(task: Task, threads: int) -> Outcome:
+def _run_on_cluster(task: Task, threads: int) -> Outcome | None:
     """Run the task until nobody waits for it any more."""
     stop_if_unwanted = stopper()
 

@@ -8,8 +8,9 @@ leaves the same files as an uninterrupted one, for any number of workers.
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
@@ -22,7 +23,8 @@ from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.metrics.per_query import mean_of
 from rankmill.trainer.checkpoints import Checkpoints
-from rankmill.trainer.training_options import TrainingOptions
+from rankmill.trainer.training_options import OnRound, TrainingOptions
+from rankmill.trainer.training_result import RoundRecord
 from rankmill.trainer.tuning.searched import Searched
 
 SEARCH, TRIALS, CHECKPOINTS, TABLE, WINNER = "search.json", "trials", "checkpoints", "table.json", "winner.toml"
@@ -72,6 +74,7 @@ class Task:
     by_folds: bool
     options: TrainingOptions
     measure: str
+    deadline: float | None = None  # seconds of time.time(), which several machines share
 
     @property
     def name(self) -> str:
@@ -151,17 +154,39 @@ def _is_staged(path: Path) -> bool:
     return path.name.startswith(f".{SEARCH}.")
 
 
-def run_trial(task: Task) -> Outcome:
+class OutOfTime(BaseException):
+    """The deadline of a task is over; like an interrupt, it leaves a checkpoint of the rounds that are whole."""
+
+
+def _until(deadline: float, then: OnRound | None) -> OnRound:
+    """Return a listener that raises OutOfTime after the first round that ends later than the ``deadline``."""
+
+    def after_round(record: RoundRecord) -> bool | None:
+        if time.time() >= deadline:
+            raise OutOfTime
+        return None if then is None else then(record)
+
+    return after_round
+
+
+def run_trial(task: Task) -> Outcome | None:
     """Run the task, write its outcome to the trial's file, and return it; a known outcome is only read.
 
-    A trial that cannot be trained is an outcome, too; errors of the machine or of the dataset's files are raised.
+    A trial that cannot be trained is an outcome, too; errors of the machine or of the dataset's files are raised.  None: the
+    deadline has come first.
     """
     store = TrialStore(task.out, task.search)
     known = store.read(task)
     if known is not None:
         return known
+    if task.deadline is not None:
+        if time.time() >= task.deadline:
+            return None
+        task = replace(task, options=replace(task.options, on_round=_until(task.deadline, task.options.on_round)))
     try:
         outcome = _trained(task)
+    except OutOfTime:
+        return None
     except Exception as error:  # an invalid combination is an outcome, and does not end the search
         of_combination = isinstance(error, InvalidParameter | TrainingDataRejected)
         if not of_combination and isinstance(error, OSError | MemoryError | RankmillError):
@@ -169,6 +194,7 @@ def run_trial(task: Task) -> Outcome:
         words = " ".join(f"{type(error).__name__}: {error}".split())
         outcome = Outcome(error=words[:MOST_WORDS])
     store.write(task, outcome)
+    Checkpoints(task.out / CHECKPOINTS, task.name).clear()
     return outcome
 
 
