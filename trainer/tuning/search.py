@@ -243,8 +243,8 @@ def tune(
         first[len(first)] = found[len(first), seed]
     if not first:
         raise InvalidParameter(
-            f"{spelled('minutes')} {options.minutes:g}: no trial ended in time; the same command goes on where it stopped, with"
-            f" more {spelled('minutes')}, or ask for fewer {plan.base.unit}s"
+            f"{spelled('minutes')} {options.minutes:g}: no trial ended in time; give more {spelled('minutes')}, or ask for fewer"
+            f" {plan.base.unit}s" + "; the same command goes on where it stopped" * search.can_go_on
         )
     ranking = ordered({trial: first[trial].score for trial in first}, higher_is_better=plan.higher_is_better)
     if first[ranking[0]].score is None:
@@ -306,6 +306,11 @@ class _Search:
             "code": code_digest(*OF_TRAINING),
         }
         self.store = TrialStore.begin(out, facts, fresh=fresh)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether trainings that have not ended left checkpoints."""
+        return any((self._out / CHECKPOINTS).glob("*"))
 
     def drawn(self, trial: int) -> dict[str, Any]:
         """Return the sampled values of a trial; none of trial 0."""
