@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
@@ -62,6 +63,19 @@ def name_hint(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
 class InvalidParameter(InputError, ValueError):
     """An option is outside its bounds, or unknown; the message has name, bound and value."""
+
+
+class NotFitted(InvalidParameter, AttributeError):
+    """A ranker has not been fitted; where scikit-learn is in use, also its NotFittedError."""
+
+    @classmethod
+    def needed_by(cls, what: str) -> NotFitted:
+        """Build the error that ``what`` needs a fitted ranker."""
+        theirs = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", None)
+        kind: type[NotFitted] = cls
+        if theirs is not None:
+            kind = type(cls.__name__, (cls, theirs), {"__module__": cls.__module__})
+        return kind(f"{what} needs a fitted ranker; call fit first")
 
 
 class MissingLibrary(InputError, ImportError):

@@ -17,6 +17,7 @@ from rankmill.pipeline.goals import checked_goals
 from rankmill.pipeline.grouping.query_splits import digest_of_rows
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
+from rankmill.seen_queries import Queries
 from rankmill.spilled_values import SpilledValues
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.weights import check_weights
@@ -287,6 +288,7 @@ class ArrayRows:
     grades: npt.NDArray[np.int32]  # (n,)
     starts: npt.NDArray[np.int64]  # (n_queries + 1,)
     digest: str
+    queries: Queries
     weights: npt.NDArray[np.float64] | None = None  # (n,)
     labels: npt.NDArray[np.float64] | None = None  # (n,)
     events: npt.NDArray[np.uint8] | None = None  # (n,)
@@ -372,7 +374,7 @@ def rows_of(
         raise TrainingDataRejected("X, y and qid have no rows; give at least one")
     grades, labels = _grades_and_labels(given, extras.labels(n_rows), regression=regression)
     weights, events, offsets = extras.weights(n_rows), extras.events(n_rows), extras.offsets(n_rows)
-    number = _query_numbers(queries)
+    ids, number = _query_numbers(queries)
     digest = values.digests(grades) if isinstance(values, SpilledValues) else digest_of_rows(values, grades)
     goals = {f"goal {name}": column for name, column in extras.of_goals(n_rows).items()}
     columns: dict[str, npt.NDArray[Any] | None] = {"label": labels, "event": events, "offset": offsets, "": weights}
@@ -400,6 +402,7 @@ def rows_of(
         pairs=pairs,
         goals={name.removeprefix("goal "): known[name] for name in goals},
         digest=_digest(named, query_weights, pairs),
+        queries=Queries.of(ids, starts, digest[order]),
     )
 
 
@@ -444,16 +447,15 @@ def _digest(
     return digest.hexdigest()
 
 
-def _query_numbers(queries: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return (n,) the index of the query of each row among the sorted ones."""
+def _query_numbers(queries: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Return the sorted queries, and (n,) the index of the query of each row among them."""
     try:
-        number: npt.NDArray[np.int64] = np.unique(queries, return_inverse=True)[1]
+        return np.unique(queries, return_inverse=True)
     except (TypeError, ValueError):  # objects that cannot be compared
         kinds = sorted({type(query).__name__ for query in queries.tolist()})
         raise TrainingDataRejected(
             f"qid must hold ids of one kind, numbers or text, found {' and '.join(kinds)}"
         ) from None
-    return number
 
 
 def _grades(grades: npt.NDArray[Any], what: str = "y") -> npt.NDArray[np.int32]:

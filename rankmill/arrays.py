@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,9 @@ def array(values: Any, name: str) -> npt.NDArray[Any]:
     Raises
     ------
     TrainingDataRejected
-        Rows have different lengths, or a value is masked.
+        Rows have different lengths, a value is masked, or there are no rows yet: see `refuse_container`.
     """
+    refuse_container(values, name)
     masked = (
         np.ma.getmaskarray(found).reshape(len(found), -1).any(axis=1) if (found := _masked(values)) is not None else ()
     )
@@ -91,10 +93,9 @@ def names_of(frame: object) -> tuple[str, ...] | None:
     Raises
     ------
     TrainingDataRejected
-        It is a lazy frame, which has no rows.
+        It has no rows yet, or no columns: see `refuse_container`.
     """
-    if library_of(frame) == "polars" and hasattr(frame, "collect"):
-        raise TrainingDataRejected("X is a lazy frame; give X.collect()")
+    refuse_container(frame, "X")
     if library_of(frame) == "pyarrow":
         found = getattr(getattr(frame, "schema", None), "names", None)
     else:
@@ -102,6 +103,47 @@ def names_of(frame: object) -> tuple[str, ...] | None:
     if found is None or (len(found) and list(found) == list(range(len(found)))):
         return None
     return tuple(str(name) for name in found)
+
+
+def refuse_container(values: Any, name: str) -> None:
+    """Raise TrainingDataRejected, with the way to an array or a frame, for other containers of rows.
+
+    Some have no rows yet, and a second look at them could find others or another order; some have no columns.
+    """
+    kind, cure, it = "", "", name.rpartition(" ")[2]
+    library, own = library_of(values), type(values).__name__
+    if isinstance(values, str | os.PathLike):
+        kind, cure = "the name of a file", "read it first, such as with polars.read_csv(..)"
+    elif library in {"polars", "narwhals"} and hasattr(values, "collect"):
+        kind, cure = "a lazy frame", f"give {it}.collect()"
+    elif library in {"duckdb", "_duckdb"}:
+        kind, cure = (
+            "a DuckDB relation",
+            f"give {it}.to_arrow_table(); take X, y and qid from one table, as another query may have another order",
+        )
+    elif library == "dask":
+        kind, cure = "of Dask", f"give {it}.compute(), or to fit Ranker(cluster=..)"
+    elif library == "pyarrow" and hasattr(values, "to_table"):
+        kind, cure = "an Arrow dataset", f"give {it}.to_table()"
+    elif library == "pyarrow" and hasattr(values, "read_all"):
+        kind, cure = "a reader of batches", f"give {it}.read_all()"
+    elif library == "rankmill" and own == "Dataset":
+        kind, cure = "a dataset on disk", "give rankmill.BinnedDataset.open(path), or the rows of a split"
+    elif hasattr(values, "toarray"):
+        kind, cure = "a sparse matrix", f"give {it}.toarray(), a dense array"
+    elif isinstance(values, Mapping):
+        kind, cure = f"a {own}", "give polars.DataFrame(X)" if it == "X" else "give an array with a value for each row"
+    elif isinstance(values, list | tuple) and values and isinstance(values[0], Mapping):
+        kind, cure = f"a list of rows by name ({type(values[0]).__name__})", f"give polars.DataFrame({it})"
+    elif isinstance(values, Set):
+        kind, cure = "a set, which has no order", "give a list or an array"
+    elif isinstance(values, Iterator):
+        kind, cure = (
+            "an iterator, which can be read once",
+            f"give list({it}), or rows in pieces to BinnedDataset.from_pieces",
+        )
+    if kind:
+        raise TrainingDataRejected(f"{name} is {kind}; {cure}")
 
 
 def schema_of_table(values: Any) -> pa.Schema | None:
@@ -261,6 +303,10 @@ def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArra
             )
         return np.repeat(np.arange(len(sizes)), sizes.astype(np.int64))
     ids = array(qid, f"{where}qid")
+    if ids.dtype.kind == "V":
+        raise TrainingDataRejected(
+            f"{where}qid holds records ({ids.dtype}); give an id, a number or text, for each row"
+        )
     if ids.dtype.kind in "fO":
         for row, of_row in enumerate(ids.ravel().tolist()):
             if is_missing(of_row):

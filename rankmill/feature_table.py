@@ -348,8 +348,6 @@ def _no_numbers(name: str, kind: str, values: Iterable[object], cures: Iterable[
 
 def _plain(values: Any) -> npt.NDArray[Any]:
     """Return ``values``, which are no frame, as an array of numbers, text or objects."""
-    if hasattr(values, "toarray"):
-        raise TrainingDataRejected("X is a sparse matrix; give X.toarray(), a dense array")
     values = without_mask(values)
     found = array(values, "X")
     if found.dtype.kind in _TIMES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable
 from difflib import get_close_matches
+from types import FrameType
 from typing import Any, TypeVar
 
 from rankmill.foundation.errors import InvalidParameter
@@ -206,7 +207,45 @@ def refuse_of_predict(others: Iterable[str]) -> None:
         raise InvalidParameter(f"predict takes no {name!r}; {cure}")
 
 
+_ATTRIBUTES = {
+    theirs: ours
+    for ours, names in {
+        "best_round_": "best_iteration_ best_iteration best_iter_ n_estimators_ n_iter_ tree_count_ get_best_iteration current_iteration num_trees",
+        "history_[best_round_ - 1].metrics": "best_score_ best_score get_best_score",
+        "evals_result_": "evals_result evals_log_ get_evals_result eval_results_ validation_scores_ train_score_",
+        "forest_ (the trees)": "booster_ booster get_booster estimators_ dump_model get_dump trees_to_dataframe",
+        "feature_names_in_ (or model_.feature_names)": "feature_name_ feature_name feature_names feature_names_ get_feature_names",
+        "n_features_in_": "n_features_ n_features num_feature",
+        "feature_importances_": "feature_importance feature_importances get_feature_importance get_score get_fscore coef_",
+        "model_.objective": "objective_ loss_",
+        "contributions(X)": "shap_values predict_contrib get_shap_values",
+        "apply(X)": "calc_leaf_indexes predict_leaf",
+        "predict(X, n_rounds=..)": "staged_predict",
+        "predict(X)": "predict_proba decision_function predict_log_proba rank",
+        "fit(.., resume=.., init_model=..)": "partial_fit refit update",
+        "save(path)": "save_model dump",
+        "Ranker.load(path)": "load_model",
+        "rankmill.plots.plot_importance(ranker)": "plot_importance",
+        "rankmill.cross_validate(ranker, X, y, qid=..)": "cv cross_validate",
+    }.items()
+    for theirs in names.split()
+}
+"""What we have for each attribute and method of a fitted ranker of LightGBM, XGBoost, CatBoost or scikit-learn."""
+
+
+def unknown_attribute(kind: str, name: str) -> str:
+    """Describe the attribute ``name`` that a ``kind`` of object lacks, with what we have for it.
+
+    >>> unknown_attribute("Ranker", "best_iteration_")
+    "'Ranker' object has no attribute 'best_iteration_'; use best_round_"
+    """
+    ours = _ATTRIBUTES.get(name, "")
+    return f"{kind!r} object has no attribute {name!r}" + (f"; use {ours}" if ours else "")
+
+
 METHODS = ("fit", "score")
+IN_SEARCHES = "as a column 'qid' of a frame X, or by metadata routing, sklearn.set_config(enable_metadata_routing=True)"
+"""How scikit-learn's searches get the query of each row."""
 _BY_PLACE = ("group", "pairs", "pair_weight", "pair_probability")  # refer to all rows, so they cannot be cut into folds
 _GROUPS = "qid"  # always requested: ranking needs it
 
@@ -216,6 +255,33 @@ R = TypeVar("R", bound="Routed")
 def keywords_of(function: Callable[..., object]) -> list[str]:
     """Return the names of the keyword-only arguments of ``function``."""
     return [each.name for each in inspect.signature(function).parameters.values() if each.kind is each.KEYWORD_ONLY]
+
+
+def frame_of_search() -> FrameType | None:
+    """Return the call by which scikit-learn fits and scores a fold now, if any; nothing else says how it does."""
+    frame = inspect.currentframe()
+    while frame is not None and not (
+        frame.f_code.co_name == "_fit_and_score" and str(frame.f_globals.get("__name__")).startswith("sklearn.")
+    ):
+        frame = frame.f_back
+    return frame
+
+
+def refuse_search_without_queries() -> None:
+    """Raise InvalidParameter if scikit-learn, which fits a fold with its queries, is going to score it without them.
+
+    It would otherwise warn of each failed score, and choose parameters by NaN.
+    """
+    frame = frame_of_search()
+    if frame is None:
+        return
+    scorer = frame.f_locals.get("scorer")
+    kinds = {type(each).__name__ for each in getattr(scorer, "_scorers", {"score": scorer}).values()}
+    if "_PassthroughScorer" in kinds and not frame.f_locals.get("score_params"):
+        raise InvalidParameter(
+            f"scikit-learn would call fit with the queries and score without them; give them {IN_SEARCHES}, so that it cuts them"
+            " into folds for both"
+        )
 
 
 class Routed:

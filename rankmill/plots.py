@@ -36,6 +36,7 @@ Model: TypeAlias = Ranker | Forest
 
 MOST_POINTS = 3000  # per chart: Altair allows 5000, and each one adds text to the notebook
 MOST_STEPS = 40  # values of each feature in a chart of two features
+_NO_RANK = "#888"  # colour of values without an order: categories, and what is missing
 _SEED = 0  # of the jitter in a chart of SHAP values
 
 
@@ -117,7 +118,7 @@ def plot_dependence(model: Model, *features: str, X: Any = None) -> alt.Chart | 
     Raises
     ------
     InputError
-        A feature is unknown, or the model has several outputs.
+        A feature is unknown, the model has several outputs, or ``X`` has no rows.
     MissingLibrary
         Altair is not installed.
     """
@@ -125,6 +126,8 @@ def plot_dependence(model: Model, *features: str, X: Any = None) -> alt.Chart | 
     forest = _forest_of(model)
     _require_one_output(forest, "plot_dependence")
     values = None if X is None else matrix_for(forest, X)
+    if values is not None and not len(values):
+        raise InputError("plot_dependence averages over documents, and X has no rows")
     found = partial_dependence(forest, features, values=values)
     axes, score = [points.astype(np.float64) for points in found.points], found.outputs[0]
     texts = found.categories or {}
@@ -186,6 +189,8 @@ def plot_dependence(model: Model, *features: str, X: Any = None) -> alt.Chart | 
 def plot_shap_summary(model: Model, X: Any, qid: npt.ArrayLike | None = None, top: int = 12) -> alt.Chart:  # noqa: N803
     """Plot the SHAP values of documents, one row of points per feature, features with the largest mean absolute value first.
 
+    The colour is the rank of the value among those of the feature; categories and missing values, which have none, are grey.
+
     Parameters
     ----------
     model
@@ -200,7 +205,7 @@ def plot_shap_summary(model: Model, X: Any, qid: npt.ArrayLike | None = None, to
     Raises
     ------
     InputError
-        The model has several outputs, or has no counts of training rows.
+        The model has several outputs, or has no counts of training rows; or ``X`` has no rows.
     MissingLibrary
         Altair is not installed.
     """
@@ -208,6 +213,8 @@ def plot_shap_summary(model: Model, X: Any, qid: npt.ArrayLike | None = None, to
     forest = _forest_of(model)
     _require_one_output(forest, "plot_shap_summary")
     values = matrix_for(forest, X)
+    if not len(values):
+        raise InputError("plot_shap_summary needs documents, and X has no rows")
     contributions = shap_values(forest, values, qid=qid).values[:, 0, :]
     sizes = np.abs(contributions).mean(axis=0)
     order = np.argsort(-sizes, kind="stable")[:top]
@@ -215,30 +222,39 @@ def plot_shap_summary(model: Model, X: Any, qid: npt.ArrayLike | None = None, to
     apart = np.random.Generator(np.random.PCG64(_SEED)).uniform(size=len(shown))
     paths = leaf_paths(forest)
     texts = {f: paths.value_names(paths.features.index(f), values[shown, f]) for f in order if f in paths.features}
+    in_order = pl.col("value").rank("average")
     parts = [
         pl.DataFrame(
             {
                 "shap": contributions[shown, f],
-                "value": values[shown, f] if texts.get(f) is None else np.full(len(shown), np.nan),
+                "value": pl.Series(
+                    values[shown, f] if texts.get(f) is None else np.full(len(shown), np.nan), nan_to_null=True
+                ),
                 "apart": apart,
                 "category": pl.Series(texts.get(f), dtype=pl.String) if texts.get(f) else [""] * len(shown),
             }
         ).select(
             pl.lit(forest.feature_names[f]).alias("feature"),
-            pl.col("shap", "value").cast(pl.Float64).round_sig_figs(5),
-            ((pl.col("value").fill_nan(None).rank("average") - 1) / max(len(shown) - 1, 1)).round(3).alias("rank"),
+            pl.col("shap").cast(pl.Float64).round_sig_figs(5),
+            pl.when(pl.col("value").is_finite()).then(pl.col("value").cast(pl.Float64).round_sig_figs(5)),
+            ((in_order - 1) / (pl.col("value").count() - 1).clip(lower_bound=1)).round(3).alias("rank"),
             pl.col("apart").round(2),
             *(["category"] if forest.categories else []),
         )
         for f in order
     ]
-    points = alt.Chart(pl.concat(parts)).mark_circle(size=14, opacity=0.7).properties(width=440, height=26 * len(parts))
+    points = alt.Chart(pl.concat(parts)).mark_circle(
+        size=14, opacity=0.7, invalid=None
+    )  # else points without rank are left out
+    points = points.properties(width=440, height=26 * len(parts))
     return points.encode(
         x=alt.X("shap:Q", title="SHAP value: what the feature adds to the score"),
         y=alt.Y("feature:N", sort=[forest.feature_names[f] for f in order], title=None),
         yOffset=alt.YOffset("apart:Q", scale=alt.Scale(domain=[-0.3, 1.3])),
-        color=alt.Color(
-            "rank:Q", title="value: low to high", scale=alt.Scale(scheme="viridis"), legend=alt.Legend(format="%")
+        color=alt.condition(
+            "!isValid(datum.rank)",
+            alt.value(_NO_RANK),
+            alt.Color("rank:Q", title="value: low to high", scale=alt.Scale(scheme="viridis"), legend=alt.Legend(format="%")),
         ),
         tooltip=[
             "feature:N", alt.Tooltip("value:Q", format=".4~g"), *(["category:N"] if forest.categories else []),

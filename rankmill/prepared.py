@@ -99,7 +99,7 @@ class PreparedModel:
 
     def _from_arrow(self, table: Any) -> npt.NDArray[Any] | None:
         schema = getattr(table, "schema", None)
-        if schema is None or schema.names != self._names:
+        if schema is None or schema.names != self._names or not hasattr(table, "num_rows"):  # a reader has no rows yet
             return None
         types = {str(each) for each in set(schema.types)}
         if not types <= {"float", "double"}:

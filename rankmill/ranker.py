@@ -19,7 +19,7 @@ from rankmill.binned_rows import BinnedRows, BinningOptions
 from rankmill.eval_sets import EvalSet, Rows, eval_sets_of, with_same_bins
 from rankmill.feature_table import matrix_for
 from rankmill.foundation.cluster.options import cluster_address
-from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter, NotFitted
 from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.options import (
     Grouped,
@@ -43,7 +43,9 @@ from rankmill.other_libraries import (
     keywords_of,
     refuse_function,
     refuse_of_predict,
+    refuse_search_without_queries,
     unknown_argument,
+    unknown_attribute,
     unknown_parameter,
 )
 from rankmill.pipeline.binspec import BinSpec
@@ -55,6 +57,7 @@ from rankmill.scorer.model import Model as TrainedModel
 from rankmill.scorer.models import forest_of, kind_of
 from rankmill.scorer.nets.net import Net
 from rankmill.scorer.predict import ForestPredictor
+from rankmill.seen_queries import SeenQueries, learnt_in_the_end, seen_queries
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.early_stopping import GoalMean, parse_measure
 from rankmill.trainer.measured_queries import MeasuredQueries
@@ -64,7 +67,7 @@ from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
 from rankmill.trainer.parameters import ALL, AUTO, GRADES, TrainParameters, all_parameters
 from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
-from rankmill.trainer.progress import TrainingProgress, verbosely
+from rankmill.trainer.progress import TrainingProgress, to_stderr, verbosely
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.train_on_rows import fit
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
@@ -131,6 +134,8 @@ KIND = Grouped(
 )
 """The kind of model, and the options that only nets have."""
 DEFAULTS = defaults_of(TrainParameters, RankerOptions, KIND) | {"monotone": None}
+KEPT = ("model_", "best_round_", "history_", "cross_validation_", "n_features_in_")
+"""Attributes that every fitted ranker has."""
 
 
 class FitArguments(FitColumns, total=False):
@@ -205,6 +210,7 @@ class Ranker(Routed):
     importance_type: str
     verbose: int | bool
     loaded_from_: str
+    _seen: SeenQueries | None
 
     def __init__(self, **parameters: Any) -> None:
         self._refuse_unknown(parameters)
@@ -375,6 +381,8 @@ class Ranker(Routed):
         for name in more:
             if name not in FitArguments.__annotations__:
                 raise InvalidParameter(unknown_argument(name, keywords_of(type(self).fit), self._parameter_names()))
+        if not (qid is None and group is None):
+            refuse_search_without_queries()
         columns = {name: more.get(name) for name in FitColumns.__annotations__}
         listeners, metrics = checked_callbacks(callbacks), checked_metrics(eval_metrics)
         own = self.checked_options()
@@ -420,6 +428,10 @@ class Ranker(Routed):
             learning = resolved(data.train, parameters)
             if learning.learn_from == GRADES:
                 warnings.warn(what_is_learnt_from(data.train, learning), UserWarning, stacklevel=2)
+        then = dict(watched[:1]) if parameters.refit == ALL else {}
+        if asked.refit is None and own.verbose:
+            for name in then:
+                to_stderr(f'fit: {learnt_in_the_end(name)}; score others, or give refit="none"')
         with verbosely(own.verbose, parameters, choices_line(asked, parameters)) as progress:
             options = TrainingOptions(
                 eval_metrics=metrics,
@@ -431,6 +443,7 @@ class Ranker(Routed):
         trained = result.forest if base is None else base.joined(result.forest)
         _warn_without_splits(trained, 3)
         self._keep(trained, result.best_round, result.history, given_names, result.cross_validation)
+        self._seen = seen_queries(train.queries, {name: rows.queries for name, rows in then.items()})
         return self
 
     def _fit_on_cluster(
@@ -519,6 +532,7 @@ class Ranker(Routed):
     ) -> None:
         """Store the results of a training."""
         self.__dict__.pop("loaded_from_", None)
+        self._seen = None
         self.model_: TrainedModel = model
         self._prepared = PreparedModel(model)
         self.best_round_: int = best_round
@@ -640,6 +654,8 @@ class Ranker(Routed):
         values = matrix_for(model, X)
         rows = rows_of(values, y, queries_of(qid, group, len(values), "score "), Extras(goals=goals))
         assert isinstance(rows.values, np.ndarray)  # noqa: S101 - as given
+        if (seen := self.__dict__.get("_seen")) is not None:
+            seen.warn_of(rows.queries, 3)
         self._check_metrics()
         parameters = TrainParameters(gain="exp" if self.gain is None else self.gain, goals=self.goals)
         named = "" if self.stop_metric == "deviance" else self.stop_metric
@@ -652,6 +668,16 @@ class Ranker(Routed):
         measured = MeasuredQueries(ranked, [measure], parameters, scale)
         scores = self._prepared_for(model).predictor().scores(rows.values, n_threads=workers_for(self.n_threads))
         return measured.means(measured.evaluate(scores))[str(measure)]
+
+    if not TYPE_CHECKING:  # which would take it for a promise of any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError that says what is called otherwise here, or needs ``fit``."""
+            if (
+                name in KEPT or isinstance(getattr(type(self), name, None), property)
+            ) and "model_" not in self.__dict__:
+                raise NotFitted.needed_by(name)
+            raise AttributeError(unknown_attribute(type(self).__name__, name), name=name, obj=self)
 
     @property
     def feature_importances_(self) -> npt.NDArray[np.float64]:
@@ -726,9 +752,9 @@ class Ranker(Routed):
         return TrainParameters(**given)
 
     def fitted(self, what: str) -> TrainedModel:
-        """Return ``model_`` for ``what``; InvalidParameter if ``fit`` has not been called."""
-        if not hasattr(self, "model_"):
-            raise InvalidParameter(f"{what} needs a fitted ranker; call fit first")
+        """Return ``model_`` for ``what``; NotFitted if ``fit`` has not been called."""
+        if "model_" not in self.__dict__:
+            raise NotFitted.needed_by(what)
         return self.model_
 
     def _prepared_for(self, model: TrainedModel) -> PreparedModel:
@@ -745,8 +771,6 @@ class Ranker(Routed):
     @property
     def forest_(self) -> Forest:
         """The trained forest; InputError if the model is of another kind, see ``model_``."""
-        if not hasattr(self, "model_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute 'forest_' before fit")
         return self.fitted_forest("forest_")
 
     def _check_metrics(self) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
+import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from pyarrow.dataset import dataset
 
 from rankmill import BinnedDataset, Ranker
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.given_rows import GivenRows
+from tests.rankmill.small_ranker import small
 from tests.refusals import refused
 
 N = 60
@@ -123,3 +127,50 @@ def test_whole_numbers_of_128_bits_are_ids_grades_and_features():
     assert values[:, 0].tolist() == QID.tolist()
     codes = GivenRows.of_arrays(pl.DataFrame({"a": feature}), Y, QID, categorical=["a"]).table.values
     assert codes[:, 0].tolist() == QID.tolist()
+
+
+def arrow():
+    return pa.table({"a": X[:, 0], "b": X[:, 1]})
+
+
+CONTAINERS = {
+    "lazy frame": (lambda: pl.DataFrame(X).lazy(), r"\.collect\(\)$"),
+    "DuckDB relation": (lambda: duckdb.from_arrow(arrow()), r"\.to_arrow_table\(\);"),
+    "Arrow dataset": (lambda: dataset(arrow()), r"\.to_table\(\)$"),
+    "scanner": (lambda: dataset(arrow()).scanner(), r"\.to_table\(\)$"),
+    "reader": (lambda: arrow().to_reader(), r"\.read_all\(\)$"),
+    "sparse matrix": (lambda: pytest.importorskip("scipy.sparse").csr_array(X), r"\.toarray\(\), a dense array$"),
+    "columns by name": (lambda: {"a": X[:, 0], "b": X[:, 1]}, r"polars\.DataFrame\(X\)|an array"),
+    "rows by name": (lambda: pl.DataFrame(arrow()).to_dicts(), r"polars\.DataFrame"),
+    "generator": (lambda: (row for row in X), r"list\("),
+    "set": (lambda: {1.0, 2.0}, "a list or an array$"),
+    "path": (lambda: Path("rows.csv"), "read it first"),
+}
+USES = {
+    "fit": lambda c, _: small().fit(c, Y, qid=QID),
+    "y": lambda c, _: small().fit(X, c, qid=QID),
+    "qid": lambda c, _: small().fit(X, Y, qid=c),
+    "sample_weight": lambda c, _: small().fit(X, Y, qid=QID, sample_weight=c),
+    "eval set": lambda c, _: small().fit(FRAME, Y, qid=QID, eval_set=(c, Y, QID)),
+    "binned": lambda c, _: BinnedDataset(c, Y, qid=QID),
+    "predict": lambda c, fitted: fitted.predict(c),
+    "apply": lambda c, fitted: fitted.apply(c),
+    "contributions": lambda c, fitted: fitted.contributions(c),
+    "score": lambda c, fitted: fitted.score(c, Y, qid=QID),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_has_no_rows_or_no_columns_is_refused_with_the_way_out(use):
+    fitted = small().fit(FRAME, Y, qid=QID)
+    for make, cure in CONTAINERS.values():
+        with pytest.raises(TrainingDataRejected, match=cure) as caught:
+            USES[use](make(), fitted)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_batch_of_arrow_is_a_table():
+    batch = arrow().to_batches()[0]
+    ranker = small().fit(batch, Y, qid=QID)
+    assert ranker.forest_ == small().fit(arrow(), Y, qid=QID).forest_
+    assert ranker.predict(batch).tolist() == ranker.predict(arrow()).tolist()

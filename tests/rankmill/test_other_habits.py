@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from functools import partial
 
 import numpy as np
@@ -10,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from rankmill import BinnedDataset, Dataset, Ranker, cross_validate
+from rankmill import BinnedDataset, Dataset, Ranker, cross_validate, other_libraries
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.other_libraries import OURS, keywords_of
 from tests.rankmill.small_ranker import planted_arrays, small
@@ -215,3 +217,34 @@ def test_a_cross_validation_shows_its_metric(arrays):
     found = cross_validate(small(folds=4), X, y, qid=qid)
     assert not unnamed(repr(found), "ndcg@10", f"{found.mean('ndcg@10'):.4f}", 4, found.best_round)
     assert len(repr(found)) < 120
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("best_iteration_", "best_round_"),
+        ("best_iteration", "best_round_"),
+        ("best_score_", "history_"),
+        ("booster_", "forest_"),
+        ("get_booster", "forest_"),
+        ("evals_result", "evals_result_"),
+        ("feature_name_", "feature_names_in_"),
+        ("n_features_", "n_features_in_"),
+        ("get_score", "feature_importances_"),
+        ("staged_predict", "predict"),
+        ("save_model", "save"),
+        ("tree_count_", "best_round_"),
+        ("objective_", "model_.objective"),
+    ],
+)
+def test_an_attribute_of_another_library_gets_ours(arrays, theirs, ours):
+    X, y, qid = arrays
+    ranker = small().fit(pd.DataFrame(X, columns=NAMES), y, qid=qid)
+    for one in (small(), ranker, copy.deepcopy(ranker)):
+        with pytest.raises(AttributeError, match=f"^'Ranker' object has no attribute '{theirs}'; use {ours}"):
+            getattr(one, theirs)
+        assert not hasattr(one, theirs)
+    with pytest.raises(AttributeError, match=r"^'Ranker' object has no attribute 'classes_'$"):
+        ranker.classes_  # noqa: B018
+    named = re.match(r"\w+", other_libraries.unknown_attribute("Ranker", theirs).rpartition("; use ")[2])
+    assert hasattr(ranker, named[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import defaultdict
 from typing import Any
@@ -138,6 +139,44 @@ def test_the_summary_shows_shap_values_of_evenly_spread_documents(ranker: Ranker
     (points,) = data_of(plot_shap_summary(ranker, many))
     assert len(points) <= MOST_POINTS
     assert plot_shap_summary(ranker, many).to_json() == plot_shap_summary(ranker, many).to_json()
+
+
+def test_every_document_has_a_point_whatever_its_value() -> None:
+    rng = np.random.default_rng(3)
+    frame = pl.DataFrame(
+        {
+            "brand": rng.choice(["acme", "bolt", "core"], 250),
+            "price": np.where(rng.random(250) < 0.5, np.nan, rng.normal(size=250)),
+            "ratio": np.where(rng.random(250) < 0.1, np.inf, rng.normal(size=250)),
+            "one": np.ones(250),
+        }
+    )
+    sums = 2 * (frame["brand"] == "acme").cast(pl.Float64) + frame["price"].fill_nan(1.0) + frame["ratio"].clip(-2, 2)
+    ranker = Ranker(n_rounds=10, verbose=0)
+    ranker.fit(frame, sums.round().clip(0, 4).cast(pl.Int32), qid=np.repeat(np.arange(25), 10))
+    chart = plot_shap_summary(ranker, frame)
+    (points,) = data_of(chart)
+    json.dumps(points, allow_nan=False)  # infinities are no JSON
+    described = chart.to_dict()
+    assert described["mark"]["invalid"] is None  # else Vega-Lite leaves out what has no rank
+    assert described["encoding"]["color"]["condition"] == {"test": "!isValid(datum.rank)", "value": "#888"}
+    ranks = defaultdict(list)
+    for point in points:
+        ranks[point["feature"]].append(point["rank"])
+    assert {name: len(found) for name, found in ranks.items()} == dict.fromkeys(frame.columns, 250)
+    assert {*ranks["brand"]} == {None}
+    assert [rank is None for rank in ranks["price"]] == frame["price"].is_nan().to_list()
+    known = [rank for rank in ranks["price"] if rank is not None]
+    assert (min(known), max(known)) == (0.0, 1.0)
+    assert len({*ranks["one"]}) == 1
+
+
+def test_no_documents_are_refused(ranker: Ranker, rows: pl.DataFrame) -> None:
+    pytest.importorskip("altair")
+    none = rows.drop("grade", "qid")[:0]
+    for plot in (lambda: plot_shap_summary(ranker, none), lambda: plot_dependence(ranker, "bm25", X=none)):
+        with refused(InputError, "X has no rows"):
+            plot()
 
 
 def test_slices_have_their_means_and_intervals(ranker: Ranker, rows: pl.DataFrame, tmp_path) -> None:

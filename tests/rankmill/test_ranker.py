@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
+from operator import attrgetter
 
 import numpy as np
 import polars as pl
 import pytest
 from sklearn.base import clone
 
-from rankmill import Ranker
-from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill import Ranker, register_model
+from rankmill.foundation.errors import InvalidParameter, NotFitted, TrainingDataRejected
+from rankmill.plots import plot_importance
 from rankmill.scorer.inspect.shap import shap_values
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.refusals import refused
@@ -66,8 +70,39 @@ def test_columns_of_a_frame_are_found_by_name(arrays):
 
 
 def test_predict_before_fit_says_so(arrays):
-    with refused(InvalidParameter, "call fit"):
-        small().predict(arrays[0])
+    X, y, qid = arrays
+    calls = {
+        "predict": lambda ranker: ranker.predict(X),
+        "apply": lambda ranker: ranker.apply(X),
+        "contributions": lambda ranker: ranker.contributions(X),
+        "score": lambda ranker: ranker.score(X, y, qid=qid),
+        "save": lambda ranker: ranker.save("never.rankmill"),
+        "register_model": lambda ranker: register_model(ranker, "never"),
+        "plot_importance": plot_importance,
+    }
+    calls |= {
+        name: attrgetter(name)
+        for name in (
+            "model_",
+            "forest_",
+            "best_round_",
+            "history_",
+            "evals_result_",
+            "feature_importances_",
+            "n_features_in_",
+        )
+    }
+    for call in calls.values():
+        with refused(NotFitted, "call fit") as caught:
+            call(small())
+        assert isinstance(caught.value, ValueError)
+        assert isinstance(caught.value, AttributeError)
+    assert not hasattr(small(), "feature_importances_")
+
+
+def test_an_unfitted_ranker_does_not_load_scikit_learn():
+    code = "import sys; from rankmill import Ranker\ntry: Ranker().predict([[1.0]])\nexcept ValueError: print('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_grades_may_be_large_where_the_gain_is_linear(arrays):

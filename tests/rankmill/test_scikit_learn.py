@@ -12,8 +12,10 @@ import pyarrow as pa
 import pytest
 import sklearn
 from sklearn.base import clone
-from sklearn.exceptions import FitFailedWarning, UnsetMetadataPassedError
-from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, cross_validate
+from sklearn.exceptions import FitFailedWarning, NotFittedError, UnsetMetadataPassedError
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, ShuffleSplit, cross_val_score, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.validation import check_is_fitted
 
 from rankmill.foundation.errors import InvalidParameter
 from tests.rankmill.small_ranker import planted_arrays, small
@@ -105,7 +107,7 @@ def test_a_search_that_cannot_work_says_why_in_one_line(arrays):
     with pytest.raises(ValueError, match=r"(?m)InvalidParameter: fit needs either qid, .* or by metadata routing$"):
         GridSearchCV(small(), {"max_leaves": [2, 5]}, cv=FOLDS).fit(X, y, groups=qid)
     with pytest.raises(InvalidParameter, match=f"^score {line}"):
-        GridSearchCV(small(), {}, cv=FOLDS, error_score="raise").fit(X, y, groups=qid, qid=qid)
+        small().fit(X, y, qid=qid).score(X, y)
     with refused(InvalidParameter, "set_fit_request", "sklearn.set_config(enable_metadata_routing=True)"):
         small().set_fit_request(qid=True)
     search = GridSearchCV(small(), {"max_leaves": [0, 5]}, cv=FOLDS)
@@ -139,3 +141,44 @@ def test_scikit_learn_is_not_needed():
         "r.fit(X, np.arange(40) % 3, group=[20, 20]).predict(X); r.set_params(seed=8); repr(r); r.get_params()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("error_score", ["raise", np.nan])
+def test_a_search_that_would_score_without_queries_is_refused_before_it_trains(arrays, error_score):
+    X, y, qid = arrays
+    search = GridSearchCV(small(), {"max_leaves": [2, 5]}, cv=FOLDS, error_score=error_score)
+    line = "scikit-learn would call fit with the queries and score without them; .* column 'qid' .*enable_metadata_routing=True"
+    with pytest.raises(ValueError, match=line):
+        search.fit(X, y, groups=qid, qid=qid)
+    pipeline = make_pipeline("passthrough", small())
+    with pytest.raises(InvalidParameter, match=line):
+        cross_val_score(pipeline, X, y, params={"ranker__qid": qid}, error_score="raise")
+
+
+def measure(ranker, X, y):
+    return float(np.corrcoef(ranker.predict(X), y)[0, 1])
+
+
+def test_a_search_with_a_measure_of_its_own_needs_no_queries(arrays):
+    X, y, qid = arrays
+    found = cross_val_score(small(), X, y, groups=qid, cv=FOLDS, params={"qid": qid}, scoring=measure)
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("folds", [3, KFold(3, shuffle=True, random_state=0), ShuffleSplit(2, random_state=0)])
+def test_folds_that_split_queries_are_said(arrays, folds):
+    said = r"score: \d+ of \d+ queries have ids of queries that fit has learnt from, with other documents; .*GroupKFold"
+    with pytest.warns(UserWarning, match=said):
+        cross_val_score(small(), frame_of(arrays), arrays[1], cv=folds, error_score="raise")
+
+
+def test_folds_of_whole_queries_are_taken_without_a_word(arrays):
+    _, y, qid = arrays
+    cross_validate(small(), frame_of(arrays), y, groups=qid, cv=FOLDS, return_train_score=True, error_score="raise")
+
+
+def test_an_unfitted_ranker_is_not_fitted_in_the_sense_of_scikit_learn(arrays):
+    with pytest.raises(NotFittedError, match="predict needs a fitted ranker; call fit first"):
+        small().predict(arrays[0])
+    with pytest.raises(NotFittedError):
+        check_is_fitted(small())
