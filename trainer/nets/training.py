@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.kernels.randoms import random_bits
 from rankmill.foundation.options import spelled
-from rankmill.scorer.nets.net import IDENTITY, Net
+from rankmill.scorer.nets.net import IDENTITY, LARGEST_SCORE, Net
 from rankmill.trainer.early_stopping import DEVIANCE, EarlyStopping, measures_of
 from rankmill.trainer.measured_queries import MeasuredQueries
 from rankmill.trainer.nets.batches import Epoch, most_rows
@@ -182,6 +182,11 @@ class _Training:
         # before anything that takes long: refuses rows from which nothing can be learnt
         objective = objective_of(rows, self._losses)
         objective.limit_to(0, rows.n_queries)
+        if not abs(objective.starting_score) <= LARGEST_SCORE:
+            raise TrainingDataRejected(
+                f"the scores of a net are at most {LARGEST_SCORE:g}, but the best constant one of these rows is"
+                f" {objective.starting_score:g}; divide the labels"
+            )
         self._start = float(np.float32(objective.starting_score))
         self._measures = measures_of(self._losses, eval_metrics, graded=rows.graded)
         self._watched = self._measures[0]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter, ModelFormatError, TrainingDataRejected
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.scorer.metrics import Policy, parse_metric
@@ -308,3 +309,12 @@ def test_given_pairs_count_only_where_grades_order_nothing():
     ungraded = replace(data, train=replace(data.train, rows=level))
     learnt = trained(ungraded, epochs=60, objective="ranknet", early_stopping_epochs=0).net.predict(data.train.values)
     assert np.mean(learnt[pairs.better] > learnt[pairs.worse]) > 0.75
+
+
+@pytest.mark.parametrize("size", [1e31, 1e100, 1e299])
+def test_labels_beyond_the_scores_of_a_net_are_refused_in_one_line(size) -> None:
+    rng = np.random.default_rng(0)
+    x, qid = rng.normal(size=(60, 2)), np.repeat(np.arange(6), 10)
+    ranker = Ranker(model="net", objective="l2", epochs=1, layers=(2,))
+    with refused(TrainingDataRejected, "net", "1e+30", "labels"):
+        ranker.fit(x, np.ones(60), qid=qid, label=np.abs(x[:, 0]) * size)
