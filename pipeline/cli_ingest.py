@@ -74,11 +74,6 @@ def ingest(
 
     rankmill data ingest clicks.csv --time-column seen --split-time valid=2026-01-01,test=2026-02-01 -o DATASET
 
-    Use --append to add files to an existing dataset.  Only the shards that get new rows are rewritten, and the result is the same
-    as from one ingest of all files.  Afterwards, run data bin again:
-
-    rankmill data ingest monday.txt -o DATASET --append
-
     Judgments may be in separate files, and several judgments of one document can be combined.  Rows without a judgment are kept
     for re-ranking in DATASET/_unjudged:
 
@@ -98,9 +93,6 @@ def ingest(
     if options.format == "pairs":
         _add_pairs(context, sources or [], out, options, as_json)
         return
-    if options.append:
-        _check_given(context, out, options)
-
     with IngestBars() as bars:
         report = build(
             sources or (),
@@ -114,15 +106,6 @@ def ingest(
             say=bars.say,
         )
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())
-
-
-def _check_given(context: typer.Context, out: Path, options: IngestOptions) -> None:
-    """Refuse given options that differ from those of the existing dataset, even if they equal the default."""
-    from rankmill.pipeline.ingest.append_base import OPTIONS_OF_DATASET, OPTIONS_OF_READING, options_for
-    from rankmill.pipeline.stored_shards import read_manifest
-
-    given = [name for name in (*OPTIONS_OF_READING, *OPTIONS_OF_DATASET) if _is_given(context, name)]
-    options_for(out, read_manifest(out), options, given)
 
 
 def _is_given(context: typer.Context, name: str) -> bool:

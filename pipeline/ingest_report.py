@@ -62,16 +62,12 @@ class IngestReport:
     path: Path
     manifest: Manifest
     seconds: float
-    added: int | None = None
-    """Number of documents added to an existing dataset; None: the dataset is new."""
     read: Sequence[SourceFile] = ()
     """The files read by this ingest."""
     columns_guessed: Mapping[str, str] = field(default_factory=dict)
     """Inferred roles with the names of their columns."""
     statistics: Statistics | None = None
     """Statistics of the columns; None if shards of an earlier version lack them."""
-    new_features: Sequence[str] = ()
-    """Features that the dataset did not have before."""
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
     """The categories of the categorical features."""
 
@@ -122,11 +118,6 @@ class IngestReport:
             f"  splits    {splits}",
             f"  read      {len(self.read)} file{'s' * (len(self.read) > 1)}, {speed}",
         ]
-        if self.added is not None:
-            lines[0] += f", {self.added:,} of them added now"
-        if self.new_features:
-            new = f"{len(self.new_features):,} of them new ({_first_and_last(self.new_features)})"
-            lines.insert(2, f"            {new}: rows from before have the absent value")
         if manifest.categories is not None:
             lines.insert(2, f"  categories {self.vocabulary.summary(manifest.categorical)}")
         if manifest.columns:
@@ -151,10 +142,8 @@ class IngestReport:
             "dataset": str(self.path),
             "digest": manifest.data_digest(),
             "rows": manifest.rows,
-            "added_rows": manifest.rows if self.added is None else self.added,
             "queries": manifest.queries,
             "features": len(manifest.features),
-            "new_features": list(self.new_features),
             "categories": {name: self.vocabulary.number(name) for name in manifest.categorical},
             "max_grade": manifest.max_grade,
             "columns": list(manifest.columns),

@@ -448,10 +448,6 @@ class IngestOptions:
     )
     cluster: str | None = option_like(ClusterOptions, "cluster", default=None, panel=_LIMITS)
     overwrite: bool = option(default=False, help="Overwrite an existing dataset.")
-    append: bool = option(
-        default=False,
-        help="Add the rows to the existing dataset -o. The result is the same as from one ingest of all files.",
-    )
 
     def check_together(self) -> None:
         """Raise InputError if values do not go together."""

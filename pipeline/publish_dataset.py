@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from rankmill.foundation.errors import ConflictError, InputError, RankmillError
+from rankmill.foundation.errors import InputError, RankmillError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder, publish_folder
@@ -46,10 +46,8 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
         )
 
 
-def publish_dataset(
-    staged: Path, out: Path, manifest: Manifest, *, overwrite: bool, grown_from: Manifest | None = None
-) -> None:
-    """Publish the shards in ``staged`` as the dataset ``out`` atomically; with ``grown_from`` its shards are kept.
+def publish_dataset(staged: Path, out: Path, manifest: Manifest, *, overwrite: bool) -> None:
+    """Publish the shards in ``staged`` as the dataset ``out`` atomically.
 
     A new dataset is published by renaming the folder, a replacement by renaming the manifest.  As shards are named by
     digest, the new ones are first added to the old ones, so a reader sees either the old or the new dataset.  The old
@@ -59,8 +57,6 @@ def publish_dataset(
     ------
     InputError
         ``out`` exists and may not be replaced.
-    ConflictError
-        The dataset has changed since ``grown_from``.
     """
     check_destination(out, overwrite=overwrite)
     if not path_in(out, MANIFEST_NAME).exists():
@@ -68,15 +64,11 @@ def publish_dataset(
         publish_folder(staged, out)
         return
     with alone(out):
-        _replace(staged, out, manifest, grown_from)
+        _replace(staged, out, manifest)
 
 
-def _replace(staged: Path, out: Path, manifest: Manifest, grown_from: Manifest | None) -> None:
+def _replace(staged: Path, out: Path, manifest: Manifest) -> None:
     old = _old_manifest(out)
-    if grown_from is not None and (old is None or old.data_digest() != grown_from.data_digest()):
-        raise ConflictError(
-            f"{out}: another command replaced the dataset while rows were added to it; run the command again"
-        )
     if old is not None and old.rows_digest() == manifest.rows_digest():
         manifest = manifest.model_copy(update={"bins": old.bins})
     (staged / MANIFEST_NAME).write_bytes(manifest.to_bytes())

@@ -49,8 +49,3 @@ def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
         pa.Table.from_arrays(columns, schema=_SCHEMA), sink, compression="zstd", compression_level=1, store_schema=False
     )
     write_atomically(path, sink.getvalue().to_pybytes())
-
-
-def read_rejects(path: Path) -> list[Reject]:
-    """Return the rows in the file ``path``, written by :func:`write_rejects`."""
-    return [Reject(**row) for row in pq.read_table(path, schema=_SCHEMA, partitioning=None).to_pylist()]

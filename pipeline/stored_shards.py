@@ -245,30 +245,10 @@ class StoredShards:
         self.check(file)
         yield from blocks(file, list(self.manifest.features), None, batch_rows, np.float32)
 
-    def stored_rows(
-        self, shard: Shard | UnjudgedShard, batch_rows: int
-    ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
-        """Yield (ids, grades if judged, and optional columns; features (m, F)) of all rows of ``shard``, in canonical order."""
-        file = self.features_path(shard) if isinstance(shard, Shard) else self.unjudged_path(shard)
-        names = list(self.manifest.features)
-        self.check(file)
-        with decoding(file), read_even_if_replaced(file, open_parquet) as reader:
-            for batch in reader.iter_batches(batch_size=batch_rows):
-                narrow = [name for name in batch.schema.names if name not in set(names)]
-                yield batch.select(narrow), row_major(batch, names, np.float32)
-
     def shard_grades(self, shard: Shard) -> npt.NDArray[np.int32]:
         """Return the grades of all rows of ``shard``, in canonical order."""
         grades: npt.NDArray[np.int32] = self.read(self.features_path(shard), ["grade"]).column(0).to_numpy()
         return grades
-
-    def shard_queries(self, shard: Shard) -> pa.Table:
-        """Return the queries of ``shard`` as stored."""
-        return self.read(self.queries_path(shard))
-
-    def shard_pairs(self, shard: PairShard) -> pa.Table:
-        """Return the pairs of ``shard`` as stored: better and worse are positions within the query."""
-        return self.read(self.pairs_path(shard))
 
     @cached_property
     def query_sizes(self) -> dict[int, tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]]:

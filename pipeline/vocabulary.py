@@ -65,11 +65,6 @@ def summed(tallies: Iterable[Tally]) -> Tally:
     return codes[rows != 0], rows[rows != 0]
 
 
-def less(tally: Tally) -> Tally:
-    """Return ``tally`` with negative numbers of rows."""
-    return tally[0], -tally[1]
-
-
 class Vocabulary:
     """The categories of some features: texts with their codes, and rows with each code.  Threads may add texts.
 

@@ -52,7 +52,7 @@ class IngestSection:
     test: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
     qrels: tuple[str, ...] = ()
-    options: Annotated[IngestOptions, Without("overwrite", "append")] = Field(default_factory=IngestOptions)
+    options: Annotated[IngestOptions, Without("overwrite")] = Field(default_factory=IngestOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)

@@ -16,6 +16,7 @@ class Removed(NamedTuple):
 
 
 REMOVED = (
+    Removed("append", ("data ingest",), "ingest all files again; the bytes are the same for any order"),
     Removed("distill", (COMMAND,), "use the teacher itself; or train fewer trees with rankmill train"),
     Removed("models refit-leaves", (COMMAND,), "train on the new data with --base-model or anew with rankmill train"),
     Removed("top", ("models diff",), "compare rankmill inspect influence of both models"),

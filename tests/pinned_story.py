@@ -95,7 +95,7 @@ def write_inputs() -> None:
 
 
 def make_datasets() -> None:
-    """A dataset of each format and each way to split, one of them appended to."""
+    """A dataset of each format and each way to split."""
     run("data", "ingest", "rows.txt", "-o", "letor", *SPLIT)
     run("data", "ingest", "rows.csv", "-o", "csv", "--pairs", "pairs.csv", "--time-column", "seen",
         "--split-time", "valid=2023-12-02,test=2023-12-06", *FEW)  # fmt: skip
@@ -103,11 +103,6 @@ def make_datasets() -> None:
     run("data", "ingest", "rows.parquet", "-o", "parquet", *SPLIT, *FEW)
     run("data", "ingest", "rows.csv", "--qrels", "judged.qrels", "--aggregate", "max", "--ignore", "seen", "-o",
         "qrels", *SPLIT, *FEW)  # fmt: skip
-    lines = Path("rows.txt").read_text(encoding="utf-8").splitlines(keepends=True)
-    Path("monday.txt").write_text("".join(lines[0::2]), encoding="utf-8")
-    Path("tuesday.txt").write_text("".join([*lines[1::2], "3 qid:1 1:nonsense\n"]), encoding="utf-8")
-    run("data", "ingest", "monday.txt", "-o", "appended", *SPLIT, *FEW)
-    run("data", "ingest", "tuesday.txt", "-o", "appended", "--append", "--max-rejects", 1)
     for name in ("letor", "csv", "jsonl", "parquet", "qrels"):
         run("data", "bin", name, "--max-bin", 31)
     run("data", "bin", "letor", "--max-bin", 15)  # a second one, the newest
@@ -144,7 +139,7 @@ def make_ranked() -> None:
         "importance": ("inspect", "importance", "lambdamart@1", "--registry", "registry"),
         "drift": ("data", "describe", "jsonl", "--against", "letor"),
         "query": ("data", "query", "letor", "SELECT shard, row, qid, f1 FROM features ORDER BY ALL LIMIT 9"),
-        **{f"describe_{name}": ("data", "describe", name) for name in ("letor", "csv", "qrels", "appended")},
+        **{f"describe_{name}": ("data", "describe", name) for name in ("letor", "csv", "qrels")},
     }
     Path("reports").mkdir()
     for name, command in reports.items():
@@ -179,7 +174,7 @@ def without(content: Any, names: set[str]) -> Any:
 def digests(folder: Path) -> dict[str, str]:
     """Return artefact -> sha256: of a file, or of the names and digests of the files below a folder."""
     found: dict[str, str] = {}
-    datasets = ("letor", "csv", "jsonl", "parquet", "qrels", "appended")
+    datasets = ("letor", "csv", "jsonl", "parquet", "qrels")
     parts = [part for dataset in datasets for part in sorted((folder / dataset).iterdir())]
     files = [path for path in sorted(folder.iterdir()) if path.is_file()]
     for path in (*files, *parts, *sorted((folder / "models").iterdir()), *sorted((folder / "reports").iterdir())):
@@ -206,7 +201,7 @@ def digests(folder: Path) -> dict[str, str]:
 def contents(folder: Path) -> dict[str, str]:
     """Return for each dataset the sha256 over its rows as text, in stored order: the same for any writer of Parquet."""
     found = {}
-    for dataset in ("letor", "csv", "jsonl", "parquet", "qrels", "appended"):
+    for dataset in ("letor", "csv", "jsonl", "parquet", "qrels"):
         shards = sorted(
             (json.loads((folder / dataset / "_manifest.json").read_text(encoding="utf-8")))["shards"],
             key=lambda shard: int(shard["bucket"]),

@@ -72,7 +72,7 @@ def local_paths(
         url = next(filter(None, map(url_of, _values(given[name]))))
         raise InputError(f"{name}: expected a local path, found {url}; it cannot be in a bucket")
     copies = LocalCopies(cache_in(cache_folder))
-    update = "out" if given.get("append") or given.get("format") == "pairs" else updated
+    update = "out" if given.get("format") == "pairs" else updated
     local = dict(given)
 
     def translated(name: str, value: Any) -> Any:

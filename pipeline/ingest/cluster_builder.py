@@ -65,7 +65,7 @@ class ClusterBuilding(Building):
         cluster: Cluster,
     ) -> None:
         """Begin in the folder ``staging``, which all workers see."""
-        super().__init__(inputs, options, quarantine, None, staging.absolute(), progress)
+        super().__init__(inputs, options, quarantine, staging.absolute(), progress)
         self._cluster = cluster
         tables = [source.table for source in inputs.sources if source.table is not None]
         of_json = {name for source in inputs.sources if isinstance(source, JsonSource) for name in source.columns or ()}
@@ -134,10 +134,8 @@ class ClusterBuilding(Building):
     def _write_shards(
         self,
         rows_of_bucket: npt.NDArray[np.int64],
-        before: Callable[[int], None] | None,
         done: Callable[[int], None],
     ) -> list[ShardSummary]:
-        del before  # there is no older dataset
         buckets = np.flatnonzero(rows_of_bucket)
         size = self._cluster.size
         together = max(-(-len(buckets) // (TASKS_A_WORKER * size)), min(USUAL_BUCKETS, -(-len(buckets) // size)))

@@ -41,13 +41,12 @@ if TYPE_CHECKING:
 
     from rankmill.pipeline.dataset_manifest import GradesFrom, Manifest, PairShard, SourceFile
     from rankmill.pipeline.grouping.shard_writer import ShardSummary
-    from rankmill.pipeline.ingest.append_base import Base
     from rankmill.pipeline.ingest.inputs import Inputs
     from rankmill.pipeline.ingest_report import Stage
     from rankmill.pipeline.judgments.aggregate import Settling
     from rankmill.pipeline.judgments.judgment_files import JudgmentFile
     from rankmill.pipeline.options import IngestOptions
-    from rankmill.pipeline.pairs.pair_files import PairSource
+    from rankmill.pipeline.pairs.pair_files import PairFile
     from rankmill.pipeline.sources.batch import Quarantine, Reject, Source
     from rankmill.pipeline.vocabulary import Tally as Tallied
 
@@ -70,7 +69,6 @@ class Building:
         inputs: Inputs,
         options: IngestOptions,
         quarantine: Quarantine,
-        base: Base | None,
         staging: Path,
         progress: Callable[[Stage, int, int], None] | None,
     ) -> None:
@@ -78,7 +76,6 @@ class Building:
         self._inputs = inputs
         self._options = options
         self._quarantine = quarantine
-        self._base = base
         self._staging = staging
         self._progress = progress
         self._advance = _advance(inputs, progress)
@@ -100,7 +97,6 @@ class Building:
         self._summaries: list[ShardSummary] = []
         self._judged = Tally()
         self._pair_shards: list[PairShard] = []
-        self._joined: set[int] = set()
 
     @property
     def spilled_columns(self) -> tuple[str, ...]:
@@ -140,25 +136,13 @@ class Building:
 
     def write(self) -> None:
         """Write the shards of all buckets with new rows; DataRejected if no row of the dataset has a grade."""
-        inputs, options, base = self._inputs, self._options, self._base
-        known = 0 if base is None else len(base.manifest.features)
-        features = inputs.columns or inputs.sources[0].names(max(self._spill.width, known))
+        inputs, options = self._inputs, self._options
+        features = inputs.columns or inputs.sources[0].names(self._spill.width)
         if not features:
             raise DataRejected(f"{inputs.rows[0].path}: no row has a feature")
         names = [str(file.path) for file in inputs.rows]
         splits = [SPLITS.index(file.split) for file in inputs.rows]
-        rows_of_bucket, bring_stored = self._spill.rows.copy(), None
-        if base is not None:
-            self._facts.labels_are_grades &= base.labels_were_grades()
-            graded = self._facts.labels_are_grades
-            stored = base.touched(np.flatnonzero(rows_of_bucket), features=features, labels_are_grades=graded)
-            bring_stored = base.spilling(
-                stored, self._spill, len(inputs.rows), features=features, labels_are_grades=graded
-            )
-            for bucket, count in stored.items():
-                rows_of_bucket[bucket] += count
-            names += [str(base.dataset.path)] * len(SPLITS)
-            splits += range(len(SPLITS))
+        rows_of_bucket = self._spill.rows
         settling = self._settling
         extras = inputs.extras
         if settling is not None:
@@ -175,8 +159,7 @@ class Building:
             settling=settling,
             categorical=self._categorical(features),
         )
-        self._joined = {*np.flatnonzero(self._pair_spill.rows).tolist(), *np.flatnonzero(rows_of_bucket).tolist()}
-        self._summaries = self._write_shards(rows_of_bucket, bring_stored, self._written(int(rows_of_bucket.sum())))
+        self._summaries = self._write_shards(rows_of_bucket, self._written(int(rows_of_bucket.sum())))
         self._judged = sum((summary.judgments_tally for summary in self._summaries), Tally())
         if settling is not None:
             self._judged += settling.left_over({summary.bucket for summary in self._summaries})
@@ -186,16 +169,15 @@ class Building:
     def _write_shards(
         self,
         rows_of_bucket: npt.NDArray[np.int64],
-        before: Callable[[int], None] | None,
         done: Callable[[int], None],
     ) -> list[ShardSummary]:
-        """Write all buckets with rows; ``before`` and ``done`` as of `write_shards`."""
+        """Write all buckets with rows; ``done`` as of `write_shards`."""
         share = share_of(
             self._options.memory - beside_bytes() - self._facts.vocabulary.bytes_held,
             self._options.allowed_threads,
             self._layout,
             rows_of_bucket,
-            self._spill.id_bytes,  # ids of an existing dataset are assumed to have the usual length
+            self._spill.id_bytes,
         )
         return write_shards(
             self._spill,
@@ -204,21 +186,17 @@ class Building:
             np.flatnonzero(rows_of_bucket).tolist(),
             threads=share.threads,
             memory=share.values,
-            before=before,
             done=done,
             count=self._count,
         )
 
     def join(self) -> None:
         """Join the pairs to the rows of their documents."""
-        sources: list[PairSource] = list(self._inputs.pairs)
-        if self._base is not None:
-            sources.append(self._base.spill_pairs(self._joined, self._pair_spill, len(sources)))
         shards = self._shards()
         self._pair_shards = join_pairs(
             self._pair_spill,
             lambda bucket: read_ids(shards[bucket]) if bucket in shards else None,
-            sources,
+            self._inputs.pairs,
             self._quarantine,
             self.staged,
         )
@@ -244,15 +222,13 @@ class Building:
             found = found.model_copy(update={"judgments": judgments})
         if self._layout.categorical:
             found = found.model_copy(update={"categories": self._categories()})
-        return found if self._base is None else self._base.extended(found, self._pair_shards, self._joined)
+        return found
 
     def rejects(self) -> dict[str, list[Reject]]:
         """Return the malformed rows, judgments and pairs, by name of the file that will list them."""
         ends = (self._rejected_rows, self._rejected_rows + self._rejected_judgments)
         found = self._quarantine.rejects
         rows, judgments, pairs = found[: ends[0]], found[ends[0] : ends[1]], found[ends[1] :]
-        if self._base is not None:
-            rows, pairs = self._base.with_rejects(rows, pairs)
         return {REJECTS_NAME: rows, JUDGMENT_REJECTS_NAME: judgments, PAIR_REJECTS_NAME: pairs}
 
     def _categorical(self, features: tuple[str, ...]) -> tuple[int, ...]:
@@ -269,8 +245,6 @@ class Building:
         """Write the vocabulary, and return the manifest's entry."""
         features = [self._layout.features[number] for number in self._layout.categorical]
         tallies = {name: [self._tallies[place]] if self._tallies else [] for place, name in enumerate(features)}
-        if self._base is not None:
-            self._base.add_categories(self._facts.vocabulary, tallies)
         self._facts.vocabulary.count(tallies)
         digest, size = keep_table(
             self._facts.vocabulary.table(features), self._staging / "categories.parquet", self.staged / CATEGORIES
@@ -321,18 +295,17 @@ class Building:
         return written
 
     def _shards(self) -> dict[int, Path]:
-        """Return the files with the rows of the dataset, by bucket: written and unchanged ones."""
-        base = self._base
-        shards = {} if base is None else {s.bucket: base.dataset.features_path(s) for s in base.manifest.shards}
-        for summary in self._summaries:
-            if summary.shard is not None:
-                shards[summary.bucket] = self.staged / FEATURES / f"{summary.shard.features}.parquet"
-        return shards
+        """Return the files with the rows of the dataset, by bucket."""
+        return {
+            summary.bucket: self.staged / FEATURES / f"{summary.shard.features}.parquet"
+            for summary in self._summaries
+            if summary.shard is not None
+        }
 
 
 def _advance(inputs: Inputs, progress: Callable[[Stage, int, int], None] | None) -> Callable[[int, int], None]:
     """Return a callback that reports to ``progress`` the bytes read of a file, given by number, plus all files before it."""
-    sources: list[Source | JudgmentFile | PairSource] = [*inputs.sources, *inputs.judgments, *inputs.pairs]
+    sources: list[Source | JudgmentFile | PairFile] = [*inputs.sources, *inputs.judgments, *inputs.pairs]
     sizes = [source.path.stat().st_size for source in sources]
     farthest = 0
 

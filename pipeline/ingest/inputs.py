@@ -29,9 +29,7 @@ from rankmill.pipeline.sources.open_source import open_source, share_categories,
 from rankmill.pipeline.validate import sources_disagree
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.ingest.append_base import Base
     from rankmill.pipeline.options import Format, IngestOptions, ReadOptions
-    from rankmill.pipeline.pairs.pair_files import PairSource
     from rankmill.pipeline.sources.batch import Quarantine, Source
 
 Given = Sequence[str | os.PathLike[str]]
@@ -68,7 +66,7 @@ class Inputs:
     rows: tuple[RowFile, ...]
     sources: tuple[Source, ...]
     judgments: tuple[JudgmentFile, ...]
-    pairs: tuple[PairSource, ...]
+    pairs: tuple[PairFile, ...]
     companions: dict[Path, Path]
     columns: tuple[str, ...] | None
     categorical: frozenset[str]
@@ -135,7 +133,6 @@ def open_inputs(
     pairs: Given,
     options: IngestOptions,
     quarantine: Quarantine,
-    base: Base | None,
     say: Callable[[str], None] | None = None,
 ) -> Inputs:
     """Open all files but those without rows, of which ``say`` is told.
@@ -150,8 +147,6 @@ def open_inputs(
         How to read them.
     quarantine
         Where malformed rows go.
-    base
-        The dataset to which rows are added.
 
     Raises
     ------
@@ -161,13 +156,10 @@ def open_inputs(
         The files are inconsistent.
     """
     files = _row_files(rows, options, say)
-    read = replace(options.read, ungraded=options.read.ungraded or bool(pairs) or base is not None)
-    if base is not None:
-        read = replace(read, known_features=frozenset(base.manifest.features))
+    read = replace(options.read, ungraded=options.read.ungraded or bool(pairs))
     if judgments:
         read = without_grades(read, timed=options.split_time is not None)
-    features = () if base is None else base.manifest.features
-    sources = open_rows([file.path for file in files], options.format, read, quarantine, features)
+    sources = open_rows([file.path for file in files], options.format, read, quarantine)
     columns = _common_columns(sources, options, read, graded=not judgments)
     check_made_ids(sources)
     judgment_files = sorted_files(with_rows(find_files(judgments), say=say), [file.path for file in files])
@@ -179,28 +171,21 @@ def open_inputs(
     check_labels_and_weights(sources, judgment_sources, options.aggregate)
     if options.aggregate is not None:
         check_times_and_labels(options.aggregate, sources, judgment_sources, options.read.time_column)
-    companions = companions_of(sources)
-    if base is not None:
-        base.check_new([*(file.path for file in files), *pair_files], companions)
-        columns = base.check_columns(sources[0], options)
-        base.check_categorical(categorical, str(sources[0].path))
     return Inputs(
         rows=tuple(files),
         sources=tuple(sources),
         judgments=tuple(judgment_sources),
         pairs=tuple(pair_sources),
-        companions=companions,
+        companions=companions_of(sources),
         columns=columns,
         categorical=categorical,
         read=read,
     )
 
 
-def check_for_cluster(inputs: Inputs, options: IngestOptions) -> None:
+def check_for_cluster(inputs: Inputs) -> None:
     """Raise InputError for what cannot be done on a cluster yet."""
     word = spelled("cluster")
-    if options.append:
-        raise InputError(f"{spelled('append')} does not work with {word} yet; leave one of them out")
     for path in inputs.paths:
         if (behind := object_behind(path)) is not None:
             raise InputError(f"{behind.url}: {word} reads no files from buckets yet; copy them to a shared folder")
@@ -216,7 +201,7 @@ def _row_files(
             f"{name_of(options.rule)} assigns queries to splits; it cannot be combined with"
             f" {spelled('valid')} or {spelled('test')} files"
         )
-    if not (train or (options.append and (valid or test))):
+    if not train:
         raise InputError("no input files")
     named = zip(SPLITS, (train, valid, test), strict=True)
     files = [

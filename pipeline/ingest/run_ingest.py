@@ -17,7 +17,6 @@ from rankmill.foundation.process_memory import return_large_arrays
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.digests import SourceDigests
-from rankmill.pipeline.ingest.append_base import Base
 from rankmill.pipeline.ingest.dataset_builder import Building
 from rankmill.pipeline.ingest.inputs import check_for_cluster, open_inputs
 from rankmill.pipeline.ingest_report import IngestReport
@@ -29,7 +28,7 @@ from rankmill.pipeline.sources.columns import guesses_line, guesses_of, index_li
 from rankmill.pipeline.statistics.feature_statistics import stored_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable
 
     from rankmill.foundation.cluster.workers import Cluster
     from rankmill.pipeline.dataset_manifest import SplitName
@@ -86,17 +85,13 @@ def ingest(
     started = time.perf_counter()
     return_large_arrays()
     options = IngestOptions() if options is None else options
-    base = Base(out) if options.append else None
-    if base is not None:
-        base.check_judgments(qrels, options)
-        options = base.options(options)
-    check_destination(out, overwrite=options.overwrite or base is not None)
+    check_destination(out, overwrite=options.overwrite)
     quarantine = Quarantine(options.max_rejects)
     rows: dict[SplitName, Given] = {"train": train, "valid": valid, "test": test}
-    inputs = open_inputs(rows, qrels, pairs, options, quarantine, base, say)
+    inputs = open_inputs(rows, qrels, pairs, options, quarantine, say)
     where = options.cluster if cluster is None else cluster
     if where is not None:
-        check_for_cluster(inputs, options)
+        check_for_cluster(inputs)
     of_judgments = guesses_of(source.table for source in inputs.judgments)
     for what, guessed in (("", inputs.guessed), ("judgments: ", of_judgments)):
         if guessed and say is not None:
@@ -110,7 +105,7 @@ def ingest(
         listing_rejects(out, quarantine),
     ):
         if where is None:
-            building = Building(inputs, options, quarantine, base, staging, progress)
+            building = Building(inputs, options, quarantine, staging, progress)
         else:
             from rankmill.pipeline.ingest.cluster_builder import ClusterBuilding
 
@@ -127,23 +122,15 @@ def ingest(
             building.staged,
             out,
             manifest,
-            overwrite=options.overwrite or base is not None,
-            grown_from=None if base is None else base.manifest,
+            overwrite=options.overwrite,
         )
     made = Dataset(out, manifest)
     return IngestReport(
         path=out,
         manifest=manifest,
         seconds=time.perf_counter() - started,
-        added=None if base is None else manifest.rows - base.manifest.rows,
         read=building.files,
         columns_guessed=inputs.guessed,
         statistics=stored_statistics(made),
         vocabulary=made.vocabulary,
-        new_features=[] if base is None else _new_names(manifest.features, base.manifest.features),
     )
-
-
-def _new_names(names: Sequence[str], known: Collection[str]) -> list[str]:
-    before = frozenset(known)
-    return [name for name in names if name not in before]

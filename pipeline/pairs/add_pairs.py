@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from rankmill.pipeline.dataset_manifest import PairShard
     from rankmill.pipeline.judgments.judgment_files import JudgmentFile
-    from rankmill.pipeline.pairs.pair_files import PairSource
     from rankmill.pipeline.sources.batch import Reject
 
 
@@ -53,7 +52,7 @@ def sorted_files(paths: Sequence[Path], taken: Collection[Path] = ()) -> list[Pa
 
 
 def read_pairs(
-    sources: Sequence[PairSource], spill: QuerySpill, block_bytes: int, done: Callable[[int, int], None] | None = None
+    sources: Sequence[PairFile], spill: QuerySpill, block_bytes: int, done: Callable[[int, int], None] | None = None
 ) -> None:
     """Spill the pairs of all files; call ``done`` with (number of the file, bytes read of it) from time to time."""
     for number, source in enumerate(sources):
@@ -78,7 +77,7 @@ def pair_set(shards: list[PairShard], files: list[SourceFile], rejected: int) ->
 
 
 def source_files(
-    sources: Sequence[JudgmentFile | PairSource], digests: Mapping[Path, tuple[int, str]]
+    sources: Sequence[JudgmentFile | PairFile], digests: Mapping[Path, tuple[int, str]]
 ) -> list[SourceFile]:
     """Return the manifest's entries of files of judgments or pairs; ``digests`` has the size and the sha256 of each."""
     return [

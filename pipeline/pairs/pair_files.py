@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,7 @@ class PairBatch:
     probability: npt.NDArray[np.float64]
     """(n,) the probability that ``better`` is better."""
     place: npt.NDArray[np.int64]
-    """(n,) ascending: position of the pair in the file, for :meth:`PairSource.refuse`."""
+    """(n,) ascending: position of the pair in the file, for :meth:`PairFile.refuse`."""
 
     def __len__(self) -> int:
         return len(self.place)
@@ -72,25 +72,6 @@ class PairBatch:
             probability=NUMBERS["probability"].stored(self.probability[keep]),
             place=self.place[keep],
         )
-
-
-class PairSource(Protocol):
-    """A source of pairs."""
-
-    path: Path
-
-    @property
-    def position(self) -> int:
-        """Bytes of the file read so far; may stay 0 if unknown."""
-        ...
-
-    def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[PairBatch]:
-        """Yield the pairs in the order of the file."""
-        ...
-
-    def refuse(self, mismatches: Mapping[int, Mismatch]) -> None:
-        """Quarantine the pairs at these positions, which do not match the judgments; reads the file again."""
-        ...
 
 
 class PairFile:

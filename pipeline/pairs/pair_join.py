@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from rankmill.pipeline.pairs.pair_files import PairSource
+    from rankmill.pipeline.pairs.pair_files import PairFile
     from rankmill.pipeline.query_spill import QuerySpill
     from rankmill.pipeline.sources.batch import Quarantine
 
@@ -47,7 +47,7 @@ _ROW_GROUP_ROWS = 1 << 20
 def join_pairs(
     spill: QuerySpill,
     ids_of: Callable[[int], pa.Table | None],
-    sources: Sequence[PairSource],
+    sources: Sequence[PairFile],
     quarantine: Quarantine,
     folder: Path,
 ) -> list[PairShard]:
@@ -96,7 +96,7 @@ class _Refused:
         found = np.concatenate([self._found, [*keys, mismatch[bad]]], axis=1)
         self._found = found[:, np.lexsort((found[1], found[0]))[: self._most]]
 
-    def report(self, sources: Sequence[PairSource]) -> None:
+    def report(self, sources: Sequence[PairFile]) -> None:
         for number, source in enumerate(sources):
             _, place, why = self._found[:, self._found[0] == number]
             if len(place):

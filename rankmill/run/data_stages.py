@@ -33,7 +33,6 @@ WITHOUT_EFFECT = {
     "block_size",
     "cluster",
     "overwrite",
-    "append",
 }  # options that do not affect the dataset
 
 

@@ -54,10 +54,6 @@ OPERATIONS = {
     "rerank again": Operation((*RERANK, "--overwrite"), (*RERANK, "--top-k", "3"), always_whole=False),
     "write a large file": Operation(("data", "synth", "-o", "OUT.txt", "--queries", "3000", "--features", "20")),
     "ingest": Operation(("data", "ingest", "IN/days/*.txt*", "-o", "OUT", "--buckets", "2", *SPLIT)),
-    "append": Operation(
-        ("data", "ingest", "IN/days/2.txt.gz", "-o", "OUT", "--append"),
-        ("data", "ingest", "IN/days/1.txt", "-o", "OUT", "--buckets", "2", *SPLIT),
-    ),
 }
 
 

@@ -136,30 +136,6 @@ def test_order_files_threads_and_blocks_change_nothing(tmp_path, suffix):
     assert bytes_of(made(parts[::-1], tmp_path / "turned", threads=1)) == whole
 
 
-@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-def test_an_extended_dataset_has_the_vocabulary_of_all_rows(tmp_path, suffix):
-    rows = some_rows()
-    more = [row | {"brand": "new", "qid": f"{row['qid']}x"} for row in some_rows(60, seed=3)]
-    first, second = write(tmp_path / f"a.{suffix}", rows), write(tmp_path / f"b.{suffix}", more)
-    whole = made([first, second], tmp_path / "whole")
-    grown = made([first], tmp_path / "grown")
-    ingest([str(second)], grown.path, options=IngestOptions(append=True))  # the dataset knows its categories
-    grown = Dataset.open(grown.path)
-    assert grown.manifest == whole.manifest
-    assert (grown.path / "_categories" / f"{whole.manifest.categories.digest}.parquet").is_file()
-    assert dict(grown.vocabulary.most_frequent("brand"))["new"] == 60
-    with refused(InputError, "'a' is a number", "categorical"):
-        ingest([str(second)], grown.path, options=IngestOptions(append=True, read=ReadOptions(categorical=("a",))))
-
-
-def test_rows_appended_to_the_same_queries_are_counted_once(tmp_path):
-    rows = some_rows()
-    parts = [write(tmp_path / f"{k}.csv", rows[k::2]) for k in range(2)]
-    grown = made(parts[:1], tmp_path / "grown")
-    ingest([str(parts[1])], grown.path, options=IngestOptions(append=True))
-    assert Dataset.open(grown.path).manifest == made(parts, tmp_path / "whole").manifest
-
-
 def test_dictionaries_are_categories_without_being_named_in_all_files(tmp_path):
     rows = [row | {"shop": i % 5} for i, row in enumerate(some_rows())]
     encoded = write(tmp_path / "a.arrow", rows[:150], encode=True, also="shop")

@@ -96,14 +96,6 @@ def test_all_lists_of_a_query_are_in_one_split(tmp_path, rule):
     assert splits["split"].n_unique() == 3
     made = options.rule.splits(pa.array(splits["query"].to_list()), None)  # the split of a query is that of its id
     assert [("train", "valid", "test")[s] for s in made] == splits["split"].cast(pl.String).to_list()
-    half = len(rows) // 2
-    for number, part in enumerate((rows[:half], rows[half:])):
-        part.write_parquet(tmp_path / f"part{number}.parquet")
-    ingest([tmp_path / "part0.parquet"], tmp_path / "grown", options=options)
-    ingest([tmp_path / "part1.parquet"], tmp_path / "grown", options=IngestOptions(append=True))
-    assert [s.features for s in Dataset.open(tmp_path / "grown").manifest.shards] == [
-        s.features for s in dataset.manifest.shards
-    ]
 
 
 def test_rules_and_options_that_do_not_go_together():

@@ -74,10 +74,9 @@ WRITERS = {
 }
 
 
-def options(*goals, append=False, block_size=1 << 20, aggregate=None, **read):
+def options(*goals, block_size=1 << 20, aggregate=None, **read):
     return IngestOptions(
         buckets=3,
-        append=append,
         block_size=block_size,
         aggregate=aggregate,
         read=ReadOptions(goals=goals or GOALS, **read),
@@ -126,18 +125,6 @@ def test_the_same_bytes_for_any_format_order_of_rows_goals_and_block_size(tmp_pa
     ingest([file], other / "dataset", options=options("fresh", "bought", block_size=200))
     assert shards(Dataset.open(other / "dataset")) == shards(first)
     assert Dataset.open(other / "dataset").manifest.goals == first.manifest.goals
-
-
-def test_append_is_as_one_ingest(tmp_path):
-    rows = [row | ({} if k % 7 else {"grade": None, "bought": None}) for k, row in enumerate(judgments())]
-    files = [as_csv(tmp_path / f"{k}.csv", rows[k::3]) for k in range(3)]
-    ingest(files, tmp_path / "all", options=options())
-    ingest([files[2]], tmp_path / "grown", options=options())
-    ingest([files[0]], tmp_path / "grown", options=IngestOptions(append=True))
-    ingest([files[1]], tmp_path / "grown", options=options(append=True))
-    assert (tmp_path / "grown" / "_manifest.json").read_bytes() == (tmp_path / "all" / "_manifest.json").read_bytes()
-    with refused(InputError, "goals", "append"):
-        ingest([files[1]], tmp_path / "grown", options=options("bought", append=True))
 
 
 def test_a_row_with_a_grade_needs_its_goals_unless_empty_means_zero(tmp_path):

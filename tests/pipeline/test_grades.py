@@ -257,21 +257,6 @@ def test_unjudged_rows_leave_the_dataset_of_the_others(tmp_path, suffix, words, 
     assert sorted(found) == sorted((f"d{k}", grade, float(k)) for k, grade in enumerate(grades) if grade)
 
 
-def test_what_is_appended_is_read_by_the_same_rules(tmp_path):
-    rng = random.Random(5)
-    (tmp_path / "a.txt").write_text("".join(f"{rng.choice(['good', 'BAD', '-1'])} qid:{k} 1:{k}\n" for k in range(20)))
-    (tmp_path / "b.txt").write_text("".join(f"{rng.choice(['Good', 'bad', '-3'])} qid:{k} 1:{k}\n" for k in range(30)))
-    read = ReadOptions(grades=parse_words("bad=0,good=1"), negative_grades="zero")
-    ingest([tmp_path / "a.txt", tmp_path / "b.txt"], tmp_path / "once", options=IngestOptions(read=read))
-    ingest([tmp_path / "a.txt"], tmp_path / "twice", options=IngestOptions(read=read))
-    ingest([tmp_path / "b.txt"], tmp_path / "twice", options=IngestOptions(append=True))
-    assert data(tmp_path / "twice")[0] == data(tmp_path / "once")[0]
-    again = IngestOptions(append=True, read=ReadOptions(grades=parse_words("good=2,bad=0")))
-    (tmp_path / "c.txt").write_text("good qid:9 1:2\n")
-    with refused(InputError, "append", "leave grades out"):
-        ingest([tmp_path / "c.txt"], tmp_path / "twice", options=again)
-
-
 def test_rows_that_nobody_judged_need_judgments_or_pairs(tmp_path):
     (tmp_path / "a.csv").write_text("qid,doc_id,grade,x\n1,a,,1\n1,b,-1,2\n")
     (tmp_path / "pairs.txt").write_text("1 b a\n")

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputError, MalformedLine, TooManyRejects
+from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, TooManyRejects
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import dataset_builder as building
@@ -279,7 +279,7 @@ def test_what_is_in_the_way_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("manifest", [b"", b'{"format": 1, "fea', b"\xff\x00", b"[]", b"{}", b"7"])
-def test_a_dataset_with_a_damaged_manifest_is_replaced_but_not_added_to(tmp_path, manifest):
+def test_a_dataset_with_a_damaged_manifest_is_replaced_only_if_asked(tmp_path, manifest):
     path, out = tmp_path / "in.txt", tmp_path / "out"
     path.write_text("1 qid:1 1:1\n")
     ingest([path], out)
@@ -287,8 +287,6 @@ def test_a_dataset_with_a_damaged_manifest_is_replaced_but_not_added_to(tmp_path
     (out / "_manifest.json").write_bytes(manifest)
     with refused(InputError, "overwrite"):
         ingest([path], out)
-    with refused(DatasetFormatError, "_manifest.json", "ingest"):
-        ingest([path], out, options=IngestOptions(append=True))
     ingest([path], out, options=IngestOptions(overwrite=True))
     Dataset.open(out).verify()
     (tmp_path / "site").mkdir()

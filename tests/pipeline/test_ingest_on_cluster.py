@@ -24,7 +24,6 @@ from rankmill.pipeline.grouping.spill_files import SpillFile, SpillParts
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.memory_plans import MemoryShare
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.rejects import read_rejects
 from rankmill.pipeline.sources import file_ranges
 from rankmill.pipeline.sources.batch import RowBatch
 from tests.clusters import killing_in, look_often, lose_each_call_once, on, opened_by
@@ -204,7 +203,7 @@ def test_malformed_rows_and_errors_are_those_of_one_process(tmp_path: Path, limi
                     with on(RUN, *looks, seed=limit):
                         ingest(tmp_path.glob("*.txt"), tmp_path / name, options=on_a_cluster(options))
             except TooManyRejects as error:
-                found.append((error.first, read_rejects(listed)))
+                found.append((error.first, pq.read_table(listed).to_pylist()))
             except DataRejected as error:
                 found.append((str(error), listed.exists()))
             else:
@@ -223,14 +222,6 @@ def test_what_only_the_whole_input_shows_is_checked(tmp_path: Path) -> None:
     with on(RUN, "a b"), refused(DataRejected, "a.txt", "b.txt", "1"):
         ingest([tmp_path / "a.txt"], tmp_path / "out", options=on_a_cluster(IngestOptions()), **splits)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt"]
-
-
-def test_what_a_cluster_cannot_do_yet_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("1 qid:1 1:2\n")
-    ingest([tmp_path / "a.txt"], tmp_path / "out")
-    (tmp_path / "b.txt").write_text("1 qid:1 1:3\n")
-    with refused(InputError, "append", "cluster"):
-        ingest([tmp_path / "b.txt"], tmp_path / "out", options=on_a_cluster(IngestOptions(append=True)))
 
 
 def test_an_ingest_that_lost_all_workers_leaves_nothing(tmp_path: Path) -> None:

@@ -270,23 +270,6 @@ def test_only_the_unjudged_rows_of_today_are_those_of_the_dataset(tmp_path):
         find_files([tmp_path / "out" / "_unjudged"])
 
 
-def test_unjudged_rows_are_written_again_where_rows_get_wider(tmp_path):
-    texts = ["1 qid:a 1:1\nnan qid:b 1:2 #docid = x\n", "0 qid:c 3:1\nnan qid:a 1:4\n", "nan qid:d 2:2\n"]
-    files = []
-    for number, text in enumerate(texts):
-        files.append(tmp_path / f"{number}.txt")
-        files[-1].write_text(text)
-    at_once = ingest(files, tmp_path / "at-once", options=IngestOptions(buckets=50)).manifest
-    for number, file in enumerate(files):
-        added = ingest([file], tmp_path / "added", options=IngestOptions(append=number > 0, buckets=50)).manifest
-    assert added == at_once
-    assert at_once.unjudged_rows == 3
-    rows = unjudged_of(tmp_path / "added")
-    assert sorted((row["qid"], row["doc_id"], row["f1"], row["f2"], row["f3"]) for row in rows) == [
-        ("a", None, 4.0, 0.0, 0.0), ("b", "x", 2.0, 0.0, 0.0), ("d", None, 0.0, 2.0, 0.0),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("how", [*AGGREGATES, None])
 @pytest.mark.parametrize("seed", range(3))
 def test_every_row_is_somewhere(tmp_path, how, seed):
@@ -401,53 +384,6 @@ def test_rows_of_a_query_in_two_splits_are_no_more_hidden_by_merging(tmp_path):
         ingest(
             [tmp_path / "a.csv"], tmp_path / "out", test=[tmp_path / "b.csv"], options=IngestOptions(aggregate="mean")
         )
-
-
-def test_nothing_is_added_where_judgments_were_made_one(tmp_path):
-    rows = some_rows()
-    graded = write_rows(tmp_path / "graded.csv", rows, {document: [1] for document in rows})
-    plain = write_rows(tmp_path / "rows.csv", rows)
-    qrels = write_qrels(tmp_path / "q", [(q, d, 1) for q, d in rows])
-    ingest([plain], tmp_path / "joined", qrels=[qrels])
-    ingest([graded], tmp_path / "merged", options=IngestOptions(aggregate="max"))
-    ingest([graded], tmp_path / "plain")
-    for name, given, options, message in (
-        ("joined", [], {}, ("joined", "qrels")),
-        ("merged", [], {}, ("merged", "aggregate max")),
-        ("plain", [qrels], {}, ("append", "qrels", "plain")),
-        (
-            "plain",
-            [],
-            {"aggregate": "max"},
-            ("append", "aggregate", "plain"),
-        ),
-    ):
-        with refused(InputError, message):
-            ingest([plain], tmp_path / name, qrels=given, options=IngestOptions(append=True, **options))
-
-
-def test_repeated_and_unjudged_rows_may_come_later(tmp_path):
-    rows = some_rows(8)
-    rng = random.Random(5)
-    parts = []
-    for number in range(3):
-        grades = {document: [rng.randrange(3) for _ in range(rng.randrange(3))] for document in rows}
-        parts.append(write_rows(tmp_path / f"{number}.csv", rows, grades))
-    with parts[1].open(
-        "a"
-    ) as file:  # q0 is nowhere judged, q1 is so today; a row is judged after all, another one is not
-        file.write("q0,d9,,1,1\nq0,,nan,2,2\nq1,d0,,3,3\nnew,d1,,4,4\n")
-    with parts[2].open("a") as file:
-        file.write("q0,d9,1,1,1\nq0,d9,,1,1\nq3,d3,,1,1\n")
-    options = {"buckets": 4, "read": ReadOptions(max_grade=3)}
-    at_once = ingest(parts, tmp_path / "at-once", options=IngestOptions(**options)).manifest
-    for number, part in enumerate(parts):
-        added = ingest([part], tmp_path / "added", options=IngestOptions(append=number > 0, **options)).manifest
-    assert added == at_once
-    assert at_once.repeats.conflicting > 0
-    assert at_once.unjudged_rows == 6
-    Dataset.open(tmp_path / "added").verify()
-    assert unjudged_of(tmp_path / "added") == unjudged_of(tmp_path / "at-once")
 
 
 # ---- what is told --------------------------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ def options(**others) -> IngestOptions:
     return IngestOptions(buckets=BUCKETS, overwrite=True, max_rejects=1, **others)
 
 
-def command(folder: Path, name: str = "new.txt", *, append: bool = False) -> list[str | Path]:
+def command(folder: Path, name: str = "new.txt") -> list[str | Path]:
     """The ingest that is killed; small blocks, so that it spills many times."""
-    given = ["--append"] if append else ["--overwrite", "--buckets", str(BUCKETS)]
+    given = ["--overwrite", "--buckets", str(BUCKETS)]
     return ["data", "ingest", folder / name, "-o", folder / "out", "--block-size", "4KiB", "--max-rejects", "1", *given]
 
 
@@ -41,9 +41,7 @@ def prepared(tmp_path_factory) -> tuple[Path, dict[str, str]]:
         (folder / name).write_text("".join([*judgments(400, seed), "x qid:1 1:1\n"]))
         ingest([folder / name], folder / "out", options=options())
         digests[name] = Dataset.open(folder / "out").digest
-    ingest([folder / "new.txt"], folder / "out", options=IngestOptions(append=True, max_rejects=1))
-    digests["both"] = Dataset.open(folder / "out").digest
-    assert len(set(digests.values())) == 3
+    assert len(set(digests.values())) == 2
     shutil.rmtree(folder / "out")
     ingest([folder / "old.txt"], folder / "out", options=options())
     return folder, digests
@@ -84,9 +82,8 @@ MOMENTS = {
     "in the second pass, with no dataset before": ("dataset/", 12, "first"),
     "while shards are published": (PUBLISHING, 7, "over"),
     "before the manifest is": (PUBLISHING, 15, "over"),
-    "while shards are published that were added to": (PUBLISHING, 7, "added"),
 }
-"""By name: the operation, counted from the first one on such a path, and what is done: over an old dataset, or added to it."""
+"""By name: the operation, counted from the first one on such a path, and whether there is an old dataset."""
 
 
 def prepare(folder: Path, prepared: Path, *, had_one: bool) -> Path:
@@ -98,7 +95,7 @@ def test_a_killed_ingest_leaves_the_old_dataset_or_none_and_the_next_one_clears_
     processes = {}
     for name, (part, number, done) in MOMENTS.items():
         folder = prepare(tmp_path / name, prepared[0], had_one=done != "first")
-        killed = command(folder, append=done == "added")
+        killed = command(folder)
         processes[name] = start(folder, killed, action="kill", part=part, number=number)
     ended = {name: (process.communicate()[1], process.returncode) for name, process in processes.items()}
     for name, (err, code) in ended.items():
@@ -110,17 +107,17 @@ def test_a_killed_ingest_leaves_the_old_dataset_or_none_and_the_next_one_clears_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("done", ["over", "first", "added"])
+@pytest.mark.parametrize("done", ["over", "first"])
 def test_killed_at_every_step_of_publishing_the_dataset_is_the_old_or_the_new_one(tmp_path, prepared, done):
-    had_one, append = done != "first", done == "added"
+    had_one = done != "first"
     counted = prepare(tmp_path / "counted", prepared[0], had_one=had_one)
-    steps = len(operations(counted, command(counted, append=append), PUBLISHING))
+    steps = len(operations(counted, command(counted), PUBLISHING))
     found = set()
     for first in range(1, steps + 1, 4):
         processes = {}
         for number in range(first, min(first + 4, steps + 1)):
             folder = prepare(tmp_path / str(number), prepared[0], had_one=had_one)
-            killed = command(folder, append=append)
+            killed = command(folder)
             processes[folder] = start(folder, killed, action="kill", part=PUBLISHING, number=number)
         for process in processes.values():
             process.communicate()
@@ -128,7 +125,7 @@ def test_killed_at_every_step_of_publishing_the_dataset_is_the_old_or_the_new_on
             found.add(check_left(folder, prepared[1], had_one=had_one))
             check_next(folder, prepared[1])
             shutil.rmtree(folder)
-    assert found == {prepared[1]["both" if append else "new.txt"], prepared[1]["old.txt"] if had_one else None}
+    assert found == {prepared[1]["new.txt"], prepared[1]["old.txt"] if had_one else None}
 
 
 @pytest.mark.slow
@@ -142,7 +139,7 @@ def test_killed_at_twenty_random_moments_the_dataset_is_the_old_or_the_new_one(t
         if moment == 12:
             shutil.rmtree(folder / "out")
         had_one = (folder / "out").exists()
-        killed = command(folder, "new.txt", append=had_one and rng.random() < 0.5)
+        killed = command(folder, "new.txt")
         with start(folder, killed) as process:
             time.sleep(rng.uniform(0.3, 1.1) * lasts)
             process.kill()

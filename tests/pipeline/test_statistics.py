@@ -148,29 +148,6 @@ def test_a_dataset_of_an_earlier_version_is_read_instead(tmp_path):
     assert describe(old) == described
 
 
-def test_an_append_keeps_those_of_other_shards(tmp_path):
-    more = "1 qid:a 1:9 2:9 3:7\n"
-    (tmp_path / "more.txt").write_text(more)
-    dataset = make(tmp_path)
-    before = {shard.bucket: shard.statistics for shard in dataset.manifest.shards}
-    ingest([tmp_path / "more.txt"], dataset.path, options=IngestOptions(append=True))
-    after = Dataset.open(dataset.path)
-    changed = [shard.bucket for shard in after.manifest.shards if shard.statistics != before.get(shard.bucket)]
-    assert len(changed) == 1
-    assert statistics_of(after) == statistics_of(make(tmp_path, TEXT + more, "once"))
-    after.verify()
-
-
-def test_an_append_to_a_dataset_of_an_earlier_version_says_nothing_of_the_whole(tmp_path):
-    old = without(make(tmp_path))
-    (tmp_path / "more.txt").write_text("1 qid:a 1:9 2:9 3:7\n")
-    report = ingest([tmp_path / "more.txt"], old.path, options=IngestOptions(append=True))
-    assert report.statistics is None
-    assert report.to_json()["statistics"] is None
-    features = {feature.name: feature for feature in statistics_of(Dataset.open(old.path)).features}
-    assert features["f1"].maximum == 9.0
-
-
 def test_lost_and_damaged_files_are_named(tmp_path):
     dataset = make(tmp_path)
     file = next((dataset.path / "_statistics").iterdir())

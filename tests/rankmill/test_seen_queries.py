@@ -169,16 +169,7 @@ def test_a_dataset_that_no_model_was_trained_on_is_scored_whole(call, tmp_path):
         assert f"train, valid, test; {FRESH}" in call(name, *arguments)
 
 
-def test_a_dataset_that_has_grown_or_got_pairs_is_known_again(call, work, tmp_path):
-    shutil.copytree(work / "d", tmp_path / "d")
-    more = tmp_path / "more.txt"
-    write_synthetic(more, SynthParameters(queries=20, documents_per_query=8, features=10, seed=11))
-    more.write_text(more.read_text().replace("qid:", "qid:more-"))
-    call("data", "ingest", more, "-o", tmp_path / "d", "--append")
-    assert "test; not seen" in call("evaluate", tmp_path / "d", "--model", "web@1")
-    assert "queries with the ids of these" in call("evaluate", tmp_path / "d", "--model", "web@1", "--split", "train")
-    assert "SEEN IN TRAINING" in call("evaluate", work / "judgments.txt", "--model", "web@1")  # the files themselves
-
+def test_a_dataset_that_got_pairs_is_known_again(call, work, tmp_path):
     shutil.copytree(work / "d", tmp_path / "with-pairs")
     rows = Dataset.open(work / "d").rows("train", ("qid", "doc_id")).slice(0, 2).to_pylist()
     (tmp_path / "p.csv").write_text(f"qid,better,worse\n{rows[0]['qid']},{rows[0]['doc_id']},{rows[1]['doc_id']}\n")
