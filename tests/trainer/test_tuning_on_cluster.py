@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +13,14 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.cluster.workers import Cluster, open_cluster
-from rankmill.foundation.errors import InputError, WorkerLost
+from rankmill.foundation.errors import InputError, InvalidParameter, WorkerLost
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.options import TuneOptions
 from rankmill.trainer.tuning.search import TunePlan, plan_tuning, tune
 from rankmill.trainer.tuning.space import space_of
 from rankmill.trainer.tuning.trials import Outcome, Task
 from tests.clusters import in_memory, look_often, square
-from tests.refusals import unnamed
+from tests.refusals import refused, unnamed
 from tests.trainer.small_dataset import SMALL, small_dataset
 
 BASE = replace(SMALL, n_rounds=20, early_stopping_rounds=0)
@@ -120,3 +121,14 @@ def test_the_command_writes_the_same_and_refuses_processes_beside(
     assert contents(tmp_path / "both") == contents(tmp_path / "alone")
     assert execute([*usual, "-o", str(tmp_path / "t"), "--cluster", "local:2", "--workers", "2"]) == 2
     assert not unnamed(capfd.readouterr().err, "--workers", "--cluster")
+
+
+def test_what_is_not_done_in_time_stops_on_workers_too(plan: TunePlan, tmp_path: Path, monkeypatch) -> None:
+    look_often(monkeypatch)
+    cluster, _ = in_memory("a b")
+    long = replace(plan.base, options=replace(plan.base.options, n_rounds=50_000))
+    timed = replace(plan, base=long, options=replace(OPTIONS, minutes=1.0), cluster_workers=2)
+    begun = time.monotonic()
+    with refused(InvalidParameter, "no trial ended in time", "goes on"):
+        tune(timed, tmp_path / "t", cluster=cluster, begun=begun - 59.5)
+    assert time.monotonic() - begun < 10.0
