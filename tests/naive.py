@@ -318,13 +318,19 @@ def number_of(token: str) -> np.float32 | None:
         return np.float32(float(token))
 
 
+def comment_of(line: str) -> tuple[str, str]:
+    """The fields of a line of LETOR text, and its comment: a word that begins with ``#``, and what follows."""
+    mark = re.search(r"(?:^|[ \t])#", line)
+    return (line, "") if mark is None else (line[: mark.end() - 1], line[mark.end() :])
+
+
 def parse_letor(text: str) -> list[tuple[int, str, str | None, dict[int, np.float32]]]:
     """Grade, query, document and features by written index of every line; ValueError for a bad one."""
     rows = []
     for line in text.removeprefix("\ufeff").split("\n"):
         if "\r" in line.removesuffix("\r"):
             raise ValueError(line)
-        fields, _, comment = line.removesuffix("\r").partition("#")
+        fields, comment = comment_of(line.removesuffix("\r"))
         words = [word for word in re.split("[ \t]+", fields) if word]
         if not words:
             continue

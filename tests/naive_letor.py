@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tests.naive import number_of
+from tests.naive import comment_of, number_of
 
 LARGEST = float(np.finfo(np.float32).max)
 BLANKS = " \t"
@@ -83,7 +83,7 @@ def letor(
         return None
     read = Read()
     for line_number, line in enumerate(lines, start=1):
-        fields, _, comment = line.partition("#")
+        fields, comment = comment_of(line)
         words = words_of(fields)
         if not words:
             continue
@@ -125,9 +125,10 @@ def pairs(data: bytes) -> Read | None:
     read = Read()
     for line_number, line in enumerate(lines, start=1):
         words = words_of(line)
-        if not words or words[0][1].startswith("#"):
+        marked = bool(words) and words[0][1].startswith("#")
+        if not words or (marked and (words[0][1] == "#" or not 3 <= len(words) <= 5)):
             continue
-        if not 3 <= len(words) <= 5:
+        if marked or not 3 <= len(words) <= 5:
             read.bad.append((line_number, words[0][0]))
             continue
         ids = [word for _, word in words[:3]]

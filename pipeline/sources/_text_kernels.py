@@ -35,9 +35,9 @@ _POINT = 46
 
 @kernel(inline="always")
 def _ends_token(text, i):
-    """Whether ``text[i]`` is a blank, the end of the line or the start of a comment."""
+    """Whether ``text[i]`` is a blank or the end of the line.  A ``#`` is part of its token: a comment begins a word."""
     c = text[i]
-    return c == 32 or c == 10 or c == 9 or c == 35 or (c == 13 and text[i + _1] == 10)
+    return c == 32 or c == 10 or c == 9 or (c == 13 and text[i + _1] == 10)
 
 
 @kernel
@@ -137,7 +137,7 @@ def parse_lines(
         while True:
             while text[i] == 32 or text[i] == 9:
                 i += _1
-            if _ends_token(text, i):
+            if text[i] == 35 or _ends_token(text, i):
                 break
             where = i
             index = 0
@@ -207,9 +207,7 @@ def parse_lines(
                     while text[i] == 32 or text[i] == 9:
                         i += _1
                     first = i
-                    while not (
-                        text[i] == 32 or text[i] == 9 or text[i] == 10 or (text[i] == 13 and text[i + _1] == 10)
-                    ):
+                    while not _ends_token(text, i):
                         i += _1
                     if i > first:
                         doc_from[row] = first
@@ -245,12 +243,11 @@ def densify(feature, value, entry_from, first, out):
 
 
 @kernel
-def split_words(text, start, stop, line, count, word_from, word_to, comment):
+def split_words(text, start, stop, line, count, word_from, word_to):
     """Split the lines of ``text[start:stop]`` (the last one ends with a newline) at blanks; return how many have words.
 
     The k-th of these is line ``line[k]`` of the text, from 0, and has ``count[k]`` words; the w-th word is
-    ``text[word_from[w, k]:word_to[w, k]]``, as far as these arrays have rows.  Lines whose first word begins with the byte
-    ``comment`` are skipped; a newline means no comments.
+    ``text[word_from[w, k]:word_to[w, k]]``, as far as these arrays have rows.
     """
     i = np.uint64(start)
     stop = np.uint64(stop)
@@ -263,13 +260,10 @@ def split_words(text, start, stop, line, count, word_from, word_to, comment):
                 i += _1
             if text[i] == 13 and text[i + _1] == 10:
                 i += _1
-            if words == 0 and text[i] == comment:
-                while text[i] != 10:
-                    i += _1
             if text[i] == 10:
                 break
             begin = i
-            while not (text[i] == 32 or text[i] == 9 or text[i] == 10 or (text[i] == 13 and text[i + _1] == 10)):
+            while not _ends_token(text, i):
                 i += _1
             if words < word_from.shape[0]:
                 word_from[words, row] = begin

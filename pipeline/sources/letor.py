@@ -2,7 +2,8 @@
 
 Fields are separated by blanks or tabs.  The grade is a whole number of 0 or more (also ``2.0``); with ``labels="real"`` it may
 be any number and is a label instead of a grade.  Features may come in any order, each at most once per line; a value is a
-number, or ``nan`` or ``null`` if it is missing.  A comment runs from ``#`` to the end of the line; if it begins with ``docid =``
+number, or ``nan`` or ``null`` if it is missing.  A comment begins with a word that begins with ``#``, and ends with the line; a
+``#`` inside a word, as in ``qid:c#``, is part of it.  If the comment begins with ``docid =``
 the next word is the document's id.  Blank lines and lines with only a comment are skipped.  Lines may end with CR LF.
 
 If the first row has no ``qid:`` and there is a companion file with query sizes (see :mod:`rankmill.pipeline.sources.query_sizes`),
@@ -153,7 +154,7 @@ def _names_queries(path: Path) -> bool:
     """Whether the first row has ``qid:``."""
     for block in read_blocks(path, _FIRST_BYTES):
         for line in block.data[block.start : block.stop].splitlines():
-            words = line.split(b"#", 1)[0].split()
+            words = re.split(rb"(?:^|[ \t])#", line, maxsplit=1)[0].split()
             if words:
                 return any(word.startswith(b"qid:") for word in words)
     return True
@@ -380,7 +381,9 @@ class _Parser:
                 "index:value",
                 "no qid: here, because the first line has none" if self._grouped and found.startswith("qid:") else "",
             ),
-            _kernels.BAD_VALUE: _Complaint("index:value with a number as value"),
+            _kernels.BAD_VALUE: _Complaint(
+                "index:value with a number as value", "a comment begins with a blank and #" if "#" in found else ""
+            ),
             _kernels.BELOW_BASE: _Complaint(
                 f"a feature index from {base}", "if features are numbered from 0: --index-base 0"
             ),

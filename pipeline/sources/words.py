@@ -36,7 +36,8 @@ class WordForm(NamedTuple):
     least: int
     most: float
     """Minimum and maximum number of words."""
-    comment: str = "\n"  # no word begins with a newline
+    comments: bool = False
+    """Whether there are lines of comment: ``#`` and a blank, or ``#`` and words that are no row."""
 
 
 RUN = WordForm(
@@ -50,9 +51,10 @@ PAIRS = WordForm(
     ("qid", "better", "worse", "weight", "probability"),
     least=3,
     most=5,
-    comment="#",
+    comments=True,
 )
 
+_MARKED = "put a blank after the # of a comment; pairs whose ids begin with # are read from CSV"
 
 SIZES = WordForm("the number of rows of a query: a whole number, 1 or more", ("size",), least=1, most=1)
 
@@ -73,11 +75,20 @@ def word_lines(
         text, most = block.bytes_view, block.lines
         line, count = (np.empty(most, dtype=np.int64) for _ in range(2))
         start, stop = (np.full((len(form.fields), most), -1, dtype=np.int64) for _ in range(2))
-        n = _kernels.split_words(text, block.start, block.stop, line, count, start, stop, ord(form.comment))
-        words = {name: copy_tokens(text, start[w, :n], stop[w, :n]) for w, name in enumerate(form.fields) if name}
-        lines = _Lines(form, block, block.first_line + line[:n], count[:n], start, quarantine)
-        problems = Problems(n)
+        n = _kernels.split_words(text, block.start, block.stop, line, count, start, stop)
+        line, count, start, stop = line[:n], count[:n], start[:, :n], stop[:, :n]
+        marked = text[start[0]] == ord("#") if form.comments else np.zeros(n, dtype=np.bool_)
+        fits = (count >= form.least) & (count <= form.most)
+        comment = marked & (~fits | (stop[0] - start[0] == 1))
+        if comment.any():
+            line, count, start, stop, marked = (a[..., ~comment] for a in (line, count, start, stop, marked))
+        words = {name: copy_tokens(text, start[w], stop[w]) for w, name in enumerate(form.fields) if name}
+        lines = _Lines(form, block, block.first_line + line, count, start, quarantine)
+        problems = Problems(len(line))
         problems.refuse((lines.words < form.least) | (lines.words > form.most), "", form.expected)
+        problems.refuse(
+            marked, form.fields[0], "a comment, whose # a blank follows, or an id without # in front", _MARKED
+        )
         yield TableRows(words, lines.line, problems, lines.put_aside), block.position
 
 

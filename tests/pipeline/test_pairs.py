@@ -173,7 +173,8 @@ TEXT = [
     ("q1 d2 d0\n", (":1:4", "one row", "'q1'", "'d2'")),
     ("q1 d0 d2\n", (":1:7", "one row", "'q1'", "'d2'")),
     ("q2 d0 d1\n", (":1:4", "'q2'", "'d0'", "doc_id", "#docid = X")),
-    ("# nothing\n", "no pairs"),
+    ("# nothing\n#nothing\n# q1 d0 d1\n", "no pairs"),
+    ("#q1 d0 d1\n", (":1:1", "comment", "'#q1'", "blank", "CSV")),
     ("q1 d0 d1\n\0\n", (":2", "NUL", "format")),
 ]  # fmt: skip
 TABLES = [
