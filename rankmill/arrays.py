@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rankmill.categorical_columns import is_missing
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.query_ids import query_ids
 from rankmill.foundation.scalars import whole_number
 from rankmill.pipeline.sources.column_roles import HABITS
 from rankmill.pipeline.sources.columns import usual_name
@@ -191,7 +191,12 @@ def with_queries(values: Any, qid: Any, group: Any, where: str = "") -> tuple[tu
     InvalidParameter
         There is such a column, and ``qid`` or ``group`` is given too; or ``qid`` is the name of a column.
     TrainingDataRejected
-        A column that is called like queries has those that are given.
+        A column that is called like queries has those that are given, or the column ``qid`` has what is no id.
+
+    Warns
+    -----
+    UserWarning
+        The column ``qid`` holds floats.
     """
     names = names_of(values)
     if isinstance(qid, str):
@@ -207,7 +212,15 @@ def with_queries(values: Any, qid: Any, group: Any, where: str = "") -> tuple[tu
             f"{where}found query ids twice, in the column {_QUERIES!r} of X and in {given}=; drop the column, or leave out {given}="
         )
     column = values.column(_QUERIES) if library_of(values) == "pyarrow" else values[_QUERIES]
-    return tuple(name for name in names if name != _QUERIES), column
+    ids = query_ids(column, where)
+    if str(getattr(column, "dtype", getattr(column, "type", ""))).lower().startswith(("float", "double", "halffloat")):
+        warnings.warn(
+            f"{where}found floats in the column {_QUERIES!r} of X, {len(np.unique(ids)):,} different queries; a step of a Pipeline that"
+            f" scales or bins columns must leave out {_QUERIES!r}",
+            UserWarning,
+            stacklevel=4,
+        )
+    return tuple(name for name in names if name != _QUERIES), ids
 
 
 def with_goals(
@@ -281,7 +294,7 @@ def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArra
     InvalidParameter
         Both or neither are given; the message begins with ``where``.
     TrainingDataRejected
-        An id is missing, or the sizes do not add up to the number of rows.
+        The sizes do not add up to the number of rows; for ids as `rankmill.foundation.query_ids.query_ids`.
     """
     if (qid is None) == (group is None):
         cure = (
@@ -302,16 +315,7 @@ def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArra
                 " (query ids go to qid)"
             )
         return np.repeat(np.arange(len(sizes)), sizes.astype(np.int64))
-    ids = array(qid, f"{where}qid")
-    if ids.dtype.kind == "V":
-        raise TrainingDataRejected(
-            f"{where}qid holds records ({ids.dtype}); give an id, a number or text, for each row"
-        )
-    if ids.dtype.kind in "fO":
-        for row, of_row in enumerate(ids.ravel().tolist()):
-            if is_missing(of_row):
-                raise TrainingDataRejected(f"{where}row {row}: expected a query id, found {of_row}")
-    return ids
+    return query_ids(qid, where)
 
 
 def directions_by_name(monotone: Any, names: Sequence[str]) -> dict[str, int]:

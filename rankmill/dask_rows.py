@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rankmill.arrays import library_of, made_up_names, name_of_column, names_of, without_index
 from rankmill.foundation.cluster.duty import Duty
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.query_ids import query_ids
 from rankmill.pipeline.sources.column_roles import PARTS, RESERVED
 
 if TYPE_CHECKING:
@@ -172,8 +173,13 @@ def _write_partition(duty: Duty, path: Path, chosen: Mapping[str, int], series: 
             )
     if not len(frame):
         return 0
-    arrays = {name: pa.array(frame.iloc[:, column], from_pandas=True) for name, column in chosen.items()}
-    arrays |= {name: pa.array(other, from_pandas=True) for name, other in zip(series, others, strict=True)}
+    arrays = {
+        name: pa.array(frame.iloc[:, column], from_pandas=True) for name, column in chosen.items() if name != _QUERIES
+    }
+    arrays |= {
+        name: pa.array(other, from_pandas=True) for name, other in zip(series, others, strict=True) if name != _QUERIES
+    }
+    arrays[_QUERIES] = _ids(frame.iloc[:, chosen[_QUERIES]] if _QUERIES in chosen else others[series.index(_QUERIES)])
     plain = {
         name: array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
         for name, array in arrays.items()
@@ -183,6 +189,15 @@ def _write_partition(duty: Duty, path: Path, chosen: Mapping[str, int], series: 
     pq.write_table(table, written, row_group_size=max(1, _GROUP_BYTES * len(table) // max(1, table.nbytes)))
     written.replace(path)
     return len(frame)
+
+
+def _ids(column: Any) -> Any:
+    """Return query ids as an Arrow array: numbers as their text, which has room for all of them."""
+    import pyarrow as pa
+
+    ids = query_ids(column)
+    numbers = ids.dtype.kind in "iu" or isinstance(ids[0], int)
+    return pa.array([str(one) for one in ids.tolist()] if numbers else ids)
 
 
 def _is_dask(values: Any, dimensions: int) -> bool:

@@ -13,6 +13,7 @@ from rankmill.array_rows import ArrayRows, Extras, rows_of
 from rankmill.arrays import check_same_rows, queries_of, vector, with_goals, with_queries, without_index
 from rankmill.feature_table import FeatureTable, table_of
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.query_ids import query_ids
 from rankmill.spilled_values import SpilledValues
 
 RowsAtOnce: TypeAlias = (
@@ -147,7 +148,7 @@ class _Joined:
                 f"expected {', '.join(self._columns)} as in the first piece, found {', '.join(columns)}"
             )
         for name, given in columns.items():
-            column = vector(given, name)
+            column = query_ids(given) if name == "qid" else vector(given, name)
             if name in {"pairs", "pair_weight", "pair_probability"}:
                 raise InvalidParameter(f"{name} cannot be given in pieces, since pairs are numbers of rows")
             if column.ndim != 1 or (name != "group" and len(column) != n_rows):
@@ -182,6 +183,6 @@ def _columns_of(given: GivenRows) -> dict[str, Any]:
 
 
 def _concatenated(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Return all parts; as objects if only some are numbers, which NumPy would make text."""
-    numbers = {part.dtype.kind in "biuf" for part in parts}
-    return np.concatenate([part.astype(object) for part in parts] if len(numbers) > 1 else parts)
+    """Return all parts; as objects if their types differ, of which NumPy would make floats or text."""
+    kinds = {part.dtype.kind for part in parts}
+    return np.concatenate([part.astype(object) for part in parts] if len(kinds) > 1 else parts)

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
+from rankmill.foundation.query_ids import query_ids
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
@@ -147,6 +148,8 @@ def shap_values(
     ------
     InputError
         ``n_rounds`` is more than the model has, or the model has no counts of training rows.
+    TrainingDataRejected
+        An id is missing or ambiguous; see `rankmill.foundation.query_ids.query_ids`.
     ValueError
         ``values`` or ``qid`` has another shape.
 
@@ -212,7 +215,7 @@ def _numbered(qid: npt.ArrayLike | None, n: int) -> npt.NDArray[np.int64] | None
     """Return the number of each row's query from 0, (n,); None without queries."""
     if qid is None:
         return None
-    column = np.asarray(qid)
+    column = query_ids(qid)
     if column.shape != (n,):
         raise ValueError(f"qid has the shape {column.shape}, expected ({n},)")
     return np.unique(column, return_inverse=True)[1].astype(np.int64)
