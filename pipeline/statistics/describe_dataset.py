@@ -184,10 +184,7 @@ class Description:
         """Return the description as text, ``width`` characters wide."""
         few = f"Features with a remark ({len(self._shown)} of {len(self.features)}; --json lists all)"
         notes = [few] if len(self._shown) < len(self.features) else []
-        tables = [
-            *([self._feature_table()] if any(f.categories is None for f in self._shown) else []),
-            *([self._category_table()] if any(f.categories is not None for f in self._shown) else []),
-        ]
+        tables = [self._feature_table()] if self._shown else []
         return "\n".join(printed(self._head(), self._split_table(), *notes, *tables, width=width))
 
     @property
@@ -292,33 +289,23 @@ class Description:
         for heading in ("min", "max", "missing", "zero", "distinct", "bins"):
             table.add_column(heading, justify="right")
         table.add_column("remark", overflow="fold")
-        for f in (f for f in self._shown if f.categories is None):
+        for f in self._shown:
             low, high = ("-" if x is None else f"{x:.6g}" for x in (f.minimum, f.maximum))
             bins = "-" if f.bins is None else str(f.bins)
-            shares = (_share(f.missing, self.rows), _share(f.zeros, self.rows))
+            shares = (_share(f.missing, self.rows), "-" if f.categories else _share(f.zeros, self.rows))
             distinct = "-" if f.distinct is None else f"{f.distinct:,}"
-            table.add_row(f.name, low, high, *shares, distinct, bins, ", ".join(f.remarks))
+            remarks = filter(None, (self._most_frequent(f), *f.remarks))
+            table.add_row(f.name, low, high, *shares, distinct, bins, ", ".join(remarks))
         return table
 
-    def _category_table(self) -> Any:
-        from rich import box
-        from rich.table import Table
-
-        table = Table(box=box.SIMPLE_HEAD)
-        table.add_column("categorical feature", overflow="fold")
-        for heading in ("categories", "missing", "bins"):
-            table.add_column(heading, justify="right")
-        for heading in ("most frequent", "remark"):
-            table.add_column(heading, overflow="fold")
-        for f in self._shown:
-            if f.categories is not None:
-                bins = "-" if f.bins is None else str(f.bins)
-                frequent = [f"{each.text} {_share(each.rows, self.rows)}" for each in f.categories.most_frequent]
-                rest = self.rows - f.missing - sum(each.rows for each in f.categories.most_frequent[:_MOST_NAMED])
-                shown = ", ".join(frequent[:_MOST_NAMED]) + (f", others {_share(rest, self.rows)}" if rest else "")
-                number = f"{f.categories.number:,}"
-                table.add_row(f.name, number, _share(f.missing, self.rows), bins, shown, ", ".join(f.remarks))
-        return table
+    def _most_frequent(self, feature: FeatureSummary) -> str:
+        """Return the most frequent categories of a ``feature``; empty for one of numbers."""
+        if feature.categories is None:
+            return ""
+        frequent = feature.categories.most_frequent
+        rest = self.rows - feature.missing - sum(each.rows for each in frequent[:_MOST_NAMED])
+        shown = [f"{each.text} {_share(each.rows, self.rows)}" for each in frequent[:_MOST_NAMED]]
+        return "categories: " + ", ".join([*shown, *([f"others {_share(rest, self.rows)}"] if rest else [])])
 
 
 def describe(dataset: Dataset) -> Description:
