@@ -351,7 +351,7 @@ app.add_typer(rankmill.pipeline.cli.app, name="data")
 models = typer.Typer(
     no_args_is_help=True,
     help=f"{rankmill.registry.cli.app.info.help}\n\nNAME alone means its production version where a model is used (rerank, evaluate,"
-    " compare, convert), and its latest version where it is shown or judged (show, diff, gate, report).",
+    " compare, convert, report), and its latest version where it is shown or judged (show, diff, gate).",
 )
 rankmill.registry.cli_move.metric_checks.append(parse_metric)  # a policy with an unknown metric would lock the alias
 models.registered_commands += (

@@ -20,7 +20,7 @@ def report(
         str,
         typer.Argument(
             metavar="WORK|NAME[@VERSION]",
-            help="Work folder of a run, or a model of the registry: NAME (its latest version), NAME@7 or NAME@production.",
+            help="Work folder of a run, or a model of the registry: NAME (its production version), NAME@7 or NAME@latest.",
         ),
     ],
     registry: RegistryFolder = DEFAULT_FOLDER,

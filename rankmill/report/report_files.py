@@ -223,7 +223,7 @@ def write_version_report(reference: str, registry: Location, *, out: Path | None
     Parameters
     ----------
     reference
-        ``NAME`` (its latest version), ``NAME@7`` or ``NAME@alias``.
+        ``NAME`` (its production version), ``NAME@7``, ``NAME@latest`` or ``NAME@alias``.
     registry
         Folder of the registry.
     out

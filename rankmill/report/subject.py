@@ -191,7 +191,7 @@ def subject_of_version(store: Registry, reference: str) -> Subject:
     """
     from rankmill.gate.recording import stored_result
 
-    version = store.resolve(reference, bare="latest")
+    version = store.resolve(reference)
     alias = _alias(version)
     notes = [
         "this report is made from the registry, which has no queries: lists, slices, scores and learning curves are not available"

@@ -74,7 +74,7 @@ def test_the_verdict_of_a_version_is_the_one_its_gate_recorded(work: Work, tmp_p
     text = page(facts)
     assert f"The gate judged it on {single['n_queries']} queries of the test split" in text
     assert 'class="verdict good"' in text
-    failed = report(work, "web", tmp_path / "third")  # the latest
+    failed = report(work, "web@latest", tmp_path / "third")
     assert failed["verdict"]["outcome"] == "not promoted"
     assert failed["present"]["version"] == "web@2"
     assert failed["verdict"]["reasons"][0] in markdown(failed).replace("\\", "")
