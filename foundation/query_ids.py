@@ -112,7 +112,7 @@ def _identity(row: int, value: Any, where: str) -> tuple[str, Any]:
         return "number", int(value)
     if isinstance(value, float | np.floating):
         limit = _exact_below(value.dtype) if isinstance(value, np.floating) else 2.0**53
-        if not (math.isfinite(value) and value == math.floor(value) and abs(value) < limit):
+        if not (math.isfinite(value) and value == math.floor(value) and -limit < value < limit):
             _refuse(row, value, where)
         return "number", int(value)
     if isinstance(value, Decimal):

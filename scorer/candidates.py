@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rankmill.foundation.errors import CandidatesRejected, NotFiniteScore
 from rankmill.foundation.options import spelled
@@ -72,14 +71,6 @@ def locate_features(source: Source, predictor: Predictor, options: ReadOptions) 
             f"{options.n_features} is lower; set at least {spelled('n_features')} {needed}"
         )
     return Columns(places, needed)
-
-
-def named_by_row(doc_id: pa.Array[Any] | None, row: npt.NDArray[np.int64]) -> pa.Array[Any]:
-    """Return (n,) document ids; a missing one becomes its row number ``row`` (n,), from 1 in the whole input."""
-    if doc_id is not None and doc_id.null_count == 0:
-        return doc_id
-    numbers = pa.array(row).cast(pa.string())
-    return numbers if doc_id is None else pc.coalesce(doc_id, numbers)
 
 
 def check_finite(scores: npt.NDArray[np.float64], qid: pa.Array[Any], first_row: int, where: str) -> None:

@@ -25,6 +25,7 @@ from rankmill.foundation.storage.publish import write_atomically
 from rankmill.foundation.storage.url_arguments import takes_urls
 from rankmill.pipeline.goals import ALL_GOALS, check_goal
 from rankmill.pipeline.sources.batch import Source
+from rankmill.pipeline.sources.files import refuse_copies
 from rankmill.scorer.arguments import JudgedArguments
 from rankmill.scorer.candidate_sources import DatasetSource, PathLike, files_of, open_sources, paths_of, read_options
 from rankmill.scorer.evaluation import Evaluation, EvaluationCounts, JudgedQueries
@@ -37,7 +38,7 @@ from rankmill.scorer.model import Model
 from rankmill.scorer.models import load_model_file, predictor_of
 from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.query_columns import column_of_candidates, column_of_dataset, column_of_scored
-from rankmill.scorer.scored_file import QrelsFile
+from rankmill.scorer.scored_file import QrelsFile, as_scored
 from rankmill.scorer.scored_lists import (
     ScoredLists,
     highest_grade,
@@ -45,6 +46,7 @@ from rankmill.scorer.scored_lists import (
     prepared,
     read_lists,
     recorded_facts,
+    refuse_repeated,
     with_scale,
 )
 from rankmill.scorer.scored_rows import scored_rows
@@ -195,6 +197,7 @@ def _open_list(subject: PathLike | Sequence[PathLike] | pa.Table, options: Judge
             f"{spelled('split')} chooses a part of a dataset, which must be scored by a model; add {spelled('model')} MODEL"
         )
     if isinstance(subject, pa.Table):
+        refuse_repeated(as_scored(subject, "scored table"), "scored table")
         return _Opened(scored=subject, column=partial(column_of_scored, subject))
     paths = paths_of(subject)
     if len(paths) == 2 and paths[0].exists() and not paths[1].exists():
@@ -224,6 +227,7 @@ def _score_candidates(
         graded = replace(reading, goals=evaluated.goals)
         files = files_of(paths, options.format, announce=options.announce)
         sources = open_sources(files, options.format, graded, announce=options.announce)
+        refuse_copies(files)
         column = partial(column_of_candidates, files, options.format, reading)
     else:
         for metric in evaluated.metrics:

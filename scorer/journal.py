@@ -34,11 +34,12 @@ class RankedShard(BaseModel):
     sha256: str
     part: int
     row: int
+    repeated: int = 0
 
     @property
     def written(self) -> RankedPart:
         """The shard as the writer's record."""
-        return RankedPart(self.name, self.rows, self.queries)
+        return RankedPart(self.name, self.rows, self.queries, self.repeated)
 
 
 class OfModel(BaseModel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,12 @@ from rankmill.pipeline.categories import code_name
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import Format, ReadOptions
 from rankmill.pipeline.sources.batch import Source
+from rankmill.pipeline.sources.columns import TableColumns
 from rankmill.pipeline.sources.delimited import DelimitedSource
 from rankmill.pipeline.sources.delimited_text import DelimitedText
 from rankmill.pipeline.sources.parquet import ParquetSource
 from rankmill.scorer.candidate_sources import open_sources
-from rankmill.scorer.scored_file import delimiter_of, scored_shards, text_columns
+from rankmill.scorer.scored_file import delimiter_of, open_list, scored_shards, text_columns
 
 BLOCK_BYTES = 16 << 20
 
@@ -67,6 +69,9 @@ def column_of_scored(scored: Path | pa.Table, name: str) -> pl.DataFrame:
     separator = delimiter_of(scored)
     if separator is not None:
         return _delimited(scored, separator, "qid", name)
+    if (source := open_list(scored, partial(_with_column, name))) is not None:
+        found = [pl.DataFrame(dict(rows.columns)) for rows in source.table_rows()]
+        return _as_numbers(_named(pl.concat(found, how="vertical_relaxed"), "qid", "qid" if name == "qid" else "list"))
     shards = scored_shards(scored)
     if not shards:
         raise InputError(
@@ -78,6 +83,13 @@ def column_of_scored(scored: Path | pa.Table, name: str) -> pl.DataFrame:
         _check(lazy.collect_schema().names(), name, str(shard))
         parts.append(_named(lazy.select(list(dict.fromkeys(("qid", name)))).collect(), "qid", name))
     return pl.concat(parts, how="vertical_relaxed")
+
+
+def _with_column(wanted: str, path: Path, header: Sequence[str], *_: object) -> TableColumns:
+    _check(header, wanted, str(path))
+    return TableColumns(
+        {"qid": "qid"} | ({} if wanted == "qid" else {"list": wanted}), ()
+    )  # words, as ids of lists are
 
 
 def _column_of_source(source: Source, options: ReadOptions, name: str) -> pl.DataFrame:
@@ -120,7 +132,13 @@ def _delimited(path: Path, separator: str, qid: str, name: str) -> pl.DataFrame:
     """Read two columns of delimited text: numbers if every non-empty cell is a number, else text."""
     _check(DelimitedText(path, separator).header, name, str(path))
     names = list(dict.fromkeys((qid, name)))
-    rows = _named(pl.DataFrame(text_columns(path, separator, names)), qid, name)
+    return _as_numbers(_named(pl.DataFrame(text_columns(path, separator, names)), qid, name))
+
+
+def _as_numbers(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with the text ``value`` as numbers if every non-empty one is a number."""
+    if rows.schema["value"] != pl.String:
+        return rows
     rows = rows.with_columns(pl.when(pl.col("value") != "").then("value"))
     numbers = rows["value"].cast(pl.Float64, strict=False)
     return rows.with_columns(value=numbers) if numbers.null_count() == rows["value"].null_count() else rows

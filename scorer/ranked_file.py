@@ -68,11 +68,12 @@ GRADE_COUNTS = _table(
 
 @dataclass(frozen=True, slots=True)
 class RankedPart:
-    """One finished file: its name, rows and queries."""
+    """One finished file: its name, rows and queries, and how many rows have a document that is above them in their query."""
 
     name: str
     rows: int
     queries: int
+    repeated: int = 0
 
 
 def checked_suffix(path: Path) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Self, cast
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from rankmill.foundation.errors import CandidatesRejected
 from rankmill.foundation.records import as_json, canonical_json
 from rankmill.foundation.storage.publish import file_digest, fsync_file, fsync_folder
 from rankmill.foundation.threads import ahead
+from rankmill.pipeline.made_ids import are_made
 from rankmill.scorer.journal import RankedShard
 from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.ranked_file import (
@@ -66,6 +67,11 @@ class RankedFiles:
         """Number of queries."""
         return sum(file.queries for file in self.ranked)
 
+    @property
+    def repeated(self) -> int:
+        """Number of rows with a document that is above them in their query."""
+        return sum(file.repeated for file in self.ranked)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedFacts:
@@ -93,6 +99,11 @@ class ListedShard(NamedFile):
 
     rows: int
     queries: int
+
+    @classmethod
+    def of(cls, file: RankedPart, sha256: str) -> Self:
+        """Return the record of a written file."""
+        return cls(name=file.name, rows=file.rows, queries=file.queries, sha256=sha256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +178,7 @@ def describe_lists(
     """
     single, top_k = bool(checked_suffix(target)), facts.top_k
     metadata = metadata_of(facts)
-    listed = tuple(
-        ListedShard(**asdict(file), sha256=digests.get(file.name) or file_digest(folder / file.name)) for file in files
-    )
+    listed = tuple(ListedShard.of(file, digests.get(file.name) or file_digest(folder / file.name)) for file in files)
     counted = None
     if top_k is not None:
         belongs = {BELONGS: listed[0].sha256} if single else {}
@@ -226,7 +235,7 @@ class _ParquetFile:
 
     def __init__(self, path: Path, schema: pa.Schema, metadata: Mapping[str, str]) -> None:
         schema = schema.with_metadata(dict(metadata)) if metadata else schema
-        self.path, self.rows, self.queries = path, 0, 0
+        self.path, self.rows, self.queries, self.repeated = path, 0, 0, 0
         self._writer = pq.ParquetWriter(
             path,
             schema,
@@ -244,7 +253,8 @@ class _ParquetFile:
         self._n_held = self._bytes_held = 0
         self._texts = [field.name for field in schema if pa.types.is_string(field.type)]
 
-    def write(self, table: pa.Table, queries: int) -> None:
+    def write(self, table: pa.Table, queries: int, repeated: int = 0) -> None:
+        self.repeated += repeated
         self._held.append(table)
         self._n_held += table.num_rows
         self._bytes_held += table.nbytes
@@ -257,7 +267,7 @@ class _ParquetFile:
         if self._n_held or self.rows == 0:
             self._write_group(self._n_held)
         self._writer.close()
-        return RankedPart(self.path.name, self.rows, self.queries)
+        return RankedPart(self.path.name, self.rows, self.queries, self.repeated)
 
     def abandon(self) -> None:
         with suppress(OSError):  # most likely the disk is full
@@ -313,6 +323,7 @@ class ParquetWriter:
     def write(self, batch: RankedBatch) -> None:
         """Add the next rows; a query stays in one shard."""
         rows, first, begin = batch.rows, batch.first_of_query, 0
+        again = np.zeros(len(first), dtype=np.bool_) if batch.repeated is None else batch.repeated
         starts = np.flatnonzero(first)
         while self._shard_rows is not None:
             short_by = self._shard_rows - self._open.rows
@@ -320,11 +331,11 @@ class ParquetWriter:
             if len(ends) == 0:
                 break
             end = int(ends[0])
-            self._open.write(rows.slice(begin, end - begin), int(first[begin:end].sum()))
+            self._open.write(rows.slice(begin, end - begin), int(first[begin:end].sum()), int(again[begin:end].sum()))
             self._done.append(self._open.close())
             self._finished(self._done[-1], batch.part, batch.row + end)
             self._open, begin = self._next(), end
-        self._open.write(rows.slice(begin), int(first[begin:].sum()))
+        self._open.write(rows.slice(begin), int(first[begin:].sum()), int(again[begin:].sum()))
 
     def close(self) -> list[RankedPart]:
         """Finish the last file, and return all files in order."""
@@ -339,15 +350,27 @@ class ParquetWriter:
 
 
 class LinesWriter:
-    """One text file; ``lines_of`` turns rows into lines without their line ends."""
+    """One text file; ``lines_of`` turns rows into lines without their line ends; with ``once`` no document may be repeated."""
 
-    def __init__(self, path: Path, header: str, lines_of: Callable[[pa.Table], pa.ChunkedArray[Any]]) -> None:
-        self._path, self._lines_of, self._rows, self._queries = path, lines_of, 0, 0
+    def __init__(
+        self, path: Path, header: str, lines_of: Callable[[pa.Table], pa.ChunkedArray[Any]], *, once: bool = False
+    ) -> None:
+        self._path, self._lines_of, self._once = path, lines_of, once
+        self._rows = self._queries = self._repeated = 0
         self._file: BinaryIO = path.open("xb")
         self._file.write(header.encode())
 
     def write(self, batch: RankedBatch) -> None:
         """Add the next rows."""
+        if batch.repeated is not None and batch.repeated.any():
+            row = int(np.argmax(batch.repeated))
+            if self._once:
+                qid, doc_id = (batch.rows[name][row].as_py() for name in ("qid", "doc_id"))
+                raise CandidatesRejected(
+                    f"document {doc_id!r} of query {qid!r} is a candidate twice, which a TREC run cannot hold; leave one out, or write a"
+                    " .parquet file or a folder instead"
+                )
+            self._repeated += int(batch.repeated.sum())
         lines = self._lines_of(batch.rows).to_pylist()
         self._file.write("".join(f"{line}\n" for line in lines).encode())
         self._rows += len(lines)
@@ -356,7 +379,7 @@ class LinesWriter:
     def close(self) -> list[RankedPart]:
         """Finish the file."""
         self._file.close()
-        return [RankedPart(self._path.name, self._rows, self._queries)]
+        return [RankedPart(self._path.name, self._rows, self._queries, self._repeated)]
 
     def abandon(self) -> None:
         """Close the file."""
@@ -388,30 +411,34 @@ def open_writer(
     if suffix == ".parquet":
         return ParquetWriter(folder, path.name.replace("{", "{{").replace("}", "}}"), metadata)
     if suffix == ".run":
-        return LinesWriter(folder / path.name, "", _run_lines)
+        return LinesWriter(folder / path.name, "", _run_lines, once=True)
     separator, lines_of = ("\t", _tsv_lines) if suffix == ".tsv" else (",", _csv_lines)
     return LinesWriter(folder / path.name, separator.join(RANKED.names) + "\n", lines_of)
 
 
 def _run_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
+    if pc.any(are_made(rows["doc_id"])).as_py():
+        raise CandidatesRejected(
+            "there are candidates without a doc_id, by which a TREC run is joined with judgments; give them ids, or write a .parquet file"
+        )
     _refuse(rows, r"[\s\v]|^$", "white space in it, or is empty", "a TREC run")
     rank, score = rows["rank"].cast(pa.string()), rows["score"].cast(pa.string())
     return _joined(rows["qid"], pa.scalar("Q0"), rows["doc_id"], rank, score, pa.scalar(RUN_TAG), " ")
 
 
 def _tsv_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
-    _refuse(rows, '[\t\r\n]|^"', "a tab, a line end or a quotation mark at its start", "TSV")
+    _refuse(rows, '[\t\r\n]|^[" ]| $', "a tab, a line end, a blank at an end or a quotation mark at its start", "TSV")
     return _joined(rows["qid"], rows["doc_id"], *_numbers(rows), "\t")
 
 
 def _csv_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
-    """Return CSV lines (RFC 4180): cells with a comma or quotation mark are quoted, quotation marks in them doubled."""
+    """Return CSV lines (RFC 4180): cells with a comma, a quotation mark or a blank at an end are quoted, quotation marks in them doubled."""
     _refuse(rows, r"[\r\n]", "a line end", "CSV")
     cells = []
     for name in ("qid", "doc_id"):
         text: Any = rows[name]
         quoted = pc.binary_join_element_wise('"', pc.replace_substring(text, '"', '""'), '"', "")
-        cells.append(pc.if_else(pc.match_substring_regex(text, '[",]'), quoted, text))
+        cells.append(pc.if_else(pc.match_substring_regex(text, '[",]|^[ \t]|[ \t]$'), quoted, text))
     return _joined(*cells, *_numbers(rows), ",")
 
 

@@ -39,7 +39,8 @@ class RerankReport:
     """The result of a re-ranking.  ``rows`` counts candidates, ``rows_written`` those in the top ``top_k``.
 
     ``columns_guessed``: the columns that were inferred to be qid, doc_id and grade.  ``lacking``: the number of documents of
-    a first-stage run that had no row of features and were dropped.
+    a first-stage run that had no row of features and were dropped.  ``repeated``: the number of written documents that are above in
+    the same list already, as the candidates have them several times (of a list of more than four million, the first ones are compared).
     """
 
     out: str
@@ -51,6 +52,7 @@ class RerankReport:
     files: tuple[str, ...]
     columns_guessed: Mapping[str, str] = field(default_factory=dict)
     lacking: int = 0
+    repeated: int = 0
 
     def to_json(self) -> str:
         """Return the report as one JSON object."""
@@ -62,6 +64,8 @@ class RerankReport:
         lost = (
             f"documents of the run dropped, as they have no row of features: {self.lacking:,}\n" if self.lacking else ""
         )
+        if self.repeated:
+            lost += f"documents that the candidates have more than once for a query: {self.repeated:,} listed again\n"
         files = ", ".join(self.files) if len(self.files) <= 8 else f"{len(self.files)} files"
         inside = "" if self.files == (Path(self.out).name,) else f" ({files})"  # OUT may be the one file
         return (
@@ -89,7 +93,7 @@ def rerank(
     """Score ``candidates`` with ``model`` and write each query's documents in order to ``out``.
 
     Documents are ordered by score, highest first, ties by ascending doc_id (byte by byte), then by position in the input;
-    queries by ascending qid.  A document without an id is named by its row number in the whole input, from 1.  The
+    queries by ascending qid.  A document without an id is named by its row in the whole input, from 1: ``(row 12)``.  The
     bytes written are the same for any memory, block size and number of threads.
 
     Parameters
@@ -197,6 +201,7 @@ def _rerank(
             files=files.names,
             columns_guessed=guesses_of(source.table for source in plan.sources),
             lacking=run.journal.lacking,
+            repeated=files.repeated,
         )
         for (label, model), files in zip(plan.models.items(), written, strict=True)
     ]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -226,7 +226,7 @@ class ClusterRun(RerankRun):
             written = [next(results) for _ in of_model]
             folder = out / label
             folder.mkdir(exist_ok=True)
-            shards = []
+            shards, listed = [], []
             for result, expected in zip(written, of_model, strict=True):
                 if sum(shard.rows for shard in result.shards) != expected.rows or len(result.shards) != expected.shards:
                     raise IntegrityError(
@@ -237,11 +237,13 @@ class ClusterRun(RerankRun):
                     if made.exists():  # an earlier run has moved it otherwise
                         made.replace(folder / shard.name)
                     shards.append(shard)
+                of_result = [RankedPart(shard.name, shard.rows, shard.queries) for shard in result.shards]
+                listed += [replace(of_result[0], repeated=result.repeated), *of_result[1:]]
             fsync_folder(folder)
             counted = [grades_file(self.staging / "written" / each.folder) for each in written]
             described = describe_lists(
                 folder, plan.target, self.facts_of(to_rank),
-                tuple(RankedPart(shard.name, shard.rows, shard.queries) for shard in shards),
+                tuple(listed),
                 {shard.name: shard.sha256 for shard in shards},
                 _tables_of(counted), rows=self.journal.place.ranked,
             )  # fmt: skip

@@ -16,6 +16,7 @@ from rankmill.foundation.storage.publish import file_digest
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import Source
+from rankmill.pipeline.sources.files import refuse_copies
 from rankmill.scorer.candidate_sources import (
     PathLike,
     files_of,
@@ -98,6 +99,7 @@ def make_plan(
     plan = plan.with_models(sum(len(model.model.to_bytes()) for model in ranking.values()))
     reading = shared_options({label: read_options(options, model.model) for label, model in ranking.items()})
     sources = open_sources(paths, options.format, reading, announce=options.announce)
+    refuse_copies(paths)
     stage = FirstStage.read(runs, plan.run_bytes) if runs else None
     if stage is not None:
         plan = plan.with_run(len(stage) * BYTES_OF_A_DOCUMENT)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,11 +18,11 @@ from rankmill.foundation.cluster.duty import folder_of_call, stopper
 from rankmill.foundation.errors import NotFiniteScore
 from rankmill.foundation.storage.publish import file_digest, fsync_file, fsync_folder
 from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.made_ids import named_by_row
 from rankmill.pipeline.options import Format, ReadOptions
 from rankmill.pipeline.sources.file_ranges import FileRange
 from rankmill.pipeline.sources.open_source import share_features
 from rankmill.scorer.candidate_sources import open_sources
-from rankmill.scorer.candidates import named_by_row
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.models import laid_out
 from rankmill.scorer.query_counts import QUERY_COUNT, count_queries
@@ -194,10 +194,11 @@ class WriteQueries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenQueries:
-    """The folder of written shards, and the shards in their order."""
+    """The folder of written shards, the shards in their order, and the number of rows with a repeated document."""
 
     folder: str
     shards: tuple[ListedShard, ...]
+    repeated: int = 0
 
 
 def write_queries(task: WriteQueries, threads: int) -> WrittenQueries:
@@ -230,9 +231,9 @@ def write_queries(task: WriteQueries, threads: int) -> WrittenQueries:
     shards = []
     for file in files:
         fsync_file(folder / file.name)
-        shards.append(ListedShard(**asdict(file), sha256=file_digest(folder / file.name)))
+        shards.append(ListedShard.of(file, file_digest(folder / file.name)))
     fsync_folder(folder)
-    return WrittenQueries(folder=folder.name, shards=tuple(shards))
+    return WrittenQueries(folder=folder.name, shards=tuple(shards), repeated=sum(file.repeated for file in files))
 
 
 def grades_file(folder: Path) -> Path:

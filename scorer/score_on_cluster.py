@@ -23,13 +23,14 @@ from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import Manifest, Shard
+from rankmill.pipeline.made_ids import named_by_row
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import Source
 from rankmill.pipeline.sources.file_ranges import FileRange, ranges_of
 from rankmill.pipeline.sources.jsonl.json_lines import JsonSource
 from rankmill.pipeline.sources.open_source import share_features
 from rankmill.scorer.candidate_sources import DatasetSource, open_sources, say
-from rankmill.scorer.candidates import check_rows, locate_features, named_by_row
+from rankmill.scorer.candidates import check_rows, locate_features
 from rankmill.scorer.models import laid_out
 from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.predictor import Predictor

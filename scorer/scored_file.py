@@ -1,4 +1,4 @@
-"""Scored lists as tables in memory: Parquet (a file or a folder of shards), TSV or CSV with a header, or a TREC run; and qrels."""
+"""Scored lists as tables in memory: Parquet (a file or a folder of shards), Arrow, TSV, CSV, JSON lines, or a TREC run; and qrels."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.table_formats import refuse_table_format
 from rankmill.pipeline.arrow import refused_by_arrow, schema_of
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, path_in
+from rankmill.pipeline.made_ids import without_made
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, shorten
 from rankmill.pipeline.sources.blocks import compression_of, damaged, refuse_foreign_content
 from rankmill.pipeline.sources.column_roles import IDS
+from rankmill.pipeline.sources.columnar import ColumnsOf, TableSource
 from rankmill.pipeline.sources.columns import TableColumns
 from rankmill.pipeline.sources.delimited import DelimitedSource
 from rankmill.pipeline.sources.delimited_text import USUAL_DELIMITERS, DelimitedText
-from rankmill.pipeline.sources.files import check_file, uncompressed
+from rankmill.pipeline.sources.files import check_file, format_of, uncompressed
 from rankmill.pipeline.sources.grades import GradeRules
-from rankmill.pipeline.sources.open_source import NarrowFile
+from rankmill.pipeline.sources.open_source import NarrowFile, open_table
 from rankmill.pipeline.sources.role_columns import (
     EXACT_ID,
     are_ids,
@@ -74,9 +76,8 @@ def read_scored(path: Path, goals: Sequence[str] = ()) -> pa.Table:
         A column is missing or of another type, a line is malformed, a score is missing or not a number.
     """
     refuse_table_format(path)
-    separator = delimiter_of(path)
-    if separator is not None:
-        return as_scored(_read_delimited(path, separator, goals), str(path), goals)
+    if (source := open_list(path, partial(_scored_columns, goals))) is not None:
+        return as_scored(_read_rows(source, goals), str(path), goals)
     shards = scored_shards(path)
     if path.is_dir():
         return pa.concat_tables([_read_parquet(shard, goals) for shard in shards], promote_options="default")
@@ -125,22 +126,35 @@ def text_columns(path: Path, separator: str, names: Sequence[str]) -> pa.Table:
     return pa.Table.from_batches(DelimitedText(path, separator).texts(names), schema)
 
 
-def _read_delimited(path: Path, separator: str, goals: Sequence[str]) -> pa.Table:
-    """Read the columns of a scored list from delimited text; MalformedLine names the first bad cell."""
-    source = DelimitedSource(path, separator, ReadOptions(), columns_of=partial(_scored_columns, goals))
+def open_list(path: Path, columns_of: ColumnsOf) -> TableSource | None:
+    """Open a table of text, JSON lines or Arrow, as its first bytes or the suffix of Arrow say; None for Parquet and TREC runs."""
+    separator = delimiter_of(path)
+    if separator is not None:
+        return DelimitedSource(path, separator, ReadOptions(), columns_of=columns_of)
+    first = b"" if path.is_dir() else _first_bytes(path)
+    if first.startswith(b"ARROW1") or (not path.is_dir() and format_of(path) == "arrow"):
+        return open_table(path, "arrow", ReadOptions(), Quarantine(), columns_of)
+    if first.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
+        return open_table(path, "jsonl", ReadOptions(), Quarantine(), columns_of)
+    return None
+
+
+def _read_rows(source: TableSource, goals: Sequence[str]) -> pa.Table:
+    """Read the columns of a scored list; MalformedLine or MalformedRow names the first bad cell."""
     parts = []
     for rows in source.table_rows():
         graded = [part for part in rows.columns if part in {"grade", *goals}]
         columns = {part: column for part, column in rows.columns.items() if part not in graded}
+        if "doc_id" in columns and not are_numbers(columns["doc_id"].type):
+            columns["doc_id"] = without_made(as_strings(columns["doc_id"]))
         found = read_parts(columns, rows.problems, needed=("qid",))
         for part in graded:
             grade, missing = whole_grades(rows.columns[part], rows.problems, part)
             found[part] = pa.array(grade, mask=missing)
         rows.put_aside(rows.problems)
         parts.append(pa.table({name: found[name] for name in rows.columns}))
-    kinds = _kinds(goals)
-    empty = pa.schema([(name, kinds[name]) for name in _sources(source.header, goals)]).empty_table()
-    return pa.concat_tables(parts) if parts else empty
+    kinds, names = _kinds(goals), [] if source.table is None else [*source.table.column_of]
+    return pa.concat_tables(parts) if parts else pa.schema([(name, kinds[name]) for name in names]).empty_table()
 
 
 def _sources(names: Sequence[str], goals: Sequence[str]) -> dict[str, str]:
@@ -200,6 +214,8 @@ def as_scored(table: pa.Table, where: str, goals: Sequence[str] = ()) -> pa.Tabl
         row = pc.index(bad, pa.scalar(value=True)).as_py()
         qid = columns["qid"][row].as_py()
         raise CandidatesRejected(f"{where}: expected a number as score, found none in row {row + 1}, query {qid!r}")
+    if "doc_id" in columns:
+        columns["doc_id"] = without_made(columns["doc_id"])
     return pa.table(columns)
 
 

@@ -78,7 +78,7 @@ def read_lists(
 ) -> tuple[ScoredLists, pa.Table]:
     """Read scored lists with their grades, and the table they come from; parameters and errors as `rankmill.scorer.evaluate.evaluate_scored`.
 
-    The documents of a query are in the order of the table's rows in both.  The grades of ``goal``, if it is not empty, take the
+    A file may have a document once in a query.  The documents of a query are in the order of the table's rows in both.  The grades of ``goal``, if it is not empty, take the
     place of the main ones.
     """
     where = "scored table" if isinstance(scored, pa.Table) else str(scored)
@@ -94,6 +94,8 @@ def read_lists(
     if judged is not None:
         lists = judged_lists(table, where, judged, complete=complete)
     else:
+        if not isinstance(scored, pa.Table):
+            refuse_repeated(table, where)
         lists = graded_lists(table, where)
         if grade_counts is not None:
             lists = with_grade_counts(lists, Path(grade_counts) if isinstance(grade_counts, str) else grade_counts)
@@ -279,6 +281,12 @@ def _refuse_foreign(lists: ScoredLists, counts: pl.DataFrame, where: str) -> Non
             f"{where}: expected grade {grade} at least {n_found} times for query {qid!r}, found {n_counted}; "
             "these grade counts belong to another list"
         )
+
+
+def refuse_repeated(table: pa.Table, where: str) -> None:
+    """Raise CandidatesRejected for the first row whose document, if it has an id, is in its query before."""
+    if "doc_id" in table.column_names:
+        _refuse_repeated(pl.DataFrame(table).drop_nulls("doc_id"), where)
 
 
 def _refuse_repeated(rows: pl.DataFrame, where: str) -> None:

@@ -16,11 +16,12 @@ import pyarrow as pa
 from rankmill.foundation.progress import TerminalBar
 from rankmill.foundation.threads import Failure, in_order
 from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.made_ids import named_by_row
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import ColumnBatch, ColumnTask, ReadTask, RowBatch, Source, tasks_of
 from rankmill.pipeline.sources.columnar import ColumnarSource
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
-from rankmill.scorer.candidates import Columns, check_finite, check_rows, locate_features, named_by_row
+from rankmill.scorer.candidates import Columns, check_finite, check_rows, locate_features
 from rankmill.scorer.first_stage import FirstStage, Listed, columns_of, rows_of
 from rankmill.scorer.predictor import Predictor
 from rankmill.scorer.ranked_file import SCORED_ROW
@@ -95,7 +96,7 @@ def score_in_order(
 ) -> InputPosition:
     """Score the rows of all ``sources`` with each of ``predictors``, and return the final position.
 
-    A document without an id is named by its row number in the whole input.  Rows that cannot be in the top k of their query are
+    A document without an id is named by its row in the whole input (`rankmill.pipeline.made_ids`).  Rows that cannot be in the top k of their query are
     left out.  ``take`` gets the results of each part of the input, in order.  Memory per thread: a block of input, or the codes of
     a row group if columns can be read one at a time.
 

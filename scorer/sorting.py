@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder
 from rankmill.foundation.threads import ahead
+from rankmill.pipeline.grouping.query_splits import hash_ids
 from rankmill.scorer.ranked_file import GRADE_COUNTS, RANKED, SCORED_ROW
 
 SORT_THREADS = 4  # each thread holds buffers that the limit does not count
@@ -35,6 +36,9 @@ SAMPLE = 65_536  # ids sampled to choose the ranges
 PARTS_OF_THE_LIMIT = 6  # a part is a sixth of what the sort may hold: with its copies and buffers it does not spill
 DEALT = "part"
 MOST_PARTS = 128  # files open at a time; beyond, parts grow
+MOST_KNOWN = 1 << 22  # documents of a query that are compared with the next ones, 8 bytes each
+_SALT = 0x2545F4914F6CDD1D
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 QUERY_AND_GRADE = pa.schema([SCORED_ROW.field("qid"), SCORED_ROW.field("grade")])
 SPILLED = {"scored": SCORED_ROW, "dropped": GRADE_COUNTS}
@@ -42,12 +46,16 @@ SPILLED = {"scored": SCORED_ROW, "dropped": GRADE_COUNTS}
 
 @dataclass(frozen=True, slots=True)
 class RankedBatch:
-    """Ranked rows, and which of them begin a query; ``part`` and ``row`` are their position in the sorted rows."""
+    """Ranked rows, and which of them begin a query; ``part`` and ``row`` are their position in the sorted rows.
+
+    ``repeated``: which (n,) have a document that is above them in their query; None: unknown.
+    """
 
     rows: pa.Table
     first_of_query: npt.NDArray[np.bool_]
     part: int = 0
     row: int = 0
+    repeated: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +215,7 @@ class ScoreSpill:
     def _ranked_part(self, part: int, top_k: int | None, begin_at: int) -> Generator[RankedBatch, None, None]:
         last_qid: str | None = None
         last_rank = done = 0
+        documents = _Documents()
         for batch in self._query(
             part, "SELECT qid, doc_id, score, grade FROM part ORDER BY qid, score DESC, doc_id, row"
         ):
@@ -225,8 +234,9 @@ class ScoreSpill:
             if top_k is not None:
                 kept = rank <= top_k
                 table, first = table.filter(pa.array(kept)), first[kept]
+            repeated = documents.repeated(table["doc_id"], first)
             skipped = min(max(begin_at - done, 0), table.num_rows)
-            yield RankedBatch(table.slice(skipped), first[skipped:], part, done + skipped)
+            yield RankedBatch(table.slice(skipped), first[skipped:], part, done + skipped, repeated[skipped:])
             done += table.num_rows
 
     def grade_counts(self) -> Generator[pa.Table, None, None]:
@@ -294,6 +304,36 @@ class ScoreSpill:
                     errno.ENOMEM, f"the sort ran out of memory; raise the limit with {spelled('memory')} ({first_line})"
                 ) from error
             raise OSError(errno.EIO, f"the sort failed: {first_line}") from error
+
+
+class _Documents:
+    """The documents of the last query so far, as hashes, at most ``MOST_KNOWN`` of them: a longer list is not searched further."""
+
+    def __init__(self) -> None:
+        self._known: list[npt.NDArray[np.uint64]] = []
+
+    def repeated(self, doc_id: pa.ChunkedArray[Any], first: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return which (n,) of the next rows have a document that is above them in their query; ``first`` (n,) begin a query."""
+        found = np.zeros(len(first), dtype=np.bool_)
+        if not len(first):
+            return found
+        hashes = hash_ids(doc_id.combine_chunks(), _SALT)
+        query = np.cumsum(first)
+        starts = np.flatnonzero(first)
+        begun = int(starts[0]) if len(starts) else len(first)  # rows of the last query of the rows before
+        mixed = hashes ^ (query.astype(np.uint64) * _ODD)
+        ascending = np.sort(mixed)
+        if (ascending[1:] == ascending[:-1]).any():
+            order = np.lexsort((hashes, query))  # stable: the first of equal ones is the highest
+            again = (hashes[order[1:]] == hashes[order[:-1]]) & (query[order[1:]] == query[order[:-1]])
+            found[order[1:][again]] = True
+        for known in self._known if begun else ():
+            found[:begun] |= np.isin(hashes[:begun], known)
+        if len(starts):
+            self._known = []
+        if sum(map(len, self._known)) < MOST_KNOWN:
+            self._known.append(hashes[int(starts[-1]) if len(starts) else 0 :].copy())
+        return found
 
 
 def _range_bounds(ids: Iterable[pa.Array[Any]], n_rows: int, n_parts: int) -> pa.Array[Any]:

@@ -16,8 +16,9 @@ import pyarrow.types as kinds
 
 from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.categories import LARGEST_WHOLE, category_code, category_text, is_number
+from rankmill.pipeline.made_ids import EXPECTED, are_made
 from rankmill.pipeline.sources._number_kernels import FEATURE_WORDS, TRUTH
-from rankmill.pipeline.sources.column_roles import IDS, NUMBERS, OptionalColumn
+from rankmill.pipeline.sources.column_roles import IDS, NUMBERS, OF_DOCUMENTS, OptionalColumn
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE, GradeRules
 from rankmill.pipeline.sources.number_text import read_floats
 from rankmill.pipeline.sources.times import NO_TIME, TIME, TIME_RULE, times_of
@@ -77,6 +78,9 @@ def read_parts(
                 offsets, _ = parts_of(found[part])
                 good = found[part].is_valid().to_numpy(zero_copy_only=False) & (np.diff(offsets) > 0)
                 problems.refuse(~good, part, IDS[part])
+            if part in OF_DOCUMENTS:
+                for row in problems.new(are_made(found[part]).to_numpy(zero_copy_only=False)):
+                    problems.add(row, part, repr(found[part][row].as_py()), EXPECTED)
         elif part == "grade":
             found[part] = _grades(column, problems, part, rules, cure_of_grade)
         elif part == TIME:

@@ -17,7 +17,7 @@ from rankmill.scorer.candidate_sources import DatasetSource, files_of, open_sour
 from rankmill.scorer.model import Model
 from rankmill.scorer.models import predictor_of
 from rankmill.scorer.options import JudgedOptions
-from rankmill.scorer.scored_file import read_scored
+from rankmill.scorer.scored_file import as_scored, read_scored
 from rankmill.scorer.scored_rows import scored_rows
 from rankmill.scorer.train_test_overlap import names_dataset
 
@@ -45,7 +45,7 @@ def scored_table(source: Model | Path, on: Sequence[Path] = ()) -> pa.Table:
         if names_dataset(list(on))
         else open_sources(files_of(on, options.format), options.format, reading)
     )
-    return scored_rows(sources, predictor, reading, options.threads)
+    return as_scored(scored_rows(sources, predictor, reading, options.threads), ", ".join(map(str, on)))
 
 
 def read_relevance(path: Path) -> pa.Table:

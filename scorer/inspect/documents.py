@@ -19,11 +19,12 @@ import polars as pl
 
 from rankmill.foundation.errors import CandidatesRejected, InputError, name_hint
 from rankmill.foundation.options import spelled
+from rankmill.pipeline.made_ids import named_by_row
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import RowBatch, Source
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.scorer.candidate_sources import DatasetSource, files_of, open_sources, read_options
-from rankmill.scorer.candidates import locate_features, named_by_row
+from rankmill.scorer.candidates import locate_features
 from rankmill.scorer.options import Selection
 from rankmill.scorer.predictor import Predictor
 from rankmill.scorer.scored_file import read_scored
@@ -40,7 +41,7 @@ class Documents:
 
     qids: tuple[str, ...]
     starts: npt.NDArray[np.int64]  # (q + 1,) where the documents of each query begin
-    doc_ids: tuple[str, ...]  # the row number in the input, from 1, if there is none
+    doc_ids: tuple[str, ...]  # the name of the row in the input if there is none
     grades: npt.NDArray[np.int32] | None  # (n,) UNKNOWN_GRADE if unjudged; None if all are
     values: npt.NDArray[np.float32]  # (n, n_slots) the features that the model uses, NaN if missing
     n_read: int  # documents in the input

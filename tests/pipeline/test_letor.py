@@ -118,7 +118,7 @@ MALFORMED = [
     ("1 qid:7 :0.5", 9, "index:value", ":0.5", ""),
     ("1 qid:7 -1:0.5", 9, "index:value", "-1:0.5", ""),
     ("1 qid:7 1.5:0.5", 9, "index:value", "1.5:0.5", ""),
-    ("1 qid:7 1:0.5#docid=3", 9, "number", "1:0.5#docid=3", "comment blank"),
+    ("1 qid:7 1:0.5#docid=3", 9, "number", "1:0.5#docid=3", "comment begins with a blank"),
     ("1# qid:7 1:1", 1, "grade", "1#", ""),
     ("1 qid:7 1#:1", 9, "index:value", "1#:1", ""),
     ("1 qid:7 1:1 qid:8", 13, "index:value", "qid:8", ""),

@@ -80,7 +80,7 @@ def ranked(forest, rows, top_k=None):
     """Return (qid, doc_id, score, rank, grade) as re-ranking must write them."""
     scores = naive_links.predict(forest, [row[3] for row in rows], exp_precise)
     listed = [
-        (qid, doc_id if doc_id is not None else str(i + 1), score + 0.0, i, grade)
+        (qid, doc_id if doc_id is not None else f"(row {i + 1})", score + 0.0, i, grade)
         for i, ((grade, qid, doc_id, _), score) in enumerate(zip(rows, scores, strict=True))
     ]
     listed.sort(key=lambda row: (row[0].encode(), -row[2], row[1].encode(), row[3]))

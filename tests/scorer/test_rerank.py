@@ -181,7 +181,8 @@ def test_no_grades_no_side_table_and_null_grades(tmp_path, forest, rows):
     assert {row[4] for row in read_ranked(tmp_path / "out")} == {None}
 
 
-def test_text_formats_hold_the_same_lists(tmp_path, forest, rows):
+def test_text_formats_hold_the_same_lists(tmp_path, forest):
+    rows = random_candidates(1)
     source = write_letor(tmp_path / "c.txt", rows)
     expected = ranked(forest, rows)
     for name in ("out.run", "out.tsv", "out.csv"):
@@ -195,7 +196,8 @@ def test_text_formats_hold_the_same_lists(tmp_path, forest, rows):
     assert read_scored(tmp_path / "out.tsv")["grade"].to_pylist() == [row[4] for row in expected]
 
 
-def test_ids_that_a_text_format_cannot_hold(tmp_path, forest, rows):
+def test_ids_that_a_text_format_cannot_hold(tmp_path, forest):
+    rows = random_candidates(1)
     spaced = [(grade, f"{qid} x", doc_id, values) for grade, qid, doc_id, values in rows]
     source = write_parquet(tmp_path / "c.parquet", spaced)
     with refused(CandidatesRejected, "qid", "white space", "TREC"):
@@ -418,7 +420,8 @@ def test_out_may_not_be_what_it_is_made_from(tmp_path, forest, rows, overwrite):
         rerank([source, tmp_path / "out" / "c.parquet"], forest, tmp_path / "out", overwrite=overwrite)
 
 
-def test_each_single_file_has_grade_counts_of_its_own(tmp_path, forest, rows):
+def test_each_single_file_has_grade_counts_of_its_own(tmp_path, forest):
+    rows = random_candidates(1)
     source = write_letor(tmp_path / "c.txt", rows)
     for top_k, name in enumerate(("z.parquet", "z.tsv", "z.run"), start=2):
         report = rerank(source, forest, tmp_path / name, top_k=top_k)
