@@ -21,15 +21,16 @@ def named_by_row(doc_id: pa.Array[Any] | None, row: npt.NDArray[np.int64]) -> pa
     """Return (n,) document ids; a missing one becomes the name of its row number ``row`` (n,), from 1 in the whole input."""
     if doc_id is not None and doc_id.null_count == 0:
         return doc_id
-    names = pc.binary_join_element_wise("(row ", pa.array(row).cast(pa.string()), ")", "")
+    begin, end, nothing = (pa.scalar(text) for text in ("(row ", ")", ""))
+    names: Any = pc.binary_join_element_wise(begin, pa.array(row).cast(pa.string()), end, nothing)
     return names if doc_id is None else pc.coalesce(doc_id, names)
 
 
 def are_made(doc_id: Any) -> Any:
     """Return (n,) which of the ids, an array or a column of strings, are names of rows."""
-    return pc.fill_null(pc.match_substring_regex(doc_id, _FORM), fill_value=False)
+    return pc.fill_null(pc.match_substring_regex(doc_id, _FORM), pa.scalar(value=False))
 
 
 def without_made(doc_id: Any) -> Any:
     """Return ids (n,) with null for names of rows and empty ones."""
-    return pc.if_else(pc.or_(pc.equal(doc_id, ""), are_made(doc_id)), pa.scalar(None, pa.string()), doc_id)
+    return pc.if_else(pc.or_(pc.equal(doc_id, pa.scalar("")), are_made(doc_id)), pa.scalar(None, pa.string()), doc_id)

@@ -315,6 +315,7 @@ def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArra
                 " (query ids go to qid)"
             )
         return np.repeat(np.arange(len(sizes)), sizes.astype(np.int64))
+    refuse_container(qid, f"{where}qid")
     return query_ids(qid, where)
 
 

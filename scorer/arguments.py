@@ -71,6 +71,7 @@ class RerankArguments(CandidateArguments, total=False):
     """The options of `RerankOptions`."""
 
     top_k: int | None
+    keep: Sequence[str]
     memory: int | str
     run: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     lacking: Lacking

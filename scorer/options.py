@@ -75,6 +75,13 @@ class RerankOptions(CandidateOptions):
     """
 
     top_k: int | None = option(default=None, help="Write only the top k documents of each query.", least=1)
+    keep: Sequence[str] = option(
+        default=(),
+        help="Columns of the candidates to copy into the list: title,price; repeat for more.",
+        read=tuple,
+        repeat=True,
+        metavar="NAME,..",
+    )
     memory: int = option(default="2GB", help=MEMORY, size=True, least=MIN_MEMORY)
     run: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = option(
         default=(),

@@ -58,6 +58,12 @@ RANKED = _table(
 )
 """One candidate after ranking: ``rank`` 1 is the best of its query; ``grade`` is null if unknown."""
 
+
+def ranked_schema(kept: pa.Schema) -> pa.Schema:
+    """Return the schema of lists with the further columns ``kept``."""
+    return pa.schema([*RANKED, *kept])
+
+
 GRADE_COUNTS = _table(
     pa.field("qid", pa.string(), nullable=False),
     pa.field("grade", pa.int32(), nullable=False),

@@ -31,13 +31,13 @@ from rankmill.scorer.ranked_file import (
     FORMAT,
     GRADE_COUNTS,
     MANIFEST,
-    RANKED,
     RUN_TAG,
     RankedPart,
     checked_suffix,
     grades_path,
+    ranked_schema,
 )
-from rankmill.scorer.sorting import RankedBatch, ScoreSpill
+from rankmill.scorer.sorting import NOTHING_KEPT, RankedBatch, ScoreSpill
 
 SHARD_ROWS = 1_000_000  # a shard ends with the query that reaches this length
 ROW_GROUP_ROWS = 131_072
@@ -149,7 +149,7 @@ def write_lists(
         digests[written.name] = file_digest(folder / written.name)
         finished(RankedShard(**asdict(written), sha256=digests[written.name], part=part, row=row))
 
-    writer = open_writer(target, folder, metadata, [shard.written for shard in done], shard_written)
+    writer = open_writer(target, folder, metadata, [shard.written for shard in done], shard_written, spill.kept)
     try:
         begin = (done[-1].part, done[-1].row) if done else (0, 0)
         with closing(spill.ranked(top_k, *begin)) as ranked, closing(ahead(ranked)) as batches:
@@ -314,7 +314,9 @@ class ParquetWriter:
         done: Iterable[RankedPart] = (),
         finished: Finished = lambda *_: None,
         first: int = 0,
+        kept: pa.Schema = NOTHING_KEPT,
     ) -> None:
+        self._schema = ranked_schema(kept)
         self._folder, self._name, self._metadata, self._first = folder, name, metadata, first
         self._shard_rows, self._finished = shard_rows, finished
         self._done = list(done)
@@ -346,7 +348,9 @@ class ParquetWriter:
         self._open.abandon()
 
     def _next(self) -> _ParquetFile:
-        return _ParquetFile(self._folder / self._name.format(self._first + len(self._done)), RANKED, self._metadata)
+        return _ParquetFile(
+            self._folder / self._name.format(self._first + len(self._done)), self._schema, self._metadata
+        )
 
 
 class LinesWriter:
@@ -393,6 +397,7 @@ def open_writer(
     metadata: Mapping[str, str],
     done: Iterable[RankedPart] = (),
     finished: Finished = lambda *_: None,
+    kept: pa.Schema = NOTHING_KEPT,
 ) -> ParquetWriter | LinesWriter:
     """Open the writer for the suffix of ``path``, with its files in ``folder``; no suffix means shards.
 
@@ -406,14 +411,15 @@ def open_writer(
     suffix = checked_suffix(path)
     if not suffix:
         return ParquetWriter(
-            folder, "part-{:05d}.parquet", metadata, shard_rows=SHARD_ROWS, done=done, finished=finished
+            folder, "part-{:05d}.parquet", metadata, shard_rows=SHARD_ROWS, done=done, finished=finished, kept=kept
         )
     if suffix == ".parquet":
-        return ParquetWriter(folder, path.name.replace("{", "{{").replace("}", "}}"), metadata)
+        return ParquetWriter(folder, path.name.replace("{", "{{").replace("}", "}}"), metadata, kept=kept)
     if suffix == ".run":
         return LinesWriter(folder / path.name, "", _run_lines, once=True)
-    separator, lines_of = ("\t", _tsv_lines) if suffix == ".tsv" else (",", _csv_lines)
-    return LinesWriter(folder / path.name, separator.join(RANKED.names) + "\n", lines_of)
+    lines_of = _tsv_lines if suffix == ".tsv" else _csv_lines
+    names = pa.table({name: [name] for name in ranked_schema(kept).names})
+    return LinesWriter(folder / path.name, lines_of(names)[0].as_py() + "\n", lines_of)
 
 
 def _run_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
@@ -428,24 +434,23 @@ def _run_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
 
 def _tsv_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
     _refuse(rows, '[\t\r\n]|^[" ]| $', "a tab, a line end, a blank at an end or a quotation mark at its start", "TSV")
-    return _joined(rows["qid"], rows["doc_id"], *_numbers(rows), "\t")
+    return _joined(*(_text(rows[name]) for name in rows.column_names), "\t")
 
 
 def _csv_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
     """Return CSV lines (RFC 4180): cells with a comma, a quotation mark or a blank at an end are quoted, quotation marks in them doubled."""
     _refuse(rows, r"[\r\n]", "a line end", "CSV")
     cells = []
-    for name in ("qid", "doc_id"):
-        text: Any = rows[name]
+    for name in rows.column_names:
+        text: Any = _text(rows[name])
         quoted = pc.binary_join_element_wise('"', pc.replace_substring(text, '"', '""'), '"', "")
         cells.append(pc.if_else(pc.match_substring_regex(text, '[",]|^[ \t]|[ \t]$'), quoted, text))
-    return _joined(*cells, *_numbers(rows), ",")
+    return _joined(*cells, ",")
 
 
-def _numbers(rows: pa.Table) -> tuple[Any, Any, Any]:
-    """Score, rank and grade as text; an unknown grade is empty."""
-    score, rank, grade = (rows[name].cast(pa.string()) for name in ("score", "rank", "grade"))
-    return score, rank, pc.fill_null(cast("Any", grade), "")
+def _text(column: pa.ChunkedArray[Any]) -> Any:
+    """Return a column as text; what is missing is empty."""
+    return pc.fill_null(cast("Any", column.cast(pa.string())), "")
 
 
 def _joined(*parts: Any) -> pa.ChunkedArray[Any]:
@@ -455,7 +460,7 @@ def _joined(*parts: Any) -> pa.ChunkedArray[Any]:
 
 
 def _refuse(rows: pa.Table, pattern: str, what: str, where: str) -> None:
-    for name in ("qid", "doc_id"):
+    for name in (field.name for field in rows.schema if pa.types.is_string(field.type)):
         bad = pc.match_substring_regex(rows[name], pattern)
         if pc.any(bad).as_py():
             found = rows[name].filter(bad)[0].as_py()

@@ -27,6 +27,7 @@ from rankmill.scorer.candidate_sources import (
 )
 from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
 from rankmill.scorer.journal import Journal, OfModel, RankedShard, run_key
+from rankmill.scorer.kept_columns import KeptColumns, appended
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.model import Model
 from rankmill.scorer.model_service import ModelIdentity
@@ -37,7 +38,7 @@ from rankmill.scorer.publish_ranked import check_apart, check_target, replace_fo
 from rankmill.scorer.ranked_file import FORMAT, MANIFEST, SEVERAL, checked_suffix
 from rankmill.scorer.ranked_writer import RankedFacts, RankedFiles, publish_file, write_lists
 from rankmill.scorer.scoring import InputPosition, Scored, ScoringLimits, score_in_order
-from rankmill.scorer.sorting import ScoreSpill
+from rankmill.scorer.sorting import NOTHING_KEPT, ScoreSpill
 
 CHECKPOINT_ROWS = 1_000_000
 """Number of candidates between checkpoints; a later run does not score candidates before a checkpoint again."""
@@ -65,6 +66,7 @@ class RerankPlan:
     memory: MemoryPlan
     options: RerankOptions
     key: str
+    kept: KeptColumns | None = None
 
     @property
     def single(self) -> bool:
@@ -100,6 +102,16 @@ def make_plan(
     reading = shared_options({label: read_options(options, model.model) for label, model in ranking.items()})
     sources = open_sources(paths, options.format, reading, announce=options.announce)
     refuse_copies(paths)
+    kept = None
+    if options.keep:
+        word = spelled("keep")
+        if checked_suffix(target) == ".run":
+            raise InputError(
+                f"{target}: a TREC run has no other columns, so {word} needs a folder, or a .parquet, .csv or .tsv file"
+            )
+        if options.cluster is not None:
+            raise InputError(f"{word} does not work with {spelled('cluster')} yet; leave one of them out")
+        kept = KeptColumns.of(options.keep, sources, options.format, reading)
     stage = FirstStage.read(runs, plan.run_bytes) if runs else None
     if stage is not None:
         plan = plan.with_run(len(stage) * BYTES_OF_A_DOCUMENT)
@@ -119,12 +131,13 @@ def make_plan(
             "several": several,
             "runs": len(runs),
             "lacking": options.lacking,
+            **({} if kept is None else {"keep": [str(field) for field in kept.schema]}),
             **({} if options.cluster is None else {"on_cluster": True}),  # with other files on the way
         },
     )
     return RerankPlan(
         target=target, several=several, models=ranking, sources=sources, reading=reading, stage=stage, memory=plan,
-        options=options, key=key,
+        options=options, key=key, kept=kept,
     )  # fmt: skip
 
 
@@ -146,7 +159,8 @@ def open_run(plan: RerankPlan) -> Iterator[RerankRun]:
             folder = staging / f"spill-{number}"
             folder.mkdir(exist_ok=True)
             sort_bytes, n_threads = plan.memory.sort_bytes, plan.options.threads
-            spill = ScoreSpill(folder, sort_bytes=sort_bytes, n_threads=n_threads, written=of_model.spilled)
+            kept = NOTHING_KEPT if plan.kept is None else plan.kept.schema
+            spill = ScoreSpill(folder, sort_bytes=sort_bytes, n_threads=n_threads, written=of_model.spilled, kept=kept)
             spills.append(stack.enter_context(spill))
         yield RerankRun(plan, staging, journal, spills)
 
@@ -162,12 +176,16 @@ class RerankRun:
 
     def score(self) -> None:
         """Score the input that the journal does not cover, with a checkpoint now and then."""
-        plan, stage = self.plan, self.plan.stage
+        plan, stage, before = self.plan, self.plan.stage, self.journal.place.all_rows
+        reader = None if plan.kept is None else plan.kept.reader(before)
 
         def take(results: list[list[Scored]], place: InputPosition) -> None:
+            nonlocal before
+            values = None if reader is None else reader.up_to(place.all_rows)
             for spill, parts in zip(self.spills, results, strict=True):
                 for part in parts:
-                    spill.write(part.rows, part.dropped)
+                    spill.write(part.rows if values is None else appended(part.rows, values, before), part.dropped)
+            before = place.all_rows
             if place.all_rows - self.journal.place.all_rows >= CHECKPOINT_ROWS:
                 self._checkpoint(place)
 

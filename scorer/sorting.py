@@ -25,7 +25,7 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder
 from rankmill.foundation.threads import ahead
 from rankmill.pipeline.grouping.query_splits import hash_ids
-from rankmill.scorer.ranked_file import GRADE_COUNTS, RANKED, SCORED_ROW
+from rankmill.scorer.ranked_file import GRADE_COUNTS, SCORED_ROW, ranked_schema
 
 SORT_THREADS = 4  # each thread holds buffers that the limit does not count
 BATCH_ROWS = 131_072  # maximum rows per batch, written or read back
@@ -40,6 +40,7 @@ MOST_KNOWN = 1 << 22  # documents of a query that are compared with the next one
 _SALT = 0x2545F4914F6CDD1D
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
+NOTHING_KEPT = pa.schema([])
 QUERY_AND_GRADE = pa.schema([SCORED_ROW.field("qid"), SCORED_ROW.field("grade")])
 SPILLED = {"scored": SCORED_ROW, "dropped": GRADE_COUNTS}
 
@@ -91,9 +92,21 @@ class ScoreSpill:
         Limits of the sort.
     written
         What an earlier run left in ``folder``.
+    kept
+        Further columns of the rows, which are copied to the ranked ones.
     """
 
-    def __init__(self, folder: Path, *, sort_bytes: int, n_threads: int, written: Spilled | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        sort_bytes: int,
+        n_threads: int,
+        written: Spilled | None = None,
+        kept: pa.Schema = NOTHING_KEPT,
+    ) -> None:
+        self.kept = kept
+        self._schemas = SPILLED | {"scored": pa.schema([*SCORED_ROW, *kept])}
         self._folder = folder
         self._sort_bytes = sort_bytes
         self._n_threads = max(1, min(n_threads, SORT_THREADS, sort_bytes // MEMORY_OF_A_THREAD))
@@ -181,7 +194,7 @@ class ScoreSpill:
             ids = (batch.column(0) for batch in batches_of(files["scored"], [SCORED_ROW.get_field_index("qid")]))
             bounds = _range_bounds(ids, self.written.n_rows, n_parts)
             if len(bounds) > 0:
-                for kind, schema in SPILLED.items():
+                for kind, schema in self._schemas.items():
                     paths = [self._dealt(kind, part) for part in range(len(bounds) + 1)]
                     partition_files(files[kind], paths, bounds, schema)
                     for path in paths:
@@ -216,9 +229,9 @@ class ScoreSpill:
         last_qid: str | None = None
         last_rank = done = 0
         documents = _Documents()
-        for batch in self._query(
-            part, "SELECT qid, doc_id, score, grade FROM part ORDER BY qid, score DESC, doc_id, row"
-        ):
+        copied = "".join(', "{}"'.format(name.replace('"', '""')) for name in self.kept.names)
+        ordered = f"SELECT qid, doc_id, score, grade{copied} FROM part ORDER BY qid, score DESC, doc_id, row"  # noqa: S608  quoted
+        for batch in self._query(part, ordered, self._schemas["scored"]):
             qid = batch.column("qid")
             n = batch.num_rows
             first = np.ones(n, dtype=np.bool_)
@@ -230,7 +243,8 @@ class ScoreSpill:
             rank = np.where(begin >= 0, place - begin + 1, place + 1 + last_rank)
             last_qid, last_rank = qid[n - 1].as_py(), int(rank[-1])
             columns = [qid, batch.column("doc_id"), batch.column("score"), pa.array(rank, pa.int32())]
-            table = pa.Table.from_arrays([*columns, batch.column("grade")], schema=RANKED)
+            columns += [batch.column("grade"), *batch.columns[4:]]
+            table = pa.Table.from_arrays(columns, schema=ranked_schema(self.kept))
             if top_k is not None:
                 kept = rank <= top_k
                 table, first = table.filter(pa.array(kept)), first[kept]
@@ -258,12 +272,12 @@ class ScoreSpill:
 
     def _writer(self, kind: str) -> pa.RecordBatchStreamWriter:
         if kind not in self._writers:
-            self._writers[kind] = open_spill_file(self._file(kind, self.written.files), SPILLED[kind])
+            self._writers[kind] = open_spill_file(self._file(kind, self.written.files), self._schemas[kind])
         return self._writers[kind]
 
     def _flush(self) -> None:
         if self._held:
-            for batch in pa.Table.from_batches(self._held, SCORED_ROW).combine_chunks().to_batches():
+            for batch in pa.Table.from_batches(self._held, self._schemas["scored"]).combine_chunks().to_batches():
                 self._writer("scored").write_batch(batch)
                 self._n_rows += batch.num_rows
                 self._n_bytes += batch.nbytes
@@ -285,7 +299,7 @@ class ScoreSpill:
 
         try:
             scored, dropped = self._parts[part], self._counts[part]
-            places = [SCORED_ROW.get_field_index(name) for name in columns.names]
+            places = [self._schemas["scored"].get_field_index(name) for name in columns.names]
             with closing(batches_of(scored, places)) as rows, closing(batches_of(dropped)) as counts:
                 self._connection.register("part", pa.RecordBatchReader.from_batches(columns, rows))
                 self._connection.register("dropped", pa.RecordBatchReader.from_batches(GRADE_COUNTS, counts))

@@ -183,6 +183,7 @@ MEANS_DIFFERENT_THINGS = {
     "--from": "a number, a format, a stage",
     "--goals": "columns that are read as further grades, or what to learn from and its weights",
     "--grace": "of versions that nobody wants, or of a run that is to end",
+    "--keep": "columns of candidates, or versions of a model",
     "--log-every": "rounds, or trials",
     "--margin": "of this gate, or the widest of all gates",
     "--max-grade": "a bound on judgments, or a part of the metric err",

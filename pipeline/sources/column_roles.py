@@ -123,6 +123,8 @@ IDS = {
     "policy": "the name of a ranking policy",
 }
 """Columns of ids in judgments, pairs and click logs, with their description for error messages."""
+KEPT = "keep "
+"""Begins the roles of columns that are copied as they are."""
 OF_DOCUMENTS = ("doc_id", "better", "worse")
 ID_COLUMNS = ("qid", "doc_id", "grade")
 PARTS = (*ID_COLUMNS, *OPTIONAL)

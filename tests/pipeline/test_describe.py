@@ -152,7 +152,7 @@ def test_features_are_listed_in_the_order_of_the_dataset(tmp_path):
     names = ["z", "shop", "f10", "f2", "brand", "a"]
     lines = [f"q{i // 4},{i % 3},{i},s{i % 3},{i % 5},{i % 7},b{i % 2},{i % 4}" for i in range(40)]
     (tmp_path / "rows.csv").write_text("\n".join([",".join(["qid", "grade", *names]), *lines]))
-    options = IngestOptions(reading=ReadOptions(categorical=("shop", "brand")))
+    options = IngestOptions(read=ReadOptions(categorical=("shop", "brand")))
     ingest([tmp_path / "rows.csv"], tmp_path / "d", options=options)
     shown = describe(Dataset.open(tmp_path / "d")).render(width=160)
     assert [line.split()[0] for line in shown.splitlines() if line.strip() and line.split()[0] in names] == names

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rankmill.pipeline.sources.batch import shorten
-from rankmill.pipeline.sources.column_roles import IDS, TRUTHS
+from rankmill.pipeline.sources.column_roles import IDS, KEPT, TRUTHS
 from rankmill.pipeline.sources.jsonl._line_kernels import DEEPEST
 from rankmill.pipeline.sources.jsonl.json_keys import FEATURES
 from rankmill.pipeline.sources.times import TIME
@@ -153,6 +153,8 @@ def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: 
         return
     if part in IDS:
         good, expected = text or whole, "text or a whole number"
+    elif part.startswith(KEPT):
+        good, expected = text or number or isinstance(value, bool), "text or a number"
     elif part in columns.graded:
         good, expected = text or number or isinstance(value, bool), "a number or a word"
     elif part == TIME:

@@ -14,7 +14,7 @@ from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.sources._number_kernels import POWERS
 from rankmill.pipeline.sources.batch import BATCH_BYTES
 from rankmill.pipeline.sources.blocks import copy_tokens
-from rankmill.pipeline.sources.column_roles import IDS
+from rankmill.pipeline.sources.column_roles import IDS, KEPT
 from rankmill.pipeline.sources.columnar import ParsedNumbers
 from rankmill.pipeline.sources.jsonl import _value_kernels as _kernels
 from rankmill.pipeline.sources.jsonl.explain_line import LineExplanation, Values, explain, read_line
@@ -197,7 +197,7 @@ class LineReader:
 
 
 def _kind_of(part: str, columns: TableColumns) -> int:
-    if part in IDS or part == TIME:
+    if part in IDS or part == TIME or part.startswith(KEPT):
         return _kernels.TEXT
     return _kernels.GRADED if part in columns.graded else _kernels.PRECISE
 
