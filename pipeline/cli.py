@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from rankmill.foundation.command_line import AsJson, Overwrite, takes_options
 from rankmill.pipeline.cli_ingest import ingest
 from rankmill.pipeline.clicks.simulation_options import ClickSimulation
 from rankmill.pipeline.options import BinOptions, QueryOptions, SynthParameters
+
+_SHOWN = 40  # rows of an answer
 
 app = typer.Typer(no_args_is_help=True, help="Build a dataset from raw judgments, and inspect it.")
 
@@ -149,21 +152,23 @@ def query(
     rankmill data query DATASET "SELECT b.f1 AS bin, avg(f.grade) FROM features f JOIN bins b USING (shard, row) GROUP BY 1"
     """
     from rankmill.foundation.errors import InputError
-    from rankmill.foundation.terminal import page_width
+    from rankmill.foundation.terminal import text_table
     from rankmill.pipeline.dataset import Dataset
     from rankmill.pipeline.sql import query_dataset
-    from rankmill.pipeline.sql_answer import render_answer, write_csv, write_json
 
     if as_json and as_csv:
         raise InputError("--json and --csv cannot be combined; use one of them")
-    opened = Dataset.open(dataset)
-    with query_dataset(opened, sql, options) as answer:
-        if as_json:
-            write_json(answer, sys.stdout)
-        elif as_csv:
-            write_csv(answer, sys.stdout)
-        else:
-            typer.echo(render_answer(answer, page_width(120)))
+    answer = query_dataset(Dataset.open(dataset), sql, options)
+    names, columns = answer.column_names, [column.to_pylist() for column in answer.columns]
+    rows = [[None if value != value else value for value in row] for row in zip(*columns, strict=True)]  # noqa: PLR0124  NaN
+    if as_json:
+        typer.echo(json.dumps({"columns": names, "rows": rows}, default=str))
+    elif as_csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows([names, *rows])
+    else:
+        more = f", the first {_SHOWN} shown; --json and --csv have all" * (len(answer) > _SHOWN)
+        cells = [["" if value is None else str(value) for value in row] for row in rows[:_SHOWN]]
+        typer.echo(f"{text_table(names, cells)}\n{len(answer):,} row{'s' * (len(answer) != 1)}{more}")
 
 
 @app.command()

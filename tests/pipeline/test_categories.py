@@ -256,29 +256,14 @@ def test_codes_of_a_dataset_stay_codes(tmp_path):
     assert bytes_of(again).keys() >= {name for name in bytes_of(dataset) if name.startswith("features")}
 
 
-def test_sql_shows_texts_and_keeps_every_row(tmp_path):
+def test_sql_joins_the_texts_of_categories(tmp_path):
     rows = some_rows()
     dataset = made([write(tmp_path / "a.csv", rows)], tmp_path / "dataset")
-
-    def ask(sql):
-        with query_dataset(dataset, sql) as answer:
-            return list(answer.rows)
-
-    stored = {doc: (brand, shop) for doc, brand, shop in ask("SELECT doc_id, brand, shop FROM features")}
-    assert stored == {row["doc_id"]: (row["brand"], None if row["shop"] is None else str(row["shop"])) for row in rows}
-    assert ask("SELECT text FROM categories WHERE feature = 'brand' AND rows = 0") == []
-    with (
-        refused(InputError, "no categorical features", "--categorical"),
-        query_dataset(
-            made(
-                [write(tmp_path / "b.csv", [{k: row[k] for k in ("qid", "grade", "a")} for row in rows])],
-                tmp_path / "plain",
-                ReadOptions(),
-            ),
-            "SELECT * FROM categories",
-        ),
-    ):
-        pass
+    found = query_dataset(
+        dataset,
+        "SELECT doc_id, text FROM features LEFT JOIN categories ON feature = 'brand' AND code = brand",
+    )
+    assert dict(zip(*found.to_pydict().values(), strict=True)) == {row["doc_id"]: row["brand"] for row in rows}
 
 
 def test_unjudged_rows_keep_their_texts(tmp_path):
@@ -287,8 +272,8 @@ def test_unjudged_rows_keep_their_texts(tmp_path):
         for i, row in enumerate(some_rows())
     ]
     dataset = made([write(tmp_path / "a.csv", rows)], tmp_path / "dataset")
-    with query_dataset(dataset, "SELECT DISTINCT brand FROM unjudged ORDER BY 1") as answer:
-        assert list(answer.rows) == [("b",), ("rare",)]
+    texts = "SELECT DISTINCT text FROM unjudged JOIN categories ON feature = 'brand' AND code = brand ORDER BY 1"
+    assert query_dataset(dataset, texts).column("text").to_pylist() == ["b", "rare"]
     assert dict(dataset.vocabulary.most_frequent("brand")) == {"b": 200}
 
 

@@ -12,7 +12,7 @@ import pytest
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.options import IngestOptions, QueryOptions, ReadOptions
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sql import query_dataset
 from rankmill.pipeline.statistics.describe_dataset import describe
 from rankmill.trainer.parameters import TrainParameters
@@ -106,8 +106,8 @@ def test_goals_are_columns_of_the_dataset_and_no_features(tmp_path):
         counts = {count.grade: count.rows for count in goal.grades}
         values = [row[goal.name] for row in rows]
         assert counts == {grade: values.count(grade) for grade in set(values)}
-    with query_dataset(dataset, "SELECT sum(bought) FROM features", QueryOptions()) as answer:
-        assert next(iter(answer.rows))[0] == sum(row["bought"] for row in rows)
+    (total,) = query_dataset(dataset, "SELECT sum(bought) AS n FROM features").column("n").to_pylist()
+    assert total == sum(row["bought"] for row in rows)
     training = read_columns(dataset, "train", TrainParameters())
     assert {name: values.tolist() for name, values in training.goals.items()} == {
         name: dataset.rows("train", [name]).column(0).to_pylist() for name in GOALS

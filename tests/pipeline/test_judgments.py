@@ -423,8 +423,8 @@ def test_what_is_counted_is_told(tmp_path):
         {"doc_id": "a", "grade": 2, "label": 2.0},
         {"doc_id": "b", "grade": 0, "label": 0.0},
     ]
-    with query_dataset(Dataset.open(tmp_path / "out"), "SELECT doc_id, text FROM unjudged, judgment_rejects") as answer:
-        assert sorted(answer.rows) == [("c", "q 0 c bad"), ("d", "q 0 c bad")]
+    answer = query_dataset(Dataset.open(tmp_path / "out"), "SELECT doc_id, text FROM unjudged, judgment_rejects")
+    assert sorted(zip(*answer.to_pydict().values(), strict=True)) == [("c", "q 0 c bad"), ("d", "q 0 c bad")]
     found = describe(Dataset.open(tmp_path / "out"))
     assert "2 rows that nobody judged" in found.render()
     assert json.loads(found.to_json())["unjudged_rows"] == 2

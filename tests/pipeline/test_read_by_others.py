@@ -40,8 +40,7 @@ def rows(path):
 
 
 def count(path, table):
-    with query_dataset(Dataset.open(path), f"SELECT count(*) FROM {table}") as answer:
-        return next(iter(answer.rows))[0]
+    return query_dataset(Dataset.open(path), f"SELECT count(*) AS n FROM {table}").column("n")[0].as_py()
 
 
 def check_read_by_others(path):
@@ -70,8 +69,7 @@ def test_it_has_its_rows_alone_after_it_has_been_replaced(full, tmp_path):
         check_read_by_others(full)
         assert rows_of(reader.rows(None, ("qid", "doc_id", "grade", "a", "b"))) == before  # opened before the change
         reader.verify()
-        with query_dataset(reader, "SELECT count(*) FROM features") as answer:
-            assert list(answer.rows) == [(len(before),)]
+        assert query_dataset(reader, "SELECT count(*) AS n FROM features").to_pydict() == {"n": [len(before)]}
     assert len(list((full / "_replaced").iterdir())) <= 3
 
 
