@@ -17,7 +17,7 @@ from rankmill.pipeline.goals import checked_goals
 from rankmill.pipeline.grouping.query_splits import digest_of_rows
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
-from rankmill.seen_queries import Queries
+from rankmill.seen_queries import DigestedQueries
 from rankmill.spilled_values import SpilledValues
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.weights import check_weights
@@ -288,7 +288,7 @@ class ArrayRows:
     grades: npt.NDArray[np.int32]  # (n,)
     starts: npt.NDArray[np.int64]  # (n_queries + 1,)
     digest: str
-    queries: Queries
+    queries: DigestedQueries
     weights: npt.NDArray[np.float64] | None = None  # (n,)
     labels: npt.NDArray[np.float64] | None = None  # (n,)
     events: npt.NDArray[np.uint8] | None = None  # (n,)
@@ -402,7 +402,7 @@ def rows_of(
         pairs=pairs,
         goals={name.removeprefix("goal "): known[name] for name in goals},
         digest=_digest(named, query_weights, pairs),
-        queries=Queries.of(ids, starts, digest[order]),
+        queries=DigestedQueries.of(ids, starts, digest[order]),
     )
 
 

@@ -16,7 +16,7 @@ from rankmill.given_rows import Expected, GivenRows
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import MAX_BIN, BinOptions
-from rankmill.seen_queries import Queries
+from rankmill.seen_queries import DigestedQueries
 from rankmill.trainer.combined_forests import BaseModel
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.registry import learns_labels
@@ -85,7 +85,7 @@ class BinnedRows:
     """The categorical features, with the texts of all their categories that are not numbers."""
     goal_max_grades: Mapping[str, int] = field(default_factory=dict)
     """The highest grades of goals, if they are not those of the rows."""
-    queries: Queries | None = None
+    queries: DigestedQueries | None = None
     """Their queries, if they are not those of a dataset."""
     source: tuple[Dataset, str] | None = None
     """The split of a dataset that they are, which has their values."""

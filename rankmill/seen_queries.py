@@ -14,7 +14,7 @@ from rankmill.pipeline.grouping.sketch import QuerySketch, overlap
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Queries:
+class DigestedQueries:
     """Queries of rows in memory: the id of each as text (n_queries,), and a digest of its documents and their grades."""
 
     ids: npt.NDArray[np.str_]
@@ -23,7 +23,7 @@ class Queries:
     @classmethod
     def of(
         cls, ids: npt.NDArray[np.generic], starts: npt.NDArray[np.int64], of_rows: npt.NDArray[np.uint64]
-    ) -> Queries:
+    ) -> DigestedQueries:
         """Digest the queries, whose rows (n, ..) begin at ``starts``, in any order within each."""
         return cls(ids.astype(np.str_), np.add.reduceat(of_rows[:, 0], starts[:-1]))
 
@@ -46,7 +46,7 @@ class SeenQueries:
     trained: npt.NDArray[np.uint64]
     then: Mapping[str, npt.NDArray[np.uint64]] = field(default_factory=dict)
 
-    def warn_of(self, scored: Queries, stacklevel: int) -> None:
+    def warn_of(self, scored: DigestedQueries, stacklevel: int) -> None:
         """Warn if ``scored`` queries are of an eval set that was learnt from, or have other documents in ``fit``.
 
         It does not warn of whole queries of ``X``: that these were learnt from is no surprise.  Ids that just count the queries
@@ -81,7 +81,7 @@ def _are_numbers(ids: npt.NDArray[np.str_]) -> bool:
     return {*ids.tolist()} in ({*map(str, range(n))}, {*map(str, range(1, n + 1))})
 
 
-def seen_queries(train: Queries | None, then: Mapping[str, Queries | None]) -> SeenQueries | None:
+def seen_queries(train: DigestedQueries | None, then: Mapping[str, DigestedQueries | None]) -> SeenQueries | None:
     """Return what is kept of the queries of ``X``, and of eval sets that were learnt from; None if they are those of a dataset."""
     if train is None or None in then.values():
         return None
