@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,12 +26,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _NAMED = 20  # choices in a message
+_USER = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+://?)[^\s/?#'\"@]*@")
+_QUERY = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+://?[^\s?'\"]*)\?[^\s?'\",;:]*=[^\s'\",;]*?(?=[,;]|:?(?:\s|$|['\"]))")
+
+
+def without_secrets(text: str) -> str:
+    """Return ``text`` without what may be secret in URLs: query strings, which have signatures, user names and passwords.
+
+    A local path may have lost one of the slashes of the URL that was meant.
+
+    >>> without_secrets("https://me:pw@host/a.csv?sig=x&se=1: no such file; s3://bucket/day-?.csv")
+    'https://host/a.csv: no such file; s3://bucket/day-?.csv'
+    """
+    return _QUERY.sub(r"\1", _USER.sub(r"\1", text)) if ":/" in text else text
 
 
 class RankmillError(Exception):
-    """Base of everything rankmill raises on purpose."""
+    """Base of everything rankmill raises on purpose; its message has no secrets of URLs."""
 
     exit_code: ClassVar[int] = BUG
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(without_secrets(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class InputError(RankmillError):

@@ -36,6 +36,7 @@ LEAST_BINS = 2  # of one feature
 N_SIGNAL = 10  # features with a signal in generated judgments
 MAX_SEED = 2**63 - 1  # of generated judgments
 DEFAULT_BLOCK_BYTES = 16 << 20
+USUAL_DELIMITERS = ";\t|,"
 MEMORY = "Maximum memory of the process, 512MB or more."  # used by several commands and option groups
 
 _SPLITS = "Splits"

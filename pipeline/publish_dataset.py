@@ -10,6 +10,7 @@ from rankmill.foundation.errors import InputError, RankmillError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder, publish_folder
+from rankmill.foundation.storage.special_files import refuse_special
 from rankmill.pipeline.dataset_manifest import (
     CATEGORIES,
     FEATURES,
@@ -32,6 +33,7 @@ _FOLDERS = (FEATURES, QUERIES, STATISTICS, PAIRS, UNJUDGED, CATEGORIES)
 
 def check_destination(out: Path, *, overwrite: bool) -> None:
     """Raise InputError if ``out`` exists and may not be replaced."""
+    refuse_special(out)
     if not out.exists():
         return
     if not out.is_dir():

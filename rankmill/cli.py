@@ -44,7 +44,7 @@ import rankmill.trainer.cli
 import rankmill.trainer.cli_tune
 from rankmill.foundation.command_line import AsJson, TakesUrls
 from rankmill.foundation.cores import available_cores
-from rankmill.foundation.errors import UnusableColumns, known_code_of, one_line
+from rankmill.foundation.errors import UnusableColumns, known_code_of, one_line, without_secrets
 from rankmill.foundation.exit_codes import BUG, READER_GONE, USAGE
 from rankmill.foundation.options import spelled_for_a_command_line
 from rankmill.other_libraries import OURS
@@ -430,7 +430,7 @@ def _report(error: Exception) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    sys.stderr.write(f"rankmill: {message}\n")
+    sys.stderr.write(f"rankmill: {without_secrets(message)}\n")
     return code
 
 

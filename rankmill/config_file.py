@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from rankmill.config import Config
 from rankmill.foundation.errors import ConfigError, InputError, RankmillError
 from rankmill.foundation.options import Grouped, grouped, option_of, spelled_for_a_file, types_in
+from rankmill.foundation.storage.special_files import refuse_special
 from rankmill.gate.gate_rules import METRIC
 from rankmill.other_libraries import unknown_name
 from rankmill.pipeline.goals import check_goal
@@ -55,6 +56,7 @@ def read_config(path: Path) -> Config:
     ConfigError
         The file is not valid TOML or not a valid configuration; one line with the file, the key and the cure.
     """
+    refuse_special(path)
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):

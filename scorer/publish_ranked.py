@@ -17,6 +17,7 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.disk import exchange
 from rankmill.foundation.storage.locks import LOCK_NAME, is_locked
 from rankmill.foundation.storage.publish import fsync_folder, publish_folder
+from rankmill.foundation.storage.special_files import refuse_special
 from rankmill.scorer.ranked_file import checked_suffix, counts_belong_to, grades_path, is_ranked_folder
 
 ASIDE = ".replaced"
@@ -87,6 +88,7 @@ def check_target(target: Path, *, overwrite: bool, several: bool = False) -> Non
 
     A folder that a killed run renamed is restored first.
     """
+    refuse_special(target)
     single = bool(checked_suffix(target))
     if single and several:
         raise InputError(f"{target}: is the name of a file; several models need a folder, with one folder each in it")

@@ -19,18 +19,19 @@ import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled
+from rankmill.foundation.storage.special_files import refuse_special
 from rankmill.foundation.storage.table_formats import refuse_table_format
 from rankmill.pipeline.arrow import refused_by_arrow, schema_of
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, path_in
 from rankmill.pipeline.made_ids import without_made
-from rankmill.pipeline.options import ReadOptions
+from rankmill.pipeline.options import USUAL_DELIMITERS, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, shorten
 from rankmill.pipeline.sources.blocks import compression_of, damaged, refuse_foreign_content
 from rankmill.pipeline.sources.column_roles import IDS
 from rankmill.pipeline.sources.columnar import ColumnsOf, TableSource
 from rankmill.pipeline.sources.columns import TableColumns
 from rankmill.pipeline.sources.delimited import DelimitedSource
-from rankmill.pipeline.sources.delimited_text import USUAL_DELIMITERS, DelimitedText
+from rankmill.pipeline.sources.delimited_text import DelimitedText
 from rankmill.pipeline.sources.files import check_file, format_of, uncompressed
 from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.open_source import NarrowFile, open_table
@@ -75,6 +76,7 @@ def read_scored(path: Path, goals: Sequence[str] = ()) -> pa.Table:
     CandidatesRejected
         A column is missing or of another type, a line is malformed, a score is missing or not a number.
     """
+    refuse_special(path)
     refuse_table_format(path)
     if (source := open_list(path, partial(_scored_columns, goals))) is not None:
         return as_scored(_read_rows(source, goals), str(path), goals)

@@ -7,9 +7,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from rankmill.foundation.errors import InputError
+from rankmill.foundation.errors import InputError, without_secrets
 
 SCHEMES = {"s3": "Amazon S3 and compatible stores", "gs": "Google Cloud Storage", "az": "Azure Blob Storage"}
+_OTHERS = frozenset(
+    ["http", "https", "ftp", "sftp", "file", "hdfs", "abfs", "abfss", "wasb", "wasbs", "adl", "oss", "hf"]
+)  # refused, not taken for folders
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/(/?)(.*)", flags=re.DOTALL)
 
 
@@ -83,6 +86,10 @@ def location(text: str | os.PathLike[str] | ObjectUrl) -> Location:
         )
     if scheme not in SCHEMES:
         raise InputError(f"{text}: expected a path or a URL of {', '.join(f'{known}://' for known in SCHEMES)}")
+    if without_secrets(str(text)) != str(text):
+        raise InputError(
+            f"{text}: expected {scheme}://BUCKET/PREFIX without a query string (left out here); credentials are read from the environment"
+        )
     if not parts[2]:
         raise InputError(f"{text}: expected two slashes: {scheme}://{rest}")
     if not bucket or not rest.isprintable() or any(part in {"", ".", ".."} for part in rest.split("/")):
@@ -97,7 +104,8 @@ def meant_as_url(path: Path) -> str:
     ('s3://bucket/file', '')
     """
     parts = _URL.fullmatch(str(path))
-    return f"{parts[1]}://{parts[3]}" if parts and parts[1] in SCHEMES and not path.exists() else ""
+    known = parts is not None and (parts[1].lower() in SCHEMES or parts[1].lower() in _OTHERS)
+    return f"{parts[1]}://{parts[3]}" if parts and known and not path.exists() else ""
 
 
 def relative(below: Location, above: Location) -> PurePosixPath:

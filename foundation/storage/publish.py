@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from rankmill.foundation.storage.arriving import open_to_read
 from rankmill.foundation.storage.disk import Disk, flush_path
+from rankmill.foundation.storage.special_files import refuse_special
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -118,6 +119,7 @@ def _allocate(disk: Disk, descriptor: int, size: int) -> None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write ``data`` to ``path`` atomically: a reader sees the old bytes or the new ones."""
+    refuse_special(path)
     for left in staged_for(path):
         if is_left_behind(left):
             left.unlink(missing_ok=True)
@@ -164,6 +166,7 @@ def keep_by_digest(staged: Path, folder: Path) -> str:
 
 def publish_file(staged: Path, destination: Path) -> None:
     """Sync ``staged``, which is on the same file system, and rename it to ``destination``."""
+    refuse_special(destination)
     fsync_file(staged)
     staged.replace(destination)
     fsync_folder(destination.parent)
@@ -171,6 +174,7 @@ def publish_file(staged: Path, destination: Path) -> None:
 
 def publish_folder(staged: Path, destination: Path) -> None:
     """Sync the tree ``staged`` and rename it to ``destination``, which must not exist or be an empty folder."""
+    refuse_special(destination)
     for folder, _, names in os.walk(staged, topdown=False):
         for name in names:
             fsync_file(Path(folder, name))

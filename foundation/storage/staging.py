@@ -24,6 +24,7 @@ from rankmill.foundation.storage.publish import (
     staged_for,
     write_new,
 )
+from rankmill.foundation.storage.special_files import refuse_special
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -51,9 +52,12 @@ def staging_folder(destination: Path, resumable: Callable[[Path], bool] | None =
 
     Raises
     ------
+    InputError
+        ``destination`` is a pipe or a device.
     OSError
         The disk is full: from any library, with ``destination`` as its file name.
     """
+    refuse_special(destination)
     parent = destination.parent
     created = [above for above in (parent, *parent.parents) if not above.exists()]
     parent.mkdir(parents=True, exist_ok=True)

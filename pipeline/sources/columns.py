@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns, name_hint
 from rankmill.foundation.options import spelled
-from rankmill.pipeline.options import MAX_FEATURES
+from rankmill.pipeline.options import MAX_FEATURES, USUAL_DELIMITERS
 from rankmill.pipeline.sources.column_roles import (
     CLICK_PARTS,
     HABITS,
@@ -25,7 +25,6 @@ from rankmill.pipeline.sources.column_roles import (
     PARTS,
     RESERVED,
 )
-from rankmill.pipeline.sources.delimited_text import USUAL_DELIMITERS
 from rankmill.pipeline.sources.files import partition_keys
 from rankmill.pipeline.sources.times import TIME
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from rankmill.foundation.errors import DataRejected, MalformedLine
 from rankmill.foundation.storage.arriving import readable
 from rankmill.pipeline.arrow import strings_from
-from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES
+from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, USUAL_DELIMITERS
 from rankmill.pipeline.sources import _delimited_kernels as _kernels
 from rankmill.pipeline.sources._number_kernels import POWERS
 from rankmill.pipeline.sources.batch import Quarantine, shorten
@@ -40,7 +40,6 @@ _HEADER_LIMIT = 16 << 20
 _FIRST_BYTES = 1 << 20
 _MOST_LINES = 1 << 17  # parsed at a time: short cells take many times the memory of their text
 _ODD_CELLS = 1 << 14
-USUAL_DELIMITERS = ";\t|,"
 _BLANKS = " \t"
 _IS_BLANK = np.isin(np.arange(256), [ord(blank) for blank in _BLANKS])
 

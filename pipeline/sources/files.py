@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import file_digest
+from rankmill.foundation.storage.special_files import refuse_special
 from rankmill.foundation.storage.table_formats import refuse_table_format
 from rankmill.pipeline.dataset_manifest import FEATURES, MANIFEST_NAME, UNJUDGED, earlier_name, path_in
 from rankmill.pipeline.options import Format
@@ -185,6 +186,7 @@ def check_file(path: Path) -> None:
     except UnicodeEncodeError:
         name = os.fsencode(path).decode("utf-8", "backslashreplace")
         raise InputError(f"{name}: the bytes of this name are not UTF-8; rename it") from None
+    refuse_special(path)
     refuse_table_format(path)
     if path.is_dir():
         raise InputError(f"{path}: is a folder; give the files in it")

@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
-from rankmill.foundation.errors import code_of
+from rankmill.foundation.errors import code_of, without_secrets
 from rankmill.foundation.errors import one_line as said_by
 from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
 from rankmill.foundation.records import left_out
@@ -84,7 +84,7 @@ def one_line(text: str) -> str:
 
 def printable(text: str) -> str:
     """Replace each non-printable character of ``text`` by a space, and strip spaces at the end."""
-    return "".join(letter if letter.isprintable() else " " for letter in whole_text(text)).rstrip()
+    return "".join(letter if letter.isprintable() else " " for letter in whole_text(without_secrets(text))).rstrip()
 
 
 def lasting(seconds: float) -> str:
