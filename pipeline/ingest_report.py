@@ -13,7 +13,7 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.progress import TerminalBar, stderr_console
 from rankmill.foundation.records import JSON, as_json, infinite_as_words
 from rankmill.pipeline.dataset_manifest import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, UNJUDGED, path_in
-from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
+from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE, note_on_gains
 from rankmill.pipeline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ class IngestReport:
             lines.append(
                 f"grades up to {highest:,}: amounts are labels (a column label, {spelled('columns')} label=NAME; {spelled('labels')} real for LETOR text)"
             )
+        elif note := note_on_gains(count.grade for count in self.manifest.grades):
+            lines.append(note)
         return lines
 
     def render(self) -> str:

@@ -50,6 +50,7 @@ from rankmill.other_libraries import (
 )
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.options import MAX_BIN
+from rankmill.pipeline.sources.grades import note_on_gains
 from rankmill.prepared import PreparedModel
 from rankmill.scorer.forest import Forest, importance_table
 from rankmill.scorer.metrics import Metric
@@ -441,7 +442,8 @@ class Ranker(Routed):
             )
             result = fit(data, parameters, options)
         trained = result.forest if base is None else base.joined(result.forest)
-        _warn_without_splits(trained, 3)
+        _warn_of(note_without_splits(trained), 3)
+        _warn_of(note_on_gains(np.unique(data.train.grades).tolist(), parameters.gain), 3)
         self._keep(trained, result.best_round, result.history, given_names, result.cross_validation)
         self._seen = seen_queries(train.queries, {name: rows.queries for name, rows in then.items()})
         return self
@@ -474,7 +476,7 @@ class Ranker(Routed):
         )
         found = fit_on_cluster(X, y, given, to_fit)
         result = found.result
-        _warn_without_splits(result.forest, 4)
+        _warn_of(note_without_splits(result.forest), 4)
         self._keep(result.forest, result.best_round, result.history, found.given_names)
         return self
 
@@ -519,6 +521,7 @@ class Ranker(Routed):
                 n_threads=workers_for(binning.n_threads),
                 on_epoch=lambda record, _: on_round(record),
             )
+        _warn_of(note_on_gains(np.unique(data.train.rows.grades).tolist(), options.gain), 4)
         self._keep(result.net, result.best_epoch, result.history, given_names)
         return self
 
@@ -805,9 +808,9 @@ def _forest_of(model: Model) -> Forest:
     return forest_of(named_model(model)[0], "resume")
 
 
-def _warn_without_splits(forest: Forest, stacklevel: int) -> None:
-    """Warn if all documents tie."""
-    if note := note_without_splits(forest):
+def _warn_of(note: str, stacklevel: int) -> None:
+    """Warn with the ``note``, if there is any."""
+    if note:
         warnings.warn(note, UserWarning, stacklevel=stacklevel)
 
 

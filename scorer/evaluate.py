@@ -397,7 +397,7 @@ def _facts(lists: ScoredLists, policy: Policy) -> JudgedQueries:
     np.add.at(ideal, query[positive], marks[positive])
     relevant = np.bincount(query[grades >= policy.relevant_from], minlength=len(sizes))
     whole = np.maximum(sizes, n_known) if lists.ideal == "grade counts" else sizes
-    return JudgedQueries(n_documents=whole, n_known=n_known, n_relevant=relevant, ideal=ideal)
+    return JudgedQueries(n_documents=whole, n_known=n_known, n_relevant=relevant, ideal=ideal, grades=np.unique(grades))
 
 
 def write_per_query(evaluation: Evaluation, path: Path) -> None:

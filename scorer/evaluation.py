@@ -13,6 +13,7 @@ import numpy.typing as npt
 from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.records import as_json, left_out
 from rankmill.foundation.terminal import labelled, text_table
+from rankmill.pipeline.sources.grades import note_on_gains
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
 from rankmill.scorer.metrics.per_query import mean_of
@@ -57,12 +58,15 @@ class JudgedQueries:
         int64: documents in the query's ideal list; those of them with a grade of at least the policy's ``relevant_from``.
     ideal
         uint64: a digest of these documents' grades above 0, equal for equal ideal lists.
+    grades
+        (g,) int32: the different grades of all these documents.
     """
 
     n_documents: npt.NDArray[np.int64]
     n_known: npt.NDArray[np.int64]
     n_relevant: npt.NDArray[np.int64]
     ideal: npt.NDArray[np.uint64]
+    grades: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +275,9 @@ class Evaluation:
             notes.append(
                 ("note", f"{self.convention.name} has no {', '.join(foreign)}: computed under its conventions")
             )
+        by_gain = any(metric.name in {"ndcg", "dcg"} and not metric.goal for metric in self.metrics)
+        if by_gain and (note := note_on_gains(self.facts.grades.tolist(), self.policy.gain)):
+            notes.append(("note", note))
         for count, words in (
             (counts.n_unjudged_documents, "scored documents have no grade: counted as grade 0"),
             (counts.n_unjudged_queries, "scored queries are not judged: left out"),

@@ -6,7 +6,9 @@ Rules apply in this order: the map of words (which may contain numbers), negativ
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -19,6 +21,8 @@ from rankmill.pipeline.options import MAX_GRADE, NegativeGrades, ReadOptions, Un
 from rankmill.pipeline.sources._number_kernels import TRUTH
 
 HIGHEST_LABEL_AS_GRADE = 31  # whole labels above are amounts, whose gain 2^grade - 1 would dominate every sum
+STEEP = 5  # steps between two grades in use from which on the gain of the lower one, 1/32, is next to nothing
+MOST_MAPPED = 8  # grades in a message
 UNKNOWN_GRADE = -1  # the document is unjudged
 GRADE_RULE = "a grade: a whole number, 0 or more"
 
@@ -31,6 +35,24 @@ def can_be_grades(label: npt.NDArray[np.float64], max_grade: int | None) -> npt.
     highest = HIGHEST_LABEL_AS_GRADE if max_grade is None else max_grade
     fitting: npt.NDArray[np.bool_] = (label >= 0) & (label <= highest) & (label == np.floor(label))
     return fitting
+
+
+def note_on_gains(grades: Iterable[int], gain: str = "exp") -> str:
+    """Return in words that with exponential ``gain`` some of the ``grades`` in use count next to nothing; empty if none does.
+
+    >>> note_on_gains([0, 1, 2, 3, 4]), note_on_gains([0, 10]), note_on_gains([0, 10, 20, 30], "linear")
+    ('', '', '')
+    """
+    used = sorted({int(grade) for grade in grades if grade > 0})
+    gap, above = max(((high - low, high) for low, high in pairwise(used)), default=(0, 0))
+    if gain != "exp" or gap < STEEP:
+        return ""
+    ranks = ",".join(f"{grade}={rank}" for rank, grade in enumerate(used[:MOST_MAPPED], start=1))
+    ranks += ",.." if len(used) > MOST_MAPPED else ""
+    return (
+        f"a document of grade {above} gains {2**gap:,} times as much as one of grade {above - gap} (gain exp, 2^grade - 1), so"
+        f" the higher grade alone decides; map the grades ({spelled('grades')} {ranks} when they are read), or use {spelled('gain')} linear"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
