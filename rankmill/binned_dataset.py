@@ -197,5 +197,9 @@ def _expected(reference: BinnedDataset | None, own: BinningOptions) -> Expected 
     """Return the features of a reference; InvalidParameter if options say how to bin, too."""
     if reference is None:
         return None
+    if not isinstance(reference, BinnedDataset):
+        raise InvalidParameter(
+            f"reference must be the BinnedDataset of the training data, got a {type(reference).__name__}"
+        )
     check_binned_alike(own, reference.binned.binspec, "the reference")
     return reference.binned.feature_names, reference.binned.binspec.categories

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.records import as_json
 from rankmill.foundation.storage.url_arguments import takes_urls
 from rankmill.model_files import facts_of, named_model
@@ -53,6 +54,10 @@ def register_model(
     rankmill.foundation.errors.RankmillError
         The name is invalid, the folder is not a registry, or a concurrent writer got in first.
     """
+    if not isinstance(model, Ranker | Model):
+        raise InvalidParameter(
+            f"register_model takes a ranker or a model, got a {type(model).__name__}; a file is registered by rankmill models register"
+        )
     trained = model if isinstance(model, Model) else model.fitted("register_model")
     return Registry(registry).register(
         name, trained.to_bytes(), manifest=as_json(facts_of(trained, None, None)), reason=reason

@@ -6,14 +6,15 @@ A chart contains its data and can be modified like any Altair chart: ``plot_impo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from rankmill.feature_table import matrix_for
-from rankmill.foundation.errors import InputError, MissingLibrary
+from rankmill.foundation.errors import InputError, InvalidParameter, MissingLibrary
+from rankmill.foundation.scalars import whole_number
 from rankmill.ranker import Ranker
 from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.forest import Forest, feature_importance
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 Model: TypeAlias = Ranker | Forest
+T = TypeVar("T")
 
 MOST_POINTS = 3000  # per chart: Altair allows 5000, and each one adds text to the notebook
 MOST_STEPS = 40  # values of each feature in a chart of two features
@@ -58,7 +60,7 @@ def plot_learning_curve(ranker: Ranker, metric: str | None = None) -> alt.LayerC
         Altair is not installed.
     """
     alt = _altair("plot_learning_curve")
-    ranker.fitted("plot_learning_curve")
+    _checked("ranker", ranker, Ranker, "a ranker, which has the history of its training").fitted("plot_learning_curve")
     curves = ranker.evals_result_
     measured = list(next(iter(curves.values()), {}))
     if not measured:
@@ -91,7 +93,7 @@ def plot_importance(model: Model, top: int = 20) -> alt.Chart:
     alt = _altair("plot_importance")
     forest = _forest_of(model)
     shares = feature_importance(forest)
-    order = np.argsort(-shares, kind="stable")[:top]
+    order = np.argsort(-shares, kind="stable")[: _checked_top(top)]
     frame = pl.DataFrame({"feature": [forest.feature_names[f] for f in order], "share": shares[order]})
     bars = alt.Chart(frame).mark_bar()
     return bars.encode(
@@ -217,7 +219,7 @@ def plot_shap_summary(model: Model, X: Any, qid: npt.ArrayLike | None = None, to
         raise InputError("plot_shap_summary needs documents, and X has no rows")
     contributions = shap_values(forest, values, qid=qid).values[:, 0, :]
     sizes = np.abs(contributions).mean(axis=0)
-    order = np.argsort(-sizes, kind="stable")[:top]
+    order = np.argsort(-sizes, kind="stable")[: _checked_top(top)]
     shown = _evenly_spaced(np.arange(len(values)), MOST_POINTS // max(len(order), 1))
     apart = np.random.Generator(np.random.PCG64(_SEED)).uniform(size=len(shown))
     paths = leaf_paths(forest)
@@ -283,7 +285,7 @@ def plot_metric_by_slice(evaluation: Evaluation, by: str | None = None, metric: 
         Altair is not installed.
     """
     alt = _altair("plot_metric_by_slice")
-    if not evaluation.slices:
+    if not _checked("evaluation", evaluation, Evaluation, "what evaluate(.., by=[..]) returns").slices:
         raise InputError("the evaluation has no slices; give evaluate a column: by=[..]")
     column = _one_of("by", by, [each.by for each in evaluation.slices])
     name = _one_of("metric", metric, [str(each) for each in evaluation.metrics])
@@ -314,7 +316,22 @@ def _altair(what: str) -> Any:
 
 
 def _forest_of(model: Model) -> Forest:
-    return model if isinstance(model, Forest) else model.fitted_forest("a plot")
+    if isinstance(model, Forest):
+        return model
+    return _checked("model", model, Ranker, "a ranker or its forest_").fitted_forest("a plot")
+
+
+def _checked(name: str, given: Any, kind: type[T], words: str) -> T:
+    """Return what is ``given`` as ``name`` if it is of this ``kind``; else InvalidParameter."""
+    if not isinstance(given, kind):
+        raise InvalidParameter(f"{name} must be {words}, got a {type(given).__name__}")
+    return given
+
+
+def _checked_top(top: int) -> int:
+    if whole_number("top", top) < 1:
+        raise InvalidParameter(f"top must be 1 or more, got {top}")
+    return top
 
 
 def _require_one_output(forest: Forest, what: str) -> None:

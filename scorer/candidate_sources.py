@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.foundation.errors import CandidatesRejected, InputError, InvalidParameter
 from rankmill.foundation.options import made_of, spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import Format, ReadOptions
@@ -51,7 +51,13 @@ def read_options(options: CandidateOptions, model: Model) -> ReadOptions:
 
 def paths_of(subject: PathLike | Sequence[PathLike]) -> list[Path]:
     """Return ``subject`` as a list of paths."""
-    return [Path(subject)] if isinstance(subject, (str, os.PathLike)) else [*map(Path, subject)]
+    if isinstance(subject, str | os.PathLike):
+        return [Path(subject)]
+    if not isinstance(subject, list | tuple) or not all(isinstance(path, str | os.PathLike) for path in subject):
+        raise InvalidParameter(
+            f"expected the path of a file or folder, or a list of paths, got a {type(subject).__name__}; write the rows to a file"
+        )
+    return [*map(Path, subject)]
 
 
 def files_of(paths: Sequence[Path], form: str = "auto", *, announce: bool = False) -> list[Path]:

@@ -89,7 +89,14 @@ class Model(ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to ``path`` in one atomic step: a reader sees the old file or the new one, never a part."""
-        write_atomically(Path(path), self.to_bytes())
+        target = Path(path)
+        if target.is_dir() or not target.name:
+            raise InputError(
+                f"{path}: expected the name of a file to write, found a folder; add a name such as model.rankmill"
+            )
+        if not target.parent.is_dir():
+            raise InputError(f"{path}: there is no folder {target.parent}; make it first")
+        write_atomically(target, self.to_bytes())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import InputError, ModelFormatError
+from rankmill.foundation.errors import InputError, InvalidParameter, ModelFormatError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON, canonical_json
 from rankmill.scorer import model_file
@@ -62,6 +62,9 @@ def read_model(data: bytes, where: str = "model") -> Model:
 
 def load_model_file(path: str | os.PathLike[str]) -> Model:
     """Read the model file ``path``; InputError if there is none, else errors as `read_model`."""
+    if not isinstance(path, str | os.PathLike):
+        own = f"; give its {'model_' if hasattr(path, 'model_') else 'path'}"
+        raise InvalidParameter(f"model must be a model or the path of its file, got a {type(path).__name__}{own}")
     return read_model(bytes_of_model(path), str(path))
 
 

@@ -24,7 +24,7 @@ from math import cos, pi
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import InputError
+from rankmill.foundation.errors import InputError, InvalidParameter
 from rankmill.foundation.options import spelled
 from rankmill.foundation.query_ids import query_ids
 from rankmill.scorer.forest import Forest
@@ -217,7 +217,7 @@ def _numbered(qid: npt.ArrayLike | None, n: int) -> npt.NDArray[np.int64] | None
         return None
     column = query_ids(qid)
     if column.shape != (n,):
-        raise ValueError(f"qid has the shape {column.shape}, expected ({n},)")
+        raise InvalidParameter(f"qid has the shape {column.shape}, expected ({n},)")
     return np.unique(column, return_inverse=True)[1].astype(np.int64)
 
 
