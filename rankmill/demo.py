@@ -115,6 +115,7 @@ def run_demo(
         "registry": out / "registry",
         "candidates": out / "candidates.txt",
         "ranked lists": out / "ranked",
+        "report": out / "report" / "index.html",
     }
     text = {name: str(place) for name, place in path.items()}
     for command in (
@@ -128,6 +129,7 @@ def run_demo(
         ["data", "synth", "-o", text["candidates"], "--queries", str(new_queries), "--seed", str(seed + 1)],
         ["rerank", text["candidates"], "--model", "demo", "--registry", text["registry"], "-o", text["ranked lists"]],
         ["evaluate", text["ranked lists"], *(part for name in METRICS for part in ("--metric", name))],
+        ["report", "demo@1", "--registry", text["registry"], "-o", str(path["report"].parent)],
     ):
         say(f"\n$ rankmill {shlex.join(command)}")
         run_command(command)

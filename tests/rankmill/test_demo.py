@@ -26,12 +26,13 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.Monk
         assert command[0] == "rankmill"
         assert tuple(command[1:2]) in names or tuple(command[1:3]) in names
     assert "the model" in out
-    for what in ("judgments.txt", "dataset", "registry", "candidates.txt", "ranked"):
+    for what in ("judgments.txt", "dataset", "registry", "candidates.txt", "ranked", "report/index.html"):
         assert (tmp_path / "rankmill-demo" / what).exists()
         assert f"rankmill-demo/{what}" in out.split("Written:")[1]
 
     # The printed commands are all there is to it: typed by hand they report the same metrics.
-    assert execute([*shown[-1][1:], "--json"]) == 0
+    evaluate = next(command for command in shown if command[1] == "evaluate")
+    assert execute([*evaluate[1:], "--json"]) == 0
     typed = json.loads(capsys.readouterr().out)["metrics"]
     row = next(line for line in out.splitlines() if line.startswith("the model "))
     assert [f"{typed[name]['mean']:.4f}" for name in ("ndcg@10", "err@10", "map")] == row.split()[-3:]
