@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from contextlib import suppress
 from pathlib import Path
 
-from rankmill.foundation.errors import InputError, RankmillError
+from rankmill.foundation.errors import ConflictError, InputError, RankmillError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder, publish_folder
@@ -28,6 +29,7 @@ from rankmill.pipeline.dataset_manifest import (
 )
 from rankmill.pipeline.stored_shards import read_manifest
 
+_IN_USE = {errno.ENOTEMPTY, errno.EEXIST}  # of the name of a folder
 _FOLDERS = (FEATURES, QUERIES, STATISTICS, PAIRS, UNJUDGED, CATEGORIES)
 
 
@@ -58,13 +60,26 @@ def publish_dataset(staged: Path, out: Path, manifest: Manifest, *, overwrite: b
     Raises
     ------
     InputError
-        ``out`` exists and may not be replaced.
+        ``out`` is something else than a dataset.
+    ConflictError
+        Another command has made ``out`` meanwhile, and it may not be replaced.
     """
-    check_destination(out, overwrite=overwrite)
     if not path_in(out, MANIFEST_NAME).exists():
+        check_destination(out, overwrite=overwrite)
         (staged / MANIFEST_NAME).write_bytes(manifest.to_bytes())
-        publish_folder(staged, out)
-        return
+        try:
+            publish_folder(staged, out)
+        except OSError as error:
+            if error.errno not in _IN_USE:
+                raise
+        else:
+            return
+    if not overwrite:
+        raise ConflictError(
+            f"{out}: another command made this dataset while this one was running; choose another name, or replace it with"
+            f" {spelled('overwrite')}"
+        )
+    check_destination(out, overwrite=True)
     with alone(out):
         _replace(staged, out, manifest)
 

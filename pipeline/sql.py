@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -12,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from rankmill.foundation.cores import available_cores
+from rankmill.foundation.database import open_database
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.storage.staging import scratch_folder
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import (
     JUDGMENT_REJECTS_NAME,
@@ -35,7 +36,7 @@ def query_dataset(dataset: Dataset, sql: str, options: QueryOptions = DEFAULTS) 
     invalid, does not only read, or needs more memory.
     """
     views = dict(_views(dataset))
-    with tempfile.TemporaryDirectory(prefix="rankmill-sql-") as spill, _database(options, spill) as database:
+    with scratch_folder("sql") as spill, _database(options, spill) as database:
         for name, (select, _) in views.items():
             database.execute(f"CREATE VIEW {name} AS {select}")
         database.execute(f"SET allowed_paths = {_list([file for _, files in views.values() for file in files])}")
@@ -47,20 +48,14 @@ def query_dataset(dataset: Dataset, sql: str, options: QueryOptions = DEFAULTS) 
 
 
 @contextmanager
-def _database(options: QueryOptions, spill: str) -> Iterator[Any]:
+def _database(options: QueryOptions, spill: Path) -> Iterator[Any]:
     """Yield an empty database; its errors become an InputError of one line."""
     import duckdb
 
-    config: dict[str, Any] = {
-        "memory_limit": f"{int((options.memory - 220 * 10**6) * 0.75)}B",  # DuckDB and the process use more than that
-        "threads": options.threads or min(4, available_cores()),  # each thread holds decoded columns
-        "temp_directory": spill,
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-        "python_enable_replacements": False,  # names of Python variables are not tables
-    }
+    memory = int((options.memory - 220 * 10**6) * 0.75)  # DuckDB and the process use more than that
+    threads = options.threads or min(4, available_cores())  # each thread holds decoded columns
     try:
-        with duckdb.connect(":memory:", config=config) as database:
+        with open_database(memory=memory, threads=threads, spill=spill) as database:
             yield database
     except duckdb.Error as error:
         raise InputError(f"SQL: {'; '.join(str(error).partition('LINE ')[0].split(chr(10))).strip('; ')}") from None

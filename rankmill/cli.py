@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import sys
 import traceback
 from collections import Counter
@@ -45,7 +44,8 @@ import rankmill.trainer.cli_tune
 from rankmill.foundation.command_line import AsJson, TakesUrls
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import UnusableColumns, known_code_of, one_line, without_secrets
-from rankmill.foundation.exit_codes import BUG, READER_GONE, USAGE
+from rankmill.foundation.exit_codes import BUG, INTERRUPTED, READER_GONE, TERMINATED, USAGE
+from rankmill.foundation.interrupts import end_on_signals, leave, was_asked_to_end
 from rankmill.foundation.options import spelled_for_a_command_line
 from rankmill.other_libraries import OURS
 from rankmill.removed import COMMAND, removal
@@ -53,7 +53,6 @@ from rankmill.scorer.metrics import parse_metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import FrameType
 
     from typer.models import CommandInfo
 
@@ -369,13 +368,14 @@ adopt(app)
 
 def main() -> NoReturn:
     """Run the command line of this process and exit with its code."""
-    signal.signal(signal.SIGTERM, _terminate)
+    end_on_signals()
     # read by PyArrow and NumPy's linear algebra, which do not know the CPU quota of a container
     os.environ.setdefault("OMP_NUM_THREADS", str(available_cores()))
-    code = execute(sys.argv[1:])
-    for asked in (signal.SIGTERM, signal.SIGINT):  # the command has ended: keep its exit code
-        signal.signal(asked, signal.SIG_IGN)
-    sys.exit(code)
+    try:
+        code = execute(sys.argv[1:])
+    except SystemExit:  # a signal while an error was reported
+        code = TERMINATED
+    leave(code)
 
 
 def execute(arguments: Sequence[str]) -> int:
@@ -396,8 +396,8 @@ def _execute(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         return _reader_gone()
-    except KeyboardInterrupt:  # while a module is imported, outside Typer
-        return 128 + signal.SIGINT
+    except KeyboardInterrupt:  # without `main`, outside Typer
+        return INTERRUPTED
     except Exception as error:
         return _report(error)
     return code
@@ -421,6 +421,8 @@ def _invoke(arguments: Sequence[str]) -> int:
 
 
 def _report(error: Exception) -> int:
+    if was_asked_to_end():  # `main` knows the code
+        return TERMINATED
     code = known_code_of(error)
     if code is not None:
         return _say(one_line(error), code)
@@ -439,9 +441,3 @@ def _reader_gone() -> int:
     # The interpreter flushes stdout at exit: send that to /dev/null.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return READER_GONE
-
-
-def _terminate(signum: int, _frame: FrameType | None) -> NoReturn:
-    """Unwind the stack, so that temporary files are removed; ignore a second signal meanwhile."""
-    signal.signal(signum, signal.SIG_IGN)
-    raise SystemExit(128 + signum)

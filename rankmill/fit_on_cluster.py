@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from rankmill.arrays import names_of
@@ -22,6 +21,7 @@ from rankmill.dask_rows import DaskRows
 from rankmill.foundation.cluster.dask_engine import DaskEngine
 from rankmill.foundation.cluster.workers import Cluster, open_cluster
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
+from rankmill.foundation.storage.staging import scratch_folder
 from rankmill.given_rows import FitColumns, unpacked
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
@@ -111,10 +111,10 @@ def fit_on_cluster(X: Any, y: Any, given: Mapping[str, Any], to_fit: ToFit) -> F
         raise InputError(f"scratch: {scratch} is not a folder")
     say = to_stderr if own.verbose else None
     with (
-        TemporaryDirectory(prefix="rankmill-", dir=scratch) as folder,
+        scratch_folder("fit", scratch) as folder,
         open_cluster(own.cluster, say or (lambda _: None)) as cluster,
     ):
-        dataset = _dataset_of(rows, watched, Path(folder), cluster, own, say)
+        dataset = _dataset_of(rows, watched, folder, cluster, own, say)
         asked, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset), start)
         if to_fit.start is not None and to_fit.further:
             parameters = replace(parameters, n_rounds=to_fit.start.n_rounds + parameters.n_rounds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +18,7 @@ from rankmill.foundation.storage.bucket import BucketClient
 from rankmill.foundation.storage.disk import Disk
 from rankmill.foundation.storage.location import ObjectUrl, location
 from rankmill.foundation.storage.publish import digest_of
+from rankmill.foundation.storage.staging import scratch_folder
 from rankmill.registry.blob_store import LARGEST_BLOB, Store
 from rankmill.registry.bundle_export import Bundle, Exported
 from rankmill.registry.bundle_import import BundleImport, OpenedBundle, import_bundle
@@ -451,9 +451,9 @@ class Registry:
         wanted = [self._known(name).name for name in (self.names() if names is None else names)]
         to.prepare(self.protected)
         done = []
-        with tempfile.TemporaryDirectory(prefix="rankmill.") as folder:
+        with scratch_folder("bundles") as folder:
             for name in wanted:
-                bundle = Path(folder) / f"{name}.tar"
+                bundle = folder / f"{name}.tar"
                 self.export(name, bundle)
                 done.append(to.import_(bundle))
                 bundle.unlink()

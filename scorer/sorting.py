@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.database import open_database
 from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder
 from rankmill.foundation.threads import ahead
@@ -369,22 +370,8 @@ def _range_bounds(ids: Iterable[pa.Array[Any]], n_rows: int, n_parts: int) -> pa
 
 def open_sorter(folder: Path, sort_bytes: int, n_threads: int) -> Any:
     """Return a connection of DuckDB that holds ``sort_bytes`` and spills to ``folder``."""
-    import duckdb
-
     pa.default_memory_pool().release_unused()  # free the memory of scoring for the sort
-    connection = duckdb.connect(
-        ":memory:",
-        config={
-            "memory_limit": f"{sort_bytes}B",
-            "temp_directory": str(folder),
-            "threads": n_threads,
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-            "preserve_insertion_order": False,
-        },
-    )
-    connection.execute("SET enable_progress_bar = false")  # it would go to stdout, into the middle of JSON
-    return connection
+    return open_database(memory=sort_bytes, threads=n_threads, spill=folder, preserve_insertion_order=False)
 
 
 def open_spill_file(path: Path, schema: pa.Schema) -> pa.RecordBatchStreamWriter:

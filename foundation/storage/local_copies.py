@@ -13,9 +13,9 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import gettempdir, mkdtemp
 
 from rankmill.foundation.errors import ConflictError, InputError
 from rankmill.foundation.process_memory import hold_beside
@@ -26,6 +26,7 @@ from rankmill.foundation.storage.found_objects import LAST, find, is_unfinished,
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.foundation.storage.locks import LOCK_NAME, try_lock
 from rankmill.foundation.storage.publish import STAGED, new_staged_path
+from rankmill.foundation.storage.staging import scratch_folder
 from rankmill.foundation.storage.uploads import Upload, objects_at
 
 LATER_AT_A_TIME = 4  # parts, while the first ones are read
@@ -62,7 +63,8 @@ class LocalCopies:
     """
 
     def __init__(self, cache: Path | None = None) -> None:
-        self._scratch = Path(mkdtemp(prefix="rankmill-", dir=Path(gettempdir()).resolve()))
+        self._open = ExitStack()
+        self._scratch = self._open.enter_context(scratch_folder("objects"))
         self._kept = self._scratch if cache is None else cache.absolute()
         roots = "|".join(re.escape(str(root)) for root in (self._scratch, self._kept))
         self._local = re.compile(rf"(?:{roots})/(?:in|out/[0-9a-f]{{16}})/(s3|gs|az)/")
@@ -89,7 +91,7 @@ class LocalCopies:
         self._outputs.clear()
         for place in self._names:
             _behind.pop(place, None)
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._open.close()
 
     def named(self, text: str) -> str:
         """Return ``text`` with URLs instead of our local names."""

@@ -11,6 +11,7 @@ import time
 import uuid
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import gettempdir, mkdtemp
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from rankmill.foundation.errors import ClusterUnavailable, WorkerLost
@@ -35,6 +36,7 @@ OURS_AFTER = 24 * 3600.0  # seconds after which the staged file of a dead proces
 ANYBODYS_AFTER = 7 * 24 * 3600.0  # the same for another machine: files are staged only briefly
 TRY_A_NEW_FILE = errno.EIO
 ATTEMPTS = 2
+_SCRATCH = "rankmill-"  # the names of scratch folders begin with it
 Way = Literal["link", "rename"]
 
 
@@ -74,10 +76,7 @@ def staging_folder(destination: Path, resumable: Callable[[Path], bool] | None =
                     yield folder
                 return
             folder.mkdir(mode=0o700)
-            with (folder / f"{LOCK_NAME}.new").open("xb") as lock:
-                try_lock(lock)
-                # renamed once the lock is held: cleanup skips a folder without this file
-                (folder / f"{LOCK_NAME}.new").rename(folder / LOCK_NAME)
+            with _locked(folder):
                 yield folder
     except (KeyboardInterrupt, SystemExit, WorkerLost, ClusterUnavailable):
         kept = resumable is not None and resumable(folder)
@@ -88,6 +87,36 @@ def staging_folder(destination: Path, resumable: Callable[[Path], bool] | None =
         with suppress(OSError):
             for above in created:
                 above.rmdir()
+
+
+@contextmanager
+def scratch_folder(kind: str, inside: str | os.PathLike[str] | None = None) -> Iterator[Path]:
+    """Yield a new folder ``inside`` (default: the temporary folder), which is removed at the end.
+
+    Those of killed processes of this user, of any ``kind``, are removed, too.
+    """
+    top = Path(gettempdir() if inside is None else inside).resolve()
+    for left in top.glob(f"{_SCRATCH}*"):
+        with suppress(OSError):
+            if left.lstat().st_uid == os.getuid() and not left.is_symlink():
+                _remove_if_abandoned(left)
+    folder = Path(mkdtemp(prefix=f"{_SCRATCH}{kind}-", dir=top))
+    try:
+        with _locked(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of the new ``folder``."""
+    with (folder / f"{LOCK_NAME}.new").open("xb") as lock:
+        with suppress(OSError):  # a file system without locks
+            try_lock(lock)
+        # renamed once the lock is held: cleanup skips a folder without this file
+        (folder / f"{LOCK_NAME}.new").rename(folder / LOCK_NAME)
+        yield
 
 
 def _take_over(destination: Path, resumable: Callable[[Path], bool]) -> tuple[Path, BinaryIO] | None:
@@ -108,14 +137,19 @@ def _take_over(destination: Path, resumable: Callable[[Path], bool]) -> tuple[Pa
 
 def _sweep_abandoned(destination: Path) -> None:
     for folder in staged_for(destination):
-        if not folder.is_dir():
-            continue
-        if not (folder / LOCK_NAME).exists() and is_left_behind(folder):
+        _remove_if_abandoned(folder)
+
+
+def _remove_if_abandoned(folder: Path) -> None:
+    if not folder.is_dir():
+        return
+    if not (folder / LOCK_NAME).exists():
+        if is_left_behind(folder):
             shutil.rmtree(folder, ignore_errors=True)
-            continue
-        with suppress(OSError), (folder / LOCK_NAME).open("rb") as lock:
-            if try_lock(lock):
-                shutil.rmtree(folder, ignore_errors=True)
+        return
+    with suppress(OSError), (folder / LOCK_NAME).open("rb") as lock:
+        if try_lock(lock):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Staging:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rankmill.foundation.database import open_database
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json
@@ -252,15 +253,7 @@ def _connected(spill: Path, memory: int) -> Iterator[Any]:
         raise InputError(
             f"{spelled('memory')} must be {RESIDENT + _LEAST_MEMORY:,} bytes or more for a join, got {memory:,}"
         )
-    config: dict[str, Any] = {
-        "memory_limit": f"{int(_TRACKED * limit)}B",
-        "threads": 1,
-        "temp_directory": fspath(spill),
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-    }
-    with duckdb.connect(":memory:", config=config) as connection:
-        connection.execute("SET enable_progress_bar = false")
+    with open_database(memory=int(_TRACKED * limit), threads=1, spill=spill) as connection:
         try:
             yield connection
         except duckdb.OutOfMemoryException:

@@ -11,7 +11,6 @@ or two policies; such lists are left out and count as malformed rows do.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from rankmill.foundation.kernels.randoms import random_bits_of
 from rankmill.foundation.options import spelled
 from rankmill.foundation.process_memory import return_large_arrays
 from rankmill.foundation.storage.publish import explain_errors
+from rankmill.foundation.storage.staging import scratch_folder
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.clicks.log_columns import FURTHER, ListRule, list_rule, log_columns
 from rankmill.pipeline.clicks.log_options import ClickLogOptions
@@ -94,8 +94,7 @@ def open_click_log(
     files = with_rows(find_files(paths), options.format, say)
     refuse_copies(files)
     return_large_arrays()
-    with tempfile.TemporaryDirectory(prefix="rankmill-clicks-") as name, explain_errors(Path(name), room_only=True):
-        folder = Path(name)
+    with scratch_folder("clicks") as folder, explain_errors(folder, room_only=True):
         if is_ubi(files):
             spill = LogSpill(folder / "rows", ("converted",))
             for rows in ubi_rows(files, options.memory, folder, say):

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from rankmill.foundation.database import open_database
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import parts_of
@@ -97,17 +98,10 @@ def ubi_rows(files: Sequence[Path], memory: int, folder: Path, say: Callable[[st
     DataRejected
         A file cannot be read, or a column is missing.
     """
-    import duckdb
-
-    config: Any = {
-        "memory_limit": f"{int((memory - _RESIDENT) * _TRACKED)}B",
-        "threads": 1,
-        "temp_directory": str(folder / "join"),
-        "autoinstall_known_extensions": False,
-        "python_enable_replacements": False,
-        "preserve_insertion_order": False,
-    }
-    with duckdb.connect(str(folder / "ubi.duckdb"), config=config) as connection:
+    with open_database(
+        memory=int((memory - _RESIDENT) * _TRACKED), threads=1, spill=folder / "join", file=folder / "ubi.duckdb",
+        preserve_insertion_order=False,
+    ) as connection:  # fmt: skip
         for kind, columns in _COLUMNS.items():
             parts = [_select(connection, path, columns) for path in files if path.name.startswith(kind)]
             connection.execute(f"CREATE VIEW {kind} AS {' UNION ALL '.join(parts)}")

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import DataRejected, TooManyRejects
+from rankmill.foundation.interrupts import stop_if_asked
 from rankmill.foundation.threads import in_order
 from rankmill.pipeline.sources.batch import tasks_of
 
@@ -83,6 +84,7 @@ def read_all(
         rows = 0
         with quarantine.part(part.number):
             for batch in part.task.rows():
+                stop_if_asked()
                 if not len(batch):
                     continue
                 rows += len(batch)

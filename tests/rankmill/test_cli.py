@@ -332,6 +332,7 @@ def test_libraries_take_no_more_threads_than_the_container_may(
         monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(cli, "available_cores", lambda: 3)
     monkeypatch.setattr(cli, "execute", lambda _arguments: 7)
+    monkeypatch.setattr(cli, "end_on_signals", lambda: None)  # it would watch the process of the tests
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     with pytest.raises(SystemExit) as left:
         cli.main()
