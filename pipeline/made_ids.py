@@ -21,8 +21,8 @@ def named_by_row(doc_id: pa.Array[Any] | None, row: npt.NDArray[np.int64]) -> pa
     """Return (n,) document ids; a missing one becomes the name of its row number ``row`` (n,), from 1 in the whole input."""
     if doc_id is not None and doc_id.null_count == 0:
         return doc_id
-    begin, end, nothing = (pa.scalar(text) for text in ("(row ", ")", ""))
-    names: Any = pc.binary_join_element_wise(begin, pa.array(row).cast(pa.string()), end, nothing)
+    parts: list[Any] = [pa.scalar("(row "), pa.array(row).cast(pa.string()), pa.scalar(")"), pa.scalar("")]
+    names: Any = pc.binary_join_element_wise(*parts)
     return names if doc_id is None else pc.coalesce(doc_id, names)
 
 

@@ -72,6 +72,7 @@ class RerankArguments(CandidateArguments, total=False):
 
     top_k: int | None
     keep: Sequence[str]
+    grade_counts: bool
     memory: int | str
     run: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     lacking: Lacking

@@ -69,7 +69,7 @@ class RerankOptions(CandidateOptions):
     """How to re-rank.
 
     With ``top_k``, the counts of each grade in a query's whole list are written too (``_grades.pq``, or
-    ``OUT.grades.parquet`` next to a single file OUT).  With them, an evaluation of the top k still knows the ideal list.  A
+    ``OUT.grades.parquet`` next to a .parquet file OUT, and next to text with ``grade_counts``).  With them, an evaluation of the top k still knows the ideal list.  A
     document may be in several files of ``run``, once in each; it must have one row.  A killed run with the same model, candidates
     and options is resumed unless ``fresh``; the output has the same bytes.
     """
@@ -81,6 +81,10 @@ class RerankOptions(CandidateOptions):
         read=tuple,
         repeat=True,
         metavar="NAME,..",
+    )
+    grade_counts: bool = option(
+        default=False,
+        help="With --top-k and a text file OUT: also write OUT.grades.parquet, by which evaluate knows the grades below the top k.",
     )
     memory: int = option(default="2GB", help=MEMORY, size=True, least=MIN_MEMORY)
     run: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = option(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Self, cast
 
@@ -46,11 +46,12 @@ ROW_GROUP_BYTES = 8 << 20  # of ids: a row group ends with the row that reaches 
 
 @dataclass(frozen=True, slots=True)
 class RankedFiles:
-    """The files of a ranked list, and their folder; ``grades`` is None if no grade is known."""
+    """The files of a ranked list, and their folder; ``grades`` is None if no grade is known, or ``lacks_counts``."""
 
     folder: Path
     ranked: tuple[RankedPart, ...]
     grades: RankedPart | None
+    lacks_counts: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -124,6 +125,7 @@ def write_lists(
     facts: RankedFacts,
     *,
     rows: int,
+    counted: bool = True,
     done: Sequence[RankedShard] = (),
     finished: Callable[[RankedShard], None] = lambda _: None,
 ) -> RankedFiles:
@@ -135,6 +137,8 @@ def write_lists(
         Metadata of the files and the manifest.
     rows
         Number of candidates, for the manifest.
+    counted
+        Write the counts of the grades of lists cut to the top k.
     done
         Shards that an earlier run finished in ``folder``.
     finished
@@ -149,17 +153,21 @@ def write_lists(
         digests[written.name] = file_digest(folder / written.name)
         finished(RankedShard(**asdict(written), sha256=digests[written.name], part=part, row=row))
 
+    graded = False
     writer = open_writer(target, folder, metadata, [shard.written for shard in done], shard_written, spill.kept)
     try:
         begin = (done[-1].part, done[-1].row) if done else (0, 0)
         with closing(spill.ranked(top_k, *begin)) as ranked, closing(ahead(ranked)) as batches:
             for batch in batches:
                 writer.write(batch)
+                graded = graded or batch.rows["grade"].null_count < batch.rows.num_rows
         files = tuple(writer.close())
     except BaseException:
         writer.abandon()
         raise
-    return describe_lists(folder, target, facts, files, digests, spill.grade_counts(), rows=rows)
+    counts = spill.grade_counts() if counted else ()
+    written = describe_lists(folder, target, facts, files, digests, counts, rows=rows)
+    return replace(written, lacks_counts=top_k is not None and graded and not counted)
 
 
 def describe_lists(

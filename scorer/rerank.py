@@ -41,6 +41,7 @@ class RerankReport:
     ``columns_guessed``: the columns that were inferred to be qid, doc_id and grade.  ``lacking``: the number of documents of
     a first-stage run that had no row of features and were dropped.  ``repeated``: the number of written documents that are above in
     the same list already, as the candidates have them several times (of a list of more than four million, the first ones are compared).
+    ``lacks_counts``: the top k of judged candidates is in one file without counts of the grades below.
     """
 
     out: str
@@ -53,6 +54,7 @@ class RerankReport:
     columns_guessed: Mapping[str, str] = field(default_factory=dict)
     lacking: int = 0
     repeated: int = 0
+    lacks_counts: bool = False
 
     def to_json(self) -> str:
         """Return the report as one JSON object."""
@@ -66,6 +68,11 @@ class RerankReport:
         )
         if self.repeated:
             lost += f"documents that the candidates have more than once for a query: {self.repeated:,} listed again\n"
+        if self.lacks_counts:
+            lost += (
+                f"to evaluate these lists, give the judgments with --qrels, or rank again with {spelled('grade_counts')}: the grades below"
+                " the top are not in the file\n"
+            )
         files = ", ".join(self.files) if len(self.files) <= 8 else f"{len(self.files)} files"
         inside = "" if self.files == (Path(self.out).name,) else f" ({files})"  # OUT may be the one file
         return (
@@ -202,6 +209,7 @@ def _rerank(
             columns_guessed=guesses_of(source.table for source in plan.sources),
             lacking=run.journal.lacking,
             repeated=files.repeated,
+            lacks_counts=files.lacks_counts,
         )
         for (label, model), files in zip(plan.models.items(), written, strict=True)
     ]

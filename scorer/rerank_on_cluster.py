@@ -200,7 +200,7 @@ class ClusterRun(RerankRun):
         (folder / label).mkdir(exist_ok=True)
         with ScoreSpill.of_parts(sorting, parts, spilled, sort_bytes=memory.sort_bytes, n_threads=n_threads) as spill:
             facts, rows = self.facts_of(plan.models[label]), self.journal.place.ranked
-            return write_lists(spill, folder / label, plan.target, facts, rows=rows)
+            return write_lists(spill, folder / label, plan.target, facts, rows=rows, counted=self.counted)
 
     def _write_folders(
         self,

@@ -231,9 +231,16 @@ class RerankRun:
         facts = self.facts_of(model)
         spill.close_for_reading(of_model.dealt)
         rows, done = self.journal.place.ranked, list(of_model.shards)
-        written = write_lists(spill, folder, self.plan.target, facts, rows=rows, done=done, finished=finished)
+        written = write_lists(
+            spill, folder, self.plan.target, facts, rows=rows, counted=self.counted, done=done, finished=finished
+        )
         spill.close()
         return written
+
+    @property
+    def counted(self) -> bool:
+        """Whether the counts of grades are written: beside a file of text only if asked for."""
+        return checked_suffix(self.plan.target) in {"", ".parquet"} or self.plan.options.grade_counts
 
     def facts_of(self, model: ModelToRank) -> RankedFacts:
         """Return the metadata of the lists of ``model``."""

@@ -129,7 +129,7 @@ def make_ranked() -> None:
     """Ranked lists in each format, and what the commands report of them and of the datasets."""
     model = ("--registry", "registry", "--model", "lambdamart@1")
     for out in ("ranked", "ranked.parquet", "ranked.csv", "ranked.run"):
-        run("rerank", "rows.txt", *model, "-o", out, "--top-k", 6)
+        run("rerank", "rows.txt", *model, "-o", out, "--top-k", 6, "--grade-counts")
     reports = {
         "evaluate_ranked": ("evaluate", "ranked.parquet"),
         "evaluate_run": ("evaluate", "ranked.run", "--qrels", "all.qrels", "--convention", "trec"),

@@ -199,7 +199,7 @@ def test_the_highest_grade_is_that_of_the_whole_lists(tmp_path, rows):
     graded = [(4 if last[qid] == doc_id else grade % 3, qid, doc_id, values) for grade, qid, doc_id, values in rows]
     source = write_letor(tmp_path / "c.txt", graded)
     for name in ("out", "out.tsv"):
-        rerank(source, forest, tmp_path / name, top_k=1)
+        rerank(source, forest, tmp_path / name, top_k=1, grade_counts=True)
         found = evaluate(tmp_path / name, metrics=["err@1"], ties="doc_id")
         assert found.policy.max_grade == 4
         assert found.means == evaluate(source, model=forest, metrics=["err@1"], ties="doc_id").means

@@ -68,7 +68,7 @@ def test_one_csv_holds_the_same_rows_in_the_same_order(tmp_path, forest, top_k):
     ]
     source = write_parquet(tmp_path / "c.parquet", rows)
     expected = ranked(forest, rows, top_k)
-    report = rerank(source, forest, tmp_path / "ranked.csv", top_k=top_k)
+    report = rerank(source, forest, tmp_path / "ranked.csv", top_k=top_k, grade_counts=True)
     assert report.files[0] == "ranked.csv"
     with (tmp_path / "ranked.csv").open(newline="", encoding="utf-8") as file:
         header, *found = csv.reader(file)

@@ -377,7 +377,7 @@ def test_text_candidates_without_a_grade_are_told_what_to_write(tmp_path, forest
 
 def test_an_older_side_table_stays_until_the_file_is_replaced(tmp_path, forest, rows, monkeypatch):
     source = write_letor(tmp_path / "c.txt", rows)
-    rerank(source, forest, tmp_path / "z.tsv", top_k=2)
+    rerank(source, forest, tmp_path / "z.tsv", top_k=2, grade_counts=True)
     before = tree_of(tmp_path)
 
     def refuse(*_):
@@ -424,23 +424,38 @@ def test_each_single_file_has_grade_counts_of_its_own(tmp_path, forest):
     rows = random_candidates(1)
     source = write_letor(tmp_path / "c.txt", rows)
     for top_k, name in enumerate(("z.parquet", "z.tsv", "z.run"), start=2):
-        report = rerank(source, forest, tmp_path / name, top_k=top_k)
+        report = rerank(source, forest, tmp_path / name, top_k=top_k, grade_counts=True)
         assert report.files == (name, f"{name}.grades.parquet")
+        assert not report.lacks_counts
     for name in ("z.parquet", "z.tsv"):
         assert evaluate(tmp_path / name).ideal == "grade counts"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".run"])
+def test_no_file_is_beside_text_unless_it_is_asked_for(tmp_path, forest, suffix):
+    source = write_letor(tmp_path / "c.txt", random_candidates(1))
+    report = rerank(source, forest, tmp_path / f"z{suffix}", top_k=3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.txt", f"z{suffix}"]
+    assert report.lacks_counts
+    assert "grade_counts" in report.render()
+    whole = rerank(source, forest, tmp_path / f"z{suffix}", overwrite=True)
+    assert not whole.lacks_counts
+    rerank(source, forest, tmp_path / f"z{suffix}", top_k=3, overwrite=True, grade_counts=True)
+    rerank(source, forest, tmp_path / f"z{suffix}", top_k=3, overwrite=True)  # old counts go
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.txt", f"z{suffix}"]
 
 
 def test_what_has_the_name_of_the_grade_counts_is_treated_like_out(tmp_path, forest, rows):
     source = write_letor(tmp_path / "c.txt", rows)
     counts = tmp_path / "z.tsv.grades.parquet"
-    rerank(source, forest, tmp_path / "z.tsv", top_k=2)
+    rerank(source, forest, tmp_path / "z.tsv", top_k=2, grade_counts=True)
     (tmp_path / "z.tsv").unlink()
     for top_k in (None, 3):
         before = counts.read_bytes()
         with refused(InputError, "z.tsv.grades.parquet", "grade counts", "overwrite"):
             rerank(source, forest, tmp_path / "z.tsv", top_k=top_k)
         assert counts.read_bytes() == before
-    rerank(source, forest, tmp_path / "z.tsv", top_k=3, overwrite=True)
+    rerank(source, forest, tmp_path / "z.tsv", top_k=3, overwrite=True, grade_counts=True)
     assert counts.read_bytes() != before
     pq.write_table(pa.table({"years": ["of work"]}), tmp_path / "foreign.parquet")
     for foreign in ((tmp_path / "foreign.parquet").read_bytes(), b"a thesis"):

@@ -45,7 +45,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     """Candidates in files of several formats; queries are in several of them, and some documents have no id."""
     folder = tmp_path_factory.mktemp("candidates")
     rows = [random_candidates(seed, n_rows=150, n_queries=30, nameless=0.3) for seed in range(4)]
-    named = {"parquet": [], "text": [], "mixed": []}
+    named = {"parquet": [], "text": [], "mixed": [], "with ids": []}
     for number, part in enumerate(rows):
         table = folder / f"{number}.parquet"
         pq.write_table(as_table(part), table, row_group_size=20)
@@ -54,6 +54,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
         named["parquet"].append(table)
         named["text"].append(text)
         named["mixed"].append([table, csv, text, table][number])
+        whole = folder / f"ids-{number}.parquet"
+        pq.write_table(as_table(random_candidates(number, n_rows=150, n_queries=30)), whole, row_group_size=20)
+        named["with ids"].append(whole)
     return named
 
 
@@ -78,7 +81,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         ("mixed", None, "out"),
         ("mixed", 5, "out.parquet"),
         ("text", None, "out.tsv"),
-        ("parquet", 5, "out.run"),
+        ("with ids", 5, "out.run"),
     ],
 )
 def test_the_bytes_are_those_of_one_process(
