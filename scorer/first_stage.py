@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 BYTES_OF_A_DOCUMENT = 17
 _BLOCK_BYTES = 1 << 20
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # odd, so that the hash depends on which id is the query's
+_BEFORE = "\x01"
 _SALTS = (0x2545F4914F6CDD1D, 0xD6E8FEB86659FD93)
 
 Mask = npt.NDArray[np.bool_]
@@ -243,8 +245,15 @@ def _chosen(features: Iterator[FeaturePart], keep: Mask) -> Iterator[FeaturePart
 
 def _hashes(qid: pa.Array[Any], doc_id: pa.Array[Any] | None) -> tuple[Hashes, Hashes]:
     assert doc_id is not None  # noqa: S101 (a run has them)
-    one, other = ((hash_ids(qid, salt), hash_ids(doc_id, salt)) for salt in _SALTS)
+    one = [hash_ids(ids, _SALTS[0]) for ids in (qid, doc_id)]
+    # with a byte before them, since ids that are alike without it are so with any salt
+    other = [hash_ids(_after_a_byte(ids), _SALTS[1]) for ids in (qid, doc_id)]
     return one[0] * _SPREAD + one[1], other[0] + other[1] * _SPREAD
+
+
+def _after_a_byte(ids: Any) -> pa.Array[Any]:
+    found: pa.Array[Any] = pc.binary_join_element_wise(_BEFORE, ids, "")
+    return found
 
 
 def _ascending(first: Hashes, second: Hashes) -> tuple[Hashes, Hashes, Mask]:

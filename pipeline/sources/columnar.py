@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from rankmill.foundation.errors import ColumnProblem, MalformedRow
+from rankmill.foundation.errors import ColumnProblem, DataRejected, MalformedRow
 from rankmill.foundation.options import respelled
 from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
@@ -382,7 +382,21 @@ def problems_of_types(schema: pa.Schema, columns: TableColumns, *, path: Path) -
 
 
 def check_text(path: Path, name: str, column: pa.Array[Any], first: int) -> None:
-    """Raise MalformedRow if text in ``column``, whose first cell is in row ``first``, is not UTF-8."""
+    """Check ``column``, whose first cell is in row ``first``.
+
+    Raises
+    ------
+    MalformedRow
+        Text in it is not UTF-8.
+    DataRejected
+        It is a dictionary, and a cell refers to none of its values.
+    """
+    if isinstance(column, pa.DictionaryArray):
+        indices = column.indices.drop_null()
+        if len(indices) and not 0 <= pc.min(indices).as_py() <= pc.max(indices).as_py() < len(column.dictionary):
+            raise DataRejected(
+                f"{path}: the data are damaged: a cell of column {name!r} is none of its {len(column.dictionary):,} values"
+            )
     kind = column.type.value_type if isinstance(column.type, pa.DictionaryType) else column.type
     if not (kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)):
         return

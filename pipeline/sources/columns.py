@@ -192,11 +192,11 @@ def table_columns(
         categorical=frozenset(options.categorical).intersection(features),
         goals=options.goals,
     )
+    if len(features) > MAX_FEATURES:
+        raise DataRejected(f"{path}: {len(features)} features; {MAX_FEATURES} at most")
     _refuse(path, _without_ignoring_open_roles(problems, look(columns), column_of))
     if not features:
         raise DataRejected(f"{path}: no column is a feature; the columns are {', '.join(rest)}")
-    if len(features) > MAX_FEATURES:
-        raise DataRejected(f"{path}: {len(features)} features; {MAX_FEATURES} at most")
     return columns
 
 

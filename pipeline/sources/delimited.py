@@ -189,16 +189,16 @@ class DelimitedSource(TableSource):
 
     def _bad_cells(self, batch: pa.RecordBatch, columns: TableColumns) -> dict[str, tuple[str, npt.NDArray[np.bool_]]]:
         """Yield what each column of grades, numbers and features must contain, and which rows (n,) of ``batch`` violate it."""
-        found = {}
+        found, counts = {}, Counter(self.header)
         for part, name in columns.column_of.items():
-            if self.header.count(name) == 1:
+            if counts[name] == 1:
                 if part in columns.graded:
                     rules = self._rules.for_goals if part in columns.goals else self._rules
                     found[name] = "grades", rules.read_words(batch.column(name))[1]
                 elif part in OPTIONAL:
                     found[name] = "numbers", ~OPTIONAL[part].fits(read_floats(batch.column(name))[0])
         for name in columns.features:
-            if self.header.count(name) == 1 and name not in columns.categorical:
+            if counts[name] == 1 and name not in columns.categorical:
                 found[name] = "numbers", feature_numbers(batch.column(name))[1]
         return found
 

@@ -40,9 +40,10 @@ def with_categories(schema: pa.Schema, metadata: Mapping[bytes, bytes] | None = 
         for each in columns
         if isinstance(each, dict) and each.get("pandas_type") == "categorical"
     }
-    with suppress(ValueError, pa.ArrowException, OSError):  # what others write there is not ours to check
-        before = ipc.read_schema(pa.py_buffer(a2b_base64((metadata or {})[_ARROW_SCHEMA]))) if metadata else ()
-        found |= {field.name for field in before if isinstance(field.type, pa.DictionaryType)}
+    if (written := (metadata or {}).get(_ARROW_SCHEMA)) is not None:
+        with suppress(ValueError, pa.ArrowException, OSError):  # what others write there is not ours to check
+            before = ipc.read_schema(pa.py_buffer(a2b_base64(written)))
+            found |= {field.name for field in before if isinstance(field.type, pa.DictionaryType)}
     for place, field in enumerate(schema):
         if field.name in found and not isinstance(field.type, pa.DictionaryType):
             schema = schema.set(place, field.with_type(pa.dictionary(pa.int32(), field.type)))

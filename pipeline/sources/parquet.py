@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_SAMPLED_GROUPS, _SAMPLED_ROWS = 4, 256  # to know the length of ids
 PART_ROWS = 65536  # row groups are read together up to this size, so that reopening the file costs little
 
 
@@ -51,14 +52,20 @@ class ParquetSource(ColumnarSource):
         return schema_of_file(self.path)
 
     def id_bytes(self) -> int:
-        """Return the average number of bytes of the ids of a row, as stored in the file."""
-        ids = {name for part, name in self._columns.column_of.items() if part in {"qid", "doc_id"}}
+        """Return how many bytes the ids of a row take on average in the first rows of some row groups, the most of these.
+
+        The sizes in the metadata of columns are not asked for: Arrow ends the process if they are malformed.
+        """
+        ids = [name for part, name in self._columns.column_of.items() if part in {"qid", "doc_id"}]
+        most = before = 0
         with open_parquet(self.path) as file:
-            groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-            rows = file.metadata.num_rows
-            places = [k for k in range(file.metadata.num_columns) if file.metadata.schema.column(k).path in ids]
-            of_ids = sum(group.column(place).total_uncompressed_size for group in groups for place in places)
-        return of_ids // max(1, rows)
+            sizes = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+            for number, rows in enumerate(sizes):
+                if rows and number % max(1, len(sizes) // _SAMPLED_GROUPS) == 0:
+                    for batch in islice(read_batches(file, self.path, _SAMPLED_ROWS, ids, [number], before), 1):
+                        most = max(most, batch.nbytes // max(1, len(batch)))
+                before += rows
+        return most
 
     def record_batches(self, rows: int) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Yield the columns to read."""
@@ -161,7 +168,11 @@ def schema_of_file(path: Path) -> pa.Schema:
     """Return the schema of the Parquet file ``path``, with all categories as dictionaries; DataRejected if it is not one."""
     try:
         metadata = pq.read_metadata(readable(path))
-        return with_categories(metadata.schema.to_arrow_schema(), metadata.metadata)
+        schema = metadata.schema.to_arrow_schema()
+        schema.names  # noqa: B018
+        return with_categories(schema, metadata.metadata)
+    except UnicodeDecodeError:
+        raise DataRejected(f"{path}: the Parquet data are damaged: the name of a column is not UTF-8") from None
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno:
             raise
