@@ -97,9 +97,12 @@ def names_of(frame: object) -> tuple[str, ...] | None:
     """
     refuse_container(frame, "X")
     if library_of(frame) == "pyarrow":
-        found = getattr(getattr(frame, "schema", None), "names", None)
-    else:
-        found = getattr(frame, "columns", None)
+        return names_in(getattr(getattr(frame, "schema", None), "names", None))
+    return names_in(getattr(frame, "columns", None))
+
+
+def names_in(found: Any) -> tuple[str, ...] | None:
+    """Return the columns ``found`` of a frame as names; None if there are none or numbers only."""
     if found is None or (len(found) and list(found) == list(range(len(found)))):
         return None
     return tuple(str(name) for name in found)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankmill.arrays import library_of, made_up_names, name_of_column, names_of, without_index
+from rankmill.arrays import library_of, made_up_names, name_of_column, names_in, without_index
 from rankmill.foundation.cluster.duty import Duty
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.query_ids import query_ids
@@ -84,7 +84,7 @@ class DaskRows:
                 f"{where}takes a Dask DataFrame as X on a cluster, got {type(X).__name__}; dask.dataframe.from_pandas(X, npartitions=8)"
                 " makes one, or leave out the parameter cluster"
             )
-        names, given = names_of(X), {name: value for name, value in given.items() if value is not None}
+        names, given = names_in(X.columns), {name: value for name, value in given.items() if value is not None}
         goals = _goals(given.pop("goals", ()), expected, where)
         if names is not None and _QUERIES in names and _QUERIES not in given:
             given[_QUERIES] = _QUERIES
@@ -135,7 +135,7 @@ class DaskRows:
         InputError, WorkerLost, ClusterUnavailable
             A worker does not see the folder, and as :meth:`rankmill.foundation.cluster.dask_engine.DaskEngine.compute`.
         """
-        names = names_of(self.frame)
+        names = names_in(self.frame.columns)
         own = names or self.features
         chosen = {name: own.index(name) for name in (*self.features, *self.goals)}
         chosen |= {role: own.index(value) for role, value in self.columns.items() if isinstance(value, str)}

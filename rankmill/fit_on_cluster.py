@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankmill.arrays import names_of
+from rankmill.arrays import names_in
 from rankmill.binned_rows import BinningOptions
 from rankmill.dask_rows import DaskRows
 from rankmill.foundation.cluster.dask_engine import DaskEngine
@@ -173,7 +173,7 @@ def _eval_set(given: Mapping[str, Any], rows: DaskRows) -> DaskRows | None:
     found = DaskRows.of(X, y, {**more, "qid": qid, "group": group}, where, expected=rows)
     if missing := [role for role in rows.columns if role not in found.columns]:
         raise TrainingDataRejected(f"{where}lacks {missing[0]}, which the training rows have")
-    if (names_of(X) is None) != (rows.given_names is None):
+    if (names_in(X.columns) is None) != (rows.given_names is None):
         raise TrainingDataRejected(
             f"{where}its columns and those of the training rows must both have names, or neither"
         )

@@ -87,6 +87,8 @@ class RerankStage(_StageWithUrl):
                 absent=self.work.config.ingest.options.read.absent, index_base=self.work.config.ingest.options.read.index_base,
             ),
         }  # fmt: skip
+        if section.options.keep or section.options.grade_counts:
+            inputs |= as_options(keep=[*section.options.keep], grade_counts=section.options.grade_counts)
         if section.options.delimiter or section.options.decimal_comma:
             inputs |= as_options(delimiter=section.options.delimiter, decimal_comma=section.options.decimal_comma)
         if self.runs:

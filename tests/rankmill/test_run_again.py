@@ -94,6 +94,7 @@ def test_the_same_data_from_other_bytes_are_read_and_not_learnt_again(project: P
         ("n_rounds = 12", "n_rounds = 13", ["train", "evaluate", "gate", "promote", "rerank", "report"]),
         ('metrics = ["ndcg@10", "map"]', 'metrics = ["map"]', ["evaluate", "report"]),
         ("top_k = 5", "top_k = 4", ["rerank"]),
+        ("top_k = 5", "top_k = 5\ngrade_counts = true", ["rerank"]),
         ('candidates = ["candidates.txt"]', 'candidates = ["candidates.txt"]\nmemory = "1GB"', []),
         ("buckets = 4", 'buckets = 4\nthreads = 1\nmemory = "1GB"', []),
     ],
