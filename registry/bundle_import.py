@@ -16,7 +16,7 @@ import contextlib
 import hashlib
 import json
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Literal
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from rankmill.foundation.errors import ConflictError, InputError, IntegrityError, InvalidName
+from rankmill.foundation.errors import ConflictError, InputError, IntegrityError, InvalidName, PromotionRefused
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.disk import Disk
 from rankmill.foundation.storage.publish import digest_of
@@ -42,7 +42,18 @@ from rankmill.registry.commit_log import CommitLog, is_due, write_checkpoint
 from rankmill.registry.leases import keep_blobs, lease
 from rankmill.registry.model_state import Registered, State
 from rankmill.registry.names import check_alias
-from rankmill.registry.stored_records import Entry, GateRecord, Register, VersionManifest, first_fault
+from rankmill.registry.promotion import report_fault
+from rankmill.registry.rendering import what_of
+from rankmill.registry.stored_records import (
+    Entry,
+    GateRecord,
+    Move,
+    Protect,
+    Register,
+    Unset,
+    VersionManifest,
+    first_fault,
+)
 
 _OBJECT = TypeAdapter(dict[str, JsonValue])
 
@@ -128,8 +139,12 @@ class OpenedBundle:
         for row in rows:
             if sizes[row.model] != row.size:
                 raise self._fault(f"model {row.model}: expected {row.size} bytes, found {sizes[row.model]}")
+        gates: dict[str, list[GateRecord]] = {}
+        for entry in self.entries:
+            if isinstance(entry.change, GateRecord):
+                gates.setdefault(entry.change.report, []).append(entry.change)
         manifests = {row.manifest for row in self.state.versions.values()} | {row.manifest for row in rows}
-        reports = {entry.change.report for entry in self.entries if isinstance(entry.change, GateRecord)}
+        reports = gates.keys()
         origins = {row.attachments[ORIGIN] for row in rows if ORIGIN in row.attachments}
         for sha256, data in self._blobs(tar):
             try:
@@ -139,11 +154,18 @@ class OpenedBundle:
                     _OBJECT.validate_json(data)
                 if sha256 in manifests | reports | origins:
                     canonical_json(json.loads(data))  # raises for NaN, which cannot be written again
+                self._check_gates(gates.get(sha256, ()), data)
             except ValidationError as error:
                 raise self._fault(f"blob {sha256} is not a valid {error.title}: {first_fault(error)}") from None
             except ValueError as error:
                 raise self._fault(f"blob {sha256} is not JSON: {error}") from None
         tar.finish()
+
+    def _check_gates(self, gates: Sequence[GateRecord], report: bytes) -> None:
+        """Raise IntegrityError if the ``report`` of these gates contradicts what the log says of them."""
+        for gate in gates:
+            if (fault := report_fault(self.state, gate, lambda _: _OBJECT.validate_json(report))) is not None:
+                raise self._fault(f"the gate of version {gate.version}: {fault}")
 
     def _rows(self) -> list[Registered]:
         """Return the versions whose model bytes must be in the bundle."""
@@ -208,10 +230,16 @@ class BundleImport:
     """Number of an imported version in this registry; None for a history."""
     mended: int = 0
     """Number of lost blobs of an existing history that were restored."""
+    moves: tuple[str, ...] = ()
+    """What the new entries did to aliases, in words."""
 
 
-def import_bundle(store: Store, opened: OpenedBundle, name: str, reason: str = "") -> BundleImport:
+def import_bundle(
+    store: Store, opened: OpenedBundle, name: str, reason: str = "", *, move_aliases: bool = False
+) -> BundleImport:
     """Import the bundle as the model ``name``, a valid name; the registry exists.
+
+    ``move_aliases``: its entries may move aliases that are protected here.
 
     Raises
     ------
@@ -223,14 +251,15 @@ def import_bundle(store: Store, opened: OpenedBundle, name: str, reason: str = "
     log = CommitLog(store, name)
     if opened.contents.kind == "version":
         return _import_version(store, log, opened, reason)
-    return _import_history(store, log, opened)
+    return _import_history(store, log, opened, move_aliases=move_aliases)
 
 
-def _import_history(store: Store, log: CommitLog, opened: OpenedBundle) -> BundleImport:
+def _import_history(store: Store, log: CommitLog, opened: OpenedBundle, *, move_aliases: bool) -> BundleImport:
     contents, entries = opened.contents, opened.entries
 
     def done(added: int, head: int, mended: int = 0) -> BundleImport:
-        return BundleImport("history", log.name, contents.name, added > 0, added, head, None, mended)
+        moves = tuple(what_of(entry) for entry in entries[head - added : head] if _alias_of(entry) is not None)
+        return BundleImport("history", log.name, contents.name, added > 0, added, head, None, mended, moves)
 
     for _ in range(ATTEMPTS):
         state = log.state() if log.exists() else State()
@@ -239,6 +268,8 @@ def _import_history(store: Store, log: CommitLog, opened: OpenedBundle) -> Bundl
             log.settle(state)
             mended = _put_lost_blobs(store, opened, state.blobs())
             return done(0, state.head, mended)
+        if not move_aliases:
+            _refuse_moves(store, log, opened, state)
         with _keep_blobs_of(store, opened, opened.state.blobs()):
             added = _add(store, log, entries[state.head :])
         if added:
@@ -246,6 +277,26 @@ def _import_history(store: Store, log: CommitLog, opened: OpenedBundle) -> Bundl
                 write_checkpoint(store, log.name, opened.state)
             return done(len(entries) - state.head, len(entries))
     raise ConflictError(f"{log.name}: concurrent writers got in first {ATTEMPTS} times; try again")
+
+
+def _alias_of(entry: Entry) -> str | None:
+    """Return the alias that ``entry`` moves, removes, protects or opens; None if it does nothing of that."""
+    return entry.change.alias if isinstance(entry.change, Move | Unset | Protect) else None
+
+
+def _refuse_moves(store: Store, log: CommitLog, opened: OpenedBundle, state: State) -> None:
+    """Raise PromotionRefused if new entries change an alias that is protected here now: they were decided elsewhere."""
+    guarded = {alias for alias in store.protected if alias not in state.policies}
+    guarded |= {alias for alias, policy in state.policies.items() if policy is not None}
+    moves = [entry for entry in opened.entries[state.head :] if _alias_of(entry) in guarded]
+    if moves:
+        shown = "; ".join(f"entry {entry.number} {what_of(entry)}" for entry in moves[-3:])
+        few = f"{len(moves) - 3} earlier ones, and " if len(moves) > 3 else ""
+        raise PromotionRefused(
+            f"{opened.path}: nothing was imported, since its history moves what is protected here, without a gate of this registry: {few}"
+            f"{shown}; --move-aliases accepts that, and the bundle of a version (rankmill models export {opened.contents.name}@N) "
+            f"moves nothing and can pass the gate here as {log.name}"
+        )
 
 
 def _add(store: Store, log: CommitLog, entries: list[Entry]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -204,6 +205,12 @@ def import_bundle(
             "--as", metavar="NAME", help="Name of the model in this registry.  Default: its name in the bundle."
         ),
     ] = None,
+    move_aliases: Annotated[
+        bool,
+        typer.Option(
+            "--move-aliases", help="Let the history move aliases that are protected here, such as production."
+        ),
+    ] = False,
     reason: Reason = "",
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
@@ -212,7 +219,8 @@ def import_bundle(
 
     In a bucket, the entries of a history appear one by one; a killed import continues when it is repeated.
 
-    A whole history keeps its log and aliases.  If the model exists here already, only new entries are added; if the two
+    A whole history keeps its log and aliases.  If that moves an alias that is protected here, such as production, nothing is
+    imported without --move-aliases.  Every move is printed.  If the model exists here already, only new entries are added; if the two
     histories have diverged, nothing is changed (exit 75).  A single version becomes the next version of the model and gets no
     alias.
 
@@ -221,7 +229,7 @@ def import_bundle(
     """
     from rankmill.registry import Registry
 
-    done = Registry(registry).import_(bundle, name=name, reason=reason)
+    done = Registry(registry).import_(bundle, name=name, reason=reason, move_aliases=move_aliases)
     if as_json:
         print_json(done)
     elif done.version is not None:
@@ -236,6 +244,8 @@ def import_bundle(
         typer.echo(
             f"imported {done.origin} as {done.name}: {_counted(done.added, 'new entry', 'new entries')} of {done.head}"
         )
+    if not as_json:
+        _print_moves(done.name, done.moves)
 
 
 @app.command("copy")
@@ -262,8 +272,14 @@ def copy(
         return
     for model in done:
         typer.echo(f"{model.name}: {_counted(model.added, 'new entry', 'new entries')} of {model.head}")
+        _print_moves(model.name, model.moves)
     if not done:
         typer.echo(f"No model is registered in {registry} yet")
+
+
+def _print_moves(name: str, moves: Sequence[str]) -> None:
+    for move in moves:
+        typer.echo(safe(f"{name}: {move}"))
 
 
 def _counted(n: int, one: str, more: str = "") -> str:

@@ -9,7 +9,7 @@ import typer
 
 from rankmill.foundation.command_line import takes_options
 from rankmill.foundation.errors import InputError, InvalidName
-from rankmill.foundation.options import values_of
+from rankmill.foundation.options import spelled, values_of
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, PolicyTerms, Reason, RegistryFolder, bare_name
 from rankmill.registry.names import PRODUCTION, check_tag
 from rankmill.registry.rendering import entry_json, print_json, print_table, safe, time_text, what_of
@@ -61,6 +61,9 @@ def promote(
     name, before = version.name, version.state.head
     entry = store.promote(name, version.number, alias=alias, expect=_expected(expect), reason=reason, force=force)
     _report_move(name, alias, entry, changed=entry.number > before, as_json=as_json)
+    gate = getattr(entry.change, "gate", None)
+    if gate is not None and getattr(store.entry(name, gate).change, "worse", False):
+        typer.echo(f"note: {version} is SIGNIFICANTLY WORSE, which the gate was told to allow (entry {gate})", err=True)
 
 
 @app.command()
@@ -135,8 +138,8 @@ def alias(
         raise InputError(f"{changes[0]}: name the alias, such as rankmill models alias {name} production {changes[0]}")
     terms = values_of(asked)
     for word, term in terms.items():
-        if term is not None and not protect:
-            raise InputError(f"--{word} is part of a protection; use it with --protect")
+        if term not in {None, False} and not protect:
+            raise InputError(f"{spelled(word)} is part of a protection; use it with --protect")
     if asked.metric is not None:
         for check in metric_checks:
             check(asked.metric)

@@ -76,6 +76,10 @@ class PolicyTerms:
     dataset: str | None = option(
         default=None, help="With --protect: the gate must use the dataset with this digest.", metavar="SHA256"
     )
+    never_worse: bool = option(
+        default=False,
+        help="With --protect: refuse significantly worse versions even if the gate was told to allow them.",
+    )
 
 
 def bare_name(name: str) -> str:

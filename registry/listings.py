@@ -146,7 +146,7 @@ def alias_histories(store: Registry, name: str, alias: str | None = None) -> lis
 def policy_of(terms: Mapping[str, Any]) -> AliasPolicy:
     """Return the policy with these terms; InputError if a digest is malformed."""
     try:
-        return AliasPolicy(**{name: term for name, term in terms.items() if term is not None})
+        return AliasPolicy(**{name: term for name, term in terms.items() if term not in {None, False}})
     except ValidationError as error:
         where, how = error.errors()[0]["loc"], "64 hex digits, as in the output of models gate --json"
         if where in {("convention",), ("dataset",)}:

@@ -269,9 +269,14 @@ class Registry:
         def gate_at(number: int) -> GateRecord:
             return gate_of(log, number)
 
+        def report_of(gate: GateRecord) -> dict[str, Any]:
+            return self._store.read_json(gate.report)
+
         def decide(state: State) -> Move | int:
             policy = self.policy(state, alias)
-            move = promote(name, state, alias, version, expect, policy=policy, gate_at=gate_at, force=force)
+            move = promote(
+                name, state, alias, version, expect, policy=policy, gate_at=gate_at, report_of=report_of, force=force
+            )
             self._check_target(name, state, log, move)
             return move
 
@@ -371,8 +376,11 @@ class Registry:
         if outcome.baseline is not None:
             check_version(name, state, outcome.baseline)
         model = state.versions[version].model
+        stored = asdict(outcome)
+        if not outcome.worse:
+            del stored["worse"]  # as in entries of before
         try:
-            gate = GateRecord(op="gate", report=digest_of(data), model=model, **asdict(outcome))
+            gate = GateRecord(op="gate", report=digest_of(data), model=model, **stored)
         except ValidationError as error:
             raise InputError(f"result of the gate: {first_fault(error)}") from None
 
@@ -412,10 +420,13 @@ class Registry:
         """
         return self.bundle(reference).write(Path(path), overwrite=overwrite)
 
-    def import_(self, path: Path | str, *, name: str | None = None, reason: str = "") -> BundleImport:
+    def import_(
+        self, path: Path | str, *, name: str | None = None, reason: str = "", move_aliases: bool = False
+    ) -> BundleImport:
         """Import the bundle at ``path`` as the model ``name`` (None: its original name); a second import changes nothing.
 
-        A whole history keeps every entry; if the model exists, only new entries are added.  A single version becomes the next
+        A whole history keeps every entry; if the model exists, only new entries are added.  With ``move_aliases`` these may move
+        aliases that are protected here.  A single version becomes the next
         version of the model, ``reason`` goes to the log, and the attachment ``origin`` records its source; no alias
         moves.  The whole bundle is checked before anything is written.
 
@@ -427,17 +438,19 @@ class Registry:
             The bundle is damaged.
         ConflictError
             The model of that name has another history.
+        PromotionRefused
+            Its new entries move or open an alias that is protected here, without ``move_aliases``.
         """
         opened = OpenedBundle(self._store.disk, Path(path))
         wanted = check_name(opened.contents.name if name is None else name)
         self.prepare()
         self._store.sweep()
-        return import_bundle(self._store, opened, wanted, reason)
+        return import_bundle(self._store, opened, wanted, reason, move_aliases=move_aliases)
 
     def copy(self, to: Registry, names: Sequence[str] | None = None) -> list[BundleImport]:
         """Copy models (None: all) with their whole history to another registry, on a disk or in a bucket; repeat it to continue.
 
-        A new registry gets the protected aliases of this one.  What is there already is not copied again.
+        A new registry gets the protected aliases of this one, and all aliases move as here.  What is there already is not copied again.
 
         Raises
         ------
@@ -455,7 +468,7 @@ class Registry:
             for name in wanted:
                 bundle = folder / f"{name}.tar"
                 self.export(name, bundle)
-                done.append(to.import_(bundle))
+                done.append(to.import_(bundle, move_aliases=True))
                 bundle.unlink()
         return done
 

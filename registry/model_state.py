@@ -140,6 +140,11 @@ class State:
                 until = move.version if move.back else None
         return list(found)
 
+    def before(self, alias: str) -> int | None:
+        """Return the version before the current one to which a rollback of ``alias`` leads; None if there is none."""
+        gone = {self.target(alias), *self.swept}
+        return next((version for version in self.holders(alias) if version not in gone), None)
+
     def set_aliases(self) -> dict[str, int]:
         """Return the version of each alias that is set, by name."""
         return {alias: version for alias in sorted(self.moves) if (version := self.target(alias)) is not None}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import EllipsisType
 
-from rankmill.foundation.errors import ConflictError, InputError, PromotionRefused, UnknownModel
+from rankmill.foundation.errors import ConflictError, InputError, IntegrityError, PromotionRefused, UnknownModel
 from rankmill.registry.model_state import State
 from rankmill.registry.names import PRODUCTION
 from rankmill.registry.stored_records import AliasPolicy, GateRecord, Move, Unset
@@ -41,11 +41,13 @@ def promote(
     *,
     policy: AliasPolicy | None = None,
     gate_at: Callable[[int], GateRecord] | None = None,
+    report_of: Callable[[GateRecord], Mapping[str, object]] | None = None,
     force: bool = False,
 ) -> Move | int:
     """Return the change that points ``alias`` at ``version``, or the number of the current entry if it does already.
 
-    ``policy`` is the policy of a protected alias (None: open), ``gate_at`` reads the gate result of an entry, ``force`` promotes
+    ``policy`` is the policy of a protected alias (None: open), ``gate_at`` reads the gate result of an entry, ``report_of`` the
+    report of one, which must agree with it: logs may come from elsewhere.  ``force`` promotes
     without a passed gate.  Errors are those of `rankmill.registry.model_registry.Registry.promote`.
     """
     check_bytes(name, state, version)
@@ -58,6 +60,8 @@ def promote(
     at = state.gates.get(version, {}).get(alias)
     gate = None if at is None or gate_at is None else gate_at(at)
     fault = _fault(state, alias, version, policy, gate) or lapsed(state, alias, at, gate)
+    if fault is None and gate is not None and report_of is not None:
+        fault = report_fault(state, gate, report_of)
     if fault is None:
         return Move(op="promote", alias=alias, version=version, previous=current, gate=at)
     if force:
@@ -87,6 +91,35 @@ def _fault(state: State, alias: str, version: int, policy: AliasPolicy, gate: Ga
     return None if shortfall is None else f"the gate did not measure what the alias asks for: {shortfall}"
 
 
+def report_fault(state: State, gate: GateRecord, report_of: Callable[[GateRecord], Mapping[str, object]]) -> str | None:
+    """Return in what the report of ``gate``, as far as it says, contradicts the entry of the log; None if in nothing.
+
+    ``state`` knows the versions that both speak of.
+    """
+    try:
+        report = report_of(gate)
+    except (OSError, IntegrityError) as error:
+        return f"the report of the gate cannot be read: {error}"
+    row, before = state.versions[gate.version], None if gate.baseline is None else state.versions[gate.baseline]
+    expected: dict[str, object] = {
+        "passed": gate.passed, "dataset": gate.dataset, "split": gate.split, "metric": gate.metric, "margin": gate.margin,
+        "convention_sha256": gate.convention, "worse": gate.worse or None,
+        "candidate": {"model": row.model, "manifest": row.manifest},
+        "baseline": None if before is None else {"model": before.model, "manifest": before.manifest},
+    }  # fmt: skip
+    if gate.passed:
+        expected["reasons"] = []
+    for what, wanted in expected.items():
+        found = report.get(what)
+        if what not in report and not (what == "worse" and "candidate" in report):  # which only tells that it is so
+            continue
+        if isinstance(wanted, dict) and isinstance(found, dict):
+            found = {key: found.get(key) for key in wanted}
+        if found != wanted:
+            return f"the report of the gate says otherwise of {what}: expected {wanted}, found {found}"
+    return None
+
+
 def lapsed(state: State, alias: str, at: int | None, gate: GateRecord | None) -> str | None:
     """Return why the gate result of entry ``at`` is outdated; None if it is not.
 
@@ -101,7 +134,7 @@ def lapsed(state: State, alias: str, at: int | None, gate: GateRecord | None) ->
 def rollback(name: str, state: State, alias: str, to: int | None, expect: Expected = ...) -> Move | int:
     """Return the change that points ``alias`` at ``to`` again; by default at the version before the current one.
 
-    That is the newest of `State.holders` that is not the current version and was not swept.  UnknownModel if the alias was never
+    That is `State.before`.  UnknownModel if the alias was never
     set, never had another target, or never pointed to ``to``.  InputError without ``to`` after a rollback, as it is not clear
     whether that is to be undone or an older version is wanted.
     """
@@ -124,19 +157,19 @@ def rollback(name: str, state: State, alias: str, to: int | None, expect: Expect
 def _before(name: str, state: State, alias: str) -> int:
     """Return the version that a rollback without a target means."""
     moves, current = state.moves[alias], state.target(alias)
-    left = [version for version in state.holders(alias) if version not in {current, *state.swept}]
+    before = state.before(alias)
     cure = f"--to VERSION (rankmill models alias {name} {alias} lists them)"
     if moves[-1].back:
-        older = f"before that it was version {left[0]}" if left else "no earlier version is left"
+        older = f"before that it was version {before}" if before else "no earlier version is left"
         raise InputError(
             f"{name}@{alias} was rolled back to version {current} in entry {moves[-1].entry} of the log already; {older}; name "
             f"the version that you want with {cure}"
         )
-    if not left:
+    if before is None:
         raise UnknownModel(
             f"{name}@{alias} has no earlier version, other than swept ones and those that it was rolled back from; name one with {cure}"
         )
-    return left[0]
+    return before
 
 
 def unset(name: str, state: State, alias: str, expect: Expected = ...) -> Unset | int:

@@ -125,17 +125,18 @@ def what_of(entry: Entry) -> str:
 
 
 def stands_out(entry: Entry) -> bool:
-    """Whether to highlight an entry in the log: a forced promotion or a failed gate."""
+    """Whether to highlight an entry in the log: a forced promotion, a failed gate, or one that let a worse version pass."""
     from rankmill.registry.stored_records import GateRecord
 
     change = entry.change
-    return change.op == "force" or (isinstance(change, GateRecord) and not change.passed)
+    return change.op == "force" or (isinstance(change, GateRecord) and (change.worse or not change.passed))
 
 
 def verdict_of(gate: GateRecord) -> str:
     """Describe a gate result: verdict, metric and data."""
     against = "nothing, a first version" if gate.baseline is None else f"version {gate.baseline}"
     verdict = "PASSED" if gate.passed else "DID NOT PASS"
+    verdict += " SIGNIFICANTLY WORSE, as allowed," if gate.worse else ""
     on = f"{gate.metric} on {gate.split} of dataset {gate.dataset[:12]}, margin {gate.margin:g}"
     return f"{verdict} against {against} ({on})"
 
@@ -149,6 +150,7 @@ def policy_text(policy: AliasPolicy | None) -> str:
         *([] if policy.margin is None else [f"a margin of {policy.margin:g} at most"]),
         *([] if policy.convention is None else [f"convention {policy.convention[:12]}"]),
         *([] if policy.dataset is None else [f"dataset {policy.dataset[:12]}"]),
+        *(["no significantly worse version"] if policy.never_worse else []),
     ]
     return "only a passed gate promotes to it" + (f", with {', '.join(asked)}" if asked else "")
 

@@ -157,6 +157,8 @@ class AliasPolicy(StoredRecord):
     margin: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """The largest margin of non-inferiority, in units of the metric."""
     dataset: Sha256 | None = None
+    never_worse: bool = False
+    """Whether a version that is significantly worse is refused even if the gate was told to allow it."""
 
     def shortfall(self, gate: GateRecord) -> str | None:
         """Return in which way the result violates the policy; None if it satisfies it."""
@@ -170,6 +172,9 @@ class AliasPolicy(StoredRecord):
         if self.margin is not None and gate.margin > self.margin:
             found = f"{gate.margin:g}; --margin (margin in [gate]) sets it"
             return f"expected a margin of at most {self.margin:g}, found {found}"
+        if self.never_worse and gate.worse:
+            option = "--allow-significantly-worse (allow_significantly_worse in [gate])"
+            return f"expected no significantly worse version, found one; leave out {option}"
         return None
 
 
@@ -196,6 +201,8 @@ class GateRecord(StoredRecord):
     metric: str
     convention: Sha256
     margin: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    worse: bool = False
+    """Whether the version passed although it is significantly worse, which the gate was told to allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +220,8 @@ class GateOutcome:
     convention: str
     """sha256 of the canonical JSON of the metric's convention."""
     margin: float
+    worse: bool = False
+    """Whether it passed although it is significantly worse."""
 
 
 class Mark(StoredRecord):

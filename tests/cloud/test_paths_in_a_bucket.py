@@ -118,7 +118,7 @@ def test_everything_has_the_same_bytes_in_a_bucket(s3: Server, inputs: Path, tmp
         said("data", "describe", dataset, "--json")
         said("train", dataset, "--name", "web", "--n-rounds", "3", *registry, "--json")
         said("models", "export", "web@1", "-o", out / "web.tar", *registry)
-        said("models", "import", out / "web.tar", "--as", "other", *registry)
+        said("models", "import", out / "web.tar", "--as", "other", "--move-aliases", *registry)
         said("rerank", f"{source}/candidates/*.parquet", "-m", "web@1", "-o", out / "ranked", *registry, "--json")
         said("rerank", source / "candidates", "-m", "web@1", "-o", out / "lists.run", *registry, "--json")
         said("evaluate", out / "ranked", "--metric", "ndcg@10", "--per-query", out / "each.csv", "--json")

@@ -157,7 +157,7 @@ def test_the_commands_take_a_url(s3: Server, tmp_path: Path) -> None:
     call("models", "tag", "web@1", "keep=yes")
     call("models", "gc")
     call("models", "export", "web", "-o", str(tmp_path / "web.tar"))
-    call("models", "import", str(tmp_path / "web.tar"), "--as", "other")
+    call("models", "import", str(tmp_path / "web.tar"), "--as", "other", "--move-aliases")
     assert json.loads(call("models", "list", "--json"))["registry"] == root
 
 

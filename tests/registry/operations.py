@@ -124,12 +124,12 @@ def bundles_beside(registry: Registry) -> None:
 def behind(registry: Registry) -> None:
     """What a bundle held before it got another entry."""
     bundles_beside(registry)
-    registry.import_(BESIDE / "history.tar")
+    registry.import_(BESIDE / "history.tar", move_aliases=True)
 
 
 def import_(name: str) -> Work:
     def work(registry: Registry, why: str) -> Entry:
-        done = registry.import_(BESIDE / f"{name}.tar", reason=why)
+        done = registry.import_(BESIDE / f"{name}.tar", reason=why, move_aliases=True)
         return registry.log(done.name)[done.head - 1]
 
     return work

@@ -342,13 +342,13 @@ def test_an_origin_that_is_no_json_to_write_again_is_refused(registry: Registry,
         registry.register(f"m{number}", b"model", manifest=FACTS, attachments={"origin": origin})
         registry.export(f"m{number}@1", tmp_path / "m.tar", overwrite=True)
         with refused(IntegrityError, "m.tar", "damaged", "blob"):
-            Registry(tmp_path / "other", disk=QuickDisk()).import_(tmp_path / "m.tar")
+            Registry(tmp_path / "other", disk=QuickDisk()).import_(tmp_path / "m.tar", move_aliases=True)
 
 
 def test_a_pipe_is_no_bundle(registry: Registry, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "web.tar")
     with refused(InputError, "web.tar", "pipe"):
-        registry.import_(tmp_path / "web.tar")
+        registry.import_(tmp_path / "web.tar", move_aliases=True)
     assert not registry.root.exists()
 
 
@@ -358,7 +358,7 @@ def test_what_is_refused_changes_nothing(small: dict[str, bytes], tmp_path: Path
     (tmp_path / "web.tar").write_bytes(data)
     registry = Registry(tmp_path / "r", disk=QuickDisk())
     with pytest.raises(IntegrityError):
-        registry.import_(tmp_path / "web.tar")
+        registry.import_(tmp_path / "web.tar", move_aliases=True)
     assert not (tmp_path / "r").exists()
 
 
@@ -380,7 +380,7 @@ def test_a_file_that_changes_while_it_is_read_puts_nothing_wrong_into_the_regist
     for call in range(1, 60):
         registry = Registry(tmp_path / f"r{call}", disk=Changes(call))
         try:
-            registry.import_(tmp_path / "web.tar")
+            registry.import_(tmp_path / "web.tar", move_aliases=True)
         except RankmillError:
             assert Registry(tmp_path / f"r{call}").names() == []
         else:

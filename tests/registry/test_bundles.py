@@ -51,7 +51,7 @@ def test_export_import_export_gives_the_same_bytes_and_importing_twice_is_import
     if further_models:
         play(there, steps[::-1], "shop")
     here.export("web", place / "one.tar")
-    first = there.import_(place / "one.tar")
+    first = there.import_(place / "one.tar", move_aliases=True)
     assert (first.kind, first.name, first.added, first.head) == ("history", "web", len(logs(here)), len(logs(here)))
     assert seen(there.root)["web"] == seen(here.root)["web"]
     assert logs(there) == logs(here)
@@ -59,10 +59,10 @@ def test_export_import_export_gives_the_same_bytes_and_importing_twice_is_import
     there.export("web", place / "two.tar")
     assert (place / "two.tar").read_bytes() == (place / "one.tar").read_bytes()
     before = seen(there.root)
-    assert there.import_(place / "one.tar").added == 0
+    assert there.import_(place / "one.tar", move_aliases=True).added == 0
     assert seen(there.root) == before
     assert not list((there.root / "tmp").iterdir())
-    renamed = there.import_(place / "one.tar", name="web-of-berlin")
+    renamed = there.import_(place / "one.tar", name="web-of-berlin", move_aliases=True)
     assert (renamed.added, logs(there, "web-of-berlin")) == (first.added, logs(here))
 
 
@@ -78,11 +78,11 @@ def test_what_follows_is_taken_in_and_what_is_behind_changes_nothing(
     old = len(logs(here))
     play(here, more)
     here.export("web", place / "new.tar")
-    there.import_(place / "old.tar")
-    assert there.import_(place / "new.tar").added == len(logs(here)) - old
+    there.import_(place / "old.tar", move_aliases=True)
+    assert there.import_(place / "new.tar", move_aliases=True).added == len(logs(here)) - old
     assert logs(there) == logs(here)
     assert there.verify().ok
-    assert there.import_(place / "old.tar").added == 0
+    assert there.import_(place / "old.tar", move_aliases=True).added == 0
     assert logs(there) == logs(here)
 
 
@@ -136,6 +136,7 @@ def test_one_version_becomes_the_next_of_the_model(
         "head": 3,
         "version": 2,
         "mended": 0,
+        "moves": [],
     }
     taken = other.resolve("web@2", bare="latest")
     assert (taken.read(), taken.manifest, taken.aliases) == (version.read(), version.manifest, ())
@@ -148,7 +149,7 @@ def test_one_version_becomes_the_next_of_the_model(
         "sha256": version.registered.digest,
     }
     before = seen(other.root)
-    again = other.import_(tmp_path / "v.tar")
+    again = other.import_(tmp_path / "v.tar", move_aliases=True)
     assert (again.added, again.version) == (0, 2)
     assert seen(other.root) == before
     assert other.verify().ok
@@ -157,10 +158,10 @@ def test_one_version_becomes_the_next_of_the_model(
 def test_a_version_travels_on_with_what_belongs_to_it(registry: Registry, other: Registry, tmp_path: Path) -> None:
     registry.register("web", b"model", manifest=FACTS, attachments={"notes": b"n", "data": b"\0" * 5000})
     registry.export("web@1", tmp_path / "a.tar")
-    other.import_(tmp_path / "a.tar", name="shop")
+    other.import_(tmp_path / "a.tar", name="shop", move_aliases=True)
     other.export("shop@1", tmp_path / "b.tar")
     third = fresh(tmp_path / "third")
-    third.import_(tmp_path / "b.tar")
+    third.import_(tmp_path / "b.tar", move_aliases=True)
     version = third.resolve("shop@1", bare="latest")
     assert (version.attachment("notes"), version.attachment("data")) == (b"n", b"\0" * 5000)
     assert version.registered.reason == "imported from shop@1"
@@ -170,31 +171,31 @@ def test_a_version_travels_on_with_what_belongs_to_it(registry: Registry, other:
     assert [line.partition(",")[0] for line in lines] == ["shop@1", "web@1"]
     assert VersionDetails(third, version).to_json()["origin"] == origin
     registry.import_(
-        tmp_path / "b.tar", name="web"
+        tmp_path / "b.tar", name="web", move_aliases=True
     )  # home again: it is there already, and attachments do not tell versions apart
     assert len(registry.log("web")) == 1
 
 
 def test_another_history_is_left_alone(web: Registry, other: Registry, tmp_path: Path) -> None:
     web.export("web", tmp_path / "web.tar")
-    other.import_(tmp_path / "web.tar")
+    other.import_(tmp_path / "web.tar", move_aliases=True)
     other.promote("web", 2, alias="blue")
     web.promote("web", 1)
     web.export("web", tmp_path / "newer.tar")
     before = seen(other.root)
     with refused(ConflictError, "newer.tar", "entry 8", "--as"):
-        other.import_(tmp_path / "newer.tar")
+        other.import_(tmp_path / "newer.tar", move_aliases=True)
     assert seen(other.root) == before
-    assert other.import_(tmp_path / "newer.tar", name="web-2").added == 8
-    assert other.import_(tmp_path / "web.tar").added == 0  # the beginning of both
+    assert other.import_(tmp_path / "newer.tar", name="web-2", move_aliases=True).added == 8
+    assert other.import_(tmp_path / "web.tar", move_aliases=True).added == 0  # the beginning of both
 
 
 def test_blobs_that_were_lost_come_back(web: Registry, other: Registry, tmp_path: Path) -> None:
     web.export("web", tmp_path / "web.tar")
-    other.import_(tmp_path / "web.tar")
+    other.import_(tmp_path / "web.tar", move_aliases=True)
     other.resolve("web@2", bare="latest").model_path.unlink()
     assert not other.verify().ok
-    assert other.import_(tmp_path / "web.tar").added == 0
+    assert other.import_(tmp_path / "web.tar", move_aliases=True).added == 0
     assert other.verify().ok
 
 
@@ -238,16 +239,16 @@ def test_what_cannot_be_written_or_read_is_named(web: Registry, tmp_path: Path) 
             web.export("web", out)
     for file in (tmp_path, tmp_path / "none.tar"):
         with refused(InputError, "tar", "bundle"):
-            web.import_(file)
+            web.import_(file, move_aliases=True)
     with pytest.raises(UnknownModel):
         web.export("shop", tmp_path / "x.tar")
     with pytest.raises(UnknownModel):
         web.export("web@9", tmp_path / "x.tar")
     web.export("web", tmp_path / "web.tar")
     with pytest.raises(InvalidName):
-        web.import_(tmp_path / "web.tar", name="../web")
+        web.import_(tmp_path / "web.tar", name="../web", move_aliases=True)
     (tmp_path / "link.tar").symlink_to(tmp_path / "web.tar")
-    assert web.import_(tmp_path / "link.tar").added == 0
+    assert web.import_(tmp_path / "link.tar", move_aliases=True).added == 0
 
 
 def test_a_version_without_its_bytes_travels_in_a_history_only(
@@ -263,7 +264,7 @@ def test_a_version_without_its_bytes_travels_in_a_history_only(
     with refused(UnknownModel, "web@2", "entry 9", "web"):
         web.export("web@2", tmp_path / "v.tar")
     assert web.export("web", tmp_path / "web.tar").versions == (1, 3)
-    assert other.import_(tmp_path / "web.tar").added == 9
+    assert other.import_(tmp_path / "web.tar", move_aliases=True).added == 9
     assert other.verify().ok
     assert [other.resolve(f"web@{number}", bare="latest").read() for number in (1, 3)] == [b"model 1", b"model 3"]
     assert other.resolve("web@2", bare="latest").manifest["best_round"] == 2
@@ -274,13 +275,13 @@ def test_what_was_swept_here_stays_swept(web: Registry, other: Registry, tmp_pat
     from rankmill.registry.stored_records import Mark, Sweep
 
     web.export("web", tmp_path / "web.tar")
-    other.import_(tmp_path / "web.tar")
+    other.import_(tmp_path / "web.tar", move_aliases=True)
     log = CommitLog(other._store, "web")
     log.commit(lambda _: Mark(op="mark", versions=(2,)))
     log.commit(lambda _: Sweep(op="sweep", versions=(2,)))
     path = other.resolve("web@2", bare="latest").model_path
     path.unlink()
-    assert other.import_(tmp_path / "web.tar").added == 0
+    assert other.import_(tmp_path / "web.tar", move_aliases=True).added == 0
     assert not path.exists()
 
 
@@ -297,15 +298,15 @@ def test_an_import_that_meets_another_writer_looks_again(web: Registry, tmp_path
             def move_folder(self, source: Path, target: Path, root: Path = root, same: bool = same) -> None:
                 if not self.met:
                     Meets.met = True
-                    fresh(root).import_(tmp_path / ("web.tar" if same else "v.tar"))
+                    fresh(root).import_(tmp_path / ("web.tar" if same else "v.tar"), move_aliases=True)
                 super().move_folder(source, target)
 
         registry = Registry(root, disk=Meets())
         if same:
-            assert registry.import_(tmp_path / "web.tar").added == 0
+            assert registry.import_(tmp_path / "web.tar", move_aliases=True).added == 0
         else:
             with refused(ConflictError, "entry 1"):
-                registry.import_(tmp_path / "web.tar")
+                registry.import_(tmp_path / "web.tar", move_aliases=True)
         assert Meets.met
         assert registry.verify().ok
         assert not list((root / "tmp").iterdir())
@@ -318,12 +319,12 @@ def test_a_long_history_comes_with_a_checkpoint(web: Registry, other: Registry, 
     for number in range(60):
         web.promote("web", 1 + number % 2, alias="green")
     web.export("web", tmp_path / "long.tar")
-    other.import_(tmp_path / "short.tar")
+    other.import_(tmp_path / "short.tar", move_aliases=True)
     path = other.root / "models" / "web" / "checkpoint.json"
     assert not path.exists()
-    other.import_(tmp_path / "long.tar", name="shop")
+    other.import_(tmp_path / "long.tar", name="shop", move_aliases=True)
     assert read_checkpoint(other._store, "shop") == web.state("web")
-    other.import_(tmp_path / "long.tar")
+    other.import_(tmp_path / "long.tar", move_aliases=True)
     assert not path.exists()  # sixty more are not worth one
     assert other.state("web") == web.state("web") == other.state("shop")
 
@@ -340,7 +341,7 @@ def test_a_golden_registry_travels(tmp_path: Path) -> None:
     golden: Any = Path(__file__).parent / "golden" / "format1"
     for name in ("web", "shop.2"):
         Registry(golden).export(name, tmp_path / f"{name}.tar")
-        fresh(tmp_path / "r").import_(tmp_path / f"{name}.tar")
+        fresh(tmp_path / "r").import_(tmp_path / f"{name}.tar", move_aliases=True)
     assert seen(tmp_path / "r") == seen(golden)
 
 
@@ -352,7 +353,7 @@ def test_a_model_larger_than_any_other_blob_may_be_travels(
     monkeypatch.setattr("rankmill.registry.model_registry.LARGEST_BLOB", 4000)
     registry.register("web", bytes(5000), manifest=FACTS)
     registry.export("web", tmp_path / "web.tar")
-    other.import_(tmp_path / "web.tar")
+    other.import_(tmp_path / "web.tar", move_aliases=True)
     assert other.resolve("web", bare="latest").read() == bytes(5000)
     with refused(InputError, "notes", "4000", "4001"):
         registry.register("web", b"small", manifest=FACTS, attachments={"notes": bytes(4001)})
@@ -363,7 +364,7 @@ def test_what_a_log_takes_a_bundle_takes(registry: Registry, other: Registry, tm
     registry.register("web", b"model", manifest=FACTS)
     registry.tag("web", 1, "notes", "n" * (1 << 21))
     registry.export("web", tmp_path / "web.tar")
-    other.import_(tmp_path / "web.tar")
+    other.import_(tmp_path / "web.tar", move_aliases=True)
     assert other.log("web") == registry.log("web")
 
 
@@ -389,8 +390,8 @@ def test_a_history_that_is_here_already_mends_what_was_lost(
 ) -> None:
     registry.register("web", b"model", manifest=FACTS)
     registry.export("web", tmp_path / "web.tar")
-    assert other.import_(tmp_path / "web.tar").mended == 0
+    assert other.import_(tmp_path / "web.tar", move_aliases=True).mended == 0
     other.resolve("web", bare="latest").model_path.unlink()
-    again = other.import_(tmp_path / "web.tar")
+    again = other.import_(tmp_path / "web.tar", move_aliases=True)
     assert (again.added, again.mended) == (0, 1)
     assert other.verify().ok

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.foundation.errors import ConflictError, IntegrityError
+from rankmill.foundation.errors import ConflictError, IntegrityError, PromotionRefused
 from rankmill.registry.model_registry import Registry
 from tests.refusals import refused
 from tests.registry.conftest import QuickDisk
@@ -17,13 +17,21 @@ def test_there_and_back(web: Registry, tmp_path: Path) -> None:
     here, there, tar = Shell(web.root), Shell(tmp_path / "other"), str(tmp_path / "web.tar")
     assert "wrote " in (said := here("export", "web", "-o", tar))
     assert "3 versions, 7 entries of the log, 2" in said
-    assert there("import", tar) == "imported web as web: 7 new entries of 7\n"
+    with refused(PromotionRefused, "web.tar", "production", "version 3", "--move-aliases"):
+        there("import", tar)
+    told = there("import", tar, "--move-aliases").splitlines()
+    assert told[0] == "imported web as web: 7 new entries of 7"
+    assert told[-1] == "web: promoted version 1 to shadow (not set before)"
+    assert "web: promoted version 3 to production (before: 2)" in told
     assert there("import", tar) == "nothing to do: web has all of it, and 7 entries\n"
     assert there("list").count("web") == 1
     assert there.json("export", "web", "-o", tar, "--overwrite")["head"] == web.log("web")[-1].digest
     web.promote("web", 1)
     here("export", "web", "-o", tar, "--overwrite")
-    assert there.json("import", tar) == {
+    with refused(PromotionRefused, "production", "version 1"):
+        there("import", tar)
+    assert Registry(there.root).resolve("web").number == 3
+    assert there.json("import", tar, "--move-aliases") == {
         "kind": "history",
         "name": "web",
         "origin": "web",
@@ -32,6 +40,7 @@ def test_there_and_back(web: Registry, tmp_path: Path) -> None:
         "head": 8,
         "version": None,
         "mended": 0,
+        "moves": ["promoted version 1 to production (before: 3)"],
     }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.foundation.errors import InputError, PromotionRefused, UnknownModel
+from rankmill.foundation.errors import InputError, IntegrityError, PromotionRefused, UnknownModel
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.stored_records import AliasPolicy, Entry, GateRecord, Move, record_json
 from tests.refusals import refused
@@ -44,6 +44,94 @@ def test_without_a_gate_nothing_moves(guarded: Registry) -> None:
         guarded.promote("web", 1)
     assert "\n" not in str(caught.value)
     assert (production(guarded), len(guarded.log("web"))) == (None, before)
+
+
+def honest(registry: Registry, version: int) -> dict[str, object]:
+    """A report as a gate writes it, as far as the registry knows reports."""
+    row = registry.state("web").versions[version]
+    candidate = {"version": f"web@{version}", "model": row.model, "manifest": row.manifest}
+    return {
+        "passed": True, "reasons": [], "candidate": candidate, "baseline": None, "dataset": DATA, "split": "test",
+        "metric": "ndcg@10", "margin": 0.002, "convention_sha256": CONVENTION,
+    }  # fmt: skip
+
+
+FORGED = {
+    "did not pass": {"passed": False, "reasons": ["worse"]},
+    "has reasons": {"reasons": ["worse"]},
+    "another model": {"candidate": {"version": "web@1", "model": "e" * 64, "manifest": "e" * 64}},
+    "another baseline": {"baseline": {"version": "web@1", "model": "e" * 64, "manifest": "e" * 64}},
+    "another dataset": {"dataset": "e" * 64},
+    "another split": {"split": "train"},
+    "another metric": {"metric": "map"},
+    "another margin": {"margin": 0.5},
+    "another convention": {"convention_sha256": "e" * 64},
+    "significantly worse": {"worse": True},
+}
+
+
+@pytest.mark.parametrize("lie", FORGED)
+def test_a_gate_whose_report_says_otherwise_promotes_nothing_here_and_is_not_imported(
+    guarded: Registry, tmp_path: Path, lie: str
+) -> None:
+    """Whoever writes a log anew makes all digests fit; the report and the entry must still speak of the same thing."""
+    gate(guarded, 1, report=honest(guarded, 1) | FORGED[lie])
+    with refused(PromotionRefused, "report of the gate", "web@1"):
+        guarded.promote("web", 1)
+    guarded.export("web", tmp_path / "web.tar")
+    other = Registry(tmp_path / "other", disk=QuickDisk())
+    for move in (False, True):
+        with refused(IntegrityError, "web.tar", "version 1", "report of the gate"):
+            other.import_(tmp_path / "web.tar", move_aliases=move)
+    assert other.names() == []
+
+
+def test_the_report_of_another_version_is_none_and_a_lost_one_too(guarded: Registry) -> None:
+    gate(guarded, 2, report=honest(guarded, 1))
+    with refused(PromotionRefused, "report of the gate", "candidate"):
+        guarded.promote("web", 2)
+    found = gate(guarded, 2, report=honest(guarded, 2)).change
+    assert isinstance(found, GateRecord)
+    guarded.promote("web", 2, alias="open")
+    (path,) = (path for path in guarded.root.rglob("*") if path.name == found.report)
+    path.unlink()
+    with refused(PromotionRefused, "report of the gate", "cannot be read"):
+        guarded.promote("web", 2)
+
+
+@pytest.mark.parametrize("act", ["force", "promote", "unset", "open", "rollback"])
+def test_a_bundle_moves_no_protected_alias_unless_told_to(guarded: Registry, tmp_path: Path, act: str) -> None:
+    other, tar = Registry(tmp_path / "other", disk=QuickDisk()), tmp_path / "web.tar"
+    gate(guarded, 1, report=honest(guarded, 1))
+    guarded.export("web", tar)
+    assert other.import_(tar).moves == ()  # versions and gates only
+    guarded.promote("web", 1)
+    guarded.export("web", tar, overwrite=True)
+    with refused(PromotionRefused, "web.tar", "production", "version 1", "--move-aliases", "web@N"):
+        other.import_(tar)
+    assert other.state("web").target("production") is None
+    assert other.import_(tar, move_aliases=True).moves == (
+        "promoted version 1 to production (not set before; gate: entry 4)",
+    )
+    if act == "promote":
+        guarded.protect("web", "production", None)
+    if act in {"promote", "force", "rollback"}:
+        guarded.promote("web", 2, force=True, reason="evil")
+    if act == "rollback":
+        guarded.rollback("web")
+    if act == "unset":
+        guarded.unset("web", "production")
+    if act == "open":
+        guarded.protect("web", "production", None)
+    guarded.promote("web", 3, alias="canary")
+    guarded.export("web", tar, overwrite=True)
+    head = other.state("web").head
+    with refused(PromotionRefused, "web.tar", "production", "--move-aliases"):
+        other.import_(tar)
+    assert (production(other), other.state("web").head) == (1, head)
+    assert other.policy(other.state("web"), "production") is not None
+    assert len(other.import_(tar, move_aliases=True).moves) > 1
+    assert other.log("web") == guarded.log("web")
 
 
 def test_what_has_passed_moves_and_cites_the_gate(guarded: Registry) -> None:
@@ -116,11 +204,12 @@ def test_the_gate_of_another_alias_or_version_does_not_count(guarded: Registry) 
         (AliasPolicy(convention="e" * 64), "convention"),
         (AliasPolicy(dataset="e" * 64), "dataset"),
         (AliasPolicy(margin=0.001), ("margin", "0.001", "0.002")),
+        (AliasPolicy(never_worse=True), ("significantly worse", "--allow-significantly-worse")),
     ],
 )
 def test_a_policy_asks_for_more(guarded: Registry, policy: AliasPolicy, match: str) -> None:
     guarded.protect("web", "production", policy)
-    gate(guarded, 1)
+    gate(guarded, 1, worse=policy.never_worse)
     with refused(PromotionRefused, match):
         guarded.promote("web", 1)
     guarded.protect(

@@ -40,7 +40,7 @@ def write(root: Path) -> None:
     """Everything that a log can say, in the newest format.
 
     ``format1`` was written by an earlier form of this function: three versions, promotions and a rollback, in a registry
-    where nothing is protected and versions have no attachments.
+    where nothing is protected and versions have no attachments.  ``format2`` has no gate that let a worse version pass.
     """
     registry, features = Registry(root), ["length", "übereinstimmung", "clicks per day"]
     registry.prepare(protected=("production",))
@@ -55,7 +55,7 @@ def write(root: Path) -> None:
     registry.promote("web", 1, reason="first")
     gate(registry, 2, baseline=1, passed=False)
     registry.promote("web", 2, force=True, reason="größer \u2265 0.5")
-    gate(registry, 3, baseline=2, passed=True)
+    gate(registry, 3, baseline=2, passed=True, worse=True)
     registry.promote("web", 3, expect=2)
     registry.rollback("web", reason="slow on phones")
     registry.promote("web", 1, alias="shadow")
@@ -63,17 +63,17 @@ def write(root: Path) -> None:
     registry.tag("web", 3, "quality", "good")
     registry.tag("web", 1, "quality", "poor")
     registry.tag("web", 1, "quality", None)
-    registry.protect("web", "canary", AliasPolicy(metric="ndcg@10", margin=0.002))
+    registry.protect("web", "canary", AliasPolicy(metric="ndcg@10", margin=0.002, never_worse=True))
     registry.protect("web", "production", None)
     for _ in range(3):  # marked, swept, out of the trash
         registry.gc(rules=RetentionRules(keep=1, grace=0.0))
-    registry.import_(FOLDER / "version1.tar", name="shop.2", reason="to compare")
+    registry.import_(FOLDER / "version1.tar", name="shop.2", reason="to compare", move_aliases=True)
 
 
-def gate(registry: Registry, version: int, *, baseline: int | None, passed: bool) -> None:
+def gate(registry: Registry, version: int, *, baseline: int | None, passed: bool, worse: bool = False) -> None:
     """Record a result of the gate for production."""
     report = {"version": version, "passed": passed}
-    registry.record_gate("web", outcome(version, passed=passed, baseline=baseline), report)
+    registry.record_gate("web", outcome(version, passed=passed, baseline=baseline, worse=worse), report)
 
 
 def write_bundles() -> None:
