@@ -20,7 +20,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.delenv("RANKMILL_REGISTRY", raising=False)
-        assert run_page(DOCS / "quickstart.md") == 8
+        assert run_page(DOCS / "quickstart.md") == 10
         assert Path("web@1.report/index.html").is_file()
         rows = Path("judgments.csv").read_text().splitlines()
         head, body = rows[0].split(","), [row.split(",") for row in rows[1:]]

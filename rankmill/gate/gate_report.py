@@ -14,7 +14,7 @@ from rankmill.gate.guardrails import Guardrail
 from rankmill.scorer.metrics.significance import Bootstrap, Paired
 
 FORMAT = 1
-BASELINE = "baseline"
+BASELINE, RECENT = "baseline", "best recent version"
 Rule = Literal["better", "not worse", "not shown to be worse"]
 
 
@@ -45,10 +45,15 @@ class FurtherVerdict:
     passed: bool
     reason: str | None = left_out()
 
-    @property
-    def asked(self) -> str:
-        """The rule."""
-        return f"must not be worse by more than {self.margin:g}"
+    def asked(self, limits: GateLimits | None) -> str:
+        """Return the rule."""
+        return not_worse(self.margin, limits)
+
+
+def not_worse(margin: float, limits: GateLimits | None) -> str:
+    """Return the rule against the current version in words; ``limits`` None: of an early report, which asked for the margin only."""
+    words = f"must not be worse by more than {margin:g}"
+    return words if limits is None or limits.allow_significantly_worse else f"{words}, nor significantly worse"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +72,14 @@ class RivalFacts:
     reasons: tuple[str, ...]
     metrics: Mapping[str, Paired | None]
     also: tuple[FurtherVerdict, ...] | None = left_out()
+    worse: bool | None = left_out()
+    """True if the candidate is significantly worse by one of the metrics that decide, which was allowed."""
 
-    def asked(self, margin: float) -> str:
+    def asked(self, margin: float, limits: GateLimits | None) -> str:
         """Return the rule of the comparison."""
         rule = self.rule or ("better" if self.must_be_beaten else "not worse")
         words = {"better": "must be better", "not shown to be worse": "must not be significantly worse"}
-        return words.get(rule, f"must not be worse by more than {margin:g}")
+        return words.get(rule, not_worse(margin, limits))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +105,8 @@ class GateReport:
     comparisons: tuple[RivalFacts, ...]
     guardrails: tuple[Guardrail, ...]
     code: str
+    worse: bool | None = left_out()
+    """True if the candidate passed although it is significantly worse than a version that had the alias, which was allowed."""
     measured: tuple[Guardrail, ...] | None = left_out()
     """Guardrails whose values depend on the machine."""
 
@@ -122,7 +131,7 @@ class GateReport:
         return "\n".join(lines)
 
     def _comparison(self, comparison: RivalFacts) -> list[str]:
-        title = f"against {comparison.words}: {comparison.asked(self.margin)} in {self.metric}"
+        title = f"against {comparison.words}: {comparison.asked(self.margin, self.limits)} in {self.metric}"
         other = self.baseline.version if self.baseline and comparison.against == BASELINE else comparison.against
         rows = []
         further = [each.metric for each in comparison.also or ()]
@@ -151,7 +160,9 @@ class GateReport:
             text_table(["metric", self.candidate.version, other, *figures], rows),
         ]
         for each in comparison.also or ():
-            lines += textwrap.wrap(f"{each.metric} {each.asked}: {'passed' if each.passed else 'FAILED'}", page)
+            lines += textwrap.wrap(
+                f"{each.metric} {each.asked(self.limits)}: {'passed' if each.passed else 'FAILED'}", page
+            )
         decisive = comparison.metrics[self.metric]
         worst = () if decisive is None else decisive.worst[:_WORST]
         if worst:

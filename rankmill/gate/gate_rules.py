@@ -75,7 +75,7 @@ def _margins(given: Mapping[str, float]) -> dict[str, float]:
 
 @options
 class GateLimits:
-    """Limits of the guardrails, and permitted changes."""
+    """Limits of the guardrails and of the comparison, and permitted changes."""
 
     max_cost_ratio: float = option(
         default=2.0,
@@ -97,6 +97,15 @@ class GateLimits:
         default=False, help="Accept a candidate with added, removed or reordered features."
     )
     allow_seen_queries: bool = option(default=False, help="Accept queries that a model was trained on.")
+    allow_significantly_worse: bool = option(
+        default=False,
+        help="Accept a candidate that is significantly worse than the current version, but within the margin.",
+    )
+    best_of_last: int = option(
+        default=5,
+        help="Compare also with the best of this many versions that had the alias last, as far as they can score the queries; 1: only with the current one.",
+        least=1,
+    )
 
 
 LIMITS = tuple(defaults_of(GateLimits))
@@ -160,8 +169,8 @@ class GateRules(GateLimits):
     metric
         The metric that decides.
     margin
-        How much worse than the current version the candidate may be, 0 or more.  It passes if the lower end of the
-        confidence interval of the difference is above ``-margin``.
+        How much worse than the current version, and than the best of the last ones, the candidate may be, 0 or more.  It passes
+        if the lower end of the confidence interval of the difference is above ``-margin``, and the upper end is not below 0.
     also
         Further metrics with their margins; the candidate must pass each of them in the same way.
     convention

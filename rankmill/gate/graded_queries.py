@@ -22,6 +22,7 @@ from rankmill.scorer.metrics.conventions import Convention
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.model import Model, check_kinds
 from rankmill.scorer.models import predictor_of
+from rankmill.scorer.predictor import Predictor
 from rankmill.scorer.train_test_overlap import empty_split
 
 if TYPE_CHECKING:
@@ -157,12 +158,8 @@ def scores_of(
         The dataset lacks a feature of a model.
     """
     predictors = [predictor_of(model) for model in models]
-    has = set(dataset.feature_names)
     for predictor, name in zip(predictors, names, strict=True):
-        if lacking := [feature for feature in predictor.feature_names if feature not in has]:
-            raise CandidatesRejected(_missing_features_message(dataset, name, lacking))
-        categorical, where = dataset.manifest.categorical, f"{dataset.path}: "
-        check_kinds(predictor.model, dataset.feature_names, categorical, CandidatesRejected, model=name, where=where)
+        check_features(dataset, predictor, name)
     used = {feature for predictor in predictors for feature in predictor.feature_names}
     features = [feature for feature in dataset.feature_names if feature in used] or [dataset.feature_names[0]]
     places = [np.array([features.index(f) for f in p.feature_names], dtype=np.int64) for p in predictors]
@@ -174,6 +171,15 @@ def scores_of(
             scores[first : first + len(values)] = predictor.scores(values, columns=columns, n_threads=n_threads)
         first += len(values)
     return out
+
+
+def check_features(dataset: Dataset, predictor: Predictor, name: str) -> None:
+    """Raise CandidatesRejected if ``dataset`` lacks a feature of the model called ``name``, or has it in another kind."""
+    has = set(dataset.feature_names)
+    if lacking := [feature for feature in predictor.feature_names if feature not in has]:
+        raise CandidatesRejected(_missing_features_message(dataset, name, lacking))
+    categorical, where = dataset.manifest.categorical, f"{dataset.path}: "
+    check_kinds(predictor.model, dataset.feature_names, categorical, CandidatesRejected, model=name, where=where)
 
 
 def _missing_features_message(dataset: Dataset, name: str, lacking: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from rankmill.foundation.options import spelled
 from rankmill.gate import guardrails
 from rankmill.gate.gate_report import (
     BASELINE,
+    RECENT,
     ContenderFacts,
     FurtherVerdict,
     GateQueries,
@@ -22,13 +24,14 @@ from rankmill.gate.gate_report import (
     RivalFacts,
     Rule,
 )
-from rankmill.gate.gate_rules import NO_OPTION, ConventionFacts, GateRules, convention_digest, option_words
-from rankmill.gate.graded_queries import GradedQueries, Scores, best_single_feature, scores_of
+from rankmill.gate.gate_rules import MARGIN, NO_OPTION, ConventionFacts, GateRules, convention_digest, option_words
+from rankmill.gate.graded_queries import GradedQueries, Scores, best_single_feature, check_features, scores_of
 from rankmill.gate.guardrails import Guardrail
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.goals import check_goal
 from rankmill.pipeline.grouping.sketch import QuerySketch, overlap
 from rankmill.scorer.metrics import Metric
+from rankmill.scorer.metrics.per_query import TIED, mean_of
 from rankmill.scorer.metrics.significance import FEW_QUERIES, Bootstrap, Paired, compare_paired, queries_for
 from rankmill.scorer.model import Model
 from rankmill.scorer.models import predictor_of
@@ -86,6 +89,7 @@ def judge(
     rules: GateRules,
     *,
     naive: Contender | None = None,
+    earlier: Sequence[Contender] = (),
     clicks: ByClicks | None = None,
     against: Dataset | None = None,
     n_threads: int = 0,
@@ -104,6 +108,8 @@ def judge(
         The rules of the gate.
     naive
         The model that was learnt from the same clicks as the candidate without correction, to be compared with too.
+    earlier
+        Versions that had the alias before the baseline; the best of them is a rival, if it is better than the baseline here.
     clicks
         Compares two rankings (columns qid, doc_id and score) by the clicks of a log.
     against
@@ -128,7 +134,9 @@ def judge(
         check_goal(metric, metric.goal, dataset.goals, str(dataset.path))
     queries = GradedQueries(dataset, split, convention)
     metrics = _metrics(rules, queries)
-    scored = contenders if naive is None else [*contenders, naive]
+    recent, remarks = _comparable(dataset, split, queries, rules, earlier)
+    judged = contenders if naive is None else [*contenders, naive]
+    scored = [*judged, *recent]
     models, names = [each.model for each in scored], [each.name for each in scored]
     stored = scores_of(dataset, split, models, names, n_threads=n_threads or available_cores())
     scores = [queries.in_order(each) for each in stored]
@@ -136,19 +144,23 @@ def judge(
     for metric in (rules.metric, *rules.also):
         _refuse_too_few(queries, metric)
     rivals = _rivals(queries, rules.metric, baseline, second)
+    if second is not None:
+        rivals += _best_recent(
+            queries, rules.metric, second, dict(zip(names[len(judged) :], scores[len(judged) :], strict=True))
+        )
     if naive is not None:
         words = f"{naive.name}, learnt from the same clicks without correction"
-        rivals.append(Rival(NAIVE, words, scores[-1], "not shown to be worse"))
+        rivals.append(Rival(NAIVE, words, scores[len(contenders)], "not shown to be worse"))
     compared = [_compared(queries, candidate.name, scores[0], rival, rules, metrics) for rival in rivals]
     comparisons = tuple(comparison for comparison, _ in compared)
     rails = _guardrails(contenders, scores[0], second, queries, rules, against)
     if clicks is not None:
-        rails += _by_clicks(clicks, queries, names, stored)
+        rails += _by_clicks(clicks, queries, names[: len(judged)], stored[: len(judged)])
     reasons = [text for comparison in comparisons for text in comparison.reasons]
     reasons += [each.reason for comparison in comparisons for each in comparison.also or () if each.reason is not None]
     reasons += [rail.reason for rail in rails if rail.verdict == "failed"]
     notes = _notes(contenders, dataset, split, _decisive(comparisons[0], rules).n_queries)
-    notes += [text for _, qualified in compared for text in qualified]
+    notes += [*remarks, *(text for _, qualified in compared for text in qualified)]
     if baseline is None and rules.also:
         notes.append(f"{', '.join(map(str, rules.also))}: not judged, as there is no current version to compare with")
     return GateReport(
@@ -170,6 +182,7 @@ def judge(
         comparisons=comparisons,
         guardrails=tuple(rail for rail in rails if rail.name != "latency"),
         code=code_digest("rankmill.gate", "rankmill.scorer"),
+        worse=(not reasons and any(each.worse for each in comparisons)) or None,
         measured=tuple(rail for rail in rails if rail.name == "latency") or None,
     )
 
@@ -200,6 +213,44 @@ def _rivals(queries: GradedQueries, metric: Metric, baseline: Contender | None, 
     if baseline is None or scores is None:
         return [row_order(queries), single_feature(queries, metric)]
     return [Rival(BASELINE, f"{baseline.name}, the current version", scores, "not worse")]
+
+
+def _comparable(
+    dataset: Dataset, split: str, queries: GradedQueries, rules: GateRules, earlier: Sequence[Contender]
+) -> tuple[list[Contender], list[str]]:
+    """Return those of the earlier versions that can be compared on these queries, and why others cannot."""
+    found, remarks = [], []
+    for each in earlier:
+        seen = None if each.train_queries is None else overlap(each.train_queries, queries.qids)
+        if split == "train" and dataset.digest in each.trained_on:
+            why = "it was trained on this split"
+        elif seen is not None and seen.found and not rules.allow_seen_queries:
+            why = "it was trained on some of these queries"
+        else:
+            try:
+                check_features(dataset, predictor_of(each.model), each.name)
+            except CandidatesRejected as error:
+                why = str(error)
+            else:
+                found.append(each)
+                continue
+        remarks.append(f"{each.name}, which had the alias before, is not compared: {why}")
+    return found, remarks
+
+
+def _best_recent(queries: GradedQueries, metric: Metric, present: Scores, recent: Mapping[str, Scores]) -> list[Rival]:
+    """Return the best of the ``recent`` versions by ``metric`` as a rival, unless the present one is as good."""
+    sign, counts = 1.0 if metric.higher_is_better else -1.0, queries.can_differ(metric)
+
+    def worth(scores: Scores) -> float:
+        return sign * mean_of(queries.evaluate([metric], _without_nan(scores))[metric][counts])
+
+    found = {name: worth(scores) for name, scores in recent.items()}
+    best = max(found, key=lambda name: found[name], default=None)
+    if best is None or found[best] <= worth(present) + TIED:
+        return []
+    words = f"{best}, the best of the last {len(recent) + 1} versions by these queries"
+    return [Rival(RECENT, words, recent[best], "not worse")]
 
 
 def _notes(contenders: Sequence[Contender], dataset: Dataset, split: str, counted: int) -> list[str]:
@@ -276,7 +327,9 @@ def _compared(
     decisive = found[rules.metric]
     assert decisive is not None  # noqa: S101 (too few queries are an error)
     threshold = 0.0 if rival.rule == "better" else -rules.margin + 0.0
-    passed, shown = rival.passed(decisive, rules.margin), decisive.interval[0] > threshold
+    worse_allowed = rules.allow_significantly_worse
+    passed, shown = rival.passed(decisive, rules.margin, worse_allowed), decisive.interval[0] > threshold
+    worse = _worse(rules, rival, found) if worse_allowed else None
     facts = RivalFacts(
         against=rival.name,
         words=rival.words,
@@ -286,9 +339,14 @@ def _compared(
         passed=passed,
         reasons=() if passed else (_shortfall(rules, rules.metric, rival, decisive, threshold),),
         metrics={str(metric): each for metric, each in found.items()},
+        worse=None if worse is None else True,
         also=_further(rules, rival, found) if rival.rule == "not worse" and rules.also else None,
     )
-    return facts, [_not_shown(rules, rival, decisive, candidate)] if passed and not shown else []
+    notes = [_not_shown(rules, rival, decisive, candidate)] if passed and not shown else []
+    if worse is not None:
+        allowed = f"{option_words('allow_significantly_worse')} allows that"
+        notes.append(f"{candidate} is SIGNIFICANTLY WORSE than {rival.words}: {worse}; {allowed}")
+    return facts, notes
 
 
 def _further(rules: GateRules, rival: Rival, found: Mapping[Metric, Paired | None]) -> tuple[FurtherVerdict, ...]:
@@ -297,25 +355,56 @@ def _further(rules: GateRules, rival: Rival, found: Mapping[Metric, Paired | Non
     for metric, margin in rules.also.items():
         paired = found[metric]
         assert paired is not None  # noqa: S101 (too few queries are an error)
-        passed = rival.passed(paired, margin)
+        passed = rival.passed(paired, margin, rules.allow_significantly_worse)
         reason = None if passed else _shortfall(rules, metric, rival, paired, -margin + 0.0)
         verdicts.append(FurtherVerdict(metric=str(metric), margin=margin, passed=passed, reason=reason))
     return tuple(verdicts)
 
 
+def _worse(rules: GateRules, rival: Rival, found: Mapping[Metric, Paired | None]) -> str | None:
+    """Return by which metrics the candidate is significantly worse than the version ``rival``; None if by none."""
+    judged = {metric: found[metric] for metric in (rules.metric, *rules.also)}
+    worse = [
+        f"{metric} {_figures(each)}" for metric, each in judged.items() if each is not None and each.interval[1] < 0.0
+    ]
+    return ", ".join(worse) if worse and rival.rule == "not worse" else None
+
+
 def _shortfall(rules: GateRules, metric: Metric, rival: Rival, found: Paired, threshold: float) -> str:
-    """Describe why ``found`` violates the rule of ``rival``, the option that changes it, and how many queries would suffice."""
-    option = "margin" if metric == rules.metric else "also"
+    """Describe why ``found`` violates the rule of ``rival``, what changes that, and how many queries would suffice."""
     text = f"{metric} against {rival.words}: {_figures(found)}, "
+    if rival.rule == "better":
+        return f"{text}its lower end must be above 0; {NO_OPTION}{_more_queries(found, 0.0)}"
+    sets = f"{option_words('margin' if metric == rules.metric else 'also')} sets the margin"
+    least = f"the smallest margin that would pass is {_smallest_margin(found):g}"
+    if rival.rule == "not worse" and found.interval[1] < 0.0 and not rules.allow_significantly_worse:
+        allowed = f"{option_words('allow_significantly_worse')} accepts that within the margin"
+        return f"{text}significantly worse; {allowed}; with it {least}, now it is {0.0 - threshold:g}; {sets}"
     if rival.rule == "not shown to be worse":
         text += f"significantly worse, and the loss may exceed {rules.margin:g}"
     else:
         text += f"its lower end must be above {threshold:g}"
-    text += f"; {NO_OPTION if rival.rule == 'better' else option_words(option) + ' sets the margin'}"
+    text += f"; {sets}; {least}{_more_queries(found, threshold)}"
+    if (default := queries_for(MARGIN, found)) is not None and threshold != -MARGIN:
+        text += f"; the default margin of {MARGIN:g} needs about {default:,} such queries"
+    return text
+
+
+def _smallest_margin(found: Paired) -> float:
+    """Return the smallest margin of four digits that the lower end of the interval allows."""
+    return (math.floor(-found.interval[0] * 1e4) + 1) / 1e4
+
+
+def _more_queries(found: Paired, threshold: float) -> str:
+    """Say how many queries would suffice, if more would help."""
     so, none = (queries_for(-threshold, found, difference) for difference in (found.difference, 0.0))
     if found.difference <= threshold or so is None:
-        return text
-    text += f"; too few queries: with about {so:,} such queries the gate would pass four times in five if this is the true difference"
+        return (
+            ""
+            if none is None
+            else f"; about {none:,} such queries would do four times in five if there is no difference"
+        )
+    text = f"; too few queries: with about {so:,} such queries the gate would pass four times in five if this is the true difference"
     return text if none is None else f"{text}, {none:,} if there is none"
 
 
@@ -383,15 +472,18 @@ class Rival:
     rule: Rule
     """The condition on the interval of the difference; see `Rival.passed`."""
 
-    def passed(self, found: Paired, margin: float) -> bool:
+    def passed(self, found: Paired, margin: float, worse_allowed: bool = False) -> bool:  # noqa: FBT001, FBT002
         """Return whether the 95 % interval (low, high) of the difference, candidate minus rival, satisfies the rule.
 
-        ``better``: low > 0.  ``not worse``: low > -margin.  ``not shown to be worse``: low > -margin or high >= 0, so a
-        candidate is refused only if it is significantly worse and not shown to be within the margin.
+        ``better``: low > 0.  ``not worse``: low > -margin and high >= 0; if ``worse_allowed`` low > -margin, as otherwise many small
+        losses add up.  ``not shown to be worse``: low > -margin or high >= 0, so a candidate is refused only if it is
+        significantly worse and not shown to be within the margin.
         """
         low, high = found.interval
         if self.rule == "better":
             return low > 0.0
+        if self.rule == "not worse" and high < 0.0 and not worse_allowed:
+            return False
         return low > -margin or (self.rule == "not shown to be worse" and high >= 0.0)
 
 

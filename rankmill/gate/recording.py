@@ -123,7 +123,7 @@ def gate(
         One line for the log.
     asked
         The alias and the rules.  If the alias is not set, the rules for a first version apply.  Omitted rules are taken from the
-        policy of the alias, otherwise ndcg@10 and 0.002.
+        policy of the alias, otherwise ndcg@10 and 0.002.  The best of the last ``best_of_last`` versions of the alias is a rival too.
     convention
         How metrics are computed; None: as in the policy, otherwise our own.
 
@@ -142,6 +142,7 @@ def gate(
     baseline = None if present is None else store.resolve(f"{candidate.name}@{present}", bare="latest")
     rules = rules_under(policy, asked, convention)
     contender = contender_of(candidate)
+    earlier = earlier_holders(store, candidate, asked)
     naive, remarks = naive_beside(store, candidate, dataset.digest in contender.trained_on, split)
     with nullcontext() if clicks is None else clicks.compared() as by_clicks:
         report = judge(
@@ -151,6 +152,7 @@ def gate(
             split,
             rules,
             naive=None if naive is None else contender_of(naive),
+            earlier=[contender_of(each) for each in earlier],
             clicks=by_clicks,
             against=against,
             n_threads=n_threads,
@@ -166,9 +168,19 @@ def gate(
         metric=report.metric,
         convention=report.convention_sha256,
         margin=rules.margin,
+        worse=bool(report.worse),
     )
     entry = store.record_gate(candidate.name, outcome, as_json(report), reason=reason)
     return GateResult.of(candidate, alias, entry, report, policy)
+
+
+def earlier_holders(store: Registry, candidate: Version, asked: GateOptions) -> list[Version]:
+    """Return the versions that had the alias last, newest first, without the current one, the candidate and those rolled back from."""
+    state = candidate.state
+    left = [number for number in state.holders(asked.alias) if number not in {candidate.number, *state.swept}]
+    present = state.standing(asked.alias)
+    numbers = [number for number in left if number != present][: asked.best_of_last - 1]
+    return [store.resolve(f"{candidate.name}@{number}", bare="latest") for number in numbers]
 
 
 def naive_beside(store: Registry, candidate: Version, own: bool, split: str) -> tuple[Version | None, list[str]]:  # noqa: FBT001

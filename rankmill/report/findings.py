@@ -54,12 +54,12 @@ def primary_difference(facts: Facts) -> Facts | None:
     """
     metrics, bars = facts["metrics"], facts["verdict"]["bars"]
     if metrics is None:
-        name = bars[-1]["against"] if bars else ""
-        if name == "baseline" and facts["present"] is None:
+        present = next((bar for bar in bars if bar["against"] == "baseline"), None)
+        if present is not None and facts["present"] is None:
             return None  # judged against itself
-        if name == "baseline":
-            return {**bars[-1]["found"], "name": facts["present"]["version"], "kind": "present"}
-        return {**bars[-1]["found"], "name": name, "kind": name} if bars else None
+        if present is not None:
+            return {**present["found"], "name": facts["present"]["version"], "kind": "present"}
+        return {**bars[-1]["found"], "name": bars[-1]["against"], "kind": bars[-1]["against"]} if bars else None
     for each in metrics["rankings"]:
         if each["name"] == metrics["rival"] and each["candidate_less_this"] is not None:
             found = each["candidate_less_this"][metrics["primary"]]

@@ -231,8 +231,7 @@ def rollback(subject: Subject) -> str | None:
     """Return the command that undoes the promotion; None if the version is not promoted, or was the first."""
     if not subject.promoted:
         return None
-    before = [move.version for move in subject.version.state.moves[subject.alias] if move.version is not None]
-    earlier = next((number for number in reversed(before) if number != subject.version.number), None)
+    earlier = subject.version.state.before(subject.alias)
     if earlier is None:
         return None
     alias = "" if subject.alias == PRODUCTION else f" --alias {shlex.quote(subject.alias)}"

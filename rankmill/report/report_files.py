@@ -105,24 +105,24 @@ def verdict_of(subject: Subject) -> Facts:
 
 def _rival(rival: RivalFacts, gate: GateReport) -> Facts:
     found: Facts = as_json(rival.metrics[gate.metric]) or {}
-    further = {"also": [_further(each, rival) for each in rival.also]} if rival.also else {}
+    further = {"also": [_further(each, rival, gate) for each in rival.also]} if rival.also else {}
     return {
         "against": rival.against,
         "words": rival.words,
         "must_be_beaten": rival.must_be_beaten,
         "passed": rival.passed,
-        "asked": rival.asked(gate.margin),
+        "asked": rival.asked(gate.margin, gate.limits),
         "found": {name: found.get(name) for name in _FOUND},
         **further,
     }
 
 
-def _further(verdict: FurtherVerdict, rival: RivalFacts) -> Facts:
+def _further(verdict: FurtherVerdict, rival: RivalFacts, gate: GateReport) -> Facts:
     found: Facts = as_json(rival.metrics[verdict.metric]) or {}
     return {
         "metric": verdict.metric,
         "passed": verdict.passed,
-        "asked": verdict.asked,
+        "asked": verdict.asked(gate.limits),
         "found": {name: found.get(name) for name in _FOUND},
     }
 

@@ -9,7 +9,7 @@ from rankmill.foundation.options import values_of
 from rankmill.foundation.records import as_json, canonical_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.gate.learnt_from_clicks import ClickEvidence
-from rankmill.gate.recording import GateResult, gate, gate_in, stored_result
+from rankmill.gate.recording import GateResult, earlier_holders, gate, gate_in, stored_result
 from rankmill.pipeline.clicks.propensities import read_propensities
 from rankmill.registry import Version
 from rankmill.registry.names import PRODUCTION
@@ -57,6 +57,7 @@ class GateStage(Stage):
     def own_inputs(self) -> Inputs:
         rules, candidate, measured = self.rules, self.work.candidate, self.work.config.evaluate
         present = candidate.state.standing(rules.alias)
+        earlier = earlier_holders(self.work.registry, candidate, rules.options)
         policy = self.work.registry.policy(candidate.state, rules.alias)
         former = self.work.former_dataset
         dataset = self.work.dataset()
@@ -64,6 +65,7 @@ class GateStage(Stage):
             "dataset": dataset.digest,
             "model": self.work.candidate_digests,
             "the present version": "none" if present is None else f"{candidate.name}@{present}",
+            **({"earlier versions": ", ".join(map(str, earlier))} if earlier else {}),
             **self._clicks(),
             **({} if former is None else {"former dataset": former.digest}),
             **as_options(

@@ -58,9 +58,7 @@ class RunReport:
             gate=result_of(work) if "gate" in reached else None,
             refused=next((reason for alias in aliases if (reason := taken_back(work, alias))), None),
             former={
-                alias: moves[-2].version
-                for alias in candidate.aliases
-                if len(moves := candidate.state.moves[alias]) > 1 and moves[-2].version is not None
+                alias: before for alias in candidate.aliases if (before := candidate.state.before(alias)) is not None
             },
         )
 
@@ -117,6 +115,7 @@ class RunReport:
             verdict = "passed" if self.gate.passed else "did not pass"
             shown = f"rankmill models gate {self.version} --show"
             lines.append(f"gate      {verdict}, for {self.gate.alias}; details: {shown}")
+            lines += [f"note      {note}" for note in self.gate.report.notes]
         if self.refused is not None:
             lines.append(f"promote   {self.refused}")
         if (ranked := self.facts.rerank) is not None:
@@ -184,4 +183,5 @@ def _gate_facts(gate: GateResult) -> GateSummary:
         entry=gate.entry,
         report_sha256=gate.report_sha256,
         reasons=gate.report.reasons,
+        notes=gate.report.notes,
     )

@@ -180,6 +180,7 @@ class GateSummary:
     entry: int
     report_sha256: str
     reasons: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -274,7 +274,7 @@ def compare_paired(
         wins=int(np.count_nonzero(found > 0.0)),
         ties=int(np.count_nonzero(found == 0.0)),
         losses=int(np.count_nonzero(found < 0.0)),
-        effect_size=_effect_size(found.tolist()),
+        effect_size=_effect_size(found),
         quantiles={str(share): float(ordered[max(0, math.ceil(share * n) - 1)]) for share in _SHARES},
         worst=tuple(
             LostQuery(str(qids[int(q)]), float(candidate[q]), float(other[q]), float(differences[q]))
@@ -300,9 +300,10 @@ def queries_for(margin: float, found: Paired, difference: float = 0.0) -> int | 
     return math.ceil(exact / digits) * digits
 
 
-def _effect_size(differences: list[float]) -> float | None:
+def _effect_size(differences: Values) -> float | None:
     n = len(differences)
-    mean = math.fsum(differences) / n
-    if abs(mean) <= TIED or max(differences) - min(differences) <= TIED:
+    mean = math.fsum(differences.tolist()) / n
+    if abs(mean) <= TIED or differences.max() - differences.min() <= TIED:
         return None
-    return mean / math.sqrt(math.fsum((x - mean) * (x - mean) for x in differences) / (n - 1))
+    apart = differences - mean
+    return mean / math.sqrt(math.fsum((apart * apart).tolist()) / (n - 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,11 +16,12 @@ from rankmill.gate.gate_report import GateReport
 from rankmill.gate.gate_rules import GateRules, convention_digest
 from rankmill.gate.graded_queries import GradedQueries, scores_of
 from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.grouping.sketch import QuerySketch
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.metrics.conventions import named_convention
 from tests.rankmill.gate_case import contender, dataset_of, judge, renamed, rows_of, trained, with_leaves
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +93,90 @@ def test_a_slightly_worse_model_is_a_question_of_the_margin(real, model) -> None
     assert judge(renamed(worse, "web@2"), model, real, "test", GateRules(margin=-low * (1 + 1e-12)))["passed"]
 
 
+def test_a_failed_gate_names_the_smallest_margin_that_passes_and_the_queries_of_the_default(real, model) -> None:
+    def noisy(seed):
+        rng = np.random.default_rng(seed)
+        return renamed(with_leaves(model, lambda values: values + rng.normal(scale=0.04, size=len(values))), "web@2")
+
+    def limits(other):
+        return decisive(judge(other, model, real, "test", GateRules()))[0]["interval"]
+
+    other = next(each for each in map(noisy, range(30)) if limits(each)[0] < -0.006 and limits(each)[1] > 0.0)
+    for margin in (0.0, 0.002, 0.003):
+        (reason,) = judge(other, model, real, "test", GateRules(margin=margin))["reasons"]
+        least = float(re.search(r"smallest margin that would pass is ([0-9.]+)", reason)[1])
+        assert judge(other, model, real, "test", GateRules(margin=least))["passed"]
+        assert not judge(other, model, real, "test", GateRules(margin=least - 0.0001))["passed"]
+        assert re.search(r"about [0-9,]+ such queries", reason) or "too few queries" in reason
+        assert ("default margin of 0.002 needs about" in reason) == (margin != 0.002)
+
+
+def test_a_significantly_worse_model_is_refused_within_any_margin_unless_allowed(real, model) -> None:
+    worse = with_leaves(model, lambda values: values + np.random.default_rng(3).normal(scale=0.06, size=len(values)))
+    worse = renamed(worse, "web@2")
+    refused_, allowed = (
+        judge(worse, model, real, "test", GateRules(margin=1.0, allow_significantly_worse=allow))
+        for allow in (False, True)
+    )
+    low, high = decisive(refused_)[0]["interval"]
+    assert high < 0
+    assert not refused_["passed"]
+    assert "--allow-significantly-worse (allow_significantly_worse in [gate])" in refused_["reasons"][0]
+    assert "significantly worse" in judging.judge(worse, model, real, "test", GateRules(margin=1.0)).render()
+    assert allowed["passed"]
+    assert allowed["worse"] is True
+    assert any("SIGNIFICANTLY WORSE" in note for note in allowed["notes"])
+    assert "worse" not in judge(renamed(model, "web@2"), model, real, "test", GateRules(allow_significantly_worse=True))
+    within = GateRules(margin=-low / 2, allow_significantly_worse=True)
+    assert not judge(worse, model, real, "test", within)["passed"]
+
+
+def test_the_best_of_the_last_versions_is_a_rival_too(tmp_path, real, model, shuffled_model) -> None:
+    """Each night is a little worse than the one before, within a margin that allows that."""
+    noise = np.random.default_rng(3).normal(scale=0.004, size=len(model.model.node_value))
+    nights = [
+        renamed(with_leaves(model, lambda values, night=night: values + night * noise), f"web@{night + 1}")
+        for night in range(20)
+    ]
+    margin = 0.04
+    rules = GateRules(margin=margin, allow_significantly_worse=True)
+    gaps = [decisive(judge(each, nights[0], real, "test", rules))[0] for each in nights]
+    last = next(i for i, gap in enumerate(gaps) if gap["interval"][0] < -margin)
+    present = nights[last - 1]
+    alone = judge(nights[last], present, real, "test", rules)
+    assert alone["passed"]
+    assert [each["against"] for each in alone["comparisons"]] == ["baseline"]
+    report = judge(nights[last], present, real, "test", rules, earlier=[shuffled_model, nights[0]])
+    first, best = report["comparisons"]
+    assert first == alone["comparisons"][0]
+    assert (best["against"], best["rule"], best["passed"]) == ("best recent version", "not worse", False)
+    assert "web@1, the best of the last 3 versions" in best["words"]
+    assert best["metrics"]["ndcg@10"] == gaps[last]
+    assert "web@1" in report["reasons"][0]
+    assert not report["passed"]
+    better = judge(nights[0], present, real, "test", rules, earlier=[shuffled_model])
+    assert [each["against"] for each in better["comparisons"]] == ["baseline"]  # it is the best itself
+
+
+def test_an_earlier_version_that_cannot_be_compared_is_named(tmp_path, real, model, shuffled_model) -> None:
+    x, grades, qid = rows_of(1)
+    wide = trained(dataset_of(tmp_path, "wide", np.hstack([np.zeros_like(x), x]), grades, qid), "web@7")
+    seen = replace(
+        model,
+        name="web@8",
+        train_queries=QuerySketch.of([GradedQueries(real, "test", named_convention("rankmill")).qids[:1]]),
+    )
+    report = judge(renamed(model, "web@9"), shuffled_model, real, "test", GateRules(), earlier=[wide, seen])
+    assert [each["against"] for each in report["comparisons"]] == ["baseline"]
+    assert not unnamed(
+        "; ".join(report["notes"]), "web@7", "missing from this dataset", "web@8", "trained on some of these queries"
+    )
+    allowed = judge(
+        renamed(model, "web@9"), shuffled_model, real, "test", GateRules(allow_seen_queries=True), earlier=[wide, seen]
+    )
+    assert "web@8" in allowed["comparisons"][1]["words"]
+
+
 def test_an_interval_too_wide_for_the_margin_says_how_many_queries_it_takes(real, model) -> None:
     other = with_leaves(model, lambda values: values + np.random.default_rng(4).normal(scale=0.01, size=len(values)))
     low = decisive(judge(renamed(other, "web@2"), model, real, "test", GateRules()))[0]["interval"][0]
@@ -136,7 +222,10 @@ def test_a_report_of_before_is_still_read(real, model) -> None:
     for rail in report["guardrails"]:
         del rail["option"]
     found = from_json(GateReport, canonical_json(report), "report")
-    assert [each.asked(0.1) for each in found.comparisons] == ["must be better", "must not be worse by more than 0.1"]
+    assert [each.asked(0.1, None) for each in found.comparisons] == [
+        "must be better",
+        "must not be worse by more than 0.1",
+    ]
     assert "web@1 passed" in found.render()
     assert "limits" not in as_json(found)
 

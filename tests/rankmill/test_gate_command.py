@@ -12,7 +12,7 @@ from rankmill.cli import execute
 from rankmill.foundation.errors import PromotionRefused
 from rankmill.foundation.records import as_json, canonical_json
 from rankmill.gate.gate_rules import GateOptions, convention_digest
-from rankmill.gate.recording import gate, stored_result
+from rankmill.gate.recording import earlier_holders, gate, stored_result
 from rankmill.registry import Registry
 from rankmill.registry.stored_records import AliasPolicy, GateOutcome
 from rankmill.scorer.metrics.conventions import named_convention
@@ -83,6 +83,20 @@ def test_who_does_not_pass_is_recorded_too_and_leaves_with_11(store, data, capsy
     assert store.state("web").target("production") == 1
     assert run(store, "promote", "web@3", "--force") == 0
     assert store.log("web")[-1].change.op == "force"
+
+
+def test_the_last_holders_of_the_alias_are_rivals_but_not_those_rolled_back_from(store, data) -> None:
+    for number in (1, 2, 3):
+        store.promote("web", number, force=True)
+    asked = GateOptions(margin=1.0, allow_significantly_worse=True)
+    worst = gate(store, "web@1", data, "test", asked=asked).report
+    assert [each.against for each in worst.comparisons] == ["baseline", "best recent version"]
+    assert worst.comparisons[1].words.startswith("web@2, the best of the last 2 versions")
+    one = gate(store, "web@1", data, "test", asked=GateOptions(margin=1.0, best_of_last=1)).report
+    assert [each.against for each in one.comparisons] == ["baseline"]
+    store.rollback("web", to=1)
+    store.promote("web", 3, force=True)
+    assert [each.number for each in earlier_holders(store, store.resolve("web@2"), asked)] == [1]
 
 
 def test_the_same_gate_again_writes_nothing(store, data) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tests.rankmill.gate_case import DOCUMENTS, FEATURES, QUERIES, dataset_of, j
 from tests.refusals import refused
 
 BOUGHT = parse_metric("ndcg@10:bought")
+TRADE = partial(GateRules, allow_significantly_worse=True)  # one metric for another
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +60,11 @@ def test_each_objective_decides_on_its_own(cases):
 
 def test_the_margin_is_that_of_the_metric(cases):
     both, _, of_grade, of_goal = cases
-    found = judge(of_grade, of_goal, both, "test", GateRules(also={BOUGHT: 0.0}))["comparisons"][0]
+    found = judge(of_grade, of_goal, both, "test", TRADE(also={BOUGHT: 0.0}))["comparisons"][0]
     low = found["metrics"]["ndcg@10:bought"]["interval"][0]
     assert low < 0
     for margin, passes in ((-low + 1e-9, True), (-low - 1e-9, False)):
-        report = judge(of_grade, of_goal, both, "test", GateRules(also={BOUGHT: margin}))
+        report = judge(of_grade, of_goal, both, "test", TRADE(also={BOUGHT: margin}))
         assert report["passed"] == passes
 
 
@@ -85,13 +87,24 @@ def test_a_goal_is_judged_as_if_it_were_the_grade(cases, name):
 
 def test_any_metric_may_be_a_further_one(cases):
     both, _, of_grade, of_goal = cases
-    rules = GateRules(metric=BOUGHT, also={parse_metric("ndcg@10"): 0.01, parse_metric("balanced_error"): 1.0})
+    rules = TRADE(metric=BOUGHT, also={parse_metric("ndcg@10"): 0.01, parse_metric("balanced_error"): 1.0})
     report = judging.judge(of_grade, of_goal, both, "test", rules)
     assert further(as_json(report)) == {"balanced_error": True, "ndcg@10": True}
     assert not report.comparisons[0].passed
     text = report.render()
     assert "ndcg@10 must not be worse by more than 0.01: passed" in text
     assert from_json(GateReport, json.loads(json.dumps(as_json(report))), "report") == report
+
+
+def test_a_loss_within_the_margin_of_a_further_metric_is_refused_if_it_is_significant(cases):
+    both, _, of_grade, of_goal = cases
+    report = judge(of_grade, of_goal, both, "test", GateRules(also={BOUGHT: 1.0}))
+    assert report["comparisons"][0]["metrics"]["ndcg@10:bought"]["interval"][1] < 0
+    assert (report["passed"], further(report)) == (False, {"ndcg@10:bought": False})
+    assert "--allow-significantly-worse" in report["reasons"][0]
+    allowed = judge(of_grade, of_goal, both, "test", TRADE(also={BOUGHT: 1.0}))
+    assert (allowed["passed"], allowed["worse"]) == (True, True)
+    assert any("SIGNIFICANTLY WORSE" in note and "ndcg@10:bought" in note for note in allowed["notes"])
 
 
 def test_without_further_metrics_the_report_is_as_before(cases):

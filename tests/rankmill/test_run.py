@@ -20,11 +20,12 @@ from rankmill.run.stage_choice import WITHOUT_CLICKS
 from rankmill.run.work import Work
 from tests.refusals import only_line, refused, unnamed
 
-CONFIG = """
+GATE = "[gate]\nmargin = 0.2\nallow_significantly_worse = true\n"  # a version of few trees may well be
+CONFIG = f"""
 work = "out"
 [ingest]
 sources = ["judgments/*.txt"]
-split = {train = 0.7, valid = 0.15, test = 0.15}
+split = {{train = 0.7, valid = 0.15, test = 0.15}}
 max_grade = 4
 buckets = 4
 [bin]
@@ -36,9 +37,7 @@ max_leaves = 8
 [evaluate]
 metrics = ["ndcg@10", "map"]
 nothing_relevant = "zero"
-[gate]
-margin = 0.2
-[rerank]
+{GATE}[rerank]
 candidates = ["candidates.txt"]
 top_k = 5
 """
@@ -110,12 +109,7 @@ def test_the_chain_runs_and_runs_again_to_the_same_bytes(project: Path, capsys) 
 
 
 def test_a_person_reads_stages_on_stderr_and_a_summary_on_stdout(project: Path, capsys) -> None:
-    text = (
-        CONFIG.replace("[gate]\nmargin = 0.2\n", "")
-        .split("[rerank]")[0]
-        .replace(", test = 0.15}", "}")
-        .replace("0.7", "0.85")
-    )
+    text = CONFIG.replace(GATE, "").split("[rerank]")[0].replace(", test = 0.15}", "}").replace("0.7", "0.85")
     (project / "rankmill.toml").write_text(text)
     assert run(project) == 0
     out, err = capsys.readouterr()
@@ -130,9 +124,7 @@ def test_a_person_reads_stages_on_stderr_and_a_summary_on_stdout(project: Path, 
 
 
 def test_without_held_out_queries_nothing_is_evaluated(project: Path, capsys) -> None:
-    text = CONFIG.replace("split = {train = 0.7, valid = 0.15, test = 0.15}\n", "").replace(
-        "[gate]\nmargin = 0.2\n", ""
-    )
+    text = CONFIG.replace("split = {train = 0.7, valid = 0.15, test = 0.15}\n", "").replace(GATE, "")
     (project / "rankmill.toml").write_text(text)
     assert run(project, "--json") == 0
     assert json.loads(capsys.readouterr().out)["evaluation"] is None
@@ -224,6 +216,28 @@ def test_who_does_not_pass_is_registered_and_production_ranks_on(project: Path, 
     assert store.state("web").head == head
 
 
+def test_a_significantly_worse_version_is_promoted_only_if_asked_for_and_the_terminal_says_so(project, capsys) -> None:
+    assert run(project) == 0
+    asked = CONFIG.replace("n_rounds = 12", "n_rounds = 1\nmax_depth = 1\npreset = 'defaults-1'").replace(
+        "= 0.2", "= 1.0"
+    )
+    worse = asked.replace("allow_significantly_worse = true\n", "")
+    (project / "rankmill.toml").write_text(worse)
+    capsys.readouterr()
+    assert run(project) == 11
+    assert not unnamed(capsys.readouterr().err.splitlines()[-1], "significantly worse", "--allow-significantly-worse")
+    (project / "rankmill.toml").write_text(asked)
+    assert run(project) == 0
+    out = capsys.readouterr().out
+    assert "web@2 in" in out
+    assert "now production" in out
+    (said,) = (line for line in out.splitlines() if "SIGNIFICANTLY WORSE" in line)
+    assert not unnamed(said, "note", "web@2", "web@1", "ndcg@10")
+    assert run(project, "--json") == 0
+    assert any("SIGNIFICANTLY WORSE" in note for note in json.loads(capsys.readouterr().out)["gate"]["notes"])
+    assert "SIGNIFICANTLY WORSE" in (project / "out" / "gate.json").read_text()
+
+
 def test_a_first_version_that_does_not_pass_ranks_nothing(project: Path, capsys) -> None:
     (project / "rankmill.toml").write_text(
         CONFIG.replace("n_rounds = 12", "n_rounds = 1\nmax_depth = 1\npreset = 'defaults-1'")
@@ -235,7 +249,7 @@ def test_a_first_version_that_does_not_pass_ranks_nothing(project: Path, capsys)
 
 
 def test_an_alias_that_nobody_protects_needs_no_gate(project: Path, capsys) -> None:
-    (project / "rankmill.toml").write_text(CONFIG.replace("[gate]\nmargin = 0.2\n", '[promote]\nalias = "staging"\n'))
+    (project / "rankmill.toml").write_text(CONFIG.replace(GATE, '[promote]\nalias = "staging"\n'))
     assert run(project, "--json") == 0
     assert json.loads(capsys.readouterr().out)["model"]["aliases"] == ["staging"]
 
@@ -246,7 +260,7 @@ def test_promoting_to_a_protected_alias_without_a_gate_is_said_before_anything_i
 ) -> None:
     if made:
         Registry(project / "registry").prepare(protected=("production",))
-    (project / "rankmill.toml").write_text(CONFIG.replace("[gate]\nmargin = 0.2\n", "[promote]\n"))
+    (project / "rankmill.toml").write_text(CONFIG.replace(GATE, "[promote]\n"))
     assert run(project) == 2
     assert not unnamed(only_line(capsys.readouterr().err), "[promote]", "production", project / "registry", "[gate]")
     assert not list(project.glob("out/*"))

@@ -20,11 +20,10 @@ from rankmill.run.events import Event, RunEnded, StageStarted
 from rankmill.run.run_lock import left_behind
 from rankmill.run.runner import RunRequest, plan_of, run
 from rankmill.run.stage_choice import StageChoice
-from tests.rankmill.test_run import write_project
+from tests.rankmill.test_run import GATE, write_project
 from tests.rankmill.test_run_again import again, edit, outcome
 from tests.refusals import refused
 
-GATE = "[gate]\nmargin = 0.2\n"
 BEFORE_THE_REPORT = StageChoice(last="rerank")
 
 
