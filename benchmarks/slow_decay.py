@@ -125,7 +125,8 @@ class Case:
 
         def measured(quality: float) -> Values:
             drawn = self.noise[rng.integers(0, len(self.noise), self.queries)]
-            return quality + drawn * (rng.integers(0, 2, self.queries) * 2 - 1) / np.sqrt(2.0)
+            values: Values = quality + drawn * (rng.integers(0, 2, self.queries) * 2 - 1) / np.sqrt(2.0)
+            return values
 
         def passes(candidate: Values, other: Values) -> bool:
             found = compare_paired(candidate, other, qids, can_differ=everywhere, most_shown=0)
