@@ -257,7 +257,7 @@ class ReadOptions:
     )
     delimiter: str | None = option(
         default=None,
-        help="Character between the columns of CSV and TSV files, such as ';' or tab; default: by suffix.",
+        help="Character between the columns of CSV and TSV files, such as ';' or tab; default: the one in the first line.",
         metavar="CHAR",
         convert=_delimiter,
         panel=_MEANING,

@@ -272,7 +272,7 @@ def test_only_features_that_the_model_uses_are_needed(tmp_path, rows):
 
 def test_a_score_out_of_range_is_refused(tmp_path, rows, monkeypatch):
     """A second line of defence: no such forest is read or made."""
-    monkeypatch.setattr("rankmill.scorer.model_file.MAX_SCORE", np.inf)
+    monkeypatch.setattr("rankmill.scorer.forest.check_bound", lambda bound: None)
     forest = random_forest(5)
     big = {name: getattr(forest, name) for name in Forest.__slots__ if name != "__weakref__"}
     big |= {"node_value": np.full(len(forest.node_value), 1.7e308), "tree_weights": np.full(forest.n_trees, 1.0)}
